@@ -64,7 +64,7 @@ def _folder(device: str) -> Path:
     """benchmarks/20261122-epyc2-1ff67aab-lessons, by the day, the machine and the commit."""
     from service.anatomy.lessons.page import KEPT, SUFFIX
     from service.anatomy.prepared_bench import machine_label
-    from service.front.build import build_commit
+    from service.front.machine import build_commit
 
     day = datetime.now(UTC).strftime("%Y%m%d")
     return KEPT / f"{day}-{machine_label(device)}-{build_commit(None)[:8]}{SUFFIX}"

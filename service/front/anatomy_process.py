@@ -9,15 +9,22 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
-from service.front.child_process import has_ended, kill_group, module_command, spawn, watch
-from service.front.child_socket import ChildSocket
+from service.front.child_process import (
+    ChildOutput,
+    ChildSocket,
+    ProcessWatch,
+    has_ended,
+    kill_group,
+    look_after,
+    module_command,
+    spawn,
+    watch,
+)
 from service.front.errors import StudyInterrupted, from_problem
-from service.front.logs.child_output import ChildOutput
-from service.front.process_watch import ProcessWatch, look_after
-from service.front.study_result import Heard, unheard
 from service.protocol.doing import Doing
 from service.protocol.messages import EngineSettings
 from service.protocol.studies import Finding, FromAnatomy, Ready, Study, StudyProgress
@@ -33,6 +40,17 @@ STARTING = Doing(what="starting", limit_seconds=3600.0, may_wait=True)
 STUDYING = Doing(what="running a study", limit_seconds=math.inf)
 AT_REST = Doing(what="waiting for the next study", limit_seconds=math.inf, may_wait=True)
 """How long a study may take is for `StudyRunner`; here it is only to be seen at work."""
+
+
+class Heard(Protocol):
+    """Takes what a study does now; `done` of `total` alike parts are finished, where there are such."""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None, /) -> None:
+        """Take it."""
+
+
+def unheard(text: str, done: int | None = None, total: int | None = None, /) -> None:
+    """Where nobody asked for progress."""
 
 
 class AnatomyProcess:

@@ -8,55 +8,32 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from time import monotonic
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from service.front.advice import ServedRequests
-from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
-from service.front.api import (
-    advice,
-    compare,
-    docs,
-    generate,
-    health,
-    lab,
-    metrics,
-    modes,
-    openai,
-    probes,
-    problems,
-    runs,
-    studies,
-    traces,
-)
-from service.front.api.middleware import (
+from service.front.access import (
     DirectRoute,
     DirectRoutesMiddleware,
     EntryMiddleware,
+    Origins,
+    exposure,
     require_key,
 )
-from service.front.api.openapi import ACCESS_ERRORS, OF_ANY_REQUEST
-from service.front.api.origins import Origins, exposure
-from service.front.api.state import AppState
-from service.front.auto_mode import AutoMode
-from service.front.bound_socket import bound_socket, url_of
-from service.front.build import build_commit, build_version
-from service.front.core_claims import CoreClaims
-from service.front.engine_client import EngineClient
-from service.front.http_server import server_config
-from service.front.large_bodies import LargeBodies
-from service.front.listeners import Listeners
-from service.front.logs.banner import Place
-from service.front.logs.engine import EngineLog
-from service.front.logs.requests import RequestLog
-from service.front.logs.setup import set_up
-from service.front.loop_lag import LoopLag
+from service.front.advice import AutoMode, ServedRequests
+from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
+from service.front.engine_client import EngineClient, Listeners
+from service.front.limits import LargeBodies
+from service.front.logs import EngineLog, Place, RequestLog, set_up
+from service.front.machine import CoreClaims, build_commit, build_version
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
-from service.front.server import Server
+from service.front.routes import generate, health, modes, openai, pages, problems, runs, studies, traces
+from service.front.routes.answers import ACCESS_ERRORS, OF_ANY_REQUEST
+from service.front.routes.state import AppState
+from service.front.server import Server, bound_socket, server_config, url_of
 from service.front.settings import Settings
-from service.front.study_result import remove_abandoned_folders
-from service.front.study_runner import StudyLimits, StudyRunner
+from service.front.study_runner import StudyLimits, StudyRunner, remove_abandoned_folders
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
 from service.protocol.placement import engine_cpus, front_cpus, share_cpus
 
@@ -69,6 +46,14 @@ DIRECT_ROUTES = (
     DirectRoute(re.compile(r"/v1/completions"), openai.completions),
 )
 """Where the latency of a request is measured in tenths of a millisecond."""
+
+LAG_INTERVAL_SECONDS = 0.25
+"""Work that holds the loop longer is always seen, and shorter work as often as its share of the time.
+
+Readings go on during timed steps, where each takes a core that front and engine share from the engine: 50 a
+second alone would mark steps of more than 1 ms as disturbed. Their pace is the same with requests
+and without, so that all weigh the same; an idle front wakes 10 times a second anyway, for the server.
+"""
 
 DESCRIPTION = """
 One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
@@ -125,9 +110,9 @@ def create_app(
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
     v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
-    for routes in (generate, compare, openai, modes, advice, studies, probes, traces, runs):
+    for routes in (generate, openai, modes, studies, traces, runs):
         v1.include_router(routes.router)
-    for router in (v1, health.router, metrics.router, docs.router, lab.router):
+    for router in (v1, health.router, pages.router):
         app.include_router(router)
     return app
 
@@ -194,6 +179,29 @@ def _assemble(
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
     bodies, request_log = LargeBodies(settings.max_queue), RequestLog(settings.log_requests)
     return AppState(settings, client, supervisor, studies, recorder, served, auto, bodies, request_log)
+
+
+class LoopLag:
+    """Reports to `record`, at every interval, by how many seconds the loop came late to it."""
+
+    def __init__(self, record: Callable[[float], None]) -> None:
+        self._record = record
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin; there is a running loop."""
+        self._due = monotonic() + LAG_INTERVAL_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(LAG_INTERVAL_SECONDS, self._read)
+
+    def stop(self) -> None:
+        """End."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _read(self) -> None:
+        self._record(max(0.0, monotonic() - self._due))
+        self.start()
 
 
 def _limits(settings: Settings) -> StudyLimits:

@@ -6,18 +6,34 @@ import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic, perf_counter_ns
+from typing import Any, Protocol
 
 import msgspec
 
-from service.front.admission import Admission
-from service.front.errors import EngineLost, ShutDown
-from service.front.listeners import Listener
-from service.front.pause_lease import PauseLease
-from service.front.pending_request import PendingRequest, PendingRequests
-from service.front.process_watch import ProcessWatch
-from service.front.silent_requests import GRACE_SECONDS, SilentRequests
+from service.front.child_process import ProcessWatch
+from service.front.errors import (
+    Draining,
+    EngineLost,
+    LaunchboundError,
+    ModeNotReady,
+    QueueFull,
+    ShutDown,
+    StudyInterrupted,
+)
+from service.front.pending_requests import GRACE_SECONDS, PendingRequest, PendingRequests, SilentRequests
 from service.protocol.doing import Doing
-from service.protocol.messages import Begun, Cancel, Job, Outcome, Paused, ToEngine, ToFront, Token
+from service.protocol.messages import (
+    Begun,
+    Cancel,
+    Job,
+    Outcome,
+    Pause,
+    Paused,
+    Resume,
+    ToEngine,
+    ToFront,
+    Token,
+)
 from service.protocol.status import EngineStatus, ModeStatus
 
 log = logging.getLogger("launchbound.engine")
@@ -188,3 +204,204 @@ class EngineClient:
     def _post(self, message: ToEngine) -> None:
         if self._send is not None:
             self._send(self._encode(message))
+
+
+class Admission:
+    """`modes` are the states of the engine's modes, `open` those of them that take a job now.
+
+    `open` is kept current by what changes it, so that a request costs one look at it; why it was not open is
+    found out for those that are refused.
+    """
+
+    def __init__(self, modes: list[str], max_queue: int) -> None:
+        self.configured = modes
+        self.max_queue = max_queue
+        self.modes: dict[str, ModeStatus] = {}
+        self.open: frozenset[str] = frozenset()
+        self._connected = False
+        self._draining = False
+
+    @property
+    def draining(self) -> bool:
+        """Whether the service shuts down: it takes nothing from then on."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self._draining = draining
+        self._settle()
+
+    def connected(self) -> None:
+        """An engine has told of itself."""
+        self._connected = True
+        self._settle()
+
+    def changed(self, status: ModeStatus) -> None:
+        """A mode's state has changed."""
+        self.modes[status.mode] = status
+        self._settle()
+
+    def disconnected(self) -> None:
+        """There is no engine; the next one reports its modes anew."""
+        self._connected = False
+        self.modes.clear()
+        self._settle()
+
+    def state(self, mode: str) -> str:
+        """How far a configured mode is."""
+        return self.modes[mode].state if mode in self.modes else "cold"
+
+    def ready(self) -> list[str]:
+        """Names of the modes that serve now, in the ladder's order."""
+        return [name for name in self.configured if self.state(name) == "ready"]
+
+    def warming(self) -> list[str]:
+        """Names of the modes that are neither ready nor failed."""
+        return [name for name in self.configured if self.state(name) in ("cold", "warming")]
+
+    def refusal(
+        self,
+        mode: str | None,
+        unfinished: int,
+        down_reason: str,
+        retry_after_seconds: int,
+        follows: bool = False,
+    ) -> LaunchboundError | None:
+        """Why a job of `mode` (None: of any) is refused beside `unfinished` others; None where it is taken.
+
+        `down_reason` and `retry_after_seconds` are for the case that there is no engine. `follows`: it
+        belongs to a request that was accepted, which a drain lets end.
+        """
+        if self._draining and not follows:
+            return Draining("the service is shutting down and takes no new requests; try another instance")
+        if not self._connected:
+            return ModeNotReady(
+                f"{down_reason}; retry in {retry_after_seconds} s",
+                type="engine_not_ready",
+                retry_after_seconds=retry_after_seconds,
+            )
+        if mode is not None and self.state(mode) != "ready":
+            return self._not_ready(mode)
+        if unfinished >= self.max_queue:
+            message = f"{self.max_queue} requests are accepted and unfinished; send fewer at a time"
+            return QueueFull(message, retry_after_seconds=1)
+        return None
+
+    def _settle(self) -> None:
+        serves = self._connected and not self._draining
+        self.open = frozenset(self.ready()) if serves else frozenset()
+
+    def _not_ready(self, mode: str) -> ModeNotReady:
+        state = self.state(mode)
+        ready = f"ready: {', '.join(self.ready()) or 'none yet'}"
+        if state == "failed":
+            reason = self.modes[mode].detail or "no reason given"
+            message = f"mode '{mode}' failed to become ready ({reason}); {ready}"
+            return ModeNotReady(message, type="mode_failed", param="mode", retry_after_seconds=60)
+        return ModeNotReady(f"mode '{mode}' is {state}; {ready}", param="mode")
+
+
+class Listener(Protocol):
+    """Is called with every status that the engine sends."""
+
+    def engine(self, status: EngineStatus) -> None:
+        """The engine connected, or its status changed."""
+
+    def mode(self, status: ModeStatus) -> None:
+        """A mode changed."""
+
+    def engine_lost(self) -> None:
+        """The engine process ended; the next one starts from zero."""
+
+
+class Listeners:
+    """Several of them as one, called in their order."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def engine(self, status: EngineStatus) -> None:
+        """As `Listener`."""
+        for listener in self._listeners:
+            listener.engine(status)
+
+    def mode(self, status: ModeStatus) -> None:
+        """As `Listener`."""
+        for listener in self._listeners:
+            listener.mode(status)
+
+    def engine_lost(self) -> None:
+        """As `Listener`."""
+        for listener in self._listeners:
+            listener.engine_lost()
+
+
+LEASE_SECONDS = 15.0
+"""The engine serves again this long after the newest Pause that it received."""
+
+
+class PauseLease:
+    """At most one pause at a time. While there is one, `lost` is the future of its untimely end."""
+
+    def __init__(self, post: Callable[[ToEngine], None]) -> None:
+        self._post = post
+        self._id = 0
+        self._renewed = 0.0
+        self._begun: asyncio.Future[None] | None = None
+        self.lost: asyncio.Future[LaunchboundError] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the engine is paused now."""
+        return self._begun is not None and self._begun.done()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the lease may have run out: the engine could have served since."""
+        return monotonic() - self._renewed > LEASE_SECONDS
+
+    async def begin(self) -> None:
+        """Pause the engine once it has done what it was sent before; returns when it is paused.
+
+        Raises the LaunchboundError that ended the wait, such as EngineLost.
+        """
+        loop = asyncio.get_running_loop()
+        self._id += 1
+        self._begun = loop.create_future()
+        self.lost = loop.create_future()
+        self.renew()
+        ends: set[asyncio.Future[Any]] = {self._begun, self.lost}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if self.lost.done():
+            raise self.lost.result()
+
+    def renew(self) -> None:
+        """Request the pause, or prolong the one that has begun."""
+        self._renewed = monotonic()
+        self._post(Pause(id=self._id, lease_seconds=LEASE_SECONDS))
+
+    def end(self) -> None:
+        """Have the engine serve again, or withdraw a pause that has not begun."""
+        if self._begun is not None:
+            self._begun = None
+            self.lost = None
+            self._post(Resume())
+
+    def answered(self, answer: Paused) -> None:
+        """The engine has paused, or (`holds` False) has served since it last did."""
+        if self._begun is None or answer.id != self._id:
+            return
+        if not answer.holds:
+            self.break_off(
+                StudyInterrupted("the engine served meanwhile, so nothing was measured; try again")
+            )
+        elif not self._begun.done():
+            # The lease counts from here, however long the engine took to begin: an engine whose lease
+            # ran out before this renewal arrives answers it with `holds` False.
+            self.renew()
+            self._begun.set_result(None)
+
+    def break_off(self, error: LaunchboundError) -> None:
+        """End the pause before its time: `lost` becomes `error`."""
+        if self.lost is not None and not self.lost.done():
+            self.lost.set_result(error)

@@ -1,32 +1,4 @@
-"""Everything that can go wrong for a client, as one tree of exceptions, each with its status code.
-
-    LaunchboundError 500
-    ├── BadRequest 422                 the body cannot be served as it is
-    │   ├── UnknownMode 404
-    │   ├── BodyTooLarge 413
-    │   └── Unauthorised 401           + WWW-Authenticate
-    ├── NotFound 404                   nothing of that name
-    ├── NotMeasured 409                the answer needs measurements that are not there yet
-    ├── RunInProgress 409              + Retry-After; a sweep is measuring, a study would disturb it
-    ├── CannotSample 409               this machine or service does not let a request be sampled
-    ├── AnatomyBusy 409                + Retry-After; another study is under way
-    ├── QueueFull 429                  + Retry-After
-    ├── Unavailable 503                + Retry-After
-    │   ├── ModeNotReady               warming, failed, or the engine is not connected yet
-    │   ├── EngineLost                 the engine process ended while it had the job
-    │   ├── OutOfMemory                the device's memory
-    │   ├── StudyInterrupted           the anatomy process ended, or the engine served meanwhile
-    │   ├── ShutDown                   the service ended before it had answered
-    │   └── Draining                   the service is shutting down
-    ├── DeadlinePassed 504
-    ├── ClientGone 499                 no client is left to read it; only logs and metrics have it
-    └── EngineFailed 500               the engine could not run the job; the message is its own
-
-What is refused before a route has seen it (400, 403, 408, 415, 431) is in `refusals`, and why two sweeps are
-not compared (409, 422) in `run_comparison`.
-
-A `Problem` from the engine becomes one of these through `from_problem`.
-"""
+"""X"""
 
 from __future__ import annotations
 
@@ -240,3 +212,58 @@ def from_problem(problem: Problem) -> LaunchboundError:
 def error_body(type_: str, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
     """The one error shape."""
     return {"error": {"type": type_, "message": message, "param": param}}
+
+
+class Malformed(BadRequest):
+    """No HTTP that the parser understands."""
+
+    status = 400
+    default_type = "malformed_request"
+
+
+class HeadTooLarge(BadRequest):
+    """Request line and headers over their limit."""
+
+    status = 431
+    rejection = "too_large"
+    default_type = "head_too_large"
+
+
+class TooSlow(BadRequest):
+    """A request that did not arrive within its time."""
+
+    status = 408
+    default_type = "too_slow"
+
+    def headers(self) -> dict[str, str]:
+        """The rest of the request may still be on its way, so no other can follow on this connection."""
+        return {"Connection": "close"}
+
+
+class NotJson(BadRequest):
+    """A body of another type: what a web page can send to other hosts without asking."""
+
+    status = 415
+    default_type = "not_json"
+
+
+class HostNotAllowed(BadRequest):
+    """The `Host` names neither this service nor one of `allowed_hosts`."""
+
+    status = 403
+    default_type = "host_not_allowed"
+
+
+class CrossSite(BadRequest):
+    """Sent by a browser on behalf of a page of somebody else."""
+
+    status = 403
+    default_type = "cross_site"
+
+
+class TooManyConnections(LaunchboundError):
+    """As many connections as `max_connections` are open, and this one did not ask for health or metrics."""
+
+    status = 503
+    rejection = "connections"
+    default_type = "too_many_connections"

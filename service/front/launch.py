@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.front.logs.formats import read_text
+from service.front.logs import read_text
 from service.protocol.parent_death import owned
 
 SERVING = "launchbound: serving on "

@@ -1,18 +1,21 @@
-"""What this process is and where it runs, for whoever measures it from elsewhere: build, machine, load."""
+"""What this process is and where it runs: build, machine, load, and the cores that it claims."""
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from service.front.build import UNKNOWN, build_commit, build_dirty, build_version
 from service.protocol.processor import processor_features, processor_name, siblings
 from service.statistics.method import METHOD
 
@@ -75,3 +78,81 @@ def _read(path: str) -> str | None:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
         return None
+
+
+UNKNOWN = "unknown"
+
+
+def build_version() -> str:
+    """The installed distribution's version; 'unknown' where it runs from a bare folder."""
+    try:
+        return version("launchbound")
+    except PackageNotFoundError:
+        return UNKNOWN
+
+
+def build_commit(stated: str | None) -> str:
+    """`stated` (set in an image), else the commit of this folder's git repository, else 'unknown'."""
+    if stated is not None:
+        return stated
+    return _git("rev-parse", "--short=12", "HEAD") or UNKNOWN
+
+
+def build_dirty() -> bool | None:
+    """Whether this folder's git repository has uncommitted changes; None where there is no repository."""
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    return None if changed is None else bool(changed)
+
+
+def _git(*arguments: str) -> str | None:
+    """What git prints of this folder's repository; None where there is none, or no git."""
+    command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+class CoreClaims:
+    """The cores of one service's engine, or of what `of` names, claimed while this object is open."""
+
+    def __init__(self, cores: Iterable[int], of: str = "engine") -> None:
+        self._held: list[socket.socket] = []
+        self._unknown: str | None = None
+        self.shared: list[int] = []
+        """Those that another one has."""
+        for core in cores:
+            claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                claim.bind(f"\0launchbound-{of}-core-{core}")
+            except OSError as error:
+                claim.close()
+                if error.errno == errno.EADDRINUSE:
+                    self.shared.append(core)
+                else:  # as in a sandbox without such sockets: no reason not to serve
+                    self._unknown = str(error)
+            else:
+                self._held.append(claim)
+
+    @property
+    def held(self) -> bool:
+        """Whether all of the cores are known to be no other's."""
+        return not self.shared and self._unknown is None
+
+    @property
+    def warning(self) -> str | None:
+        """What to say where cores are shared, or may be; None where they are not."""
+        if not self.shared:
+            what = "whether another service's engine runs on the same cores is not known"
+            return None if self._unknown is None else f"{what}: {self._unknown}"
+        cores = ", ".join(map(str, self.shared))
+        return (
+            f"the engine of another service runs on core {cores} too, and each slows the other down: give "
+            "this one other cores by LAUNCHBOUND_ENGINE_CPUS, or half of them by LAUNCHBOUND_CORES=lower"
+        )
+
+    def close(self) -> None:
+        """Give the cores back."""
+        for claim in self._held:
+            claim.close()

@@ -3,10 +3,92 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from service.front.schemas.answers import PhaseBody, TimingsBody
+from typing_extensions import TypedDict
+
 from service.protocol.messages import Job, Outcome
-from service.protocol.timings import PhaseTimings, Timings
+from service.protocol.timings import PhaseTimings, SamplesOf, Source, Timings
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBody:
+    """Sums over the steps of one phase; null: this device cannot measure it.
+
+    `dispatch_low_seconds` to `dispatch_high_seconds` is the interval of a sampled dispatch. The samples that
+    it rests on were in a kernel, in the host's code, in the operating system, or in code that no rule knows
+    (unclassified). `samples_of`: they were taken in this request's own steps ("request"), or, where these
+    have too few, in the newest of its mode, phase and batch bucket ("traffic"). Null: there are none.
+    `period_seconds` is all the time from the phase's first step to the next phase, or to the end of the last
+    step's bookkeeping: what the engine does between steps is in it, and in no other number of a phase.
+    """
+
+    steps: int
+    wall_seconds: float | None
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    dispatch_low_seconds: float | None
+    dispatch_high_seconds: float | None
+    kernel_samples: int | None
+    host_samples: int | None
+    system_samples: int | None
+    unclassified_samples: int | None
+    samples_of: SamplesOf | None
+    minor_faults: int
+    period_seconds: float | None
+
+
+class Sources(TypedDict):
+    """How dispatch and kernel were found; null: not at all.
+
+    "sampled" (on a CPU): dispatch is the host's share of samples of the engine's thread, of the steps' wall
+    time, and kernel the rest. `steps` are "shared" where the service merged this request with others:
+    dispatch and kernel are then those of the whole of every step that it ran in, and belong to the others as
+    well.
+    """
+
+    dispatch: Source | None
+    kernel: Source | None
+    steps: Literal["own", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimingsBody:
+    """From the body parsed until just before the answer is serialised, in parts that add up.
+
+    `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
+    the cache positions that attention read in the last decode step. `stall_seconds`: after its first token it
+    stood still while others were prefilled that run with it; null where requests are not merged.
+    `effective_batch` is the mean number of sequences per step that it ran with: its own, and where requests
+    are merged those of others. A request that was `profiled` or `sampled` was slowed down by that, and is in
+    no statistic of latency.
+    """
+
+    queue_seconds: float
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    stall_seconds: float | None
+    other_seconds: float
+    border_seconds: float
+    front_seconds: float
+    tokenise_seconds: float
+    total_seconds: float
+    time_to_first_token_seconds: float | None
+    involuntary_switches: int
+    padded_prompt_tokens: int
+    attended_tokens: int
+    effective_batch: float
+    prefill: PhaseBody
+    decode: PhaseBody
+    sources: Sources
+    kernels: int | None
+    launches: int | None
+    profiled: bool
+    sampled: bool
 
 
 @dataclass(frozen=True, slots=True)

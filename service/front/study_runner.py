@@ -5,33 +5,76 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import msgspec
 
-from service.front.anatomy_process import AnatomyProcess
+from service.front.anatomy_process import AnatomyProcess, Heard, unheard
 from service.front.engine_client import EngineClient
 from service.front.errors import (
     AnatomyBusy,
     DeadlinePassed,
     Draining,
     ModeNotReady,
+    NotFound,
     RunInProgress,
     StudyInterrupted,
 )
-from service.front.study_result import Heard, StudyResult, folder_for_files, read_files, unheard
-from service.front.sweep_tracker import RUN_SECONDS, SweepTracker
 
 log = logging.getLogger("launchbound.anatomy")
+
 
 RENEW_SECONDS = 1.0
 """How often the lease is renewed, and the oldest waiting request looked at."""
 
+
 BUSY_RETRY_SECONDS = 5
+
+
+RUN_SECONDS = 30.0
+"""A sweep is in progress until this long after its last request ended."""
+
+
+class SweepTracker:
+    """`disturbed` is called at each request of a sweep, so that a study, which would disturb it, stops."""
+
+    def __init__(self, disturbed: Callable[[], None]) -> None:
+        self._disturbed = disturbed
+        self._requests = 0
+        self._last: float | None = None
+
+    def began(self) -> None:
+        """The engine accepted a request of a sweep."""
+        self._requests += 1
+        self._disturbed()
+
+    def ended(self) -> None:
+        """That request has ended."""
+        self._requests -= 1
+        self._last = monotonic()
+
+    def refuse(self, what: str) -> None:
+        """Raise RunInProgress while a sweep is in progress, as `what` would disturb it."""
+        if left := self.seconds_left():
+            message = f"a sweep is in progress, which {what} would disturb: wait until it has ended"
+            raise RunInProgress(message, retry_after_seconds=math.ceil(left))
+
+    def seconds_left(self) -> float:
+        """Seconds until the sweep counts as over if no further request arrives; 0 without a sweep."""
+        if self._requests:
+            return RUN_SECONDS
+        return 0.0 if self._last is None else max(0.0, self._last + RUN_SECONDS - monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +103,20 @@ class _Work:
         """Its arguments as the study takes them."""
         out = {} if self.folder is None else {"out": str(self.folder)}
         return msgspec.json.encode({**self.arguments, **out})
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """A finding as JSON, and what it took in `seconds`: the `wait` for the engine, the `start` of the process
+    where there was none, the `study` itself, and how long of these two it was `suspended` for requests.
+
+    `files` are what it wrote, by name; `files_left_out` those over the bound, with the reason.
+    """
+
+    body: bytes
+    seconds: dict[str, float]
+    files: dict[str, bytes]
+    files_left_out: dict[str, str]
 
 
 class StudyRunner:
@@ -198,3 +255,153 @@ def _run_in_progress(state: str, seconds_left: float = RUN_SECONDS) -> RunInProg
         f"a sweep {state}, which a study would disturb: wait until it has ended",
         retry_after_seconds=math.ceil(seconds_left),
     )
+
+
+FOLDER_PREFIX = "launchbound-study-"
+"""Of the names of private folders for what studies write."""
+
+
+MOST_FILE_BYTES = 64 * 2**20
+"""Of one file: a trace of two steps has some 100 KB, a snapshot some KB per allocation."""
+
+
+@asynccontextmanager
+async def folder_for_files(wanted: bool) -> AsyncIterator[Path | None]:
+    """A private folder that is gone afterwards; None where no files are wanted."""
+    if not wanted:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+        held = os.open(folder, os.O_RDONLY)
+        flock(held, LOCK_EX)
+        try:
+            yield Path(folder)
+        finally:
+            os.close(held)
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more.
+
+    A lock, not the name of a process: containers that share the folder for temporary files do not share pids.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):  # it is another user's, in use, or gone already
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                flock(held, LOCK_EX | LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(held)
+
+
+async def read_files(folder: Path | None) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The files in `folder` by name, and those over MOST_FILE_BYTES, each with what to do."""
+    return ({}, {}) if folder is None else await asyncio.to_thread(_read, folder)
+
+
+def _read(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
+    files: dict[str, bytes] = {}
+    left_out: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        size = path.stat().st_size
+        if size <= MOST_FILE_BYTES:
+            files[path.name] = path.read_bytes()
+        else:
+            left_out[path.name] = (
+                f"{path.name} has {size} bytes, over the bound of {MOST_FILE_BYTES}, and was not kept: "
+                "name one mode, or run `launchbound anatomy` with --out"
+            )
+    return files, left_out
+
+
+MOST_FINDINGS = 200
+
+
+MOST_BYTES = 128 * 2**20
+"""Of all findings with their files: an answer of the largest kind has a hundred KB, a trace some more."""
+
+
+_NUMBER = re.compile(r"[a-z-]+-(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFinding:
+    """A finding as JSON; `id` is its name in this life of the front, `arguments` what distinguishes it.
+
+    `files` are what the study wrote, by name; `files_left_out` those that were not kept, with the reason.
+    """
+
+    id: str
+    study: str
+    arguments: dict[str, Any]
+    created: str
+    body: bytes
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    files_left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the finding and its files."""
+        return len(self.body) + sum(map(len, self.files.values()))
+
+
+class Findings:
+    """At most `most` findings of `most_bytes` together; the oldest are given up, never the newest one."""
+
+    def __init__(self, most: int = MOST_FINDINGS, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: dict[str, KeptFinding] = {}
+        self._made = 0
+        self.given_up = 0
+
+    def keep(
+        self,
+        study: str,
+        arguments: dict[str, Any],
+        body: bytes,
+        files: Mapping[str, bytes] | None = None,
+        files_left_out: Mapping[str, str] | None = None,
+    ) -> KeptFinding:
+        """Keep a finding, under a new id."""
+        self._made += 1
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        identity = f"{study}-{self._made}"
+        found = KeptFinding(identity, study, arguments, created, body, files or {}, files_left_out or {})
+        self._kept[identity] = found
+        size = sum(kept.size_bytes for kept in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > self._most or size > self._most_bytes):
+            oldest = self._kept.pop(next(iter(self._kept)))
+            size -= oldest.size_bytes
+            self.given_up += 1
+        return found
+
+    def newest(self, study: str, arguments: Mapping[str, Any]) -> KeptFinding | None:
+        """The newest finding of `study` that was run with all of `arguments`."""
+        wanted = arguments.items()
+        return next((one for one in self if one.study == study and wanted <= one.arguments.items()), None)
+
+    def by_id(self, identity: str) -> KeptFinding:
+        """The finding of this id. Raises NotFound, which says whether it has been given up."""
+        if identity in self._kept:
+            return self._kept[identity]
+        number = _NUMBER.fullmatch(identity)
+        if number and 0 < int(number[1]) <= self._made:
+            message = f"the finding '{identity[:64]}' was given up for newer ones: run the study again"
+            raise NotFound(message, type="given_up", param="id")
+        raise NotFound(f"no finding '{identity[:64]}': GET /v1/studies lists those that are kept", param="id")
+
+    def file(self, identity: str, name: str) -> bytes:
+        """A file of a finding. Raises NotFound, with the finding's files or why this one was not kept."""
+        kept = self.by_id(identity)
+        if name in kept.files:
+            return kept.files[name]
+        if name in kept.files_left_out:
+            raise NotFound(kept.files_left_out[name], type="file_left_out", param="name")
+        known = ", ".join(kept.files) or "none"
+        raise NotFound(f"no file '{name[:64]}' of {kept.id}; it has {known}", param="name")
+
+    def __iter__(self) -> Iterator[KeptFinding]:
+        """All, newest first."""
+        return reversed(self._kept.values())

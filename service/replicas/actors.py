@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray import serve
 
-from service.front.logs.setup import set_up
+from service.front.logs import set_up
 from service.front.settings import Settings
 from service.replicas.count import ReplicaCount
 from service.replicas.options import Share, deployment_options

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from service.front.logs.setup import set_up
+from service.front.logs import set_up
 from service.front.settings import Settings
 from service.replicas.cluster import ClusterEnded
 from service.replicas.count import ReplicaCount

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from service.front.api.health import missed, obstacle
-from service.front.api.state import AppState
+from service.front.routes.health import missed, obstacle
+from service.front.routes.state import AppState
 
 LEAST_PATIENCE_SECONDS = 60.0
 

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from service.front.api.origins import EVERYWHERE
-from service.front.bound_socket import bound_socket
-from service.front.http_server import server_config
+from service.front.access import EVERYWHERE
+from service.front.server import bound_socket, server_config
 from service.front.settings import Settings
 
 

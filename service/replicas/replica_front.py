@@ -9,11 +9,11 @@ from time import monotonic
 
 from starlette.types import Message, Receive, Scope, Send
 
-from service.front.api.health import obstacle
-from service.front.api.middleware import has_key
+from service.front.access import has_key
 from service.front.app import create_app
-from service.front.core_claims import CoreClaims
-from service.front.http_server import HEADERS
+from service.front.machine import CoreClaims
+from service.front.routes.health import obstacle
+from service.front.server import HEADERS
 from service.front.settings import Settings
 from service.protocol.placement import engine_cpus, front_cpus, pin, share_cpus
 from service.replicas.body_ahead import with_body

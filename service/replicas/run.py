@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable
 from time import monotonic, sleep
 
-from service.front.api.origins import exposure
-from service.front.bound_socket import bound_socket
+from service.front.access import exposure
+from service.front.server import bound_socket
 from service.front.settings import Settings
 from service.replicas.cluster import Cluster
 from service.replicas.count import ReplicaCount

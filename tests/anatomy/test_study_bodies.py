@@ -10,7 +10,7 @@ import pytest
 from service.anatomy import page, studies
 from service.anatomy.page import BEGIN, EXAMPLES, Example, missing, section
 from service.anatomy.tape.computations import OF_THE_MODEL, TAPE_EXPRESSIONS
-from service.front.schemas.studies import STUDY_BODIES
+from service.front.schemas import STUDY_BODIES
 from tests.anatomy.test_operator_call import EXAMPLE, OperatorCallFinding
 
 NEEDED: dict[str, dict[str, Any]] = {"operators": {"mode": "eager"}}

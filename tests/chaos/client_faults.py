@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from service.front.connection_limits import RESERVED
+from service.front.limits import RESERVED
 from tests.chaos.crowd import Crowd, silent
 from tests.chaos.fault import Happened, seconds_until
 from tests.chaos.honest import ask, ask_while

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from loadtests.run.exporter import PORT
-from service.front.api.origins import LINKED
-from service.front.metrics.exemplars import TRACE_LABEL
+from service.front.access import LINKED
+from service.front.metrics.series import TRACE_LABEL
 from service.front.settings import PREFIX, Settings
 from service.protocol.modes import default_modes
 from tests.support.serving import SECONDS_TO_END, running

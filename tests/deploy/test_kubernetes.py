@@ -11,7 +11,7 @@ import yaml
 
 from deploy import kustomization
 from deploy.kustomization import rendered
-from service.front.api.origins import OPEN
+from service.front.access import OPEN
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
 from service.front.settings import PREFIX as SETTING
 from service.front.settings import Settings, refuse_unknown_variables

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.front.advice import AGE_SECONDS, WORKS_KEPT, ServedRequests, headroom
-from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, aligned_rounds
+from service.front.advice import (
+    AGE_SECONDS,
+    WINDOW_SECONDS,
+    WORKS_KEPT,
+    ServedRequest,
+    ServedRequests,
+    aligned_rounds,
+    headroom,
+)
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
 from service.protocol.messages import Job, Outcome, Output

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from service.front import sweep_tracker
+from service.front import study_runner
 from service.protocol.probes import NOT_ON_CPU, PROBES
 from tests.support.serving import Front, running, until
 
@@ -248,9 +248,9 @@ def test_a_study_is_refused_during_a_run_and_until_some_time_after_its_last_requ
     assert here.front.http.post(path, json=body, headers=headers).status_code == 200
     refused = here.study()
     assert error(refused, 409)["type"] == "run_in_progress"
-    assert 0 < int(refused.headers["retry-after"]) <= sweep_tracker.RUN_SECONDS
+    assert 0 < int(refused.headers["retry-after"]) <= study_runner.RUN_SECONDS
     assert here.pids() == []
-    monkeypatch.setattr(sweep_tracker, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(study_runner, "RUN_SECONDS", 0.0)
     assert here.study().status_code == 200
 
 
@@ -264,7 +264,7 @@ def test_a_request_of_a_run_in_progress_counts_until_it_ends(
     assert error(here.study(), 409)["type"] == "run_in_progress"
     assert here.front.command("!release").status_code == 200
     assert running_one.result().status_code == 200
-    monkeypatch.setattr(sweep_tracker, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(study_runner, "RUN_SECONDS", 0.0)
     assert here.study().status_code == 200
 
 

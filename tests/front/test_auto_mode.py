@@ -11,11 +11,9 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from service.front import auto_mode
-from service.front.advice import ServedRequests
-from service.front.auto_mode import Asked, AutoMode
-from service.front.settings import Settings
-from service.front.sweep_advice import AdvisedBatch, SweepAdvice
+from service.front import advice as advice_module
+from service.front.advice import Asked, AutoMode, ServedRequests
+from service.front.settings import AdvisedBatch, Settings, SweepAdvice
 from service.protocol.modes import AUTO
 from service.protocol.status import EngineStatus
 from tests.front.test_advice import FAST, MODES, Traffic
@@ -174,7 +172,7 @@ def test_requests_are_looked_at_no_more_often_than_every_some_seconds_and_one_bu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times, looked = iter([0.0, 1.0, 4.9, 5.0, 5.0, 5.1, 9.9, 10.0, 10.0, 15.0, 15.0]), list[int]()
-    monkeypatch.setattr(auto_mode, "monotonic", lambda: next(times))
+    monkeypatch.setattr(advice_module, "monotonic", lambda: next(times))
     monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
     served = ServedRequests()
     made = auto(served=served)
@@ -189,7 +187,7 @@ def test_a_bucket_is_not_looked_at_again_before_another_request_was_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked = list[int]()
-    monkeypatch.setattr(auto_mode, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(advice_module, "REFRESH_SECONDS", 0.0)
     monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
     traffic = Traffic()
     made = auto(served=traffic.served)
@@ -357,12 +355,12 @@ def test_a_refusal_is_counted_under_the_mode_that_was_picked_and_before_that_und
 def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own_front: Front) -> None:
     looked = list[int]()
     state = own_front.state
-    state.auto._refreshed -= auto_mode.REFRESH_SECONDS
+    state.auto._refreshed -= advice_module.REFRESH_SECONDS
     state.auto.learn = lambda bucket, _: looked.append(bucket)  # type: ignore[method-assign]
     until(lambda: looked, "a look")
     state.studies.sweeps._requests = 1
     looked.clear()
-    state.auto._refreshed -= auto_mode.REFRESH_SECONDS
+    state.auto._refreshed -= advice_module.REFRESH_SECONDS
     state.look(0.0)
     assert not looked
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from service.front.api import compare, generate, openai
-from service.front.api.body import BodyReader
+from service.front.routes import generate, openai
+from service.front.routes.body import BodyReader
 from tests.front.test_api_bad_input import GENERATE, JSON, refused
 from tests.support.serving import Front
 
@@ -19,8 +19,8 @@ MANY = 170_000
 
 COMPLETE = "/v1/completions"
 READERS: dict[str, BodyReader[Any]] = {
-    GENERATE: generate._body,
-    "/v1/compare": compare._body,
+    GENERATE: generate._generate_body,
+    "/v1/compare": generate._compare_body,
     COMPLETE: openai._body,
 }
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.front.api.body_limits import Limits
 from service.front.errors import BadRequest
-from service.front.large_bodies import LargeBodies
+from service.front.limits import LargeBodies
+from service.front.routes.body import Limits
 
 LIMITS = Limits(prompts=4, context=16)
 TOGETHER = 5

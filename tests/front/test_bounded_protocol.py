@@ -12,9 +12,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from service.front.bounded_protocol import BoundedProtocol
-from service.front.connection_limits import RESERVED, ConnectionLimits, Places
-from service.front.head_size import MAX_HEAD_BYTES
+from service.front.limits import MAX_HEAD_BYTES, RESERVED, BoundedProtocol, ConnectionLimits, Places
 
 LIMITS = ConnectionLimits(head_seconds=10, body_seconds=20, unread_seconds=30)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -9,12 +9,19 @@ from contextlib import ExitStack
 
 import pytest
 
-from service.front.api import docs
-from service.front.bound_socket import SEND_BYTES
-from service.front.bounded_protocol import MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
-from service.front.connection_limits import RESERVED, affordable
-from service.front.head_size import MAX_HEAD_BYTES
-from service.front.large_bodies import LARGE_BYTES, LEAST_PLACES, LargeBodies
+from service.front.limits import (
+    LARGE_BYTES,
+    LEAST_PLACES,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_PIECES,
+    MAX_PIPELINED,
+    RESERVED,
+    LargeBodies,
+    affordable,
+)
+from service.front.routes import pages
+from service.front.server import SEND_BYTES
 from tests.support.logs import logged
 from tests.support.raw_http import HEAD, RawAnswer, connected, exchange, parsed, send, until_closed
 from tests.support.serving import Front, running, until
@@ -239,7 +246,7 @@ def test_an_answer_that_nobody_reads_is_given_up(hurried: Front) -> None:
         (taken,) = until(lambda: hurried.server.connections - before, "the connection")
         send(connection, b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
         until(lambda: taken not in hurried.server.connections, "the end of the connection")
-        assert len(until_closed(connection)) < (docs.FOLDER / "swagger-ui-bundle.js").stat().st_size
+        assert len(until_closed(connection)) < (pages.DOCS_FOLDER / "swagger-ui-bundle.js").stat().st_size
 
 
 @pytest.fixture

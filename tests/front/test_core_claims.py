@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.front import core_claims
-from service.front.core_claims import CoreClaims
+from service.front import machine
+from service.front.machine import CoreClaims
 
 CORES = [900, 901]
 """No machine's: other tests run services meanwhile."""
@@ -41,7 +41,7 @@ def test_where_claims_cannot_be_made_the_service_says_so_and_serves(monkeypatch:
         def close(self) -> None:
             """Nothing is open."""
 
-    monkeypatch.setattr(core_claims.socket, "socket", lambda *_: Forbidden())
+    monkeypatch.setattr(machine.socket, "socket", lambda *_: Forbidden())
     claims = CoreClaims(CORES)
     assert claims.shared == []
     assert "is not known: [Errno 1] not allowed here" in (claims.warning or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.front.deaths import (
+from service.front.supervisor import (
     DEATHS_UNTIL_UNHEALTHY,
     SLOWEST_RETRY_SECONDS,
     STAYED_SECONDS,

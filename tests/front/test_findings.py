@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.front.errors import NotFound
-from service.front.findings import Findings
+from service.front.study_runner import Findings
 
 
 def test_the_oldest_are_given_up_for_newer_ones_and_this_is_said() -> None:

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from service.front.metrics.exemplars import exemplar
-from service.front.metrics.histogram import CachedHistogram, exposed
+from service.front.metrics.series import CachedHistogram, exemplar, exposed
 
 BOUNDS = (25e-6, 0.5, 1.0, 12.0)
 OPEN = "application/openmetrics-text; version=1.0.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from service.front.joined_writes import JoinedWrites
+from service.front.limits import JoinedWrites
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from service.front import sweep_tracker
+from service.front import study_runner
 from tests.support.serving import BODY, Front, running
 
 LAB = {"X-Launchbound-Client": "lab"}
@@ -26,7 +26,7 @@ def swept() -> Iterator[Front]:
 def refused_for_a_sweep(answer: httpx.Response) -> None:
     assert answer.status_code == 409, answer.text
     assert answer.json()["error"]["type"] == "run_in_progress"
-    assert 0 < int(answer.headers["retry-after"]) <= sweep_tracker.RUN_SECONDS
+    assert 0 < int(answer.headers["retry-after"]) <= study_runner.RUN_SECONDS
 
 
 def counted(front: Front) -> float:
@@ -47,7 +47,7 @@ def test_others_are_served_during_a_sweep_and_the_lab_after_it(
     swept: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert swept.generate().status_code == 200
-    monkeypatch.setattr(sweep_tracker, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(study_runner, "RUN_SECONDS", 0.0)
     assert swept.generate(headers=LAB).status_code == 200
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from service.front import launch
 from service.front.launch import LaunchError, last_log_line, launched
-from service.front.logs.formats import TextFormatter
+from service.front.logs import TextFormatter
 
 
 def line(name: str, level: int, message: str) -> str:

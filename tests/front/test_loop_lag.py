@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from service.front import loop_lag
-from service.front.loop_lag import INTERVAL_SECONDS, LoopLag
+from service.front import app
+from service.front.app import LAG_INTERVAL_SECONDS, LoopLag
 from service.statistics.disturbance import is_disturbed
 from tests.support.serving import Front, until
 
 
 def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([100.0, 100.0 + INTERVAL_SECONDS + 0.3, 101.0, 101.0 + INTERVAL_SECONDS / 2, 102.0])
-    monkeypatch.setattr(loop_lag, "monotonic", lambda: next(times))
+    times = iter([100.0, 100.0 + LAG_INTERVAL_SECONDS + 0.3, 101.0, 101.0 + LAG_INTERVAL_SECONDS / 2, 102.0])
+    monkeypatch.setattr(app, "monotonic", lambda: next(times))
     lags: list[float] = []
 
     async def read_twice() -> None:
@@ -29,7 +29,7 @@ def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch:
 
 
 def test_readings_on_the_engines_own_core_disturb_no_step_of_up_to_10_ms() -> None:
-    readings_per_second, steps_per_second = 1 / INTERVAL_SECONDS, 100
+    readings_per_second, steps_per_second = 1 / LAG_INTERVAL_SECONDS, 100
     assert not is_disturbed(readings_per_second, steps_per_second)
 
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.front.api.answers import server_timing
-from service.front.api.call import new_job
-from service.front.api.state import AppState
 from service.front.metrics.recorder import Metrics
-from service.front.pending_request import PendingRequests
+from service.front.pending_requests import PendingRequests
 from service.front.request_timing import add_up
-from service.front.schemas.requests import CompareBody, GenerateBody
+from service.front.routes.answers import server_timing
+from service.front.routes.engine_call import new_job
+from service.front.routes.state import AppState
+from service.front.schemas import CompareBody, GenerateBody
 from service.front.settings import Settings
 from service.protocol.messages import Begun, Job, Outcome, Output
 from service.protocol.status import EngineStatus

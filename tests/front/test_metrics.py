@@ -13,17 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 from dashboards.simulated_fleet.replica import Replica
-from service.front.connection_limits import RESERVED
+from service.front.limits import RESERVED
 from service.front.metrics import series as series_module
 from service.front.metrics.catalogue import (
     CATALOGUE,
+    OUTCOMES,
     PREFIX,
     REQUEST_BUCKETS,
     STEP_BUCKETS,
     TOKEN_BUCKETS,
     request_buckets,
 )
-from service.front.metrics.spec import OUTCOMES
 from service.protocol.modes import default_modes
 from service.protocol.splits import SIDES
 from tests.support.raw_http import connected

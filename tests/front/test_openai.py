@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 from openai.types import Completion
 
-from service.front.model_name import model_name
+from service.front.settings import model_name
 from tests.front.test_api_bad_input import JSON
 from tests.front.test_api_generate import TIMINGS, header_milliseconds
 from tests.support.fake_engine import REVISION

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import schemathesis
 
-from service.front.api.document import describe
 from service.front.app import create_app
-from service.front.schemas.studies import STUDY_BODIES
+from service.front.routes.pages import describe
+from service.front.schemas import STUDY_BODIES
 from service.front.settings import Settings
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.front.api.origins import Origins, exposure
+from service.front.access import Origins, exposure
 from service.front.settings import Settings
 from tests.front.test_api_bad_input import GENERATE, refused
 from tests.support.raw_http import exchange

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.front import pause_lease, study_runner
-from service.front.pause_lease import LEASE_SECONDS, PauseLease
+from service.front import engine_client, study_runner
+from service.front.engine_client import LEASE_SECONDS, PauseLease
 from service.protocol.messages import Pause, Paused, ToEngine
 from tests.support.serving import running, until
 
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pause_lease, "monotonic", clock)
+    monkeypatch.setattr(engine_client, "monotonic", clock)
     # A renewal would move the lease's end between two lines of a test.
     monkeypatch.setattr(study_runner, "RENEW_SECONDS", 3600.0)
     return clock

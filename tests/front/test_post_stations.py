@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from service.front import loop_lag, supervisor
+from service.front import app, supervisor
 from tests.support.serving import Front, running
 
 pytestmark = pytest.mark.slow
@@ -20,28 +20,27 @@ pytestmark = pytest.mark.slow
 SERVICE = Path(__file__).parents[2] / "service"
 MAX_STATIONS = 12
 STATIONS = [
-    "front.api.middleware",
-    "front.api.generate",
-    "front.api.state",
-    "front.api.body",
-    "front.schemas.requests",
-    "front.api.call",
+    "front.access",
+    "front.routes.generate",
+    "front.routes.state",
+    "front.routes.body",
+    "front.schemas",
+    "front.routes.engine_call",
     "front.engine_client",
-    "front.pending_request",
-    "front.child_socket",
+    "front.pending_requests",
+    "front.child_process",
     "protocol.frames",
+    "front.routes.answers",
     "front.request_timing",
-    "front.api.answers",
 ]
-RETURN = ["front.child_socket", "protocol.frames", "front.engine_client", "front.pending_request"]
+RETURN = ["front.child_process", "protocol.frames", "front.engine_client", "front.pending_requests"]
 """The outcome's way from the engine's socket to the coroutine that waits for it."""
 
 AFTERWARDS = {
     "front.metrics.recorder",
     "front.metrics.series",
-    "front.metrics.histogram",
     "front.advice",
-    "front.logs.requests",
+    "front.logs",
 }
 """Entered only by the observation, which waits for the engine's next job, a reader of the metrics or time."""
 
@@ -77,7 +76,7 @@ class Tracer:
 
 
 def module_of(frame: FrameType) -> str | None:
-    """'front.api.call' for a frame of that module; None for what is not of the front or the protocol."""
+    """'front.schemas' for a frame of that module; None for what is not of the front or the protocol."""
     path = Path(frame.f_code.co_filename)
     if not path.is_relative_to(SERVICE):
         return None
@@ -107,7 +106,7 @@ def traced_front() -> Iterator[tuple[Front, Tracer]]:
         # that passes without one.
         with (
             patch.object(supervisor, "look_after", unwatched),
-            patch.object(loop_lag, "INTERVAL_SECONDS", 3600.0),
+            patch.object(app, "LAG_INTERVAL_SECONDS", 3600.0),
             running({"api_key": "key"}, bare_protocol=True, mute=True) as front,
         ):
             front.http.headers["Authorization"] = "Bearer key"
@@ -125,8 +124,8 @@ def traced_post() -> tuple[list[Call], list[Call]]:
         assert front.http.get("/metrics").status_code == 200
         tracer.recording = False
     # The event loop measures its lag beside every request, and is no part of any.
-    calls = [call for call in tracer.calls if call.root != "front.loop_lag"]
-    first = next(i for i, call in enumerate(calls) if call.callee == "front.api.metrics")
+    calls = [call for call in tracer.calls if call.root != "front.app"]
+    first = next(i for i, call in enumerate(calls) if call.callee == "front.routes.health")
     return calls[:first], calls[first:]
 
 
@@ -142,7 +141,7 @@ def test_a_post_passes_at_most_twelve_stations_and_none_is_entered_from_below() 
     stations = list(dict.fromkeys(call.callee for call in calls))
     assert stations == STATIONS
     assert len(stations) <= MAX_STATIONS
-    returning = [call for call in calls if call.root == "front.child_socket"]
+    returning = [call for call in calls if call.root == "front.child_process"]
     assert list(dict.fromkeys(call.callee for call in returning)) == RETURN
     from_below = [
         call
@@ -158,4 +157,4 @@ def test_the_observation_comes_after_the_answer_and_is_the_only_one_to_enter_the
     before, after = traced_post()
     assert AFTERWARDS.isdisjoint(call.callee for call in before)
     assert {call.callee for call in after} >= AFTERWARDS
-    assert all(call.callee not in AFTERWARDS or call.root != "front.api.generate" for call in after)
+    assert all(call.callee not in AFTERWARDS or call.root != "front.routes.generate" for call in after)

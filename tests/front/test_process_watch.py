@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 from service.engine.inbox import STEP_BUSY_SECONDS, STEP_LIMIT_SECONDS
-from service.front import anatomy_process, process_activity
-from service.front.process_activity import TICKS_PER_SECOND, Activity, activity
-from service.front.process_watch import LOOK_SECONDS, STARTING, ProcessWatch
+from service.front import anatomy_process, child_process
+from service.front.child_process import (
+    LOOK_SECONDS,
+    STARTING,
+    TICKS_PER_SECOND,
+    Activity,
+    ProcessWatch,
+    activity,
+)
 from service.protocol.doing import SERVING, Doing
 from tests.support.processes import descendants
 from tests.support.serving import until
@@ -138,7 +144,7 @@ def test_waiting_for_a_disk_or_held_by_a_debugger_is_no_standing_still(
         (tmp_path / task / "children").touch()
     for stat in (tmp_path / "1/stat", tmp_path / "1/task/1/stat"):
         stat.write_text(f"1 (python) {state} {' '.join(['0'] * 40)}")
-    monkeypatch.setattr(process_activity, "PROC", tmp_path)
+    monkeypatch.setattr(child_process, "PROC", tmp_path)
     expected = Activity(cpu_ticks=0, at_work=at_work, stopped=state == "T", thread_ticks={1: 0})
     assert activity(1) == expected
 
@@ -153,7 +159,7 @@ def test_threads_and_faults_are_read_from_their_places(
     (tmp_path / "1/stat").write_text(f"1 (a ) b) {places}")
     (tmp_path / "1/task/1/stat").write_text(f"1 (python) {places}")
     (tmp_path / "1/task/2/stat").write_text(f"2 (worker) {places.replace('500 60', '5 6')}")
-    monkeypatch.setattr(process_activity, "PROC", tmp_path)
+    monkeypatch.setattr(child_process, "PROC", tmp_path)
     assert activity(1) == Activity(15_560, True, False, {1: 560, 2: 11}, 30)
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.presets import make_plan
 from service.front.errors import LaunchboundError
-from service.front.run_comparison import ComparisonBusy, RunComparison
+from service.front.runs import ComparisonBusy, RunComparison
 from tests.front.test_api_bad_input import refused
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import ALIKE, CLEAR, make_results

@@ -15,9 +15,9 @@ import httpx
 import psutil
 import pytest
 
-from service.front import study_result
-from service.front.api import study_stream
-from service.front.schemas.studies import STUDY_BODIES
+from service.front import study_runner
+from service.front.routes import studies
+from service.front.schemas import STUDY_BODIES
 from tests.front.test_anatomy_process import Place, error, place
 from tests.support.fake_anatomy import TRACE_FILE
 from tests.support.serving import until
@@ -175,7 +175,7 @@ def test_what_is_not_admitted_is_a_plain_error_also_for_who_asks_for_events(here
 
 
 def test_a_silent_study_is_heard_of_by_comments(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_stream, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(studies, "HEARTBEAT_SECONDS", 0.01)
     here.command("hold")
     (here.folder / "go").unlink(missing_ok=True)
     with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
@@ -230,7 +230,7 @@ def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
 def test_a_file_over_the_bound_is_left_out_and_this_is_said(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_result, "MOST_FILE_BYTES", 99)
+    monkeypatch.setattr(study_runner, "MOST_FILE_BYTES", 99)
     here.command("write 100")
     answer = post(here, "timeline")
     assert answer.content == FOUND
@@ -263,10 +263,10 @@ def test_no_study_finding_or_file_is_had_without_the_key(tmp_path: Path) -> None
 def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and_no_other_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_result.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(study_runner.tempfile, "tempdir", str(tmp_path))
     writes_and_waits = (
         "import asyncio\n"
-        "from service.front.study_result import folder_for_files\n"
+        "from service.front.study_runner import folder_for_files\n"
         "async def study() -> None:\n"
         "    async with folder_for_files(True) as folder:\n"
         "        (folder / 'trace.json').write_text('{}')\n"
@@ -290,7 +290,7 @@ def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and
         other = tmp_path / "launchbound-notes"
         other.mkdir()
         assert killed.exists()
-        study_result.remove_abandoned_folders()
+        study_runner.remove_abandoned_folders()
         assert sorted(tmp_path.iterdir()) == sorted([other, running])
         assert (running / "trace.json").exists()
     finally:

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from service.front import child_process, deaths, process_watch, supervisor
-from service.front.child_socket import ChildSocket
+from service.front import child_process, supervisor
+from service.front.child_process import ChildSocket
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_a_command_that_does_not_exist_is_reported_and_tried_again(tmp_path: Pat
 def test_engines_that_never_start_make_the_service_unhealthy_and_are_started_on() -> None:
     with running(exit=3) as front:
         front.state.supervisor.deaths.first_retry_seconds = 0.01
-        until(lambda: front.state.supervisor.starts > deaths.DEATHS_UNTIL_UNHEALTHY, "starts")
+        until(lambda: front.state.supervisor.starts > supervisor.DEATHS_UNTIL_UNHEALTHY, "starts")
         for path in ("/health/live", "/health/ready"):
             answer = front.http.get(path)
             assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unwell")
@@ -106,9 +106,9 @@ def test_a_service_whose_engine_stays_is_healthy_although_others_ended_before_it
     counted, client = own_front.state.supervisor.deaths, own_front.state.client
     first = until(lambda: client.warm_since, "its engine to be warm")
     counted.first_retry_seconds = 0.01
-    for _ in range(deaths.DEATHS_UNTIL_UNHEALTHY):
+    for _ in range(supervisor.DEATHS_UNTIL_UNHEALTHY):
         counted.add(warm=True)
-    for passed, status in ((0.0, 503), (deaths.STAYED_SECONDS, 200)):
+    for passed, status in ((0.0, 503), (supervisor.STAYED_SECONDS, 200)):
         counted.now = lambda passed=passed: time.monotonic() + passed
         for path in ("/health/live", "/health/ready"):
             assert own_front.http.get(path).status_code == status
@@ -142,9 +142,9 @@ def test_whatever_running_an_engine_raises_is_a_death_and_the_next_one_is_starte
 def test_an_engine_that_is_stopped_is_replaced_and_its_request_ends(
     own_front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_watch, "QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(process_watch, "STILL_SECONDS", 0.2)
-    monkeypatch.setattr(process_watch, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(child_process, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(child_process, "STILL_SECONDS", 0.2)
+    monkeypatch.setattr(child_process, "LOOK_SECONDS", 0.1)
     pid = own_front.state.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -158,8 +158,8 @@ def test_an_engine_that_is_stopped_is_replaced_and_its_request_ends(
 def test_an_engine_in_an_endless_loop_within_a_step_is_replaced_and_its_request_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_watch, "QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(process_watch, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(child_process, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(child_process, "LOOK_SECONDS", 0.1)
     with running(busy_limit=0.3) as front:
         front.await_ready()
         pid = front.state.supervisor.pid

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.front.api import docs
+from service.front.routes import pages
 from tests.front.test_api_bad_input import refused
 from tests.support.raw_http import exchange
 from tests.support.serving import Front, running, until
@@ -76,7 +76,7 @@ def test_the_documentation_needs_no_other_host_and_allows_none(front: Front) -> 
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
     assert "http" not in page.text.replace("HTTP", "")
-    for name, kind in docs.FILES.items():
+    for name, kind in pages.DOCS_FILES.items():
         assert f"docs/{name}" in page.text
         assert front.http.get(f"/docs/{name}").headers["content-type"].startswith(kind)
     refused(front.http.get("/docs/README.md"), 404)

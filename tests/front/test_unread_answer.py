@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from service.front.unread_answer import UnreadAnswer
+from service.front.limits import UnreadAnswer
 
 SECONDS = 30.0
 

@@ -40,7 +40,7 @@ from loadtests.side_by_side.entry import best, read_entries
 from loadtests.side_by_side.precisions import precisions_of
 from loadtests.side_by_side.view import groups
 from service.cli.options import EXIT_BAD_INPUT
-from service.front.sweep_advice import read_advice
+from service.front.settings import read_advice
 from service.protocol.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
 from tests.support.made_evidence import edit_run

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from service.front.api.state import AppState
+from service.front.routes.state import AppState
 from service.replicas.health import Health, Unhealthy
 
 CONFIGURED = ["eager", "compiled"]

@@ -16,7 +16,7 @@ import pytest
 from uvicorn import Config
 from uvicorn.lifespan.on import LifespanOn
 
-from service.front.core_claims import CoreClaims
+from service.front.machine import CoreClaims
 from service.front.settings import Settings
 from service.protocol.placement import pin
 from service.replicas.listener import bound_at

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.front.bound_socket import bound_socket
+from service.front.server import bound_socket
 from service.front.settings import Settings
 from service.replicas.count import ReplicaCount
 from service.replicas.options import Share

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import httpx
 from playwright.sync_api import Page
 
-from service.front.api.lab import VIEWS
 from service.front.launch import launched
+from service.front.routes.pages import VIEWS
 from tests.support.browser import NARROW, WIDE, chromium, tab
 from tests.support.serving import until
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from service.front.logs.formats import FORMATTERS
+from service.front.logs import FORMATTERS
 
 
 class Lines(logging.Handler):

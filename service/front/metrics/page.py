@@ -13,22 +13,20 @@ from pathlib import Path
 from service.front.metrics.catalogue import (
     CATALOGUE,
     COMPILE_BUCKETS,
+    FALLBACK_REASONS,
     LAG_BUCKETS,
+    OUTCOMES,
+    PHASES,
     PREFIX,
+    REJECTIONS,
     REQUEST_BUCKETS,
     STEP_BUCKETS,
     TOKEN_BUCKETS,
-)
-from service.front.metrics.series import new_registry
-from service.front.metrics.spec import (
-    FALLBACK_REASONS,
-    OUTCOMES,
-    PHASES,
-    REJECTIONS,
     TOKEN_KINDS,
     MetricSpec,
     Start,
 )
+from service.front.metrics.series import new_registry
 from service.protocol.modes import FALLBACK
 from service.protocol.splits import SIDES
 

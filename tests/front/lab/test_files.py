@@ -11,7 +11,7 @@ import pytest
 from setuptools import find_namespace_packages
 
 from dashboards.theme import MODE_COLOURS, PALETTE, PART_COLOURS
-from service.front.api.lab import FILES, FOLDER, VIEWS
+from service.front.routes.pages import FILES, LAB_FOLDER, VIEWS
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import Front
 
@@ -56,7 +56,7 @@ def test_a_file_is_served_with_its_type(front: Front, path: str) -> None:
     kinds = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
     answer = front.http.get(f"/lab/files/{path}")
     assert answer.status_code == 200
-    assert answer.content == (FOLDER / path).read_bytes()
+    assert answer.content == (LAB_FOLDER / path).read_bytes()
     assert answer.headers["content-type"].startswith(kinds[path.rpartition(".")[2]])
 
 
@@ -95,7 +95,7 @@ def test_an_installed_service_has_every_file() -> None:
     """The folders are packages without an __init__, and the types are among the package data."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     endings = project["tool"]["setuptools"]["package-data"]["*"]
-    packages = find_namespace_packages(str(FOLDER.parent), include=["lab*"])
+    packages = find_namespace_packages(str(LAB_FOLDER.parent), include=["lab*"])
     for name in FILES:
         folder, _, file = f"lab/{name}".rpartition("/")
         assert folder.replace("/", ".") in packages

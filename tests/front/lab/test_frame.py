@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser
 
-from service.front.api.lab import FIRST_VIEW, VIEWS
+from service.front.routes.pages import FIRST_VIEW, VIEWS
 from tests.support.browser import NARROW, WIDE, Tab, tab
 from tests.support.serving import running
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Route
 
 from loadtests.report.formatting import significant
-from service.front import sweep_tracker
+from service.front import study_runner
 from tests.support.browser import NARROW, Tab, tab
 from tests.support.serving import BODY, Front, running, until
 
@@ -162,4 +162,4 @@ def test_during_a_sweep_nothing_runs_and_the_page_says_why(browser: Browser) -> 
 def sweeping(front: Front) -> None:
     answer = front.generate(headers={"X-Launchbound-Run": "20260101-1"}, **BODY)
     assert answer.status_code == 200
-    assert front.state.studies.sweeps.seconds_left() <= sweep_tracker.RUN_SECONDS
+    assert front.state.studies.sweeps.seconds_left() <= study_runner.RUN_SECONDS

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from service.anatomy.budget.gains import speedup_with
 from service.anatomy.budget.verdict import Quantity, make_budget, step_of, without_dispatch
 from service.anatomy.timeline.page import COLOURS, MEANINGS
-from service.front.api.lab import FILES
+from service.front.routes.pages import FILES
 from service.protocol.expressions import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
 from service.statistics.boundedness import bounds_within
 from service.statistics.intervals import Interval

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.front.logs.child_output import MOST_LINE_BYTES, ChildOutput
+from service.front.child_process import MOST_LINE_BYTES, ChildOutput
 from tests.support.logs import Lines, logged
 
 

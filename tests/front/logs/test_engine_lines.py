@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.front.logs.banner import Place
-from service.front.logs.engine import EngineLog
+from service.front.logs import EngineLog, Place
 from service.front.settings import Settings
 from service.protocol.processor import processor_name
 from service.protocol.status import ModeStatus

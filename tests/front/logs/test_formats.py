@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.front.logs.event import MOST_CHARACTERS, Event, one_line
-from service.front.logs.formats import FORMATTERS, JsonFormatter, TextFormatter, read_text
+from service.front.logs import (
+    FORMATTERS,
+    MOST_CHARACTERS,
+    Event,
+    JsonFormatter,
+    TextFormatter,
+    one_line,
+    read_text,
+)
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 """Control characters, line and paragraph separators, halves of characters and all."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.front.logs import handler
-from service.front.logs.handler import BACKLOG_LINES, PIECE_BYTES, LineHandler
+from service.front import logs
+from service.front.logs import BACKLOG_LINES, PIECE_BYTES, LineHandler
 
 LONG = "x" * 1000
 
@@ -120,7 +120,7 @@ def test_a_line_that_was_cut_off_does_not_run_into_the_next(
             raise OSError("no space left")
         return write(descriptor, data)
 
-    monkeypatch.setattr(handler.os, "write", sometimes)
+    monkeypatch.setattr(logs.os, "write", sometimes)
     log = made(pipe[1])
     say(log, "y" * (PIECE_BYTES + 100))
     say(log, "next")

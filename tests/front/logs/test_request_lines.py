@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.front.api.middleware import WELL_FORMED
-from service.front.logs.formats import read_text
-from service.front.logs.requests import RequestLine
+from service.front.access import WELL_FORMED
+from service.front.logs import RequestLine, read_text
 from tests.support.logs import Lines, logged
 from tests.support.raw_http import exchange
 from tests.support.serving import Front, running, until

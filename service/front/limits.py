@@ -1,0 +1,593 @@
+"""What strangers can take from the front: connections, heads, the time of bodies, unread answers, memory.
+
+The server has no such limits with its fast parser: see docs/decisions/0039. What a connection reads is framed
+as it says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import resource
+import termios
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Literal, Protocol, cast
+
+import httptools
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from service.front.access import OPEN
+from service.front.errors import (
+    HeadTooLarge,
+    LaunchboundError,
+    Malformed,
+    QueueFull,
+    Rejection,
+    TooManyConnections,
+    TooSlow,
+    error_body,
+)
+
+log = logging.getLogger("launchbound.connections")
+
+
+HEAD = b"HTTP/1.1 "
+
+
+class JoinedWritesProtocol(HttpToolsProtocol):
+    """Uvicorn's protocol on a transport that joins an answer's head with the first bytes of its body."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wrap the transport."""
+        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+
+
+class JoinedWrites:
+    """Holds a head back until the next write, or the end of this turn of the event loop."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write `data`, behind the head that is held back; nothing where the connection was cut off."""
+        if self._transport.is_closing():
+            return
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(HEAD):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close once everything has been written."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """For how long a head, a body, and an unread answer are waited for."""
+
+    head_seconds: float
+    body_seconds: float
+    unread_seconds: float
+
+
+class Placed(Protocol):
+    """A connection, as `Places` sees it."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has no whole head, and nothing that it sent waits to be read."""
+
+    def crowd_out(self) -> None:
+        """Answer that there are too many connections, and close."""
+
+
+MAX_HEADERS = 100
+
+
+MAX_PIECES = 8192
+"""Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
+
+
+MAX_DISCARDED_BYTES = 1_048_576
+"""What is read, for a client that sends on before it reads, of a body that has been answered already."""
+
+
+MAX_PIPELINED = 8
+"""Requests sent ahead on one connection; no client of ours sends any."""
+
+
+ANSWER_SECONDS = 1.0
+"""How long after a body's deadline its connection is closed: until then the route answers 408."""
+
+
+RESERVED = 32
+"""Connections beside `max_connections`, for requests of health and metrics alone."""
+
+
+RESERVED_HEAD_SECONDS = 1.0
+"""Within which the head of such a request arrives: probes and scrapers send it at once."""
+
+
+class BoundedProtocol(JoinedWritesProtocol):
+    """One connection. `refused` is called with the reason where a request is refused before it is one."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits,
+        places: Places,
+        refused: Callable[[Rejection], None],
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.parser = _Parser(self)
+        self._limits = limits
+        self._places = places
+        self._reserved = self._keeps_alive = False
+        self._refused = refused
+        self._refusal: LaunchboundError | None = None
+        self._arriving: Literal["head", "body"] | None = "head"
+        self._begun = False
+        self._stage = self._timed_stage = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread: UnreadAnswer = None  # type: ignore[assignment]
+        self._head = HeadSize()
+        self._pieces = self._discarded = 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether the first request has no whole head, and none of it waits in the socket's buffer.
+
+        The event loop accepts many connections in one go before it reads from any of them.
+        """
+        head_complete = self.cycle is not None
+        return not (head_complete or _bytes_to_read(self.transport))
+
+    def crowd_out(self) -> None:
+        """Give up the place, which is needed for another connection."""
+        self._answer(self._too_many())
+
+    # ------------------------------------------------------------ the transport's events
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self._unread = UnreadAnswer(self.loop, self.transport, self._limits.unread_seconds)
+        self._reserved = self._places.take(self)
+        self._timer = self.loop.call_later(self._head_seconds(), self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse `data`, and see to what is still to arrive."""
+        head, before = self._head if self._begun else None, (self._head.parsed, self._pieces)
+        super().data_received(data)
+        if head is self._head and self._arriving is not None and (head.parsed, self._pieces) == before:
+            refusal = head.segment(len(data), self._pieces)
+            if refusal is not None:
+                self._answer(refusal)
+        if self._stage != self._timed_stage:
+            self._set_timer()
+        if self._arriving is None and self.cycle.response_complete and not self.timeout_keep_alive_task:
+            # The server stops it at any byte, also at an empty line or a body that was answered early.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        self._places.leave(self)
+        self._unread.over()
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as is written: it has some time to take more."""
+        super().pause_writing()
+        self._unread.paused()
+
+    def resume_writing(self) -> None:
+        """The client reads."""
+        super().resume_writing()
+        self._unread.over()
+
+    # ------------------------------------------------------------ the parser's events
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._head = HeadSize()
+        self._pieces = self._discarded = 0
+        self._arriving, self._begun = "head", True
+        self._stage += 1
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refuse(Malformed(f"more than {MAX_PIPELINED} requests were sent ahead: await the answers"))
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request line."""
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header. A trailer is dropped: whoever looked at the headers before us has not seen it."""
+        self._count(len(name) + len(value))
+        if self._arriving == "body":
+            return
+        super().on_header(name, value)
+        if self.headers[-1][0] == b"transfer-encoding" and value.lower() != b"chunked":
+            self._refuse(Malformed("of transfer encodings only chunked is served: send the body as it is"))
+        if len(self.headers) > MAX_HEADERS:
+            self._refuse(HeadTooLarge(f"a request may have {MAX_HEADERS} headers: send fewer"))
+
+    def on_headers_complete(self) -> None:
+        """The head is there: it is a request, unless it offers another protocol, for `offered` to see to."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._refuse(Malformed("CONNECT is for proxies: send the request itself"))
+            return
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._refuse(Malformed(f"this is HTTP/{version}: send HTTP/1.1"))
+        if self._reserved and httptools.parse_url(self.url).path.decode("latin-1") not in OPEN:
+            self._refuse(self._too_many())
+        if version == "1.0":
+            self.expect_100_continue = False  # such a client knows no answer of that kind
+        super().on_headers_complete()
+        if self._reserved:
+            self.cycle.keep_alive = False
+        if self.expect_100_continue:
+            # Answered before its body is sent, it may leave that out: what follows could be either.
+            self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
+        self._arriving = "body"
+        self._stage += 1
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._pieces += 1
+        if self._pieces > MAX_PIECES:
+            self._refuse(Malformed(f"a body may come in {MAX_PIECES} pieces: send it in larger ones"))
+        if self.cycle.response_complete:
+            self._discarded += len(body)
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.transport.close()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The whole request is there."""
+        if self.parser.should_upgrade():
+            return
+        super().on_message_complete()
+        if self.expect_100_continue and not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
+        self._arriving, self._begun = None, False
+        self._stage += 1
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refused, or one of the above made it refuse, in the shape of all errors."""
+        self._answer(self._refusal or Malformed(f"{msg} Send HTTP/1.1"))
+
+    def offered(self, rest: bytes) -> None:
+        """Ignore an offer of another protocol: parse the head again, without it, and then `rest`.
+
+        The parser would take what follows such a head for the other protocol, or for the next request: a body
+        would be left out, or run.
+        """
+        line = b"%s %s HTTP/%s\r\n" % (
+            self.parser.get_method(), self.url, self.parser.get_http_version().encode(),
+        )  # fmt: skip
+        fields = [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"".join([line, *fields, b"\r\n", rest]))
+
+    # ------------------------------------------------------------ limits
+
+    def _too_many(self) -> TooManyConnections:
+        most = self._places.most
+        return TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1)
+
+    def _head_seconds(self) -> float:
+        seconds = self._limits.head_seconds
+        return min(seconds, RESERVED_HEAD_SECONDS) if self._reserved else seconds
+
+    def _count(self, size: int) -> None:
+        refusal = self._head.element(size)
+        if refusal is not None:
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: LaunchboundError) -> None:
+        """Have the parser stop here, and `send_400_response` answer."""
+        self._refusal = refusal
+        raise refusal
+
+    def _set_timer(self) -> None:
+        """Wait for what is to arrive next, from now on."""
+        self._timed_stage = self._stage
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._arriving is not None:
+            head = self._arriving == "head"
+            seconds = self._head_seconds() if head else self._limits.body_seconds + ANSWER_SECONDS
+            self._timer = self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        """A head is answered, as no route knows of it; of a body, the route has answered."""
+        if self._arriving == "head" and self._reserved:
+            self.crowd_out()
+        elif self._arriving == "head" and self._begun:
+            seconds = self._limits.head_seconds
+            self._answer(TooSlow(f"the request's head did not arrive within {seconds:g} s; send it at once"))
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _answer(self, refusal: LaunchboundError) -> None:
+        """Answer and close; an answer that has begun is only cut off."""
+        if self.transport.is_closing():
+            return
+        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if begun or self.pipeline:
+            self.transport.abort()
+            return
+        if refusal.rejection is not None:
+            self._refused(refusal.rejection)
+        self.transport.write(raw_answer(refusal, self.server_state.default_headers))
+        self.transport.close()
+
+
+class _Parser(httptools.HttpRequestParser):
+    """The server's parser. Where a head offers another protocol, `offered` gets what follows that head."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        super().__init__(protocol)
+        self._offered = protocol.offered
+        # As the server has it: the answer to a request that is the last one is sent whatever follows it.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
+        """Parse `data`."""
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._offered(data[offer.args[0] :])
+
+
+def _bytes_to_read(transport: asyncio.Transport) -> int:
+    """Bytes that have arrived and that the event loop has not read."""
+    arrived = array("i", [0])
+    fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, arrived)
+    return arrived[0]
+
+
+def raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A whole HTTP answer in the shape of all errors, the last one of its connection."""
+    body = msgspec.json.encode(error_body(refusal.type, refusal.message, refusal.param))
+    headers = [
+        *default_headers,
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    if refusal.retry_after_seconds is not None:
+        headers.append((b"retry-after", b"%d" % refusal.retry_after_seconds))
+    lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+    return STATUS_LINE[refusal.status] + lines + b"\r\n" + body
+
+
+WARN_SECONDS = 60.0
+"""From one warning that all connections are taken to the next, at least."""
+
+
+OTHER_DESCRIPTORS = 64
+"""Files that the front has open beside its connections: logs, its children's pipes and sockets."""
+
+
+DESCRIPTORS_EACH = 2
+"""Of a connection: its socket, and the file that it is being sent. Probes are sent none."""
+
+
+class Places:
+    """The places of open connections: `most` for any request, and RESERVED beside them.
+
+    One that finds all of both taken gets the place of the reserved one that has been silent for longest:
+    silent clients cannot keep a probe out, however many they are. `counted` gets the number of all, and
+    `most`.
+    """
+
+    def __init__(self, most: int, counted: Callable[[int, int], None]) -> None:
+        self.most = most
+        self._counted = counted
+        self._ordinary: set[Placed] = set()
+        self._reserved: dict[Placed, None] = {}
+        self._warned = -WARN_SECONDS
+
+    def take(self, connection: Placed) -> bool:
+        """A connection was made. Returns whether it has a reserved place."""
+        reserved = len(self._ordinary) >= self.most
+        if not reserved:
+            self._ordinary.add(connection)
+        else:
+            self._warn()
+            if len(self._reserved) >= RESERVED:
+                silent = (held for held in self._reserved if held.silent)
+                crowded_out = next(silent, next(iter(self._reserved)))
+                del self._reserved[crowded_out]
+                crowded_out.crowd_out()
+            self._reserved[connection] = None
+        self._count()
+        return reserved
+
+    def leave(self, connection: Placed) -> None:
+        """A connection has ended."""
+        self._ordinary.discard(connection)
+        self._reserved.pop(connection, None)
+        self._count()
+
+    def _count(self) -> None:
+        self._counted(len(self._ordinary) + len(self._reserved), self.most)
+
+    def _warn(self) -> None:
+        now = monotonic()
+        if now - self._warned >= WARN_SECONDS:
+            self._warned = now
+            log.warning(
+                "all %d connections are taken: until some end, only health and metrics are answered; raise"
+                " LAUNCHBOUND_MAX_CONNECTIONS, or have a proxy limit the connections of each address",
+                self.most,
+            )
+
+
+def affordable(connections: int) -> int:
+    """As many of `connections` as this process may open files for, whose soft limit is raised to that.
+
+    Raises ValueError where the limit leaves none.
+    """
+    needed = _descriptors(connections)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return connections
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most == needed:
+        return connections
+    left = (most - _descriptors(0)) // DESCRIPTORS_EACH
+    limited = f"this process may open {most} files (ulimit -n), {connections} connections need {needed}"
+    if left < 1:
+        raise ValueError(f"{limited}, and one needs {_descriptors(1)}: raise that limit")
+    remedy = "raise that limit, or lower LAUNCHBOUND_MAX_CONNECTIONS"
+    log.warning("%s: at most %d are served; %s", limited, left, remedy)
+    return left
+
+
+def _descriptors(connections: int) -> int:
+    return OTHER_DESCRIPTORS + RESERVED + connections * DESCRIPTORS_EACH
+
+
+MAX_HEAD_BYTES = 32_768
+
+
+class HeadSize:
+    """Counts each byte once: in the element that the parser tells of, and until then in its segments.
+
+    The parser tells of a field when it is complete, so one without end shows only in what arrives. Fields may
+    follow a body in chunks too. `parsed`: the bytes of the elements that are complete.
+    """
+
+    def __init__(self) -> None:
+        self.parsed = 0
+        self._unparsed = self._pieces = 0
+
+    def element(self, size: int) -> HeadTooLarge | None:
+        """A part of the address, or a whole field. Returns the refusal where the head is now too long."""
+        self.parsed += size
+        self._unparsed = 0
+        return _too_large() if self.parsed > MAX_HEAD_BYTES else None
+
+    def segment(self, size: int, pieces: int) -> HeadTooLarge | None:
+        """What arrived, after so many `pieces` of the body, completed no element and was no piece.
+
+        Returns the refusal where the head is now too long.
+        """
+        self._unparsed = size + (self._unparsed if pieces == self._pieces else 0)
+        self._pieces = pieces
+        return _too_large() if self.parsed + self._unparsed > MAX_HEAD_BYTES else None
+
+
+def _too_large() -> HeadTooLarge:
+    return HeadTooLarge(f"request line and headers are over the limit of {MAX_HEAD_BYTES} bytes: send less")
+
+
+class UnreadAnswer:
+    """While writing is paused, looks every `seconds` at what is unwritten: aborts where none of it was taken.
+
+    The transport tells only when nearly all of it has been: a large answer may take a steady reader longer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._seconds = seconds
+        self._unwritten = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def paused(self) -> None:
+        """More is unwritten than the transport likes to hold."""
+        self._unwritten = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._seconds, self._look)
+
+    def over(self) -> None:
+        """The client has taken nearly all, or has gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._transport.get_write_buffer_size() < self._unwritten:
+            self.paused()
+        else:
+            self._transport.abort()
+
+
+LARGE_BYTES = 65_536
+"""A body up to this size fits in what the server reads ahead of a connection before the route begins."""
+
+
+LEAST_PLACES = 16
+"""Also where the queue is shorter: who waits for its place in it sends meanwhile."""
+
+
+class LargeBodies:
+    """As many bodies are read at a time as `max_queue` requests may be accepted, but some at least.
+
+    Together they hold at most `places` times `max_body_bytes`. They are decoded one by one: each takes up to
+    milliseconds, and those that are complete at the same moment would hold the loop for the sum of theirs.
+    """
+
+    def __init__(self, max_queue: int) -> None:
+        self.places = max(LEAST_PLACES, max_queue)
+        self._reading = 0
+        self._turn = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Wait for a pass of the event loop in which no other large body is decoded; this one has it."""
+        await self._turn.acquire()
+        asyncio.get_running_loop().call_soon(self._turn.release)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Within: one of the places is taken. Raises QueueFull, before a byte is read, where none is left."""
+        if self._reading >= self.places:
+            raise QueueFull(
+                f"{self.places} bodies of more than {LARGE_BYTES} bytes are being received; try again, or"
+                " send shorter prompts",
+                retry_after_seconds=1,
+            )
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1

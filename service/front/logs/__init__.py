@@ -1,1 +1,0 @@
-"""The service's log: who writes to it, in which form, and where it goes."""

@@ -1,0 +1,307 @@
+"""What the routes answer, and how the OpenAPI document shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from typing import Any, NotRequired, TypeVar
+
+import msgspec
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.types import Receive, Send
+from typing_extensions import TypedDict
+
+from service.front.advice import BASELINE, Asked
+from service.front.errors import ClientGone
+from service.front.request_timing import RequestTiming, TimingsBody
+from service.protocol.messages import FinishReason, Outcome
+from service.protocol.modes import AUTO
+from service.statistics.choice import MINIMUM_ROUNDS
+from service.statistics.intervals import Interval
+
+
+class ErrorDetail(TypedDict):
+    """`param` names the field to change, where there is one."""
+
+    type: str
+    message: str
+    param: str | None
+
+
+class ErrorBody(TypedDict):
+    """The one error shape."""
+
+    error: ErrorDetail
+
+
+class ModeName(TypedDict):
+    """The requested mode, and the one that the request really ran as.
+
+    Where `auto` was requested, `picked` is the mode of the ladder that ran, and `reason` says who advises it.
+    """
+
+    requested: str
+    effective: str
+    reason: str | None
+    picked: NotRequired[str]
+
+
+class OutputBody(TypedDict):
+    """The completion of one prompt."""
+
+    text: str
+    finish_reason: FinishReason
+    completion_tokens: int
+
+
+class Usage(TypedDict):
+    """Tokens, padding not counted."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class GenerateAnswer(TypedDict):
+    """Answer of generate, and a stream's last event."""
+
+    id: str
+    model: str
+    mode: ModeName
+    device: str
+    batch_size: int
+    batch_bucket: int
+    outputs: list[OutputBody]
+    usage: Usage
+    timings: TimingsBody
+
+
+class Speedup(TypedDict):
+    """Paired over the rounds, with its 95 % interval; null where there are fewer than 8 rounds."""
+
+    vs: str
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+EVENT_STREAM = "text/event-stream"
+
+Result = TypeVar("Result")
+
+SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "stall", "other", "total")
+
+encode_json = msgspec.json.Encoder().encode
+
+
+def reply(answer: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
+    """An answer as JSON."""
+    return Response(encode_json(answer), status, headers, media_type="application/json")
+
+
+def generate_answer(
+    timing: RequestTiming, asked: Asked, request_id: str, model: str, device: str
+) -> GenerateAnswer:
+    """The body of one generation."""
+    outcome = timing.outcome
+    counts = [len(output.token_ids) for output in outcome.outputs]
+    generated = sum(counts)
+    return {
+        "id": request_id,
+        "model": model,
+        "mode": _mode_name(asked, outcome),
+        "device": device,
+        "batch_size": outcome.batch_size,
+        "batch_bucket": outcome.batch_bucket,
+        "outputs": [
+            {
+                "text": output.text,
+                "finish_reason": output.finish_reason,
+                "completion_tokens": count,
+            }
+            for output, count in zip(outcome.outputs, counts, strict=True)
+        ],
+        "usage": {
+            "prompt_tokens": outcome.prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": outcome.prompt_tokens + generated,
+        },
+        "timings": timing.parts,
+    }
+
+
+def _mode_name(asked: Asked, outcome: Outcome) -> ModeName:
+    """What was asked for and what ran; why that was picked, and why it ran in the form that it did."""
+    reasons = [reason for reason in (asked.reason, outcome.reason) if reason]
+    name: ModeName = {
+        "requested": asked.requested,
+        "effective": outcome.effective,
+        "reason": "; ".join(reasons) or None,
+    }
+    if asked.requested == AUTO:
+        name["picked"] = asked.mode
+    return name
+
+
+def server_timing(timings: TimingsBody) -> str:
+    """The measurable parts in milliseconds, for the `Server-Timing` header."""
+    parts = {name: getattr(timings, f"{name}_seconds") for name in SHOWN_PARTS}
+    return ", ".join(
+        f"{name};dur={seconds * 1000:.4f}" for name, seconds in parts.items() if seconds is not None
+    )
+
+
+def speedup(ratio: Interval, vs: str = BASELINE) -> Speedup:
+    """A speed-up over `vs`; without an interval where the rounds are too few for the verdict's rule."""
+    bounded = ratio.samples >= MINIMUM_ROUNDS and ratio.low > 0 and math.isfinite(ratio.high)
+    return {
+        "vs": vs,
+        "ratio": ratio.value,
+        "low": ratio.low if bounded else None,
+        "high": ratio.high if bounded else None,
+    }
+
+
+class EventAnswer(Response):
+    """Server-sent events. Until the first has been sent, a failure is still a plain error answer."""
+
+    media_type = EVENT_STREAM
+
+    def __init__(self) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self.started = False
+
+    async def send_events(self, send: Send, events: bytes, last: bool = False) -> None:
+        """Send `events`, the first ones behind the head."""
+        if not self.started:
+            self.started = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": events, "more_body": not last})
+
+
+def event(name: str, data: object) -> bytes:
+    """One event; JSON has no raw line ends, so the data is one line."""
+    return b"event: " + name.encode() + b"\ndata: " + encode_json(data) + b"\n\n"
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Wait until the client closes the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """What `work` returns or raises. Raises ClientGone, and has cancelled it, once the client closes."""
+    running = asyncio.create_task(work)
+    gone = asyncio.create_task(until_disconnect(receive))
+    try:
+        await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            raise ClientGone("the client closed the connection")
+        return running.result()
+    finally:
+        gone.cancel()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+Responses = dict[int | str, dict[str, Any]]
+
+RETRY_AFTER: dict[str, Any] = {
+    "description": "Seconds after which another attempt may succeed.",
+    "required": True,
+    "schema": {"type": "integer", "minimum": 0},
+}
+CHALLENGE: dict[str, Any] = {
+    "description": "The scheme of the key, by RFC 6750.",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^Bearer "},
+}
+HEADERS: dict[int, dict[str, Any]] = {
+    401: {"WWW-Authenticate": CHALLENGE},
+    429: {"Retry-After": RETRY_AFTER},
+    503: {"Retry-After": RETRY_AFTER},
+}
+"""The headers that an error of this status always has."""
+
+
+def error(status: int, description: str) -> Responses:
+    """One error status, in the shape of all errors."""
+    declared: dict[str, Any] = {"model": ErrorBody, "description": description}
+    if status in HEADERS:
+        declared["headers"] = HEADERS[status]
+    return {status: declared}
+
+
+OF_ANY_REQUEST: Responses = {
+    **error(400, "No HTTP that can be understood."),
+    **error(408, "The request did not arrive in time."),
+    **error(431, "Request line and headers are over the limit."),
+    **error(500, "A fault of the service; its log has the reason under the request id."),
+    **error(503, "As many connections as are allowed are open."),
+}
+"""Also where the server refuses a connection or a head that no route has seen."""
+
+ACCESS_ERRORS: Responses = {
+    **error(401, "The API key is missing or wrong."),
+    **error(403, "The `Host` is not one of this service's, or a web page of another origin calls."),
+}
+POST_ERRORS: Responses = error(415, "The body is not JSON.")
+BODY_ERRORS: Responses = {
+    **POST_ERRORS,
+    **error(408, "The body did not arrive in time."),
+    **error(413, "The body is over the limit."),
+}
+GENERATION_ERRORS: Responses = {
+    **ACCESS_ERRORS,
+    **BODY_ERRORS,
+    **error(404, "Unknown mode."),
+    **error(
+        409,
+        "A sweep is in progress, and the request has `X-Launchbound-Client` (see Retry-After); or `sample`"
+        " is asked for, and a request cannot be sampled here.",
+    ),
+    **error(422, "The body cannot be served; `param` names the field."),
+    **error(429, "Too many unfinished requests; see Retry-After."),
+    **error(503, "Mode or engine not ready, out of memory, draining."),
+    **error(504, "The deadline passed."),
+}
+STUDY_ERRORS: Responses = {
+    **ACCESS_ERRORS,
+    **POST_ERRORS,
+    **{status: GENERATION_ERRORS[status] for status in (404, 422, 504)},
+    **error(409, "A sweep is in progress, or another study; see Retry-After."),
+    **error(503, "The engine is not ready, or the anatomy process ended."),
+}
+NO_STUDY = error(404, "No such finding; the message names the POST that makes one.")
+
+
+def link(operation: str, **parameters: str) -> dict[str, Any]:
+    """From an answer to an operation by its id: parameters by name, each a place in the answer's body."""
+    given = {name: f"$response.body#{place}" for name, place in parameters.items()}
+    return {operation: {"operationId": operation, "parameters": given}}
+
+
+def body_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    """OpenAPI for a body that the route reads by itself; nested models stand inline.
+
+    The document has one schema per body and no place for `$defs`, to which pydantic's references point.
+    """
+    whole = schema.model_json_schema()
+    content = {"application/json": {"schema": _inline(whole, whole.pop("$defs", {}))}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
+    """`node` with each reference to one of `definitions` replaced by it."""
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    inlined = {key: _inline(value, definitions) for key, value in node.items() if key != "$ref"}
+    if "$ref" in node:
+        inlined = {**_inline(definitions[node["$ref"].removeprefix("#/$defs/")], definitions), **inlined}
+    return inlined

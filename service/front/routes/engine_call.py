@@ -1,0 +1,234 @@
+"""The engine calls of one HTTP request: they end with it, each is counted once, and may be streamed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Protocol, Self
+
+from starlette.types import Receive, Scope, Send
+
+from service.front.errors import (
+    BadRequest,
+    CannotSample,
+    ClientGone,
+    DeadlinePassed,
+    LaunchboundError,
+    OutOfMemory,
+    from_problem,
+)
+from service.front.logs import Ending
+from service.front.pending_requests import PendingRequest
+from service.front.request_timing import RequestTiming, add_up
+from service.front.routes.answers import EventAnswer, until_disconnect
+from service.front.routes.state import AppState
+from service.front.schemas import CompareBody, GenerateBody, Generation
+from service.front.study_runner import SweepTracker
+from service.protocol.messages import Job, Outcome, Problem, Token
+from service.protocol.status import EngineStatus
+
+SWEEP_HEADER = b"x-launchbound-run"
+LAB_HEADER = b"x-launchbound-client"
+
+
+class EngineCall:
+    """Runs jobs one after another, and cancels the running one where the client closes the connection.
+
+    From its first accepted job to its end, a request with `X-Launchbound-Run` is one of a sweep. One with
+    `X-Launchbound-Client` is of the lab: no job of it is accepted while a sweep is in progress, as requests
+    of the sweep would wait behind it. `answered_status` is that of an answer that has begun, for who streams
+    it to set.
+    """
+
+    def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:
+        self._state = state
+        self._receive = receive
+        names = [name for name, _ in scope["headers"]]
+        self._of_sweep = SWEEP_HEADER in names
+        self._of_lab = LAB_HEADER in names
+        self._sweeps: SweepTracker | None = None
+        self._pending: PendingRequest | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._disconnected = False
+        self.answered_status: int | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sweeps is not None:
+            self._sweeps.ended()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._pending is not None and not self._pending.done:
+            self._state.client.cancel(self._pending)
+
+    async def run(self, job: Job, received_ns: int) -> RequestTiming:
+        """Submit `job` and wait for its end: `submit`, then `result`."""
+        return await self.result(self.submit(job), received_ns)
+
+    def submit(self, job: Job) -> PendingRequest:
+        """Send `job`; raises what `EngineClient.submit` raises, ClientGone, and RunInProgress."""
+        if self._disconnected:
+            raise ClientGone("the client closed the connection")
+        if self._of_lab:
+            self._state.studies.sweeps.refuse("a request of the lab")
+        self._pending = self._state.client.submit(job, follows=self._pending is not None)
+        if self._of_sweep and self._sweeps is None:
+            self._sweeps = self._state.studies.sweeps
+            self._sweeps.began()
+        if self._watch is None:
+            # Once the job is on its way, so that the engine does not wait for the watch to begin.
+            self._watch = asyncio.create_task(self._until_disconnect())
+        return self._pending
+
+    async def result(self, pending: PendingRequest, received_ns: int) -> RequestTiming:
+        """Wait for the end and add up the time until now; `received_ns` is when the body was parsed.
+
+        Raises the LaunchboundError that it ended with; a failure that is not a refusal is counted here.
+        """
+        try:
+            outcome = await pending.outcome()
+            if outcome.kind != "ok":
+                raise from_problem(outcome.problem or _default_problem(outcome))
+        except LaunchboundError as error:
+            if error.rejection is None:
+                seconds = (perf_counter_ns() - received_ns) / 1e9
+                status = self.answered_status or error.status
+                self._state.failed(pending.job, error, _ending(error), status, seconds)
+            raise
+        return add_up(pending.job, outcome, received_ns, pending.outcome_ns, perf_counter_ns())
+
+    async def _until_disconnect(self) -> None:
+        await until_disconnect(self._receive)
+        self._disconnected = True
+        if self._pending is not None:
+            self._state.client.cancel(self._pending)
+
+
+def check_limits(state: AppState, body: Generation) -> None:
+    """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
+    engine = state.client.engine
+    if engine is not None:
+        check_sizes(engine, body.prompts, "prompts")
+    if engine is not None and isinstance(body, GenerateBody) and body.sample:
+        _check_sampled(engine, body)
+    if engine is not None and body.max_new_tokens >= engine.context:
+        message = (
+            f"max_new_tokens: {body.max_new_tokens} and a prompt are over the context of {engine.context}"
+        )
+        raise BadRequest(message, param="max_new_tokens")
+
+
+def _check_sampled(engine: EngineStatus, body: GenerateBody) -> None:
+    if engine.no_samples is not None:
+        raise CannotSample(f"sample: leave it out; {engine.no_samples}", param="sample")
+    if body.profile:
+        raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
+
+
+def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param: str) -> None:
+    """Raise BadRequest for a text that would take the engine's thread long to encode, in vain."""
+    most = engine.prompt_bytes
+    if most is None:
+        return
+    for prompt in prompts:
+        # A character has four bytes at most: of those that are short enough by that none is encoded here.
+        if isinstance(prompt, str) and 4 * len(prompt) > most:
+            size = len(prompt.encode(errors="replace"))
+            if size > most:
+                message = (
+                    f"{param}: a prompt of {size} bytes is over the limit of {most} for a context of "
+                    f"{engine.context}: shorten it"
+                )
+                raise BadRequest(message, type="prompt_too_long", param=param)
+
+
+def new_job(
+    state: AppState,
+    request_id: str,
+    mode: str,
+    body: GenerateBody | CompareBody,
+    received_ns: int,
+    seed: int | None,
+    sample: bool = False,
+) -> Job:
+    """`body` as a job for `mode`, stamped as sent now; its deadline counts from `received_ns`."""
+    return Job(
+        request_id=request_id,
+        mode=mode,
+        prompts=body.prompts,
+        max_new_tokens=body.max_new_tokens,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        seed=seed,
+        stop=body.stop,
+        ignore_eos=body.ignore_eos,
+        stream=body.stream,
+        profile=body.profile,
+        sample=sample,
+        alone=isinstance(body, CompareBody) or body.alone,
+        deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
+        sent_ns=perf_counter_ns(),
+    )
+
+
+def _default_problem(outcome: Outcome) -> Problem:
+    texts = {
+        "timeout": ("timeout", "the deadline passed before the answer was complete: ask for fewer tokens"),
+        "cancelled": ("cancelled", "the client closed the connection"),
+        "oom": ("out_of_memory", "the device is out of memory: send fewer prompts or tokens"),
+    }
+    kind, message = texts.get(outcome.kind, ("internal", "the engine failed and gave no reason"))
+    return Problem(type=kind, message=message)
+
+
+def _ending(error: LaunchboundError) -> Ending:
+    labels: dict[type, Ending] = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
+    return labels.get(type(error), "error")
+
+
+class Events(Protocol):
+    """How one route encodes its stream."""
+
+    def tokens(self, tokens: Sequence[Token]) -> bytes:
+        """Tokens that have just arrived."""
+
+    def end(self, timing: RequestTiming) -> bytes:
+        """The end of a stream that ended well."""
+
+    def error(self, error: LaunchboundError) -> bytes:
+        """The end of one that failed."""
+
+
+class EventStream(EventAnswer):
+    """Runs `job` and streams it."""
+
+    def __init__(self, state: AppState, job: Job, received_ns: int, events: Events) -> None:
+        super().__init__()
+        self._state = state
+        self._job = job
+        self._received_ns = received_ns
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the job has ended; the request is observed when its last event has been sent."""
+        async with EngineCall(self._state, scope, receive) as call:
+            pending = call.submit(self._job)
+            self._state.observe_all()  # earlier requests, while the engine works
+            async for tokens in pending.tokens():
+                await self.send_events(send, self._events.tokens(tokens))
+            call.answered_status = self.status_code if self.started else None
+            try:
+                timing = await call.result(pending, self._received_ns)
+            except LaunchboundError as error:
+                if not self.started:
+                    raise
+                await self.send_events(send, self._events.error(error), last=True)
+                return
+            await self.send_events(send, self._events.end(timing), last=True)
+        self._state.observe_soon(timing)

@@ -1,0 +1,305 @@
+"""`POST /v1/modes/{mode}/generate`: prompts in one mode; `POST /v1/compare`: in several, paired by round."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Sequence
+from operator import mul
+from statistics import median
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from service.front.advice import BASELINE, WITHOUT_COMPILER, Asked
+from service.front.errors import BadRequest, LaunchboundError, ModeNotReady, error_body
+from service.front.request_timing import PhaseBody, RequestTiming
+from service.front.routes.answers import (
+    GENERATION_ERRORS,
+    GenerateAnswer,
+    Responses,
+    Speedup,
+    body_schema,
+    event,
+    generate_answer,
+    reply,
+    server_timing,
+    speedup,
+)
+from service.front.routes.body import BodyReader
+from service.front.routes.engine_call import EngineCall, EventStream, check_limits, new_job
+from service.front.routes.state import AppState, state_of
+from service.front.schemas import CompareBody, GenerateBody
+from service.protocol.messages import Token
+from service.protocol.modes import AUTO
+from service.statistics import choice
+
+router = APIRouter(tags=["generation"])
+_generate_body = BodyReader(GenerateBody, "prompts")
+
+
+RESPONSES: Responses = {
+    200: {"model": GenerateAnswer, "content": {"text/event-stream": {}}},
+    **GENERATION_ERRORS,
+}
+
+
+# Before the other route, which would take `auto` for a mode; entered directly, both are `generate`.
+@router.post(
+    f"/modes/{AUTO}/generate",
+    operation_id="generate_auto",
+    openapi_extra=body_schema(GenerateBody),
+    responses=RESPONSES,
+)
+async def generate_auto(request: Request) -> Response:
+    """Generate in the mode that is advised for the batch size, which the answer names with the reason."""
+    return await generate(AUTO, request)
+
+
+@router.post(
+    "/modes/{mode}/generate",
+    operation_id="generate",
+    openapi_extra=body_schema(GenerateBody),
+    responses=RESPONSES,
+)
+async def generate(mode: str, request: Request) -> Response:
+    """Generate in one mode, and report where the time went. The clock starts when the body is parsed."""
+    state = state_of(request)
+    state.check_endpoint(mode)
+    body = await _generate_body.read(request, state)
+    received_ns = perf_counter_ns()
+    check_limits(state, body)
+    request_id: str = request.state.request_id
+    asked = state.asked(mode, len(body.prompts))
+    request.state.mode = asked.mode
+    job = new_job(state, request_id, asked.mode, body, received_ns, body.seed, body.sample)
+    answers = GenerateAnswers(state, request_id, asked)
+    if body.stream:
+        return EventStream(state, job, received_ns, answers)
+    async with EngineCall(state, request.scope, request.receive) as call:
+        pending = call.submit(job)
+        state.observe_all()  # earlier requests, while the engine works
+        timing = await call.result(pending, received_ns)
+    answer = answers.answer(timing)
+    state.observe_soon(timing)
+    return reply(answer, {"Server-Timing": server_timing(timing.parts)})
+
+
+class GenerateAnswers:
+    """One body; or as events `token`s, then one `result` with that body, or one `error`."""
+
+    def __init__(self, state: AppState, request_id: str, asked: Asked) -> None:
+        self._state = state
+        self._request_id = request_id
+        self._asked = asked
+
+    def answer(self, timing: RequestTiming) -> GenerateAnswer:
+        """The body."""
+        model, device = self._state.settings.model, self._state.client.device
+        return generate_answer(timing, self._asked, self._request_id, model, device)
+
+    def tokens(self, tokens: Sequence[Token]) -> bytes:
+        """One `token` event each."""
+        return b"".join(event("token", {"index": token.index, "text": token.text}) for token in tokens)
+
+    def end(self, timing: RequestTiming) -> bytes:
+        """The `result`."""
+        return event("result", self.answer(timing))
+
+    def error(self, error: LaunchboundError) -> bytes:
+        """The `error`."""
+        return event("error", error_body(error.type, error.message, error.param))
+
+
+class ModeResult(TypedDict):
+    """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
+
+    On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster: they rest
+    on `samples`, all phases together. Dispatch lies between `dispatch_low_seconds` and
+    `dispatch_high_seconds`. null: not sampled, or measured (CUDA).
+    `speedup` is over eager, `speedup_without_compiler` over inference_mode; null for that mode itself, and
+    where it did not run.
+    """
+
+    mode: str
+    effective: str
+    median_seconds: float
+    dispatch_seconds: float | None
+    dispatch_low_seconds: float | None
+    dispatch_high_seconds: float | None
+    kernel_seconds: float | None
+    samples: int | None
+    speedup: Speedup | None
+    speedup_without_compiler: Speedup | None
+    text_equal: bool | None
+
+
+class CompareAnswer(TypedDict):
+    """Answer of compare."""
+
+    batch_size: int
+    results: list[ModeResult]
+
+
+_compare_body = BodyReader(CompareBody, "prompts")
+
+
+@router.post(
+    "/compare",
+    openapi_extra=body_schema(CompareBody),
+    responses={200: {"model": CompareAnswer}, **GENERATION_ERRORS},
+)
+async def compare(request: Request) -> Response:
+    """Run every mode once per round, in a fresh order each round, one after another.
+
+    On a CPU each runs once more before that, sampled faster: its steps say how those of the others split.
+    """
+    state = state_of(request)
+    body = await _compare_body.read(request, state)
+    received_ns = perf_counter_ns()
+    modes = _modes(state, body)
+    check_limits(state, body)
+    runs: dict[str, list[RequestTiming]] = {mode: [] for mode in modes}
+    # One seed for all, or sampled texts could not be compared.
+    seed = secrets.randbelow(2**63) if body.seed is None and body.temperature > 0 else body.seed
+    async with EngineCall(state, request.scope, request.receive) as call:
+        sampled: dict[str, RequestTiming] = {}
+        engine = state.client.engine
+        if engine is not None and engine.no_samples is None:
+            for mode in modes:
+                name = f"{request.state.request_id}.sample.{mode}"
+                job = new_job(state, name, mode, body, received_ns, seed, sample=True)
+                sampled[mode] = await call.run(job, job.sent_ns)
+                state.observe_soon(sampled[mode])
+        for number in range(body.repeats):
+            for mode in random.sample(modes, len(modes)):
+                name = f"{request.state.request_id}.{number}.{mode}"
+                job = new_job(state, name, mode, body, received_ns, seed)
+                timing = await call.run(job, job.sent_ns)
+                state.observe_soon(timing)
+                runs[mode].append(timing)
+    state.observe_all()
+    answer: CompareAnswer = {
+        "batch_size": len(body.prompts),
+        "results": [_result(mode, runs, sampled.get(mode)) for mode in modes],
+    }
+    return reply(answer)
+
+
+def _modes(state: AppState, body: CompareBody) -> list[str]:
+    if body.modes is None:
+        ready = state.client.ready_modes()
+        if not ready:
+            raise ModeNotReady("no mode is ready yet; /v1/modes shows where each one stands")
+        return ready
+    for mode in body.modes:
+        state.check_mode(mode)
+    if len(set(body.modes)) < len(body.modes):
+        raise BadRequest("modes: each mode may stand there once", param="modes")
+    return body.modes
+
+
+def _result(
+    mode: str, runs_by_mode: dict[str, list[RequestTiming]], sampled: RequestTiming | None
+) -> ModeResult:
+    runs, baseline = runs_by_mode[mode], runs_by_mode.get(BASELINE)
+    split = _split(runs, sampled)
+    return {
+        "mode": mode,
+        "effective": runs[-1].outcome.effective,
+        "median_seconds": median(_served_seconds(runs)),
+        "dispatch_seconds": split.dispatch,
+        "dispatch_low_seconds": split.low,
+        "dispatch_high_seconds": split.high,
+        "kernel_seconds": split.kernel,
+        "samples": split.samples,
+        "speedup": _speedup(mode, BASELINE, runs_by_mode),
+        "speedup_without_compiler": _speedup(mode, WITHOUT_COMPILER, runs_by_mode),
+        "text_equal": _texts(runs) == _texts(baseline) if baseline else None,
+    }
+
+
+class _Split(NamedTuple):
+    """Seconds of a run; `low` and `high` are the ends of its dispatch. None: not known."""
+
+    dispatch: float | None
+    low: float | None
+    high: float | None
+    kernel: float | None
+    samples: int | None
+
+
+def _split(runs: list[RequestTiming], sampled: RequestTiming | None) -> _Split:
+    """The median run: by the shares of the sampled one, where it has some."""
+    shares = None if sampled is None else _shares(sampled)
+    if sampled is None or shares is None:
+        own = [run.parts for run in runs]
+        ends = [_dispatch_ends(run) for run in runs]
+        return _Split(
+            _median([parts.dispatch_seconds for parts in own]),
+            _median([low for low, _ in ends]),
+            _median([high for _, high in ends]),
+            _median([parts.kernel_seconds for parts in own]),
+            None,
+        )
+    walls = [[phase.wall_seconds or 0.0 for phase in _phases(run)] for run in runs]
+    value, low, high = (
+        [sum(map(mul, of_run, share)) for of_run in walls] for share in zip(*shares, strict=True)
+    )
+    kernel = median(sum(of_run) - dispatch for of_run, dispatch in zip(walls, value, strict=True))
+    counted = ((phase.kernel_samples or 0) + (phase.host_samples or 0) for phase in _phases(sampled))
+    return _Split(median(value), median(low), median(high), kernel, sum(counted))
+
+
+def _shares(sampled: RequestTiming) -> list[tuple[float, float, float]] | None:
+    """Of dispatch in each phase, with its ends; None where one that ran has no sample."""
+    found = []
+    for phase in _phases(sampled):
+        if phase.steps and not (phase.kernel_samples or phase.host_samples):
+            return None
+        value, low, high = (
+            seconds or 0.0
+            for seconds in (phase.dispatch_seconds, phase.dispatch_low_seconds, phase.dispatch_high_seconds)
+        )
+        wall = phase.wall_seconds or 1.0  # of a phase without steps, whose dispatch is 0
+        found.append((value / wall, low / wall, high / wall))
+    return found
+
+
+def _dispatch_ends(run: RequestTiming) -> tuple[float | None, float | None]:
+    """Of an estimate; None where dispatch is measured, or not known."""
+    phases = [phase for phase in _phases(run) if phase.steps]
+    lows, highs = [p.dispatch_low_seconds for p in phases], [p.dispatch_high_seconds for p in phases]
+    known = [low for low in lows if low is not None], [high for high in highs if high is not None]
+    if not phases or len(known[0]) < len(phases) or len(known[1]) < len(phases):
+        return None, None
+    return sum(known[0]), sum(known[1])
+
+
+def _phases(run: RequestTiming) -> tuple[PhaseBody, PhaseBody]:
+    return run.parts.prefill, run.parts.decode
+
+
+def _speedup(mode: str, vs: str, runs: dict[str, list[RequestTiming]]) -> Speedup | None:
+    """Of `mode` over `vs`, paired by round; None for `vs` itself, or where it did not run."""
+    if mode == vs or vs not in runs:
+        return None
+    baseline, own = (dict(enumerate(_served_seconds(runs[name]))) for name in (vs, mode))
+    return speedup(choice.compare(baseline, own).speedup, vs)
+
+
+def _served_seconds(runs: list[RequestTiming]) -> list[float]:
+    """Durations without the wait behind other requests, which does not depend on the mode."""
+    return [run.parts.total_seconds - run.parts.queue_seconds for run in runs]
+
+
+def _median(values: list[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None
+
+
+def _texts(runs: list[RequestTiming]) -> list[list[str]]:
+    return [[output.text for output in run.outcome.outputs] for run in runs]

@@ -1,0 +1,257 @@
+"""`GET /v1/modes`: every configured mode and its costs; `GET /v1/advice?batch_size=N`: the mode to use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast, get_type_hints
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from service.front.advice import AutoMode, headroom
+from service.front.errors import BadRequest
+from service.front.machine import machine
+from service.front.routes.answers import Speedup, error, link, reply, speedup
+from service.front.routes.state import state_of
+from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
+from service.protocol.modes import MODES
+from service.protocol.splits import SampleCounts, StepSplit
+from service.protocol.status import Cache, Compilation, ModeStatus, Parity, Readiness
+
+Body = TypeVar("Body")
+
+
+def _fields_of(record: type[msgspec.Struct]) -> Callable[[type[Body]], type[Body]]:
+    """A body with the fields of an engine's `record`, which is sent as it is."""
+
+    def made(body: type[Body]) -> type[Body]:
+        shape = TypedDict(body.__name__, get_type_hints(record))  # type: ignore[misc]
+        shape.__doc__ = body.__doc__
+        return cast(type[Body], shape)
+
+    return made
+
+
+@_fields_of(SampleCounts)
+class SamplesBody:
+    """Samples of the engine's thread: in a kernel, in the host's code, in the system, in code of no rule."""
+
+
+@_fields_of(Compilation)
+class CompilationBody:
+    """The first call of one compiled callable; `cold_seconds` is null until an empty cache was seen."""
+
+
+@_fields_of(Parity)
+class ParityBody:
+    """Logits beside eager's on fixed prompts."""
+
+
+@_fields_of(DeviceTime)
+class DeviceTimeBody:
+    """Seconds per step of calls queued back to back on a GPU, without the profiler."""
+
+
+@_fields_of(KernelTime)
+class KernelTimeBody:
+    """Kernel seconds of one step on a GPU, by the profiler; no interval where the samples are too few."""
+
+
+@_fields_of(ProfilerCost)
+class ProfilerCostBody:
+    """Dispatch of a decode step after the profiler's first session over before it, on a GPU."""
+
+
+class SplitBody(TypedDict):
+    """A step on a CPU, as its newest samples have it, by phase and batch bucket.
+
+    [`low`, `high`] is the interval of `kernel_share`. `headroom`: how many times as fast the step would be
+    without its dispatch; null where no sample was in a kernel.
+    """
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    step_seconds: float
+    dispatch_seconds: float
+    kernel_seconds: float
+    kernel_share: float
+    low: float
+    high: float
+    headroom: float | None
+    samples: SamplesBody
+
+
+class ModeBody(TypedDict):
+    """One mode of this instance. On a CPU the last three are empty, on a GPU `splits`; all until known."""
+
+    mode: str
+    removes: str
+    state: Readiness
+    requested: str
+    effective: str | None
+    reason: str | None
+    detail: str | None
+    cache: Cache | None
+    warmup_seconds: float | None
+    compile_seconds: list[float]
+    compilations: list[CompilationBody]
+    graph_breaks: int
+    recompiles: int
+    resident_bytes: int | None
+    splits: list[SplitBody]
+    parity: ParityBody | None
+    device_times: list[DeviceTimeBody]
+    kernel_times: list[KernelTimeBody]
+    profiler_cost: ProfilerCostBody | None
+
+
+class AutoBatch(TypedDict):
+    """The mode that `auto` runs for one batch bucket, where it is ready; `source`: who advises it."""
+
+    batch_bucket: int
+    mode: str
+    source: Literal["sweep", "live", "default"]
+    reason: str
+
+
+class AutoBody(TypedDict):
+    """What `auto` runs. `sweep`: the folder whose report advises; `unused`: why that is not followed.
+
+    Null: there is no such folder; it is followed, or the engine has not told of itself yet. `default` runs
+    where nothing advises, and while an advised mode is not ready.
+    """
+
+    default: str
+    sweep: str | None
+    unused: str | None
+    batches: list[AutoBatch]
+
+
+class ModesAnswer(TypedDict):
+    """Answer of GET /v1/modes; `engine` is null while it starts. `service`: its build, machine and load.
+
+    `engine.no_samples` is the reason where no mode has splits.
+    """
+
+    modes: list[ModeBody]
+    auto: AutoBody
+    engine: dict[str, Any] | None
+    service: dict[str, Any]
+
+
+router = APIRouter()
+
+
+@router.get(
+    "/modes",
+    tags=["modes"],
+    responses={200: {"model": ModesAnswer, "links": link("generate", mode="/modes/0/mode")}},
+)
+async def modes(request: Request) -> Response:
+    """State, requested and effective form with the reason, warm-up, dispatch and kernel of a step, parity."""
+    state = state_of(request)
+    client = state.client
+    answer: ModesAnswer = {
+        "modes": [_mode_body(name, client.modes.get(name)) for name in client.configured],
+        "auto": _auto_body(state.auto),
+        "engine": None if client.engine is None else msgspec.to_builtins(client.engine),
+        # In a thread: the first call starts programs, and the event loop serves requests.
+        "service": await asyncio.to_thread(machine, state.settings.commit),
+    }
+    return reply(answer)
+
+
+def _auto_body(auto: AutoMode) -> AutoBody:
+    return {
+        "default": auto.default,
+        "sweep": None if auto.advice is None else auto.advice.name,
+        "unused": auto.unused,
+        "batches": [
+            {"batch_bucket": bucket, "mode": own.mode, "source": own.source, "reason": own.reason}
+            for bucket, own in auto.advised.items()
+        ],
+    }
+
+
+def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
+    """One mode; before its first status only its row in the ladder is known."""
+    removes = MODES[name].removes
+    known = status or ModeStatus(mode=name, removes=removes, state="cold", effective="")
+    values = {
+        **msgspec.to_builtins(known),
+        "removes": removes,
+        "requested": name,
+        "effective": status.effective if status else None,
+        "splits": [_split_body(split) for split in known.splits],
+    }
+    return cast(ModeBody, {field: values[field] for field in ModeBody.__annotations__})
+
+
+def _split_body(split: StepSplit) -> SplitBody:
+    kernel_share = 1 - split.dispatch_share
+    return {
+        "phase": split.phase,
+        "batch": split.batch,
+        "step_seconds": split.step_seconds,
+        "dispatch_seconds": split.dispatch_seconds,
+        "kernel_seconds": split.kernel_seconds,
+        "kernel_share": kernel_share,
+        "low": 1 - split.high,
+        "high": 1 - split.low,
+        "headroom": headroom(kernel_share),
+        "samples": msgspec.to_builtins(split.newest),
+    }
+
+
+class AdviceAnswer(TypedDict):
+    """The mode to use at a batch size; at `crossover_batch`, if seen, eager's kernel share is a half.
+
+    `device_bound_index` is the kernel share of the advised mode's decode, `bound` its class: a GPU's terms.
+    """
+
+    batch_size: int
+    mode: str
+    reason: str
+    bound: str | None
+    device_bound_index: float | None
+    crossover_batch: float | None
+    speedup: Speedup
+    samples: int
+
+
+@router.get(
+    "/advice",
+    tags=["advice"],
+    responses={
+        200: {"model": AdviceAnswer},
+        **error(409, "Too few measurements; `message` names what to run."),
+        **error(422, "The batch size is out of range."),
+    },
+)
+async def advice(request: Request, batch_size: int = 1) -> Response:
+    """The best mode for a batch size, with the reason; 409 with what to run where too little is known."""
+    state = state_of(request)
+    if unknown := [name for name in request.query_params if name != "batch_size"]:
+        message = f"{unknown[0][:64]}: there is no such parameter; write batch_size"
+        raise BadRequest(message, param="batch_size")
+    largest = max(state.settings.batch_sizes)
+    if not 1 <= batch_size <= largest:
+        raise BadRequest(
+            f"batch_size lies between 1 and {largest} here, got {batch_size}", param="batch_size"
+        )
+    state.observe_all()
+    found = state.statistics.advise(batch_size, state.settings.batch_sizes, state.client.ready_modes())
+    answer: AdviceAnswer = {
+        "batch_size": batch_size,
+        "mode": found.mode,
+        "reason": found.reason,
+        "bound": found.bound and found.bound.removesuffix("-bound"),
+        "device_bound_index": found.index,
+        "crossover_batch": found.crossover,
+        "speedup": speedup(found.speedup),
+        "samples": found.samples,
+    }
+    return reply(answer)

@@ -1,0 +1,221 @@
+"""The pages: `/docs` with the OpenAPI document, and the lab, each made of files that lie here."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from starlette.responses import FileResponse, Response
+
+from service.front.access import REQUEST_ID_HEADER, WELL_FORMED
+from service.front.errors import NotFound
+from service.front.routes.answers import reply
+from service.front.routes.state import state_of
+from service.front.schemas import MAX_COPIES
+from service.front.settings import Settings, model_name
+from service.protocol.modes import AUTO
+
+DOCS_FOLDER = Path(__file__).parents[1] / "swagger"
+DOCS_FILES = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "start.js": "text/javascript",
+}
+
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Scripts of this service alone; the page's own styles are set by its script."""
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/openapi.json")
+async def document(request: Request) -> Response:
+    """The OpenAPI document. The first call makes it, which takes long: not on the event loop."""
+    app: FastAPI = request.app
+    made = app.openapi_schema
+    return reply(made or await asyncio.to_thread(describe, app, state_of(request).settings))
+
+
+@router.get("/docs")
+async def page() -> FileResponse:
+    """The page."""
+    headers = {"Content-Security-Policy": DOCS_POLICY, "Referrer-Policy": "no-referrer"}
+    return FileResponse(DOCS_FOLDER / "index.html", headers=headers, media_type="text/html")
+
+
+@router.get("/docs/{name}")
+async def docs_file(name: str) -> FileResponse:
+    """A file of the page."""
+    if name not in DOCS_FILES:
+        raise NotFound(f"no file '{name[:64]}' here; /docs is the page", param="name")
+    return FileResponse(DOCS_FOLDER / name, media_type=DOCS_FILES[name])
+
+
+LAB_FOLDER = Path(__file__).parents[1] / "lab"
+FIRST_VIEW = "play"
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+"""What is served of the folder, by the end of its name: licences and notes are not."""
+
+LAB_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Scripts and styles of this service alone, and none within the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabFile:
+    """One file, as it was when the service started."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+    def answer(self, request: Request) -> Response:
+        """The file, or 304 where the browser has it: it may keep the file, and checks it at each use."""
+        headers = {"ETag": self.etag, "Cache-Control": "no-cache"}
+        headers |= {"Content-Security-Policy": LAB_POLICY, "Referrer-Policy": "no-referrer"}
+        known = request.headers.get("if-none-match", "").split(",")
+        if self.etag in (tag.strip().removeprefix("W/") for tag in known):
+            return Response(status_code=304, headers=headers)
+        return Response(self.content, headers=headers, media_type=self.media_type)
+
+
+def read_files(folder: Path) -> dict[str, LabFile]:
+    """The files of the lab by their path within `folder`."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
+    return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
+
+
+def _read(path: Path) -> LabFile:
+    content = path.read_bytes()
+    return LabFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+FILES: Mapping[str, LabFile] = read_files(LAB_FOLDER)
+VIEWS = tuple(Path(path).stem for path in FILES if path.startswith("views/"))
+
+
+@router.get("/")
+async def first_view(request: Request) -> Response:
+    """The lab, at its first view."""
+    return FILES["index.html"].answer(request)
+
+
+@router.get("/lab/files/{path:path}")
+async def file(path: str, request: Request) -> Response:
+    """A file of the lab."""
+    if path not in FILES:
+        raise NotFound(f"no file '{path[:64]}' of the lab here; / is the lab", param="path")
+    return FILES[path].answer(request)
+
+
+@router.get("/lab/{view}")
+async def view(view: str, request: Request) -> Response:
+    """The lab, at one of its views."""
+    if view not in VIEWS:
+        raise NotFound(f"no view '{view[:64]}' in the lab; try one of {', '.join(VIEWS)}", param="view")
+    return FILES["index.html"].answer(request)
+
+
+Schema = dict[str, Any]
+
+FOREIGN_ERRORS = ("HTTPValidationError", "ValidationError")
+"""The framework's own shape of a 422, which no route here answers."""
+
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+REQUEST_ID: Schema = {
+    "description": "The id that was sent, or a new one.",
+    "required": True,
+    "schema": {"type": "string", "pattern": f"^{WELL_FORMED.pattern}$"},
+}
+
+
+def describe(app: FastAPI, settings: Settings) -> Schema:
+    """The document, made once. Its schemas refuse what this instance refuses, as far as a schema can say it.
+
+    How many tokens a prompt has, and what fits in the context, only the engine knows.
+    """
+    if app.openapi_schema is None:
+        document: Schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            openapi_version=app.openapi_version,
+            description=app.description,
+            routes=app.routes,
+        )
+        limits = _limits(settings)
+        for operation in (one for methods in document["paths"].values() for one in methods.values()):
+            _make_exact(operation)
+            for parameter in operation.get("parameters", ()):
+                _narrow(parameter["name"], parameter.get("schema", {}), limits)
+            for name, schema in _body_properties(operation).items():
+                _narrow(name, schema, limits)
+            _correct_answers(operation)
+        for name in FOREIGN_ERRORS:
+            document["components"]["schemas"].pop(name, None)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _make_exact(node: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Write the bounds of integers as integers: the framework makes them floats, which round from 2**53."""
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    for value in values:
+        _make_exact(value)
+    if isinstance(node, dict) and node.get("type") == "integer":
+        node.update({name: int(node[name]) for name in BOUNDS if isinstance(node.get(name), float)})
+
+
+def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
+    """By the name of a parameter or a field: the type that is narrowed, and what that type is narrowed by."""
+    modes, most = settings.modes, settings.batch_sizes[-1]
+    models = {"enum": [f"{model_name(settings.model)}:{mode}" for mode in [*modes, AUTO]]}
+    return {
+        "mode": ("string", {"enum": modes}),
+        "modes": ("array", {"items": {"type": "string", "enum": modes}, "uniqueItems": True}),
+        "model": ("string", models),
+        "model_id": ("string", models),
+        "batch_size": ("integer", {"minimum": 1, "maximum": most}),
+        "prompts": ("array", {"maxItems": most}),
+        "prompt": ("array", {"maxItems": most}),
+        "n": ("integer", {"maximum": min(most, MAX_COPIES)}),
+    }
+
+
+def _narrow(name: str, schema: Schema, limits: dict[str, tuple[str, Schema]]) -> None:
+    """Narrow `schema`, or its forms of the type that is narrowed; a list of token ids is one prompt."""
+    kind, narrower = limits.get(name, ("", {}))
+    for form in schema.get("anyOf", [schema]):
+        if form.get("type") == kind and form.get("items", {}).get("type") != "integer":
+            form.update(narrower)
+
+
+def _body_properties(operation: Schema) -> Schema:
+    """The fields of a JSON body; empty where the operation takes none."""
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    properties: Schema = content.get("schema", {}).get("properties", {})
+    return properties
+
+
+def _correct_answers(operation: Schema) -> None:
+    """Declare the id of the request, and a 422 in the shape of all errors, where there can be one at all."""
+    answers = operation["responses"]
+    for status, answer in answers.items():
+        if status.startswith("2"):
+            answer.setdefault("headers", {})[REQUEST_ID_HEADER] = REQUEST_ID
+    unreadable = answers.get("422", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    if unreadable.get("$ref", "").endswith(f"/{FOREIGN_ERRORS[0]}"):
+        unreadable["$ref"] = unreadable["$ref"].replace(FOREIGN_ERRORS[0], "ErrorBody")
+        if all(parameter["in"] == "path" for parameter in operation.get("parameters", ())):
+            del answers["422"]  # any text is a path

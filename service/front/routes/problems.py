@@ -1,0 +1,103 @@
+"""Exception handlers: every error is answered in one shape, with its headers, and refusals are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.front.access import REQUEST_ID_HEADER
+from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
+from service.front.routes.answers import reply
+from service.front.routes.openai import completion_error, is_openai_path, status_of
+from service.front.routes.pages import describe
+from service.front.routes.state import state_of
+
+log = logging.getLogger("launchbound.api")
+
+TYPES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def install(app: FastAPI) -> None:
+    """Install the handlers in `app`."""
+    app.add_exception_handler(LaunchboundError, _launchbound_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _launchbound_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LaunchboundError)
+    return refuse(request, error)
+
+
+def refuse(request: Request, error: LaunchboundError) -> Response:
+    """The answer of `error`; a refusal is counted, and a failure of ours is logged."""
+    status = status_of(error, request.scope["path"])
+    if error.rejection is not None:
+        state = state_of(request)
+        # Of `auto` it is the mode that was picked; before that it has named none, as its label must be one.
+        mode = getattr(request.state, "mode", request.path_params.get("mode"))
+        # Only a POST is a generation request of its mode; a refused GET is not counted under it.
+        generates = request.method == "POST" and mode in state.settings.modes
+        valid = generates and not isinstance(error, Unauthorised)
+        state.rejected(request.state.request_id, mode if valid else None, error, status)
+    elif error.status in (500, 504):
+        log.warning("request %s: %s: %s", request.state.request_id, error.type, error.message)
+    body = _body(request, error.type, error.message, error.param, status)
+    return reply(body, error.headers(), status)
+
+
+def _body(
+    request: Request, type_: str, message: str, param: str | None = None, status: int | None = None
+) -> object:
+    """The error shape of the route: ours, or OpenAI's."""
+    if is_openai_path(request.scope["path"]):
+        return completion_error(type_, message, param, status)
+    return error_body(type_, message, param)
+
+
+async def _invalid_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return refuse(request, BadRequest(f"{name}: {first['msg']}", param=name))
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    messages = {
+        404: f"there is no {request.scope['path'][:200]} here; /docs lists what there is",
+        405: f"{request.method} is not possible here; see the Allow header and /docs",
+    }
+    message = messages.get(error.status_code, str(error.detail))
+    body = _body(request, TYPES.get(error.status_code, "http_error"), message)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(await _allowed(request, headers.get("Allow", "")))
+    return reply(body, headers, error.status_code)
+
+
+async def _allowed(request: Request, first: str) -> list[str]:
+    """The methods of the `first` route at this path, which the framework names, and all documented ones."""
+    methods = {method.strip() for method in first.split(",")}
+    # In a thread, as the first call makes the document, which takes long.
+    document = await asyncio.to_thread(describe, request.app, state_of(request).settings)
+    for template, operations in document["paths"].items():
+        if re.fullmatch(re.sub(r"{[^}]+}", "[^/]+", template), request.scope["path"]):
+            methods |= {method.upper() for method in operations}
+    return ["GET, HEAD" if method == "GET" else method for method in ("GET", "POST") if method in methods]
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A bug. The framework logs the traceback; the answer bypasses our middleware, so the id is set here."""
+    log.error("request %s failed: %s: %s", request.state.request_id, type(error).__name__, error)
+    state_of(request).request_log.broken(request.state.request_id)
+    message = f"the service failed; its log has the reason under the request id {request.state.request_id}"
+    return reply(_body(request, "internal", message), {REQUEST_ID_HEADER: request.state.request_id}, 500)

@@ -1,0 +1,111 @@
+"""The long-lived objects that the routes work with; `service.front.app` builds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.requests import HTTPConnection
+
+from service.front.advice import Asked, AutoMode, ServedRequests
+from service.front.engine_client import EngineClient
+from service.front.errors import LaunchboundError, UnknownMode
+from service.front.limits import LargeBodies
+from service.front.logs import Ending, RequestLog
+from service.front.metrics.recorder import Metrics
+from service.front.request_timing import RequestTiming
+from service.front.runs import RunComparison
+from service.front.settings import Settings
+from service.front.study_runner import Findings, StudyRunner
+from service.front.supervisor import Supervisor
+from service.protocol.messages import Job
+from service.protocol.modes import AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """One front: its settings and the objects that live as long as it does."""
+
+    settings: Settings
+    client: EngineClient
+    supervisor: Supervisor
+    studies: StudyRunner
+    metrics: Metrics
+    statistics: ServedRequests
+    auto: AutoMode
+    large_bodies: LargeBodies
+    request_log: RequestLog
+    findings: Findings = field(default_factory=Findings)
+    comparison: RunComparison = field(default_factory=RunComparison)
+    _unobserved: list[RequestTiming] = field(default_factory=list)
+
+    def check_mode(self, mode: str, param: str = "mode") -> None:
+        """Raise UnknownMode unless this instance serves `mode`, which `param` names."""
+        known = self.settings.modes
+        if mode not in known:
+            raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
+
+    def check_endpoint(self, name: str) -> None:
+        """Raise UnknownMode unless requests can be sent to `name`: a mode that is served, or `auto`."""
+        if name != AUTO and name not in self.settings.modes:
+            known = ", ".join([*self.settings.modes, AUTO])
+            raise UnknownMode(f"no mode '{name[:64]}' here; try one of {known}", param="mode")
+
+    def asked(self, name: str, batch_size: int) -> Asked:
+        """The mode that runs a request to `name`, which `check_endpoint` has let through."""
+        if name != AUTO:
+            return Asked(name, name)
+        return self.auto.pick(batch_size, self.client.admission.open)
+
+    def observe_soon(self, timing: RequestTiming) -> None:
+        """Have one request that ended well recorded in metrics, advice and log, by `observe_all`."""
+        self._unobserved.append(timing)
+
+    def observe_all(self) -> None:
+        """Record what is still to be recorded: before anyone reads it, when the engine has its next job, and
+        soon where it has none.
+
+        So no client waits for it, and nobody who reads misses a request that has been answered.
+        """
+        unobserved = self._unobserved.copy()
+        self._unobserved.clear()
+        for timing in unobserved:
+            self._observe(timing)
+
+    def look(self, lag_seconds: float) -> None:
+        """Called several times a second: the event loop was late by `lag_seconds`.
+
+        Where no request runs, those that have ended are recorded: who reads the log need not wait for another
+        one. Between the runs of a comparison that is in none of their times. What requests advise is looked
+        at then too, but not during a sweep, whose next request would wait for it, and which would see `auto`
+        change.
+        """
+        self.metrics.loop_lag(lag_seconds)
+        if not self.client.in_progress():
+            self.observe_all()
+            if not self.studies.sweeps.seconds_left():
+                self.auto.refresh(self.client.ready_modes())
+
+    def failed(self, job: Job, error: LaunchboundError, ending: Ending, status: int, seconds: float) -> None:
+        """Record an accepted request that failed after `seconds`; its client has got `status`."""
+        self.metrics.failed(job.mode, ending)
+        self.request_log.failed(job, error, ending, status, seconds)
+
+    def rejected(self, request_id: str, mode: str | None, error: LaunchboundError, status: int) -> None:
+        """Record a request that was refused before it ran; `mode` where it had named a valid one."""
+        if error.rejection is not None:
+            self.metrics.rejected(error.rejection, mode)
+            self.request_log.rejected(request_id, mode, error, status)
+
+    def _observe(self, timing: RequestTiming) -> None:
+        """One that ran as another form of its mode than declared says nothing of that mode."""
+        self.metrics.observe(timing)
+        self.request_log.ended(timing)
+        declared = self.client.modes.get(timing.job.mode)
+        if declared is None or timing.outcome.effective == declared.effective:
+            self.statistics.observe(timing)
+
+
+def state_of(connection: HTTPConnection) -> AppState:
+    """The state of the app that serves this request."""
+    state: AppState = connection.app.state.launchbound
+    return state

@@ -1,0 +1,384 @@
+"""`/v1/studies`: run a study by POST, and read its finding again; `/v1/probes`: the live experiments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Path, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
+
+from service.front.anatomy_process import Heard, unheard
+from service.front.errors import BadRequest, ClientGone, LaunchboundError, NotFound
+from service.front.routes.answers import (
+    BODY_ERRORS,
+    EVENT_STREAM,
+    NO_STUDY,
+    STUDY_ERRORS,
+    EventAnswer,
+    Responses,
+    body_schema,
+    encode_json,
+    error,
+    event,
+    reply,
+    unless_gone,
+)
+from service.front.routes.body import BodyReader
+from service.front.routes.problems import refuse
+from service.front.routes.state import AppState, state_of
+from service.front.schemas import STUDY_BODIES, MemoryBody, StudyBody
+from service.front.study_runner import KeptFinding, StudyResult
+from service.protocol.messages import Phase
+from service.protocol.probes import NOT_ON_CPU, PROBES
+
+
+class StudyProgressEvent(TypedDict):
+    """Data of a `progress` event: what the study does now; `done` of `total` alike parts are finished."""
+
+    message: str
+    done: int | None
+    total: int | None
+
+
+class StudyEntry(TypedDict):
+    """A finding that can be read again: `created` is in UTC, `arguments` those that it was run with.
+
+    `files` can be downloaded by name; `files_left_out` are those that were too large, each with the reason.
+    """
+
+    id: str
+    study: str
+    arguments: dict[str, Any]
+    created: str
+    files: list[str]
+    files_left_out: dict[str, str]
+
+
+class StudiesAnswer(TypedDict):
+    """Answer of GET /v1/studies, newest first. `given_up` older findings were, for newer ones."""
+
+    studies: list[StudyEntry]
+    given_up: int
+
+
+router = APIRouter(tags=["anatomy"])
+
+FINDING: Responses = {200: {"model": dict[str, Any]}}
+STUDY: Responses = {
+    200: {"model": dict[str, Any], "content": {EVENT_STREAM: {}}},
+    **STUDY_ERRORS,
+    **BODY_ERRORS,
+    **error(429, "Too many unfinished requests for another large body; see Retry-After."),
+}
+MOST_REPORTS = 100
+"""Kept for a client that does not read them; the oldest are given up."""
+
+HEARTBEAT_SECONDS = 10.0
+"""The longest silence: proxies and clients take a longer one for the end."""
+
+HEARTBEAT = b": the study goes on\n\n"
+"""A comment, which clients skip."""
+
+FILE_KINDS = {".gz": "application/gzip"}
+"""By suffix; a browser opens no file of any other kind by itself."""
+
+ANY_FILE = "application/octet-stream"
+FILE: Responses = {200: {"content": {kind: {} for kind in (*FILE_KINDS.values(), ANY_FILE)}}}
+
+DESCRIPTION = """{about}
+
+The engine is paused meanwhile. The answer is the finding, and `Location` is where it can be read again. With
+`Accept: text/event-stream` it comes as events: `progress` ({{message, done, total}}), then one `finding`
+({{id, study, arguments, created, finding}}) or `error`. To hang up ends the study.
+"""
+
+
+def _route(name: str, schema: type[StudyBody]) -> Callable[[Request], Awaitable[Response]]:
+    """The route of one study."""
+    reader = BodyReader(schema)
+
+    async def run(request: Request) -> Response:
+        state = state_of(request)
+        body = await reader.read(request, state)
+        return await _run(state, request, name, body)
+
+    return run
+
+
+for _name, _schema in STUDY_BODIES.items():
+    router.add_api_route(
+        f"/studies/{_name}",
+        _route(_name, _schema),
+        methods=["POST"],
+        name=f"run_{_name}",
+        description=DESCRIPTION.format(about=_schema.__doc__),
+        openapi_extra=body_schema(_schema),
+        responses=STUDY,
+    )
+
+
+@router.get("/studies", responses={200: {"model": StudiesAnswer}})
+async def studies(request: Request) -> Response:
+    """The findings that can be read again, newest first."""
+    findings = state_of(request).findings
+    answer: StudiesAnswer = {
+        "studies": [
+            {
+                "id": kept.id,
+                "study": kept.study,
+                "arguments": kept.arguments,
+                "created": kept.created,
+                "files": list(kept.files),
+                "files_left_out": dict(kept.files_left_out),
+            }
+            for kept in findings
+        ],
+        "given_up": findings.given_up,
+    }
+    return reply(answer)
+
+
+@router.get("/studies/{identity}", responses={**FINDING, **NO_STUDY})
+async def study(identity: str, request: Request) -> Response:
+    """One finding."""
+    return _answer(state_of(request).findings.by_id(identity))
+
+
+@router.get("/studies/{identity}/files/{name}", responses={**FILE, **NO_STUDY}, response_class=Response)
+async def file(identity: str, name: str, request: Request) -> Response:
+    """A file that a study wrote: the trace of `timeline`, for Perfetto, or CUDA's snapshot of `memory`."""
+    found = state_of(request).findings.file(identity, name)
+    headers = {"Content-Disposition": f'attachment; filename="{identity}-{name}"'}
+    kind = FILE_KINDS.get(PurePath(name).suffix, ANY_FILE)
+    return Response(found, headers=headers, media_type=kind)
+
+
+@router.post("/studies/{name}", include_in_schema=False)
+async def run_other(name: str) -> Response:
+    """No such study; the error names those there are."""
+    raise NotFound(f"no study '{name[:64]}'; try one of {', '.join(STUDY_BODIES)}", param="name")
+
+
+@router.get(
+    "/modes/{mode}/anatomy",
+    responses={**FINDING, **NO_STUDY, **error(422, "The batch size or the phase cannot be.")},
+)
+async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase = "decode") -> Response:
+    """The newest finding of POST /v1/studies/operators for this step; it runs nothing."""
+    state = state_of(request)
+    state.check_mode(mode)
+    arguments = {"mode": mode, "batch_size": _bucket_of(state, batch_size), "phase": phase}
+    kept = state.findings.newest("operators", arguments)
+    if kept is None:
+        message = f"nothing has been found of this step yet: POST {encode_json(arguments).decode()} to"
+        raise NotFound(f"{message} /v1/studies/operators, which pauses the engine for it", type="not_studied")
+    return _answer(kept, {"Content-Location": f"/v1/studies/{kept.id}"})
+
+
+async def _run(state: AppState, request: Request, name: str, body: StudyBody) -> Response:
+    """Run a study, as events where the client asks for them; a client that goes away ends it."""
+    _check_served(state, body)
+    given = _in_buckets(state, body.given)
+
+    def study(heard: Heard) -> Coroutine[Any, Any, StudyResult]:
+        return state.studies.study(name, body.arguments(given), heard, body.writes_files)
+
+    def keep(found: StudyResult) -> KeptFinding:
+        return state.findings.keep(name, given, found.body, found.files, found.files_left_out)
+
+    if _wants_events(request):
+        return StudyStream(study, keep)
+    found = await unless_gone(request.receive, study(unheard))
+    kept = keep(found)
+    return _answer(kept, {"Server-Timing": _spent(found), "Location": f"/v1/studies/{kept.id}"})
+
+
+def _spent(found: StudyResult) -> str:
+    """What the study took, for the `Server-Timing` header."""
+    return ", ".join(f"{part};dur={seconds * 1000:.1f}" for part, seconds in found.seconds.items())
+
+
+def _answer(kept: KeptFinding, headers: dict[str, str] | None = None) -> Response:
+    return Response(kept.body, headers=headers, media_type="application/json")
+
+
+def _check_served(state: AppState, body: StudyBody) -> None:
+    """Raise UnknownMode or BadRequest for what this instance does not serve."""
+    for param in ("mode", "against", "modes"):
+        named = getattr(body, param, None)
+        for mode in named if isinstance(named, list) else [named]:
+            if mode is not None:
+                state.check_mode(mode, param)
+    if isinstance(body, MemoryBody) and body.snapshot and state.client.device == "cpu":
+        message = "a snapshot is of CUDA's allocator, and this service runs on a CPU: leave it out"
+        raise BadRequest(message, type="unsupported_here", param="snapshot")
+
+
+def _in_buckets(state: AppState, given: dict[str, Any]) -> dict[str, Any]:
+    """`given` with each batch size as the bucket that it is run in. Raises BadRequest."""
+    found = dict(given)
+    if "batch_size" in given:
+        found["batch_size"] = _bucket_of(state, given["batch_size"])
+    if "batch_sizes" in given:
+        found["batch_sizes"] = [_bucket_of(state, size, "batch_sizes") for size in given["batch_sizes"]]
+    return found
+
+
+def _bucket_of(state: AppState, batch_size: int, param: str = "batch_size") -> int:
+    """The smallest bucket that holds `batch_size`. Raises BadRequest, naming `param`, where none does."""
+    buckets = state.settings.batch_sizes
+    if not 1 <= batch_size <= buckets[-1]:
+        raise BadRequest(f"{param} lies between 1 and {buckets[-1]} here, got {batch_size}", param=param)
+    return min(size for size in buckets if size >= batch_size)
+
+
+def _wants_events(request: Request) -> bool:
+    """Whether the client asks for events by its `Accept`."""
+    kinds = (kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(","))
+    return EVENT_STREAM in kinds
+
+
+class StudyStream(EventAnswer):
+    """Runs `study` and streams it: `progress`, then exactly one `finding` or `error`.
+
+    Until it is admitted, a failure is a plain error answer. `keep` keeps what it found.
+    """
+
+    def __init__(
+        self,
+        study: Callable[[Heard], Coroutine[Any, Any, StudyResult]],
+        keep: Callable[[StudyResult], KeptFinding],
+    ) -> None:
+        super().__init__()
+        self._study = study
+        self._keep = keep
+        self._reports: deque[StudyProgressEvent] = deque(maxlen=MOST_REPORTS)
+        self._reported = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the study has ended; a client that goes away ends it."""
+        try:
+            last = finding_event(self._keep(await unless_gone(receive, self._run(send))))
+        except ClientGone:
+            if not self.started:
+                raise
+            return
+        except LaunchboundError as error:
+            if not self.started:
+                raise
+            # The same problem, counted and logged alike, as without events.
+            last = event("error", msgspec.Raw(bytes(refuse(Request(scope), error).body)))
+        await self.send_events(send, last, last=True)
+
+    async def _run(self, send: Send) -> StudyResult:
+        """Run the study and send what it reports; cancelled, it ends the study."""
+        running = asyncio.create_task(self._study(self._heard))
+        try:
+            while True:
+                reported = asyncio.create_task(self._reported.wait())
+                ends: set[asyncio.Task[Any]] = {running, reported}
+                await asyncio.wait(ends, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                reported.cancel()
+                self._reported.clear()
+                done = running.done()
+                events = b"".join(event("progress", report) for report in self._reports)
+                self._reports.clear()
+                if events or not done:
+                    await self.send_events(send, events or HEARTBEAT)
+                if done:
+                    return running.result()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def _heard(self, text: str, done: int | None = None, total: int | None = None, /) -> None:
+        self._reports.append({"message": text, "done": done, "total": total})
+        self._reported.set()
+
+
+def finding_event(kept: KeptFinding) -> bytes:
+    """The finding, with what names it."""
+    data = {
+        "id": kept.id,
+        "study": kept.study,
+        "arguments": kept.arguments,
+        "created": kept.created,
+        "finding": msgspec.Raw(kept.body),
+    }
+    return event("finding", data)
+
+
+class ProbeName(TypedDict):
+    """One live experiment, and what it teaches; `not_on_cpu` is why it needs CUDA, null where it does not."""
+
+    name: str
+    teaches: str
+    not_on_cpu: str | None
+
+
+class ProbesAnswer(TypedDict):
+    """Answer of GET /v1/probes."""
+
+    probes: list[ProbeName]
+
+
+class ProbeSide(TypedDict):
+    """Seconds of a step on one side of a probe: the median with its 95 % interval."""
+
+    median_seconds: float
+    low: float
+    high: float
+
+
+class ProbeCounter(TypedDict):
+    """What a probe's fault moved."""
+
+    name: str
+    before: float
+    after: float
+
+
+ProbeAnswer = TypedDict(
+    "ProbeAnswer",
+    {
+        "name": str,
+        "without": ProbeSide,
+        "with": ProbeSide,
+        "counter": ProbeCounter,
+        "blame": str,
+        "cure": str,
+    },
+)
+"""Answer of POST /v1/probes/{name}: a step without and with the fault, the line to blame, the cure."""
+
+
+NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
+
+
+@router.get("/probes", responses={200: {"model": ProbesAnswer}})
+async def probes() -> Response:
+    """The probes by name, with what each teaches."""
+    answer: ProbesAnswer = {
+        "probes": [
+            {"name": name, "teaches": teaches, "not_on_cpu": NOT_ON_CPU.get(name)}
+            for name, teaches in PROBES.items()
+        ]
+    }
+    return reply(answer)
+
+
+@router.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})
+async def probe(name: Annotated[str, NAMES], request: Request) -> Response:
+    """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
+    if name not in PROBES:
+        raise NotFound(f"no probe '{name[:64]}'; try one of {', '.join(PROBES)}", param="name")
+    studies = state_of(request).studies
+    found = await unless_gone(request.receive, studies.study("probes", {"name": name}))
+    return Response(found.body, headers={"Server-Timing": _spent(found)}, media_type="application/json")

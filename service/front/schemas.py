@@ -1,0 +1,482 @@
+"""The request bodies, validated strictly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.config import JsonDict
+from pydantic.json_schema import WithJsonSchema
+
+from service.protocol.expressions import (
+    LONGEST_CALL,
+    OF_THE_MODEL,
+    OPERATOR_CALLS,
+    TAPE_EXPRESSIONS,
+    operator_named,
+)
+from service.protocol.messages import Phase
+from service.protocol.modes import GradMode
+
+CONTROL_CHARACTERS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+CONTROL = re.compile(f"[{CONTROL_CHARACTERS}]")
+READABLE: JsonDict = {"pattern": f"^[^{CONTROL_CHARACTERS}]*$"}
+
+MAX_TOP_K = 1_000_000
+MAX_STOP_CHARACTERS = 256
+MAX_REPEATS = 50
+
+
+def _readable(text: str) -> str:
+    """Refuse control characters: a tokenizer accepts them, but they are almost always a mistake."""
+    if found := CONTROL.search(text):
+        raise ValueError(
+            f"control character U+{ord(found[0]):04X} at position {found.start()}; of these only newline, tab"
+            " and return may stand in a prompt"
+        )
+    return text
+
+
+def whole(value: object) -> object:
+    """A number without a fraction is an integer to JSON Schema, however it is written: 4.0 is 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _off(value: bool) -> bool:
+    """Refuse what is not served by this route."""
+    if value:
+        raise ValueError("this is not served here; leave it out")
+    return value
+
+
+WHOLE = BeforeValidator(whole)
+"""Stands behind the bounds of an integer: before them, pydantic leaves these out of the schema."""
+
+Off = Annotated[bool, AfterValidator(_off), Field(json_schema_extra={"const": False})]
+"""A field of another route. Of a `Literal[False]`, 0 would be one too."""
+
+Prompt = Annotated[str, Field(min_length=1, json_schema_extra=READABLE), AfterValidator(_readable)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Generation(BaseModel):
+    """What every generating call takes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    prompts: list[Prompt] = Field(min_length=1, description="One batch: they run together, in one step each.")
+    max_new_tokens: Annotated[int, Field(ge=1), WHOLE] = Field(
+        default=32, description="Per prompt; with the longest prompt within the context."
+    )
+    temperature: FiniteFloat = Field(default=0.0, ge=0, le=100, description="0: greedy.")
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] | None = None
+    stop: list[StopString] = Field(default=[], max_length=4, description="Ends a text; left out of it.")
+    ignore_eos: bool = Field(default=False, description="Go on after an end-of-text token.")
+
+
+EXAMPLE: JsonDict = {"prompts": ["def mean(values):"], "max_new_tokens": 32, "temperature": 0.0}
+
+
+class GenerateBody(Generation):
+    """POST /v1/modes/{mode}/generate."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [EXAMPLE, {**EXAMPLE, "stream": True}],
+            "not": {
+                "required": ["profile", "sample"],
+                "properties": {"profile": {"const": True}, "sample": {"const": True}},
+            },
+        }
+    )
+
+    stream: bool = Field(default=False, description="Server-sent events: `token`s, then one `result`.")
+    profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
+    sample: bool = Field(
+        default=False,
+        description="On a CPU: sample its steps some 1,000 times a second; enters no time histogram.",
+    )
+    alone: bool = Field(default=False, description="Never merged with others, where the service merges.")
+
+
+class CompareBody(Generation):
+    """POST /v1/compare."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{**EXAMPLE, "modes": ["eager", "inference_mode"], "repeats": 8}]}
+    )
+
+    modes: list[str] | None = Field(
+        default=None, min_length=1, description="All that are ready, if left out."
+    )
+    repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS), WHOLE] = Field(
+        default=8,
+        description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval.",
+    )
+    stream: Off = False
+    profile: Off = False
+
+
+MAX_TOKEN = 2**31 - 1
+MAX_COPIES = 128
+PROMPT_FORMS = "a string, a list of strings, a list of token ids, or a list of such lists"
+
+UNCHANGING: dict[str, tuple[Any, ...]] = {
+    "echo": (False,), "suffix": ("",), "logprobs": (), "best_of": (), "presence_penalty": (0,),
+    "frequency_penalty": (0,), "logit_bias": ({},), "repetition_penalty": (1,), "min_p": (0,),
+    "stop_token_ids": ([],), "include_stop_str_in_output": (False,),
+}  # fmt: skip
+"""Fields that are not served, with the values besides null that have no effect: others are refused.
+
+The last four are extensions that servers have in common and load generators can send.
+"""
+
+
+def _as_prompts(value: object) -> object:
+    """Any of the four forms as a list of prompts, each a text or a list of token ids."""
+    if isinstance(value, str):
+        prompts: list[Any] = [value]
+    elif not isinstance(value, list) or not value:
+        raise ValueError(f"give {PROMPT_FORMS}")
+    else:
+        prompts = [value] if _is_token(value[0]) else value
+    prompts = [list(map(whole, prompt)) if isinstance(prompt, list) else prompt for prompt in prompts]
+    if not (all(isinstance(prompt, str) for prompt in prompts) or all(map(_are_tokens, prompts))):
+        raise ValueError(f"give {PROMPT_FORMS}; token ids lie between 0 and {MAX_TOKEN}")
+    if not all(prompts):
+        raise ValueError("an empty prompt has nothing to be continued: send at least one token")
+    return prompts
+
+
+def _is_token(value: object) -> bool:
+    token = whole(value)
+    return type(token) is int and 0 <= token <= MAX_TOKEN
+
+
+def _are_tokens(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_token, value))
+
+
+def _same(value: object, other: object) -> bool:
+    """Whether these are one JSON value: to Python, true is 1 and false is 0."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+_TOKEN: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN}
+_TOKENS: dict[str, Any] = {"type": "array", "minItems": 1, "items": _TOKEN}
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_STOP_TEXT: dict[str, Any] = {**_TEXT, "maxLength": MAX_STOP_CHARACTERS}
+_PROMPT: dict[str, Any] = {
+    "description": "Prompts run together as one batch; `n` copies of each count too.",
+    "anyOf": [
+        _TEXT, {"type": "array", "minItems": 1, "items": _TEXT}, _TOKENS,
+        {"type": "array", "minItems": 1, "items": _TOKENS},
+    ],
+}  # fmt: skip
+_COUNT: dict[str, Any] = {
+    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_COPIES}, {"type": "null"}]
+}
+_STOP: dict[str, Any] = {
+    "anyOf": [_STOP_TEXT, {"type": "array", "maxItems": 4, "items": _STOP_TEXT}, {"type": "null"}],
+    "description": "Ends a text; left out of it.",
+}
+
+
+def _not_served(name: str) -> Any:  # noqa: ANN401 - a field of any type
+    """A field of UNCHANGING: of other values the schema says that they are refused."""
+    values: JsonDict = {"enum": [None, *UNCHANGING[name]]}
+    return Field(default=None, description="Not served.", json_schema_extra=values)
+
+
+COMPLETION_EXAMPLE: JsonDict = {
+    "model": "tiny:eager",
+    "prompt": "def mean(values):",
+    "max_tokens": 32,
+    "temperature": 0,
+}
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    include_usage: bool | None = Field(default=None, description="One more chunk at the end, with usage.")
+
+
+class CompletionBody(BaseModel):
+    """POST /v1/completions. Fields not named here are ignored; null is as good as leaving one out."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        frozen=True,
+        json_schema_extra={"examples": [COMPLETION_EXAMPLE, {**COMPLETION_EXAMPLE, "stream": True}]},
+    )
+
+    model: str = Field(description="`<model>:<mode>`, one of GET /v1/models.")
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_as_prompts), WithJsonSchema(_PROMPT)]
+    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = Field(default=16, description="Per completion.")
+    temperature: Annotated[FiniteFloat, Field(ge=0, le=100)] | None = Field(
+        default=1.0, description="0: greedy."
+    )
+    top_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=MAX_COPIES), WHOLE] | None = Field(
+        default=1, description="Completions per prompt."
+    )
+    stop: Annotated[
+        Annotated[list[StopString], Field(max_length=4)] | None,
+        BeforeValidator(_as_list),
+        WithJsonSchema(_STOP),
+    ] = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), WHOLE] | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K), WHOLE] | None = Field(
+        default=None, description="Not OpenAI's; 0 and -1: all tokens."
+    )
+    ignore_eos: bool | None = Field(
+        default=False, description="Not OpenAI's: go on after an end-of-text token."
+    )
+    min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = Field(
+        default=0, description="Not OpenAI's: until then no end of text and no stop string ends a text."
+    )
+    echo: Any = _not_served("echo")
+    suffix: Any = _not_served("suffix")
+    logprobs: Any = _not_served("logprobs")
+    best_of: Annotated[Any, WithJsonSchema(_COUNT)] = Field(
+        default=None, description="Not served; equal to `n` it changes nothing."
+    )
+    presence_penalty: Any = _not_served("presence_penalty")
+    frequency_penalty: Any = _not_served("frequency_penalty")
+    logit_bias: Any = _not_served("logit_bias")
+    repetition_penalty: Any = _not_served("repetition_penalty")
+    min_p: Any = _not_served("min_p")
+    stop_token_ids: Any = _not_served("stop_token_ids")
+    include_stop_str_in_output: Any = _not_served("include_stop_str_in_output")
+
+    @field_validator(*UNCHANGING)
+    @classmethod
+    def _has_no_effect(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what would change the answer and is not served."""
+        unchanging = UNCHANGING[str(info.field_name)]
+        if info.field_name == "best_of":
+            unchanging = (info.data.get("n") or 1,)
+        if value is not None and not any(_same(value, other) for other in unchanging):
+            raise ValueError("this is not served here; leave it out")
+        return value
+
+    @field_validator("min_tokens")
+    @classmethod
+    def _fits(cls, value: int | None, info: ValidationInfo) -> int | None:
+        most = info.data.get("max_tokens", 16) or 16
+        if value is not None and value > most:
+            raise ValueError(f"{value} are more than max_tokens, which is {most}")
+        return value
+
+
+MOST_SIZE = 1024
+"""Rows and columns of an operator's tensors: a product of two such matrices takes a tenth of a second."""
+
+MOST_ROUNDS = 60
+
+
+def _known_call(text: str) -> str:
+    operator_named(text)
+    return text
+
+
+def _one_of(known: Iterable[str]) -> AfterValidator:
+    names = tuple(known)
+
+    def check(value: str) -> str:
+        if value not in names:
+            raise ValueError(f"no '{value[:64]}' here; try one of {', '.join(names)}")
+        return value
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, Field(max_length=64)]
+ModeName = Annotated[str, Field(max_length=64, description="One of GET /v1/modes.")]
+BatchSize = Annotated[int, Field(ge=1, description="Run in the smallest bucket that holds it."), WHOLE]
+Rounds = Annotated[int, Field(ge=6, le=MOST_ROUNDS, description="Repeats behind every interval."), WHOLE]
+Size = Annotated[int, Field(ge=1, le=MOST_SIZE), WHOLE]
+OverloadName = Annotated[
+    str, Field(max_length=128, pattern=r"^\w+::\w+(\.\w+)?$", description="As torch has it: aten::mm.")
+]
+Grad = Annotated[GradMode, Field(description="Grad mode on (`enabled`) or off, or inference mode.")]
+Microseconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+class StudyBody(BaseModel):
+    """What the body of every study has: nothing beside its own fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @property
+    def writes_files(self) -> bool:
+        """Whether the study leaves files beside its finding."""
+        return False
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields with their values; those without one are left out."""
+        return self.model_dump(exclude_none=True)
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The study's arguments for the fields in `given`."""
+        return given
+
+
+class OperatorsBody(StudyBody):
+    """Which step to list, operator by operator. `native`: list the native functions that its samples were in.
+
+    `lowering`: also graphs, the step in core ATen, and the dispatch table of `operator`.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "eager", "batch_size": 1}]})
+
+    mode: ModeName
+    batch_size: BatchSize = 1
+    phase: Phase = "decode"
+    native: bool | None = None
+    lowering: bool | None = None
+    operator: OverloadName | None = None
+
+
+class OperatorBody(StudyBody):
+    """One operator's call on tensors of [size, size], and the state of torch around it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"expression": "torch.add(a, b)"}]})
+
+    expression: Annotated[str, Field(max_length=LONGEST_CALL), AfterValidator(_known_call)] = Field(
+        default=OPERATOR_CALLS["add"],
+        description=f"One of {'; '.join(OPERATOR_CALLS.values())}: compared with these, never evaluated. "
+        "Arguments may have other names.",
+    )
+    size: Size = 64
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    grad: Grad = "enabled"
+    autocast: bool = False
+    requires_grad: bool = True
+    rounds: Rounds = 15
+
+
+class LayersBody(StudyBody):
+    """Operators on tensors of [size, size], each layer of PyTorch by ablation."""
+
+    operations: list[Annotated[Name, _one_of(OPERATOR_CALLS)]] = Field(
+        default=["matmul", "add", "layer_norm"], min_length=1, max_length=len(OPERATOR_CALLS)
+    )
+    sizes: list[Size] = Field(default=[8, 64, 256, 512], min_length=1, max_length=8)
+    grad: Grad = "enabled"
+    autocast: bool | None = Field(default=None, description="null: as the service's precision has it.")
+    rounds: Rounds = 15
+
+
+class TapeBody(StudyBody):
+    """Whose tape to read, and of which modes' steps (`mode` null: all) what they save."""
+
+    expression: Annotated[Name, _one_of([*OF_THE_MODEL, *TAPE_EXPRESSIONS])] = Field(
+        default="block", json_schema_extra={"enum": [*OF_THE_MODEL, *TAPE_EXPRESSIONS]}
+    )
+    batch_size: BatchSize = 1
+    phase: Phase = "decode"
+    mode: ModeName | None = None
+
+
+class TimelineBody(StudyBody):
+    """Which step to draw as host and device blocks; `against`: a second mode on the same axis."""
+
+    mode: ModeName = "eager"
+    against: ModeName | None = None
+    batch_size: BatchSize = 1
+    phase: Phase = "decode"
+
+    @property
+    def writes_files(self) -> bool:
+        """Its trace, for Perfetto."""
+        return True
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Without a page, which carries a whole plotting library."""
+        return {**given, "page": False}
+
+
+class BudgetBody(StudyBody):
+    """Which modes and batches to measure (null: all), and the step of the budget with what overrides it."""
+
+    modes: Annotated[list[ModeName], Field(max_length=16)] | None = None
+    batch_sizes: Annotated[list[BatchSize], Field(min_length=1, max_length=32)] | None = None
+    mode: ModeName | None = None
+    batch_size: BatchSize | None = None
+    ops_per_step: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
+    microseconds_per_op: Microseconds | None = None
+    kernel_microseconds: Microseconds | None = None
+    rounds: Rounds = 11
+
+
+class MemoryBody(StudyBody):
+    """Whose steps' memory to read (`mode` null: all). `snapshot`: of CUDA's allocator, as a file."""
+
+    mode: ModeName | None = None
+    batch_size: BatchSize = 1
+    phase: Phase = "decode"
+    snapshot: bool = False
+
+    @property
+    def writes_files(self) -> bool:
+        """The snapshot."""
+        return self.snapshot
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A snapshot is written where there is a folder for it."""
+        return {name: value for name, value in given.items() if name != "snapshot"}
+
+
+class InstructionsBody(StudyBody):
+    """Whose steps' instructions to count (`mode` null: all), in a model of so many layers."""
+
+    mode: ModeName | None = None
+    batch_size: BatchSize = 1
+    phase: Phase = "decode"
+    layers: Annotated[int, Field(ge=1, le=256, description="With all of its own: the model."), WHOLE] = 1
+
+
+class RmsNormBody(StudyBody):
+    """Hidden states [rows, width] that are normed; `width` null: the model's."""
+
+    rows: Annotated[int, Field(ge=1, le=4096), WHOLE] = 16
+    width: Annotated[int, Field(ge=1, le=8192), WHOLE] | None = None
+    rounds: Rounds = 15
+
+
+STUDY_BODIES: dict[str, type[StudyBody]] = {
+    "operators": OperatorsBody,
+    "operator": OperatorBody,
+    "layers": LayersBody,
+    "tape": TapeBody,
+    "timeline": TimelineBody,
+    "budget": BudgetBody,
+    "memory": MemoryBody,
+    "instructions": InstructionsBody,
+    "rms-norm": RmsNormBody,
+}
+"""By the name of the study; one more is one more row."""

@@ -1,1 +1,0 @@
-"""The bodies of requests (pydantic, strict) and answers (typed dictionaries), by route."""
