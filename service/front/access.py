@@ -123,17 +123,10 @@ def _key_fits(settings: Settings, given: str | None) -> bool:
     return given is not None and hmac.compare_digest(given.encode(), key.get_secret_value().encode())
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    """The first header of this lower-case name; None where there is none."""
-    for found, value in scope["headers"]:
-        if found == name:
-            return str(value, "latin-1")
-    return None
-
-
 def _bearer_of(scope: Scope) -> str | None:
     """The bearer token; None where there is none."""
-    scheme, _, given = (_header(scope, b"authorization") or "").partition(" ")
+    sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    scheme, _, given = str(sent, "latin-1").partition(" ")
     return given.strip() or None if scheme.lower() == "bearer" else None
 
 

@@ -10,6 +10,7 @@ from statistics import median
 from time import monotonic
 from typing import Literal
 
+from service.front.engine_client import Listener
 from service.front.errors import NotMeasured
 from service.front.request_timing import RequestTiming
 from service.front.settings import SweepAdvice
@@ -49,7 +50,7 @@ class Advice:
     samples: int
 
 
-class ServedRequests:
+class ServedRequests(Listener):
     """What served requests took, by the work that they did, and the kernel share of their decode.
 
     Whole requests without their queue are compared, and only with requests of the same work. Profiled and
@@ -84,9 +85,6 @@ class ServedRequests:
         self._newest_seconds = max(self._newest_seconds, engine.done_ns / 1e9)
         served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
 
-    def engine(self, status: EngineStatus) -> None:
-        """Its modes tell of themselves."""
-
     def mode(self, status: ModeStatus) -> None:
         """What the newest samples say of its decode steps."""
         for split in status.splits:
@@ -94,9 +92,6 @@ class ServedRequests:
                 share, low, high = (1 - end for end in (split.dispatch_share, split.high, split.low))
                 samples = split.newest.total
                 self._sampled[status.mode, split.batch] = Interval(share, low, high, samples)
-
-    def engine_lost(self) -> None:
-        """The next one tells of its steps."""
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
@@ -315,7 +310,7 @@ class Advised:
     reason: str
 
 
-class AutoMode:
+class AutoMode(Listener):
     """Picks by batch bucket: what a sweep advises, else what served requests do, else `inference_mode`.
 
     A listener of the engine client: a sweep's advice counts only for an engine like the one swept, and
@@ -396,12 +391,6 @@ class AutoMode:
         other = [str(bucket) for bucket, one in self.advised.items() if one.source != "sweep"]
         left_out = f"; it has no answer for batch {', '.join(other)}" if other else ""
         log.info("auto runs what %s advises: %s%s", self.advice.name, ", ".join(own) or "nothing", left_out)
-
-    def mode(self, status: ModeStatus) -> None:
-        """Which modes are ready is asked at each request."""
-
-    def engine_lost(self) -> None:
-        """The next engine tells of itself."""
 
     def _settle(self) -> None:
         self.advised = {bucket: self._advised(bucket) for bucket in self._buckets}

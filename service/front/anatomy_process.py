@@ -8,7 +8,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Protocol
 
 import msgspec
@@ -18,8 +18,6 @@ from service.front.child_process import (
     ChildSocket,
     ProcessWatch,
     has_ended,
-    kill_group,
-    look_after,
     module_command,
     spawn,
     watch,
@@ -149,25 +147,20 @@ class AnatomyProcess:
 
     async def _run_process(self) -> str:
         """Run one process, from bind to its end; returns how it ended."""
-        self._socket = socket = ChildSocket("anatomy", self._received)
-        output = ChildOutput("anatomy")
         try:
-            settings = self._settings_for(socket.address)
-            process = await spawn(self._command, settings, self._cores, output)
-            self.pid = process.pid
-            self._watch = ProcessWatch(process.pid, doing=STARTING)
-            looking = asyncio.create_task(look_after(self._watch, self._terminate), name="anatomy-watch")
-            try:
-                return await watch(NAME, process, socket, self._terminate)
-            finally:
-                looking.cancel()
+            with (
+                closing(ChildSocket("anatomy", self._received)) as self._socket,
+                closing(ChildOutput("anatomy")) as output,
+            ):
+                settings = self._settings_for(self._socket.address)
+                process = await spawn(self._command, settings, self._cores, output)
+                self.pid = process.pid
+                self._watch = ProcessWatch(process.pid, doing=STARTING)
+                return await watch(NAME, process, self._socket, self._watch, self._terminate)
         except OSError as error:
             return f"{NAME} could not be started: {error}"
         finally:
-            kill_group(self.pid)  # else its compilers would run on and disturb the engine
             self._socket = self.pid = self.doing = self._watch = None
-            socket.close()
-            output.close()
 
     def _received(self, frame: bytes) -> None:
         """One message from the process. Raises msgspec.DecodeError for anything but a `FromAnatomy`."""

@@ -22,9 +22,9 @@ from service.front.access import (
 )
 from service.front.advice import AutoMode, ServedRequests
 from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
-from service.front.engine_client import EngineClient, Listeners
+from service.front.engine_client import EngineClient
 from service.front.limits import LargeBodies
-from service.front.logs import EngineLog, Place, RequestLog, set_up
+from service.front.logs import EngineLog, RequestLog, set_up
 from service.front.machine import CoreClaims, build_commit, build_version
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
@@ -172,9 +172,8 @@ def _assemble(
     )
     served = ServedRequests()
     auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
-    log_of_engine = EngineLog(Place.of(settings, **build, address=address))
-    listeners = Listeners(recorder, log_of_engine, served, auto)
-    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, listeners)
+    listeners = recorder, EngineLog(settings, build, address), served, auto
+    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, *listeners)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
     bodies, request_log = LargeBodies(settings.max_queue), RequestLog(settings.log_requests)

@@ -27,10 +27,8 @@ from service.protocol.placement import children_on
 
 log = logging.getLogger("launchbound.child_process")
 
-
 STOP_SECONDS, TERMINATE_SECONDS = 2.0, 1.0
 """How long a child has to end after a Stop, and after a SIGTERM."""
-
 
 LAST_MESSAGES_SECONDS = 0.02
 
@@ -72,12 +70,20 @@ def has_ended(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in "ZX"
 
 
-async def watch(name: str, process: Process, socket: ChildSocket, terminate: asyncio.Future[str]) -> str:
+async def watch(
+    name: str,
+    process: Process,
+    socket: ChildSocket,
+    process_watch: ProcessWatch,
+    terminate: asyncio.Future[str],
+) -> str:
     """Wait for the end of the process; kill it once `terminate` has a reason or a message cannot be decoded.
 
-    Returns how it ended, as a sentence. Cancelled, it sends Stop and waits for the process to end.
+    `terminate` gets one where it hangs. Returns how it ended, as a sentence; then all that it has started has
+    ended too. Cancelled, it sends Stop and waits for the process to end.
     """
     exited = asyncio.create_task(process.wait())
+    looking = asyncio.create_task(look_after(process_watch, terminate))
     try:
         ends: set[asyncio.Future[Any]] = {exited, terminate, socket.broken}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -99,6 +105,8 @@ async def watch(name: str, process: Process, socket: ChildSocket, terminate: asy
         raise
     finally:
         exited.cancel()
+        looking.cancel()
+        kill_group(process.pid)  # else its compilers would run on
 
 
 def kill_group(pid: int | None) -> None:
@@ -208,7 +216,6 @@ class ChildSocket:
 
 READ_BYTES = 65_536
 
-
 MOST_LINE_BYTES = 8192
 """A longer line is cut in two."""
 
@@ -266,16 +273,13 @@ class ChildOutput:
 
 PROC = Path("/proc")
 
-
 _AT_WORK = frozenset("RDt")
 """Runs or waits for a core, waits for a disk, or is held by a debugger."""
-
 
 _STATE, _MAJOR_FAULTS, _OWN_TIMES, _CPU_TIMES = 0, 9, slice(11, 13), slice(11, 15)
 """Places behind the name in /proc/PID/stat: state; page faults that waited for a disk; user and system time,
 of its own, and with that of children that have ended.
 """
-
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -334,18 +338,14 @@ def _with_descendants(pid: int) -> Iterator[int]:
 LOOK_SECONDS = 1.0
 """How often it is looked at."""
 
-
 STARTING = Doing(what="starting", limit_seconds=60.0)
 """What an engine does until its first message, which it sends before it imports torch."""
-
 
 QUIET_SECONDS = 2.5
 """One that was heard of this lately is not looked at in /proc: one that serves sends a message a second."""
 
-
 STILL_SECONDS = 8.0
 """Without a message, CPU time, or a core or disk that it waits for: nothing that an engine does is so."""
-
 
 PAGING_FAULTS = 64.0
 """With so many major faults a second a process waits for its pages, and its CPU time is spent on those."""

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic, perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from service.front.child_process import ProcessWatch
 from service.front.errors import (
+    DeadlinePassed,
     Draining,
     EngineLost,
     LaunchboundError,
@@ -20,8 +21,8 @@ from service.front.errors import (
     ShutDown,
     StudyInterrupted,
 )
-from service.front.pending_requests import GRACE_SECONDS, PendingRequest, PendingRequests, SilentRequests
-from service.protocol.doing import Doing
+from service.front.pending_requests import PendingRequest, PendingRequests
+from service.protocol.doing import SERVING, Doing
 from service.protocol.messages import (
     Begun,
     Cancel,
@@ -39,15 +40,24 @@ from service.protocol.status import EngineStatus, ModeStatus
 log = logging.getLogger("launchbound.engine")
 
 
+GRACE_SECONDS = 1.0
+"""How long after its deadline a job's outcome may still arrive before the front fails it."""
+
+
 class EngineClient:
     """Sends admitted jobs to the current engine process, and routes each answer to its PendingRequest.
 
-    `served`: some engine has had a mode ready. `last_death`: how the last one ended; None before the first.
-    `warm_since`: when the present engine became warm, by `time.monotonic`; None where it is not.
+    `modes` are the states of the engine's modes, `open` those of them that take a job now: kept current by
+    what changes it, so that a request costs one look at it. `served`: some engine has had a mode ready.
+    `last_death`: how the last one ended; None before the first. `warm_since`: when the present engine became
+    warm, by `time.monotonic`; None where it is not.
     """
 
-    def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, listener: Listener) -> None:
+    def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, *listeners: Listener) -> None:
         self.configured = modes
+        self.max_queue = max_queue
+        self.modes: dict[str, ModeStatus] = {}
+        self.open: frozenset[str] = frozenset()
         self.engine: EngineStatus | None = None
         self.warm_since: float | None = None
         self.device = "unknown"
@@ -57,13 +67,14 @@ class EngineClient:
         self._unfinished = PendingRequests()
         self.in_progress = self._unfinished.by_mode
         self.longest_wait_seconds = self._unfinished.longest_wait_seconds
-        self.admission = Admission(modes, max_queue)
-        self.modes = self.admission.modes
-        self.ready_modes, self.warming = self.admission.ready, self.admission.warming
         self.pause = PauseLease(self._post)
-        self.silent = SilentRequests(hang_seconds, self.cancel)
+        self._draining = False
         self._drain_ends: float | None = None
-        self._listener = listener
+        self._listeners = listeners
+        self._hang_seconds = hang_seconds
+        self._engine_watch: ProcessWatch | None = None
+        self._stuck: asyncio.Future[str] | None = None
+        self._announced = ""
         self._send: Callable[[bytes], bool] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToFront).decode
@@ -79,7 +90,29 @@ class EngineClient:
     @property
     def doing(self) -> Doing | None:
         """What the engine last announced to do; None where there is no engine process."""
-        return self.silent.doing
+        return self._engine_watch.doing if self._engine_watch is not None else None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the service shuts down: it takes nothing from then on."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self._draining = draining
+        self._settle()
+
+    def state(self, mode: str) -> str:
+        """How far a configured mode is."""
+        return self.modes[mode].state if mode in self.modes else "cold"
+
+    def ready_modes(self) -> list[str]:
+        """Names of the modes that serve now, in the ladder's order."""
+        return [name for name in self.configured if self.state(name) == "ready"]
+
+    def warming(self) -> list[str]:
+        """Names of the modes that are neither ready nor failed."""
+        return [name for name in self.configured if self.state(name) in ("cold", "warming")]
 
     def submit(self, job: Job, follows: bool = False) -> PendingRequest:
         """Accept `job`, which gets its id, and send it.
@@ -87,18 +120,18 @@ class EngineClient:
         `follows`: a further job of a request that was accepted, so that a drain does not refuse it. Raises
         Draining, ModeNotReady or QueueFull, and then nothing was sent.
         """
-        if job.mode not in self.admission.open or len(self._unfinished) >= self.admission.max_queue:
-            self._refuse(job.mode, follows=follows)
+        if job.mode not in self.open or len(self._unfinished) >= self.max_queue:
+            self._check(job.mode, follows)
         pending = self._unfinished.add(job)
         self._post(pending.job)
         # The engine has it: what follows takes place while it works.
         left_seconds = (job.deadline_ns - perf_counter_ns()) / 1e9
-        pending.call_later(left_seconds + GRACE_SECONDS, self.silent.expired)
+        pending.call_later(left_seconds + GRACE_SECONDS, self._expired)
         return pending
 
     def check_room(self) -> None:
         """Raise Draining, ModeNotReady or QueueFull where `submit` would refuse a job of any mode now."""
-        self._refuse(None)
+        self._check(None)
 
     def cancel(self, pending: PendingRequest) -> None:
         """Have the engine stop this job between two steps; its outcome still arrives."""
@@ -114,7 +147,7 @@ class EngineClient:
 
         A second call waits no longer than the first would have.
         """
-        self.admission.draining = True
+        self.draining = True
         self.pause.break_off(ShutDown("the service is shutting down; try another instance"))
         if self._drain_ends is None:
             self._drain_ends = monotonic() + seconds
@@ -126,7 +159,7 @@ class EngineClient:
 
     def abandon(self) -> None:
         """Shut down without waiting: every unfinished job is cancelled and fails with ShutDown."""
-        self.admission.draining = True
+        self.draining = True
         self._drain_ends = monotonic()
         self.pause.break_off(ShutDown("the service was shut down"))
         text = "the service was shut down before the answer was complete; send it again"
@@ -140,13 +173,50 @@ class EngineClient:
                 len(cut_off),
             )
 
-    def _refuse(self, mode: str | None, follows: bool = False) -> None:
-        """Raise what speaks against a job now."""
-        refusal = self.admission.refusal(
-            mode, len(self._unfinished), self.down_reason, self.retry_after_seconds, follows
-        )
-        if refusal is not None:
-            raise refusal
+    def _check(self, mode: str | None, follows: bool = False) -> None:
+        """Raise what speaks against a job of `mode` (None: of any) now."""
+        if self._draining and not follows:
+            raise Draining("the service is shutting down and takes no new requests; try another instance")
+        if self.engine is None:
+            raise ModeNotReady(
+                f"{self.down_reason}; retry in {self.retry_after_seconds} s",
+                type="engine_not_ready",
+                retry_after_seconds=self.retry_after_seconds,
+            )
+        if mode is not None and self.state(mode) != "ready":
+            raise self._not_ready(mode)
+        if len(self._unfinished) >= self.max_queue:
+            message = f"{self.max_queue} requests are accepted and unfinished; send fewer at a time"
+            raise QueueFull(message, retry_after_seconds=1)
+
+    def _not_ready(self, mode: str) -> ModeNotReady:
+        state = self.state(mode)
+        ready = f"ready: {', '.join(self.ready_modes()) or 'none yet'}"
+        if state == "failed":
+            reason = self.modes[mode].detail or "no reason given"
+            message = f"mode '{mode}' failed to become ready ({reason}); {ready}"
+            return ModeNotReady(message, type="mode_failed", param="mode", retry_after_seconds=60)
+        return ModeNotReady(f"mode '{mode}' is {state}; {ready}", param="mode")
+
+    def _settle(self) -> None:
+        serves = self.engine is not None and not self._draining
+        self.open = frozenset(self.ready_modes()) if serves else frozenset()
+
+    def _expired(self, pending: PendingRequest) -> None:
+        """The engine did not end the job at its deadline; it stays unfinished until its outcome arrives."""
+        pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
+        self.cancel(pending)
+        pending.call_later(self._hang_seconds, self._missed)
+
+    def _missed(self, pending: PendingRequest) -> None:
+        """The engine has not ended the job long after its deadline: it lost it, unless it is at work on what
+        it announced, such as a compilation, and has not looked at its jobs since.
+        """
+        doing = self.doing
+        if doing is not None and doing.what != SERVING:
+            pending.call_later(self._hang_seconds, self._missed)
+        elif self._stuck is not None and not self._stuck.done():
+            self._stuck.set_result(f"has not answered a request {self._hang_seconds:g} s after its deadline")
 
     # ------------------------------------------------------------ for the supervisor
 
@@ -157,12 +227,13 @@ class EngineClient:
         the engine has just ended fails with all others, in `lost`.
         """
         self._send = send
-        return self.silent.attach(engine_watch)
+        self._engine_watch, self._announced = engine_watch, ""
+        self._stuck = asyncio.get_running_loop().create_future()
+        return self._stuck
 
     def detach(self) -> None:
         """The engine's socket is about to close."""
-        self._send = None
-        self.silent.detach()
+        self._send = self._engine_watch = self._stuck = None
 
     def received(self, frame: bytes) -> None:
         """One message from the engine. Raises msgspec.DecodeError for anything but a `ToFront`."""
@@ -175,134 +246,52 @@ class EngineClient:
             self._unfinished.finish(message)
         elif isinstance(message, ModeStatus):
             self.served = self.served or message.state == "ready"
-            self.admission.changed(message)
-            self._listener.mode(message)
+            self.modes[message.mode] = message
+            self._settle()
+            for listener in self._listeners:
+                listener.mode(message)
         elif isinstance(message, Paused):
             self.pause.answered(message)
         elif isinstance(message, Doing):
-            self.silent.heard(message)
+            self._heard(message)
         else:
             self.engine = message
             self.device = message.device
-            self.admission.connected()
+            self._settle()
             if message.warm and self.warm_since is None:
                 self.warm_since = monotonic()
-            self._listener.engine(message)
+            for listener in self._listeners:
+                listener.engine(message)
 
     def lost(self, reason: str, retry_after_seconds: int) -> None:
         """The engine process ended: its jobs fail, and no mode is ready until the next one reports it."""
         self.last_death, self.retry_after_seconds = reason, retry_after_seconds
         self.engine = self.warm_since = None
         self._send = None
-        self.admission.disconnected()
+        self.modes.clear()
+        self._settle()
         self._unfinished.fail_all(
             lambda: EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds)
         )
         self.pause.break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
-        self._listener.engine_lost()
+        for listener in self._listeners:
+            listener.engine_lost()
+
+    def _heard(self, doing: Doing) -> None:
+        """The engine announced what it does; what is not served with is a line of the log, once in a row."""
+        if self._engine_watch is not None:
+            self._engine_watch.heard(doing)
+            if doing.what not in (SERVING, self._announced):
+                self._announced = doing.what
+                log.info("the engine is %s (given up after %.0f s)", doing.what, doing.limit_seconds)
 
     def _post(self, message: ToEngine) -> None:
         if self._send is not None:
             self._send(self._encode(message))
 
 
-class Admission:
-    """`modes` are the states of the engine's modes, `open` those of them that take a job now.
-
-    `open` is kept current by what changes it, so that a request costs one look at it; why it was not open is
-    found out for those that are refused.
-    """
-
-    def __init__(self, modes: list[str], max_queue: int) -> None:
-        self.configured = modes
-        self.max_queue = max_queue
-        self.modes: dict[str, ModeStatus] = {}
-        self.open: frozenset[str] = frozenset()
-        self._connected = False
-        self._draining = False
-
-    @property
-    def draining(self) -> bool:
-        """Whether the service shuts down: it takes nothing from then on."""
-        return self._draining
-
-    @draining.setter
-    def draining(self, draining: bool) -> None:
-        self._draining = draining
-        self._settle()
-
-    def connected(self) -> None:
-        """An engine has told of itself."""
-        self._connected = True
-        self._settle()
-
-    def changed(self, status: ModeStatus) -> None:
-        """A mode's state has changed."""
-        self.modes[status.mode] = status
-        self._settle()
-
-    def disconnected(self) -> None:
-        """There is no engine; the next one reports its modes anew."""
-        self._connected = False
-        self.modes.clear()
-        self._settle()
-
-    def state(self, mode: str) -> str:
-        """How far a configured mode is."""
-        return self.modes[mode].state if mode in self.modes else "cold"
-
-    def ready(self) -> list[str]:
-        """Names of the modes that serve now, in the ladder's order."""
-        return [name for name in self.configured if self.state(name) == "ready"]
-
-    def warming(self) -> list[str]:
-        """Names of the modes that are neither ready nor failed."""
-        return [name for name in self.configured if self.state(name) in ("cold", "warming")]
-
-    def refusal(
-        self,
-        mode: str | None,
-        unfinished: int,
-        down_reason: str,
-        retry_after_seconds: int,
-        follows: bool = False,
-    ) -> LaunchboundError | None:
-        """Why a job of `mode` (None: of any) is refused beside `unfinished` others; None where it is taken.
-
-        `down_reason` and `retry_after_seconds` are for the case that there is no engine. `follows`: it
-        belongs to a request that was accepted, which a drain lets end.
-        """
-        if self._draining and not follows:
-            return Draining("the service is shutting down and takes no new requests; try another instance")
-        if not self._connected:
-            return ModeNotReady(
-                f"{down_reason}; retry in {retry_after_seconds} s",
-                type="engine_not_ready",
-                retry_after_seconds=retry_after_seconds,
-            )
-        if mode is not None and self.state(mode) != "ready":
-            return self._not_ready(mode)
-        if unfinished >= self.max_queue:
-            message = f"{self.max_queue} requests are accepted and unfinished; send fewer at a time"
-            return QueueFull(message, retry_after_seconds=1)
-        return None
-
-    def _settle(self) -> None:
-        serves = self._connected and not self._draining
-        self.open = frozenset(self.ready()) if serves else frozenset()
-
-    def _not_ready(self, mode: str) -> ModeNotReady:
-        state = self.state(mode)
-        ready = f"ready: {', '.join(self.ready()) or 'none yet'}"
-        if state == "failed":
-            reason = self.modes[mode].detail or "no reason given"
-            message = f"mode '{mode}' failed to become ready ({reason}); {ready}"
-            return ModeNotReady(message, type="mode_failed", param="mode", retry_after_seconds=60)
-        return ModeNotReady(f"mode '{mode}' is {state}; {ready}", param="mode")
-
-
-class Listener(Protocol):
-    """Is called with every status that the engine sends."""
+class Listener:
+    """Is called with every status that the engine sends; does nothing by itself."""
 
     def engine(self, status: EngineStatus) -> None:
         """The engine connected, or its status changed."""
@@ -312,28 +301,6 @@ class Listener(Protocol):
 
     def engine_lost(self) -> None:
         """The engine process ended; the next one starts from zero."""
-
-
-class Listeners:
-    """Several of them as one, called in their order."""
-
-    def __init__(self, *listeners: Listener) -> None:
-        self._listeners = listeners
-
-    def engine(self, status: EngineStatus) -> None:
-        """As `Listener`."""
-        for listener in self._listeners:
-            listener.engine(status)
-
-    def mode(self, status: ModeStatus) -> None:
-        """As `Listener`."""
-        for listener in self._listeners:
-            listener.mode(status)
-
-    def engine_lost(self) -> None:
-        """As `Listener`."""
-        for listener in self._listeners:
-            listener.engine_lost()
 
 
 LEASE_SECONDS = 15.0

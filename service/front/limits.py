@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import httptools
 import msgspec
@@ -39,52 +39,6 @@ from service.front.errors import (
 log = logging.getLogger("launchbound.connections")
 
 
-HEAD = b"HTTP/1.1 "
-
-
-class JoinedWritesProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol on a transport that joins an answer's head with the first bytes of its body."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wrap the transport."""
-        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
-
-
-class JoinedWrites:
-    """Holds a head back until the next write, or the end of this turn of the event loop."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Write `data`, behind the head that is held back; nothing where the connection was cut off."""
-        if self._transport.is_closing():
-            return
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(HEAD):
-            self._head = data
-            self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def close(self) -> None:
-        """Close once everything has been written."""
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
-        return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        if self._head:
-            data, self._head = self._head, b""
-            if not self._transport.is_closing():
-                self._transport.write(data)
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """For how long a head, a body, and an unread answer are waited for."""
@@ -94,45 +48,28 @@ class ConnectionLimits:
     unread_seconds: float
 
 
-class Placed(Protocol):
-    """A connection, as `Places` sees it."""
-
-    @property
-    def silent(self) -> bool:
-        """Whether it has no whole head, and nothing that it sent waits to be read."""
-
-    def crowd_out(self) -> None:
-        """Answer that there are too many connections, and close."""
-
-
 MAX_HEADERS = 100
-
 
 MAX_PIECES = 8192
 """Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
 
-
 MAX_DISCARDED_BYTES = 1_048_576
 """What is read, for a client that sends on before it reads, of a body that has been answered already."""
-
 
 MAX_PIPELINED = 8
 """Requests sent ahead on one connection; no client of ours sends any."""
 
-
 ANSWER_SECONDS = 1.0
 """How long after a body's deadline its connection is closed: until then the route answers 408."""
 
-
 RESERVED = 32
 """Connections beside `max_connections`, for requests of health and metrics alone."""
-
 
 RESERVED_HEAD_SECONDS = 1.0
 """Within which the head of such a request arrives: probes and scrapers send it at once."""
 
 
-class BoundedProtocol(JoinedWritesProtocol):
+class BoundedProtocol(HttpToolsProtocol):
     """One connection. `refused` is called with the reason where a request is refused before it is one."""
 
     def __init__(
@@ -178,7 +115,7 @@ class BoundedProtocol(JoinedWritesProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
         self._unread = UnreadAnswer(self.loop, self.transport, self._limits.unread_seconds)
         self._reserved = self._places.take(self)
         self._timer = self.loop.call_later(self._head_seconds(), self._late)
@@ -402,10 +339,8 @@ def raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes,
 WARN_SECONDS = 60.0
 """From one warning that all connections are taken to the next, at least."""
 
-
 OTHER_DESCRIPTORS = 64
 """Files that the front has open beside its connections: logs, its children's pipes and sockets."""
-
 
 DESCRIPTORS_EACH = 2
 """Of a connection: its socket, and the file that it is being sent. Probes are sent none."""
@@ -422,11 +357,11 @@ class Places:
     def __init__(self, most: int, counted: Callable[[int, int], None]) -> None:
         self.most = most
         self._counted = counted
-        self._ordinary: set[Placed] = set()
-        self._reserved: dict[Placed, None] = {}
+        self._ordinary: set[BoundedProtocol] = set()
+        self._reserved: dict[BoundedProtocol, None] = {}
         self._warned = -WARN_SECONDS
 
-    def take(self, connection: Placed) -> bool:
+    def take(self, connection: BoundedProtocol) -> bool:
         """A connection was made. Returns whether it has a reserved place."""
         reserved = len(self._ordinary) >= self.most
         if not reserved:
@@ -442,7 +377,7 @@ class Places:
         self._count()
         return reserved
 
-    def leave(self, connection: Placed) -> None:
+    def leave(self, connection: BoundedProtocol) -> None:
         """A connection has ended."""
         self._ordinary.discard(connection)
         self._reserved.pop(connection, None)
@@ -552,9 +487,46 @@ class UnreadAnswer:
             self._transport.abort()
 
 
+HEAD = b"HTTP/1.1 "
+
+
+class JoinedWrites:
+    """Holds a head back until the next write, or the end of this turn of the event loop."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write `data`, behind the head that is held back; nothing where the connection was cut off."""
+        if self._transport.is_closing():
+            return
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(HEAD):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close once everything has been written."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+
 LARGE_BYTES = 65_536
 """A body up to this size fits in what the server reads ahead of a connection before the route begins."""
-
 
 LEAST_PLACES = 16
 """Also where the queue is shorter: who waits for its place in it sends meanwhile."""

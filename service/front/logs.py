@@ -8,21 +8,23 @@ import re
 import select
 import sys
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from service.front.engine_client import Listener
 from service.front.errors import LaunchboundError
-from service.front.request_timing import RequestTiming
+from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.settings import Settings
 from service.protocol.messages import Job
 from service.protocol.processor import processor_name
 from service.protocol.status import Cache, EngineStatus, ModeStatus
 
 LogFormat = Literal["text", "json"]
-
 
 STANDARD_ERROR = 2
 
@@ -45,7 +47,6 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 MOST_CHARACTERS = 4000
 """Of one text in a line."""
-
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, among them all that end a line or begin a terminal's commands; characters that turn the
@@ -73,13 +74,10 @@ def _escape(character: str) -> str:
 LogRequests = Literal["all", "failed", "off"]
 """Which requests have a line: every one, those that did not end well, or none."""
 
-
 Ending = Literal["ok", "error", "cancelled", "timeout", "oom", "rejected"]
 """As the label `outcome` of the metric `requests_total`."""
 
-
 log = logging.getLogger("launchbound.request")
-
 
 PARTS = (
     ("queue", "queue_seconds"),
@@ -138,6 +136,9 @@ class RequestLine(Event, frozen=True, kw_only=True):
         return "  ".join([*words, f"id {self.id}"])
 
 
+TIMINGS = tuple(part.name for part in fields(TimingsBody) if part.name in RequestLine.__struct_fields__)
+
+
 class RequestLog:
     """Writes the lines that `which` asks for."""
 
@@ -190,29 +191,15 @@ def _request_line(timing: RequestTiming) -> RequestLine:
         batch_size=outcome.batch_size,
         prompt_tokens=outcome.prompt_tokens,
         completion_tokens=sum(output.completion_tokens for output in outcome.outputs),
-        total_seconds=parts.total_seconds,
-        queue_seconds=parts.queue_seconds,
-        dispatch_seconds=parts.dispatch_seconds,
-        device_span_seconds=parts.device_span_seconds,
-        kernel_seconds=parts.kernel_seconds,
-        sync_wait_seconds=parts.sync_wait_seconds,
-        stall_seconds=parts.stall_seconds,
-        other_seconds=parts.other_seconds,
-        time_to_first_token_seconds=parts.time_to_first_token_seconds,
-        involuntary_switches=parts.involuntary_switches,
-        profiled=parts.profiled,
-        sampled=parts.sampled,
+        **{name: getattr(parts, name) for name in TIMINGS},
     )
 
 
 engine_log = logging.getLogger("launchbound.engine")
 
-
 start_log = logging.getLogger("launchbound.start")
 
-
 mode_log = logging.getLogger("launchbound.mode")
-
 
 SETTLED = ("ready", "failed")
 
@@ -251,11 +238,12 @@ class ModeLine(Event, frozen=True, kw_only=True):
         return "; ".join(words)
 
 
-class EngineLog:
-    """A listener of the engine client. `place` is what the banner says of this front."""
+class EngineLog(Listener):
+    """`build` is this front's version and commit, `address` where it is reached: None without a server."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, settings: Settings, build: Mapping[str, str], address: str | None) -> None:
+        key, folder = settings.api_key is not None, str(settings.cache_folder)
+        self._front = {**build, "address": address, "key": key, "cache_folder": folder}
         self._modes: dict[str, ModeStatus] = {}
         self._status: EngineStatus | None = None
 
@@ -263,7 +251,7 @@ class EngineLog:
         """Its first status makes the banner; the first that is warm ends the warm-up."""
         before, self._status = self._status, status
         if before is None:
-            start_log.info(banner(self._place, status, self._states(status)))
+            start_log.info(_banner(self._front, status, self._states(status)))
         if status.warm and not (before and before.warm):
             states = self._states(status)
             ready = [name for name, state in states.items() if state == "ready"]
@@ -289,50 +277,19 @@ class EngineLog:
 
 
 def _mode_line(status: ModeStatus) -> ModeLine:
-    return ModeLine(
-        mode=status.mode,
-        state=status.state,
-        effective=status.effective,
-        reason=status.reason,
-        detail=status.detail,
-        cache=status.cache,
-        warmup_seconds=status.warmup_seconds,
-        compilations=len(status.compile_seconds),
-        compile_seconds=sum(status.compile_seconds),
-        graph_breaks=status.graph_breaks,
-        recompiles=status.recompiles,
-    )
+    same = {name: getattr(status, name) for name in ModeLine.__struct_fields__}
+    same |= {"compilations": len(status.compile_seconds), "compile_seconds": sum(status.compile_seconds)}
+    return ModeLine(**same)
 
 
 LABEL_WIDTH = 12
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front is, whatever engine it has. `address` is None where a test runs its app without a server.
+class Banner(Event, frozen=True, kw_only=True):
+    """`cpu` is the processor's name, `engine_pid` the engine's process. `modes`: name → state by now.
 
     `key`: whether calls need one.
     """
-
-    version: str
-    commit: str
-    address: str | None
-    key: bool
-    cache_folder: str
-
-    @classmethod
-    def of(cls, settings: Settings, version: str, commit: str, address: str | None) -> Place:
-        """The front with these settings."""
-        return cls(
-            version=version,
-            commit=commit,
-            address=address,
-            key=settings.api_key is not None,
-            cache_folder=str(settings.cache_folder),
-        )
-
-
-class Banner(Event, frozen=True, kw_only=True):
-    """`cpu` is the processor's name, `engine_pid` the engine's process. `modes`: name → state by now."""
 
     version: str
     commit: str
@@ -377,27 +334,19 @@ class Banner(Event, frozen=True, kw_only=True):
         return "\n".join(f"{label:<{LABEL_WIDTH}} {one_line(text)}" for label, text in lines.items())
 
 
-def banner(place: Place, status: EngineStatus, states: dict[str, str]) -> Banner:
-    """What `status` says of the engine, on this front's cores; `states` are those of its modes."""
-    return Banner(
-        **msgspec.structs.asdict(place),
-        model=status.model,
-        parameters=status.parameters,
-        dtype=status.dtype,
-        context=status.context,
-        batch_sizes=status.batch_buckets,
-        linears=status.linears.layout if status.linears else None,
-        device=status.device,
-        device_name=status.device_name,
-        cpu=processor_name(),
-        torch=status.torch,
-        cuda=status.cuda,
-        threads=status.threads,
-        engine_pid=status.pid,
-        engine_cpus=status.cpus,
-        front_cpus=sorted(os.sched_getaffinity(0)),
-        modes=states,
-    )
+def _banner(front: Mapping[str, Any], status: EngineStatus, states: dict[str, str]) -> Banner:
+    """What `status` says of the engine, beside what is known of the front; `states` are its modes'."""
+    same = {name: getattr(status, name, None) for name in Banner.__struct_fields__}
+    own = {
+        "linears": status.linears.layout if status.linears else None,
+        "batch_sizes": status.batch_buckets,
+        "cpu": processor_name(),
+        "engine_pid": status.pid,
+        "engine_cpus": status.cpus,
+        "front_cpus": sorted(os.sched_getaffinity(0)),
+        "modes": states,
+    }
+    return Banner(**{**same, **front, **own})
 
 
 def _list(cores: list[int]) -> str:
@@ -406,13 +355,10 @@ def _list(cores: list[int]) -> str:
 
 MOST_TRACEBACK_CHARACTERS = 20_000
 
-
 SERVER = "server"
 """The component of uvicorn's lines."""
 
-
 _encode = msgspec.json.Encoder().encode
-
 
 _HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+) +([\w.]+) +(.*)")
 
@@ -493,10 +439,8 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str |
 BACKLOG_LINES = 2000
 """Lines that wait for a reader; what comes beyond is dropped, and counted."""
 
-
 PIECE_BYTES = 4096
 """A descriptor that can be written to takes so many without a wait: PIPE_BUF."""
-
 
 CLOSING_MILLISECONDS = 500
 

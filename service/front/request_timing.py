@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from typing_extensions import TypedDict
@@ -176,25 +176,12 @@ def add_up(
     return RequestTiming(job, outcome, timings, parts)
 
 
+PHASE_FIELDS = tuple(part.name for part in fields(PhaseBody))
+
+
 def _phase_body(phase: PhaseTimings) -> PhaseBody:
     """The sums of a phase; its single steps are for the metrics only."""
-    return PhaseBody(
-        steps=phase.steps,
-        wall_seconds=phase.wall_seconds,
-        dispatch_seconds=phase.dispatch_seconds,
-        device_span_seconds=phase.device_span_seconds,
-        kernel_seconds=phase.kernel_seconds,
-        sync_wait_seconds=phase.sync_wait_seconds,
-        dispatch_low_seconds=phase.dispatch_low_seconds,
-        dispatch_high_seconds=phase.dispatch_high_seconds,
-        kernel_samples=phase.kernel_samples,
-        host_samples=phase.host_samples,
-        system_samples=phase.system_samples,
-        unclassified_samples=phase.unclassified_samples,
-        samples_of=phase.samples_of,
-        minor_faults=phase.minor_faults,
-        period_seconds=phase.period_seconds,
-    )
+    return PhaseBody(**{name: getattr(phase, name) for name in PHASE_FIELDS})
 
 
 def _sum(values: list[float | None]) -> float | None:

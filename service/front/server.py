@@ -49,10 +49,10 @@ class Server(uvicorn.Server):
         """A signal arrived: drain, then end with exit code 0."""
         if self._loop is None:
             self.should_exit = True
-        elif self._state.client.admission.draining:
+        elif self._state.client.draining:
             self._loop.call_soon_threadsafe(self._end_at_once)
         else:
-            self._state.client.admission.draining = True
+            self._state.client.draining = True
             self._loop.call_soon_threadsafe(self._begin_drain)
 
     def _end_at_once(self) -> None:

@@ -274,25 +274,9 @@ class Settings(BaseSettings):
 
     def engine_settings(self, address: str) -> EngineSettings:
         """What the engine process is started with; `address` is that of the socket to it."""
-        return EngineSettings(
-            address=address,
-            model=self.model,
-            device=self.device,
-            dtype=self.dtype,
-            modes=self.modes,
-            batch_sizes=self.batch_sizes,
-            linears=self.linears,
-            prefill_chunk=self.prefill_chunk,
-            context=self.context,
-            threads=self.threads,
-            cpus=self.engine_cpus,
-            cache_folder=str(self.cache_folder),
-            instrumentation=self.instrumentation,
-            profile_every=0 if self.batching != "off" else self.profile_every,
-            nvtx=self.nvtx,
-            batching=self.batching,
-            batch_window_ms=self.batch_window_ms,
-        )
+        same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}
+        own = {"address": address, "cpus": self.engine_cpus, "cache_folder": str(self.cache_folder)}
+        return EngineSettings(**{**same, **own, **({} if self.batching == "off" else {"profile_every": 0})})
 
 
 def refuse_unknown_variables(environment: Iterable[str], fields: Iterable[str]) -> None:

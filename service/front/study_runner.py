@@ -34,13 +34,10 @@ from service.front.errors import (
 
 log = logging.getLogger("launchbound.anatomy")
 
-
 RENEW_SECONDS = 1.0
 """How often the lease is renewed, and the oldest waiting request looked at."""
 
-
 BUSY_RETRY_SECONDS = 5
-
 
 RUN_SECONDS = 30.0
 """A sweep is in progress until this long after its last request ended."""
@@ -159,7 +156,7 @@ class StudyRunner:
         await self.process.end(in_order=True)
 
     def _admit(self) -> None:
-        if self._client.admission.draining:
+        if self._client.draining:
             raise Draining("the service is shutting down and takes no new studies; try another instance")
         if self._client.engine is None:
             raise ModeNotReady(
@@ -260,7 +257,6 @@ def _run_in_progress(state: str, seconds_left: float = RUN_SECONDS) -> RunInProg
 FOLDER_PREFIX = "launchbound-study-"
 """Of the names of private folders for what studies write."""
 
-
 MOST_FILE_BYTES = 64 * 2**20
 """Of one file: a trace of two steps has some 100 KB, a snapshot some KB per allocation."""
 
@@ -317,10 +313,8 @@ def _read(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
 
 MOST_FINDINGS = 200
 
-
 MOST_BYTES = 128 * 2**20
 """Of all findings with their files: an answer of the largest kind has a hundred KB, a trace some more."""
-
 
 _NUMBER = re.compile(r"[a-z-]+-(\d{1,9})")
 

@@ -9,6 +9,7 @@ import signal
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from time import monotonic
 
 import msgspec
@@ -18,7 +19,6 @@ from service.front.child_process import (
     ChildSocket,
     ProcessWatch,
     kill_group,
-    look_after,
     module_command,
     spawn,
     watch,
@@ -139,37 +139,24 @@ class Supervisor:
         """Run one engine process, from bind to its end; returns why it ended, and the exit code."""
         self.starts += 1
         try:
-            self.socket = ChildSocket(f"engine-{self.starts}", self._client.received)
-            try:
-                return await self._watched(self.socket)
-            finally:
-                self.socket.close()
+            with (
+                closing(ChildSocket(f"engine-{self.starts}", self._client.received)) as self.socket,
+                closing(ChildOutput("engine")) as output,
+            ):
+                return await self._run(self.socket, output)
         except OSError as error:
             return f"the engine could not be started: {error}", None
 
-    async def _watched(self, socket: ChildSocket) -> tuple[str, int | None]:
-        """As `_run_engine`, with its socket."""
+    async def _run(self, socket: ChildSocket, output: ChildOutput) -> tuple[str, int | None]:
+        """As `_run_engine`, with its socket and its output."""
         settings = self._settings_for(socket.address)
         settings = msgspec.structs.replace(settings, discard_compiled=self._discard_compiled)
-        output = ChildOutput("engine")
-        try:
-            return await self._run(settings, socket, output)
-        finally:
-            output.close()
-
-    async def _run(
-        self, settings: EngineSettings, socket: ChildSocket, output: ChildOutput
-    ) -> tuple[str, int | None]:
-        """As `_run_engine`, with `settings`."""
         self._process = process = await spawn(self._command, settings, self._cores, output)
         engine_watch = ProcessWatch(process.pid)
         stuck = self._client.attach(socket.send, engine_watch)
-        looking = asyncio.create_task(look_after(engine_watch, stuck), name="engine-watch")
         try:
-            reason = await watch("the engine", process, socket, stuck)
+            reason = await watch("the engine", process, socket, engine_watch, stuck)
         finally:
-            looking.cancel()
-            kill_group(process.pid)  # else its compilers would run on
             self._process = None
             self._client.detach()
         code = process.returncode

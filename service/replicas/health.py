@@ -46,7 +46,7 @@ class Health:
     def check(self) -> None:
         """Raise Unhealthy where this replica is to be replaced."""
         found = obstacle(self._state, told=True)
-        if found is None or self._state.client.admission.draining:
+        if found is None or self._state.client.draining:
             self._obstructed_since = None
             return
         now = self._now()

@@ -159,7 +159,7 @@ class ReplicaFront:
         """
         ends = monotonic() + self._settings.request_timeout_seconds
         while not self._health.ready and self._health.lost is None and monotonic() < ends:
-            if self._app.state.launchbound.client.admission.draining:
+            if self._app.state.launchbound.client.draining:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 

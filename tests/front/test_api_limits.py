@@ -25,7 +25,7 @@ def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served() -> N
             answer = front.generate()
             assert refused(answer, 429)["type"] == "queue_full"
             assert int(answer.headers["retry-after"]) > 0
-            front.state.client.admission.max_queue = 3
+            front.state.client.max_queue = 3
             assert front.command("!release").status_code == 200
             assert first.result().status_code == second.result().status_code == 200
 
@@ -76,12 +76,12 @@ def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: 
     with ThreadPoolExecutor(1) as pool:
         running_one = pool.submit(own_front.command, "!hold")
         until(lambda: own_front.state.client.in_progress().total() == 1, "the held request")
-        own_front.state.client.admission.draining = True
+        own_front.state.client.draining = True
         answer = own_front.generate()
         assert refused(answer, 503)["type"] == "draining"
         assert int(answer.headers["retry-after"]) > 0
         assert refused(own_front.http.get("/health/ready"), 503)["type"] == "draining"
-        own_front.state.client.admission.draining = False
+        own_front.state.client.draining = False
         own_front.command("!release")
         assert running_one.result().status_code == 200
 
@@ -116,7 +116,7 @@ def test_a_comparison_that_has_begun_is_finished_while_draining(own_front: Front
         until(lambda: client.in_progress().total() == 1, "its first run")
         loop = own_front.state.supervisor._task.get_loop()
         drain = asyncio.run_coroutine_threadsafe(client.drain(60.0), loop)
-        until(lambda: client.admission.draining, "draining")
+        until(lambda: client.draining, "draining")
         (tmp_path / "go").touch()
         assert comparison.result().status_code == 200
         drain.result()

@@ -118,14 +118,14 @@ def test_what_follows_an_answered_body_is_not_read_for_ever(front: Front) -> Non
 
 
 def test_a_full_queue_is_a_429_before_a_large_body_is_sent(hurried: Front) -> None:
-    queue = hurried.state.client.admission.max_queue
+    queue = hurried.state.client.max_queue
     try:
-        hurried.state.client.admission.max_queue = 0
+        hurried.state.client.max_queue = 0
         with connected(hurried) as connection:
             send(connection, HEAD + b"Content-Length: 900000\r\nExpect: 100-continue\r\n\r\n")
             answer = parsed(connection.recv(65_536))
     finally:
-        hurried.state.client.admission.max_queue = queue
+        hurried.state.client.max_queue = queue
     assert (answer.status, answer.error()["type"]) == (429, "queue_full")
     assert int(answer.headers["retry-after"]) > 0
 

@@ -121,13 +121,13 @@ def be_refused(front: Front) -> None:
     front.generate(headers={"Authorization": "Bearer wrong"})
     front.generate(max_new_tokens=0)
     front.generate(prompts=["x" * 9000])
-    limit = client.admission.max_queue
-    client.admission.max_queue = 0
+    limit = client.max_queue
+    client.max_queue = 0
     front.generate()
-    client.admission.max_queue = limit
-    client.admission.draining = True
+    client.max_queue = limit
+    client.draining = True
     front.generate()
-    client.admission.draining = False
+    client.draining = False
     front.command("!state reduce-overhead warming")
     front.generate("reduce-overhead")
     front.command("!state reduce-overhead ready")

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from service.front import app, supervisor
+from service.front import app, child_process
 from tests.support.serving import Front, running
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def traced_front() -> Iterator[tuple[Front, Tracer]]:
         # Neither the engine's signs of life nor who looks for them belong to a request; nor does a moment
         # that passes without one.
         with (
-            patch.object(supervisor, "look_after", unwatched),
+            patch.object(child_process, "look_after", unwatched),
             patch.object(app, "LAG_INTERVAL_SECONDS", 3600.0),
             running({"api_key": "key"}, bare_protocol=True, mute=True) as front,
         ):

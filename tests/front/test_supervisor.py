@@ -189,9 +189,9 @@ def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() ->
     settings = {"request_timeout_seconds": 0.1, "hang_seconds": 0.1}
     with running(settings, doing="warming up compiled") as front:
         front.await_ready()
-        silent: Any = front.state.client.silent
-        missed, looks = silent._missed, []
-        silent._missed = lambda pending: (looks.append(pending), missed(pending))
+        client: Any = front.state.client
+        missed, looks = client._missed, []
+        client._missed = lambda pending: (looks.append(pending), missed(pending))
         assert front.command("!stall").status_code == 504
         until(lambda: len(looks) > 2, "some looks at the request")
         assert front.state.supervisor.starts == 1

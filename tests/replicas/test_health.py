@@ -28,7 +28,8 @@ def front(required: list[str] | None = None, **states: str) -> Any:
     }
     ready = [name for name, state in states.items() if state == "ready"]
     client = SimpleNamespace(
-        admission=SimpleNamespace(draining=False, open=frozenset(ready)),
+        draining=False,
+        open=frozenset(ready),
         configured=CONFIGURED,
         engine=object() if states else None,
         modes=modes,
@@ -110,7 +111,7 @@ def test_a_replica_all_of_whose_modes_failed_is_lost() -> None:
 
 def test_a_front_that_shuts_down_is_not_to_be_replaced() -> None:
     state = front()
-    state.client.admission.draining = True
+    state.client.draining = True
     found, clock = health(state)
     clock.now += 1000
     found.check()

@@ -8,6 +8,7 @@ from time import perf_counter, time
 
 from prometheus_client import CollectorRegistry
 
+from service.front.engine_client import Listener
 from service.front.errors import Rejection
 from service.front.metrics.catalogue import FALLBACK_REASONS, Start
 from service.front.metrics.series import LabelledSeries, Labels, Series, exemplar, trace_of
@@ -21,7 +22,7 @@ from service.protocol.timings import StepGroup, StepProfile, Timings
 from service.statistics.boundedness import device_bound_index
 
 
-class Metrics:
+class Metrics(Listener):
     """The service's metrics. `modes` and `batch_sizes` are the configured ones.
 
     `instrumented` False: what only full instrumentation measures is absent until it has been measured.

@@ -30,12 +30,9 @@ from service.front.request_timing import RequestTiming
 
 Labels = tuple[str, ...]
 
-
 Write = Callable[[float], None]
 
-
 Add = Callable[[float, int], None]
-
 
 KEPT_SECONDS = 1.0
 """How long a rendered page is answered again: however many scrape, the event loop renders once a second."""

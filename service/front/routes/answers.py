@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypeVar
 
 import msgspec
@@ -14,9 +15,10 @@ from starlette.types import Receive, Send
 from typing_extensions import TypedDict
 
 from service.front.advice import BASELINE, Asked
-from service.front.errors import ClientGone
+from service.front.errors import ClientGone, LaunchboundError, error_body
 from service.front.request_timing import RequestTiming, TimingsBody
-from service.protocol.messages import FinishReason, Outcome
+from service.front.routes.state import AppState
+from service.protocol.messages import FinishReason, Outcome, Token
 from service.protocol.modes import AUTO
 from service.statistics.choice import MINIMUM_ROUNDS
 from service.statistics.intervals import Interval
@@ -101,37 +103,6 @@ def reply(answer: object, headers: dict[str, str] | None = None, status: int = 2
     return Response(encode_json(answer), status, headers, media_type="application/json")
 
 
-def generate_answer(
-    timing: RequestTiming, asked: Asked, request_id: str, model: str, device: str
-) -> GenerateAnswer:
-    """The body of one generation."""
-    outcome = timing.outcome
-    counts = [len(output.token_ids) for output in outcome.outputs]
-    generated = sum(counts)
-    return {
-        "id": request_id,
-        "model": model,
-        "mode": _mode_name(asked, outcome),
-        "device": device,
-        "batch_size": outcome.batch_size,
-        "batch_bucket": outcome.batch_bucket,
-        "outputs": [
-            {
-                "text": output.text,
-                "finish_reason": output.finish_reason,
-                "completion_tokens": count,
-            }
-            for output, count in zip(outcome.outputs, counts, strict=True)
-        ],
-        "usage": {
-            "prompt_tokens": outcome.prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": outcome.prompt_tokens + generated,
-        },
-        "timings": timing.parts,
-    }
-
-
 def _mode_name(asked: Asked, outcome: Outcome) -> ModeName:
     """What was asked for and what ran; why that was picked, and why it ran in the form that it did."""
     reasons = [reason for reason in (asked.reason, outcome.reason) if reason]
@@ -162,6 +133,55 @@ def speedup(ratio: Interval, vs: str = BASELINE) -> Speedup:
         "low": ratio.low if bounded else None,
         "high": ratio.high if bounded else None,
     }
+
+
+@dataclass(frozen=True)
+class GenerateAnswers:
+    """One body; or as events `token`s, then one `result` with that body, or one `error`."""
+
+    state: AppState
+    request_id: str
+    asked: Asked
+
+    def answer(self, timing: RequestTiming) -> GenerateAnswer:
+        """The body."""
+        outcome = timing.outcome
+        counts = [len(output.token_ids) for output in outcome.outputs]
+        generated = sum(counts)
+        return {
+            "id": self.request_id,
+            "model": self.state.settings.model,
+            "mode": _mode_name(self.asked, outcome),
+            "device": self.state.client.device,
+            "batch_size": outcome.batch_size,
+            "batch_bucket": outcome.batch_bucket,
+            "outputs": [
+                {
+                    "text": output.text,
+                    "finish_reason": output.finish_reason,
+                    "completion_tokens": count,
+                }
+                for output, count in zip(outcome.outputs, counts, strict=True)
+            ],
+            "usage": {
+                "prompt_tokens": outcome.prompt_tokens,
+                "completion_tokens": generated,
+                "total_tokens": outcome.prompt_tokens + generated,
+            },
+            "timings": timing.parts,
+        }
+
+    def tokens(self, tokens: Sequence[Token]) -> bytes:
+        """One `token` event each."""
+        return b"".join(event("token", {"index": token.index, "text": token.text}) for token in tokens)
+
+    def end(self, timing: RequestTiming) -> bytes:
+        """The `result`."""
+        return event("result", self.answer(timing))
+
+    def error(self, error: LaunchboundError) -> bytes:
+        """The `error`."""
+        return event("error", error_body(error.type, error.message, error.param))
 
 
 class EventAnswer(Response):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Sequence
 from operator import mul
 from statistics import median
 from time import perf_counter_ns
@@ -14,17 +13,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from service.front.advice import BASELINE, WITHOUT_COMPILER, Asked
-from service.front.errors import BadRequest, LaunchboundError, ModeNotReady, error_body
+from service.front.advice import BASELINE, WITHOUT_COMPILER
+from service.front.errors import BadRequest, ModeNotReady
 from service.front.request_timing import PhaseBody, RequestTiming
 from service.front.routes.answers import (
     GENERATION_ERRORS,
     GenerateAnswer,
+    GenerateAnswers,
     Responses,
     Speedup,
     body_schema,
-    event,
-    generate_answer,
     reply,
     server_timing,
     speedup,
@@ -33,13 +31,11 @@ from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import EngineCall, EventStream, check_limits, new_job
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompareBody, GenerateBody
-from service.protocol.messages import Token
 from service.protocol.modes import AUTO
 from service.statistics import choice
 
 router = APIRouter(tags=["generation"])
 _generate_body = BodyReader(GenerateBody, "prompts")
-
 
 RESPONSES: Responses = {
     200: {"model": GenerateAnswer, "content": {"text/event-stream": {}}},
@@ -68,7 +64,7 @@ async def generate_auto(request: Request) -> Response:
 async def generate(mode: str, request: Request) -> Response:
     """Generate in one mode, and report where the time went. The clock starts when the body is parsed."""
     state = state_of(request)
-    state.check_endpoint(mode)
+    state.check_mode(mode, beside=(AUTO,))
     body = await _generate_body.read(request, state)
     received_ns = perf_counter_ns()
     check_limits(state, body)
@@ -86,32 +82,6 @@ async def generate(mode: str, request: Request) -> Response:
     answer = answers.answer(timing)
     state.observe_soon(timing)
     return reply(answer, {"Server-Timing": server_timing(timing.parts)})
-
-
-class GenerateAnswers:
-    """One body; or as events `token`s, then one `result` with that body, or one `error`."""
-
-    def __init__(self, state: AppState, request_id: str, asked: Asked) -> None:
-        self._state = state
-        self._request_id = request_id
-        self._asked = asked
-
-    def answer(self, timing: RequestTiming) -> GenerateAnswer:
-        """The body."""
-        model, device = self._state.settings.model, self._state.client.device
-        return generate_answer(timing, self._asked, self._request_id, model, device)
-
-    def tokens(self, tokens: Sequence[Token]) -> bytes:
-        """One `token` event each."""
-        return b"".join(event("token", {"index": token.index, "text": token.text}) for token in tokens)
-
-    def end(self, timing: RequestTiming) -> bytes:
-        """The `result`."""
-        return event("result", self.answer(timing))
-
-    def error(self, error: LaunchboundError) -> bytes:
-        """The `error`."""
-        return event("error", error_body(error.type, error.message, error.param))
 
 
 class ModeResult(TypedDict):

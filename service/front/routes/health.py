@@ -102,7 +102,7 @@ def _failed(state: AppState) -> list[ModeStatus]:
 def obstacle(state: AppState, told: bool) -> Unavailable | None:
     """Why this service is not ready, with details only where `told`; None where it is."""
     client = state.client
-    if client.admission.draining:
+    if client.draining:
         return Unavailable("the service is shutting down", type="draining")
     if (reason := state.supervisor.unhealthy_reason) is not None:
         shown = reason if told else f"the engine keeps failing to start; {ASK}"

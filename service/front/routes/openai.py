@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns, time
 from typing import Literal, NotRequired
 
@@ -11,19 +11,18 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from service.front.advice import Asked
 from service.front.engine_client import EngineClient
 from service.front.errors import BadRequest, LaunchboundError, NotFound, UnknownMode
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.routes.answers import (
     GENERATION_ERRORS,
     GenerateAnswer,
+    GenerateAnswers,
     ModeName,
     Responses,
     Usage,
     body_schema,
     encode_json,
-    generate_answer,
     link,
     reply,
     server_timing,
@@ -199,7 +198,7 @@ async def completions(request: Request) -> Response:
     request.state.mode = asked.mode
     job = _new_job(state, request_id, asked.mode, body, copies, received_ns)
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    answers = CompletionAnswers(state, CompletionContext(request_id, asked, body.model, copies, usage))
+    answers = CompletionAnswers(GenerateAnswers(state, request_id, asked), body.model, copies, usage)
     if body.stream:
         return EventStream(state, job, received_ns, answers)
     async with EngineCall(state, request.scope, request.receive) as call:
@@ -236,7 +235,7 @@ def _mode_state(client: EngineClient, mode: str) -> ModelState:
 
 def _auto_state(client: EngineClient) -> ModelState:
     """`auto` is as far as the mode that is furthest: what it runs as, each answer says."""
-    states = {client.admission.state(mode) for mode in client.configured}
+    states = {client.state(mode) for mode in client.configured}
     furthest: list[Readiness] = ["ready", "warming", "cold", "failed"]
     return {
         "mode": AUTO,
@@ -297,36 +296,28 @@ def _new_job(
 DONE = b"data: [DONE]\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionContext:
-    """What an answer needs of its request. `copies`: completions per prompt, consecutive in the answer."""
-
-    request_id: str
-    asked: Asked
-    model: str
-    copies: int
-    include_usage: bool
-
-
+@dataclass(frozen=True)
 class CompletionAnswers:
     """One body; or one chunk per token, one per completion with its finish reason, usage if wanted, `[DONE]`.
 
-    The last chunk has our timings. An error is a chunk without `choices`, and the last.
+    The last chunk has our timings. An error is a chunk without `choices`, and the last. `copies`: completions
+    per prompt, consecutive in the answer.
     """
 
-    def __init__(self, state: AppState, context: CompletionContext) -> None:
-        self._state = state
-        self._context = context
-        self._created = int(time())
+    own: GenerateAnswers
+    model: str
+    copies: int
+    include_usage: bool
+    created: int = field(default_factory=lambda: int(time()))
 
     def answer(self, timing: RequestTiming) -> CompletionAnswer:
         """The body."""
-        own = self._own_answer(timing)
+        own = self.own.answer(timing)
         choices = [_choice(i, out["text"], out["finish_reason"]) for i, out in enumerate(own["outputs"])]
         return {
             **self._head(choices),
             "created": int(time()),
-            "usage": _usage(own, self._context.copies),
+            "usage": _usage(own, self.copies),
             "launchbound": _extension(own),
         }
 
@@ -336,13 +327,13 @@ class CompletionAnswers:
 
     def end(self, timing: RequestTiming) -> bytes:
         """Finish reasons, usage and timings."""
-        own = self._own_answer(timing)
+        own = self.own.answer(timing)
         chunks = [
             self._chunk([_choice(index, "", output["finish_reason"])])
             for index, output in enumerate(own["outputs"])
         ]
-        if self._context.include_usage:
-            chunks.append({**self._chunk([]), "usage": _usage(own, self._context.copies)})
+        if self.include_usage:
+            chunks.append({**self._chunk([]), "usage": _usage(own, self.copies)})
         chunks[-1]["launchbound"] = _extension(own)
         return b"".join(map(_data, chunks)) + DONE
 
@@ -352,23 +343,18 @@ class CompletionAnswers:
 
     def _chunk(self, choices: list[Choice]) -> CompletionAnswer:
         chunk = self._head(choices)
-        if self._context.include_usage:
+        if self.include_usage:
             chunk["usage"] = None
         return chunk
 
     def _head(self, choices: list[Choice]) -> CompletionAnswer:
         return {
-            "id": f"cmpl-{self._context.request_id}",
+            "id": f"cmpl-{self.own.request_id}",
             "object": "text_completion",
-            "created": self._created,
-            "model": self._context.model,
+            "created": self.created,
+            "model": self.model,
             "choices": choices,
         }
-
-    def _own_answer(self, timing: RequestTiming) -> GenerateAnswer:
-        """The answer of the service's own route."""
-        context, settings, device = self._context, self._state.settings, self._state.client.device
-        return generate_answer(timing, context.asked, context.request_id, settings.model, device)
 
 
 def _choice(index: int, text: str, reason: FinishReason | None) -> Choice:

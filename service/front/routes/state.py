@@ -38,23 +38,17 @@ class AppState:
     comparison: RunComparison = field(default_factory=RunComparison)
     _unobserved: list[RequestTiming] = field(default_factory=list)
 
-    def check_mode(self, mode: str, param: str = "mode") -> None:
-        """Raise UnknownMode unless this instance serves `mode`, which `param` names."""
-        known = self.settings.modes
+    def check_mode(self, mode: str, param: str = "mode", beside: tuple[str, ...] = ()) -> None:
+        """Raise UnknownMode unless this instance serves `mode`, which `param` names, or it is in `beside`."""
+        known = (*self.settings.modes, *beside)
         if mode not in known:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
 
-    def check_endpoint(self, name: str) -> None:
-        """Raise UnknownMode unless requests can be sent to `name`: a mode that is served, or `auto`."""
-        if name != AUTO and name not in self.settings.modes:
-            known = ", ".join([*self.settings.modes, AUTO])
-            raise UnknownMode(f"no mode '{name[:64]}' here; try one of {known}", param="mode")
-
     def asked(self, name: str, batch_size: int) -> Asked:
-        """The mode that runs a request to `name`, which `check_endpoint` has let through."""
+        """The mode that runs a request to `name`, which `check_mode` has let through."""
         if name != AUTO:
             return Asked(name, name)
-        return self.auto.pick(batch_size, self.client.admission.open)
+        return self.auto.pick(batch_size, self.client.open)
 
     def observe_soon(self, timing: RequestTiming) -> None:
         """Have one request that ended well recorded in metrics, advice and log, by `observe_all`."""

@@ -358,7 +358,6 @@ ProbeAnswer = TypedDict(
 )
 """Answer of POST /v1/probes/{name}: a step without and with the fault, the line to blame, the cure."""
 
-
 NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.front.logs import EngineLog, Place
+from service.front.logs import EngineLog
 from service.front.settings import Settings
 from service.protocol.processor import processor_name
 from service.protocol.status import ModeStatus
@@ -24,7 +24,7 @@ def status(state: str, **changes: object) -> ModeStatus:
 
 
 def engine_log() -> EngineLog:
-    return EngineLog(Place(version="1", commit="abc", address=None, key=False, cache_folder="/tmp"))
+    return EngineLog(Settings(), {"version": "1", "commit": "abc"}, None)
 
 
 @pytest.mark.slow
