@@ -1,4 +1,7 @@
-"""X"""
+"""Everything that can go wrong for a client, as one tree of exceptions, each with its status code.
+
+Why two sweeps are not compared (409, 422) is in `runs`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,13 @@ class LaunchboundError(Exception):
     rejection: ClassVar[Rejection | None] = None
     default_type: ClassVar[str] = "internal"
 
+    def __init_subclass__(
+        cls, status: int | None = None, type: str | None = None, rejected: Rejection | None = None
+    ) -> None:
+        cls.status = status or cls.status
+        cls.default_type = type or cls.default_type
+        cls.rejection = rejected or cls.rejection
+
     def __init__(
         self,
         message: str,
@@ -40,93 +50,56 @@ class LaunchboundError(Exception):
         return {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
 
 
-class BadRequest(LaunchboundError):
+class BadRequest(LaunchboundError, status=422, type="invalid_request", rejected="bad_request"):
     """The request cannot be served as it is; `param` names the field to change."""
 
-    status = 422
-    rejection: ClassVar[Rejection | None] = "bad_request"
-    default_type = "invalid_request"
 
-
-class UnknownMode(BadRequest):
+class UnknownMode(BadRequest, status=404, type="unknown_mode"):
     """No such mode, or not one of those this instance was started with."""
 
-    status = 404
-    default_type = "unknown_mode"
 
-
-class BodyTooLarge(BadRequest):
+class BodyTooLarge(BadRequest, status=413, type="body_too_large", rejected="too_large"):
     """More bytes than `max_body_bytes`."""
-
-    status = 413
-    rejection = "too_large"
-    default_type = "body_too_large"
 
     def headers(self) -> dict[str, str]:
         """What is left of the body is not read, so no other request can follow on this connection."""
         return {"Connection": "close"}
 
 
-class Unauthorised(BadRequest):
+class Unauthorised(BadRequest, status=401, type="unauthorised", rejected="unauthorised"):
     """The API key is missing or wrong."""
-
-    status = 401
-    rejection = "unauthorised"
-    default_type = "unauthorised"
 
     def headers(self) -> dict[str, str]:
         """Names the scheme, as RFC 6750 requires."""
         return {"WWW-Authenticate": 'Bearer realm="launchbound"'}
 
 
-class NotFound(LaunchboundError):
+class NotFound(LaunchboundError, status=404, type="not_found"):
     """Nothing has that name; the message states where the names are listed."""
 
-    status = 404
-    default_type = "not_found"
 
-
-class NotMeasured(LaunchboundError):
+class NotMeasured(LaunchboundError, status=409, type="not_measured"):
     """The answer needs measurements that this instance has not made; the message states what to run."""
 
-    status = 409
-    default_type = "not_measured"
 
-
-class RunInProgress(LaunchboundError):
+class RunInProgress(LaunchboundError, status=409, type="run_in_progress"):
     """A sweep is measuring: its requests carry `X-Launchbound-Run`, and the last one is not long ago."""
 
-    status = 409
-    default_type = "run_in_progress"
 
-
-class CannotSample(LaunchboundError):
+class CannotSample(LaunchboundError, status=409, type="cannot_sample"):
     """A request asks to be sampled where that cannot be done; the message has the reason."""
 
-    status = 409
-    default_type = "cannot_sample"
 
-
-class AnatomyBusy(LaunchboundError):
+class AnatomyBusy(LaunchboundError, status=409, type="anatomy_busy"):
     """Another study is under way; they run one at a time."""
 
-    status = 409
-    default_type = "anatomy_busy"
 
-
-class QueueFull(LaunchboundError):
+class QueueFull(LaunchboundError, status=429, type="queue_full", rejected="queue_full"):
     """As many requests as `max_queue` are accepted and unfinished."""
 
-    status = 429
-    rejection = "queue_full"
-    default_type = "queue_full"
 
-
-class Unavailable(LaunchboundError):
+class Unavailable(LaunchboundError, status=503, type="unavailable"):
     """Temporarily not possible: retry after `retry_after_seconds`."""
-
-    status = 503
-    default_type = "unavailable"
 
     def __init__(
         self, message: str, *, type: str | None = None, param: str | None = None, retry_after_seconds: int = 5
@@ -134,56 +107,36 @@ class Unavailable(LaunchboundError):
         super().__init__(message, type=type, param=param, retry_after_seconds=retry_after_seconds)
 
 
-class ModeNotReady(Unavailable):
+class ModeNotReady(Unavailable, type="mode_not_ready", rejected="not_ready"):
     """The mode is warming or failed, or the engine is starting."""
 
-    rejection = "not_ready"
-    default_type = "mode_not_ready"
 
-
-class EngineLost(Unavailable):
+class EngineLost(Unavailable, type="engine_lost"):
     """The engine process ended while it had the job; a new one is being started."""
 
-    default_type = "engine_lost"
 
-
-class OutOfMemory(Unavailable):
+class OutOfMemory(Unavailable, type="out_of_memory"):
     """The device had no memory for this batch."""
 
-    default_type = "out_of_memory"
 
-
-class StudyInterrupted(Unavailable):
+class StudyInterrupted(Unavailable, type="study_interrupted"):
     """A study that did not complete; requested again, it runs in a new process."""
 
-    default_type = "study_interrupted"
 
-
-class ShutDown(Unavailable):
+class ShutDown(Unavailable, type="shut_down"):
     """The service ended before it had answered this request, which it had accepted."""
 
-    default_type = "shut_down"
 
-
-class Draining(Unavailable):
+class Draining(Unavailable, type="draining", rejected="draining"):
     """The service finishes its running requests and accepts no new ones."""
 
-    rejection = "draining"
-    default_type = "draining"
 
-
-class DeadlinePassed(LaunchboundError):
+class DeadlinePassed(LaunchboundError, status=504, type="timeout"):
     """`request_timeout_seconds` went by before the answer was complete."""
 
-    status = 504
-    default_type = "timeout"
 
-
-class ClientGone(LaunchboundError):
+class ClientGone(LaunchboundError, status=499, type="cancelled"):
     """The client closed the connection before its answer."""
-
-    status = 499
-    default_type = "cancelled"
 
 
 class EngineFailed(LaunchboundError):
@@ -214,56 +167,33 @@ def error_body(type_: str, message: str, param: str | None = None) -> dict[str, 
     return {"error": {"type": type_, "message": message, "param": param}}
 
 
-class Malformed(BadRequest):
+class Malformed(BadRequest, status=400, type="malformed_request"):
     """No HTTP that the parser understands."""
 
-    status = 400
-    default_type = "malformed_request"
 
-
-class HeadTooLarge(BadRequest):
+class HeadTooLarge(BadRequest, status=431, type="head_too_large", rejected="too_large"):
     """Request line and headers over their limit."""
 
-    status = 431
-    rejection = "too_large"
-    default_type = "head_too_large"
 
-
-class TooSlow(BadRequest):
+class TooSlow(BadRequest, status=408, type="too_slow"):
     """A request that did not arrive within its time."""
-
-    status = 408
-    default_type = "too_slow"
 
     def headers(self) -> dict[str, str]:
         """The rest of the request may still be on its way, so no other can follow on this connection."""
         return {"Connection": "close"}
 
 
-class NotJson(BadRequest):
+class NotJson(BadRequest, status=415, type="not_json"):
     """A body of another type: what a web page can send to other hosts without asking."""
 
-    status = 415
-    default_type = "not_json"
 
-
-class HostNotAllowed(BadRequest):
+class HostNotAllowed(BadRequest, status=403, type="host_not_allowed"):
     """The `Host` names neither this service nor one of `allowed_hosts`."""
 
-    status = 403
-    default_type = "host_not_allowed"
 
-
-class CrossSite(BadRequest):
+class CrossSite(BadRequest, status=403, type="cross_site"):
     """Sent by a browser on behalf of a page of somebody else."""
 
-    status = 403
-    default_type = "cross_site"
 
-
-class TooManyConnections(LaunchboundError):
+class TooManyConnections(LaunchboundError, status=503, type="too_many_connections", rejected="connections"):
     """As many connections as `max_connections` are open, and this one did not ask for health or metrics."""
-
-    status = 503
-    rejection = "connections"
-    default_type = "too_many_connections"

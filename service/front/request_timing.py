@@ -134,9 +134,9 @@ def add_up(
     if timings is None:
         raise ValueError(f"job {job.id} ended as '{outcome.kind}' without timings")
     phases = [phase for phase in (timings.prefill, timings.decode) if phase.steps]
-    dispatch = _sum([phase.dispatch_seconds for phase in phases])
-    kernel = _sum([phase.kernel_seconds for phase in phases])
-    sync_wait = _sum([phase.sync_wait_seconds for phase in phases])
+    dispatch = known_sum([phase.dispatch_seconds for phase in phases])
+    kernel = known_sum([phase.kernel_seconds for phase in phases])
+    sync_wait = known_sum([phase.sync_wait_seconds for phase in phases])
     total = (handed_over_ns - received_ns) / 1e9
     beside = kernel if sync_wait is None else sync_wait
     to_engine = (timings.taken_ns - job.sent_ns) / 1e9 - timings.queue_seconds
@@ -147,7 +147,7 @@ def add_up(
     parts = TimingsBody(
         queue_seconds=timings.queue_seconds,
         dispatch_seconds=dispatch,
-        device_span_seconds=_sum([phase.device_span_seconds for phase in phases]),
+        device_span_seconds=known_sum([phase.device_span_seconds for phase in phases]),
         kernel_seconds=kernel,
         sync_wait_seconds=sync_wait,
         stall_seconds=stall,
@@ -184,7 +184,7 @@ def _phase_body(phase: PhaseTimings) -> PhaseBody:
     return PhaseBody(**{name: getattr(phase, name) for name in PHASE_FIELDS})
 
 
-def _sum(values: list[float | None]) -> float | None:
+def known_sum(values: list[float | None]) -> float | None:
     """The sum over the phases that ran; None where one of them was not measured, or none ran."""
     measured = [value for value in values if value is not None]
     return sum(measured) if measured and len(measured) == len(values) else None

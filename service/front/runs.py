@@ -153,18 +153,12 @@ RETRY_SECONDS = 5
 PREFIX = "launchbound: "
 
 
-class ComparisonBusy(LaunchboundError):
+class ComparisonBusy(LaunchboundError, status=409, type="comparison_busy"):
     """Two sweeps are being compared; it is done one pair at a time."""
 
-    status = 409
-    default_type = "comparison_busy"
 
-
-class NotComparable(LaunchboundError):
+class NotComparable(LaunchboundError, status=422, type="not_comparable"):
     """`launchbound compare` refuses these two sweeps; the message is its own."""
-
-    status = 422
-    default_type = "not_comparable"
 
 
 class RunComparison:

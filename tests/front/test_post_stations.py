@@ -30,8 +30,8 @@ STATIONS = [
     "front.pending_requests",
     "front.child_process",
     "protocol.frames",
-    "front.routes.answers",
     "front.request_timing",
+    "front.routes.answers",
 ]
 RETURN = ["front.child_process", "protocol.frames", "front.engine_client", "front.pending_requests"]
 """The outcome's way from the engine's socket to the coroutine that waits for it."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypeVar
+from typing import Any, NotRequired
 
 import msgspec
 from pydantic import BaseModel
 from starlette.responses import Response
-from starlette.types import Receive, Send
+from starlette.types import Send
 from typing_extensions import TypedDict
 
 from service.front.advice import BASELINE, Asked
-from service.front.errors import ClientGone, LaunchboundError, error_body
+from service.front.errors import LaunchboundError, error_body
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.routes.state import AppState
 from service.protocol.messages import FinishReason, Outcome, Token
@@ -90,8 +89,6 @@ class Speedup(TypedDict):
 
 
 EVENT_STREAM = "text/event-stream"
-
-Result = TypeVar("Result")
 
 SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "stall", "other", "total")
 
@@ -205,27 +202,6 @@ class EventAnswer(Response):
 def event(name: str, data: object) -> bytes:
     """One event; JSON has no raw line ends, so the data is one line."""
     return b"event: " + name.encode() + b"\ndata: " + encode_json(data) + b"\n\n"
-
-
-async def until_disconnect(receive: Receive) -> None:
-    """Wait until the client closes the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        continue
-
-
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` returns or raises. Raises ClientGone, and has cancelled it, once the client closes."""
-    running = asyncio.create_task(work)
-    gone = asyncio.create_task(until_disconnect(receive))
-    try:
-        await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            raise ClientGone("the client closed the connection")
-        return running.result()
-    finally:
-        gone.cancel()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 Responses = dict[int | str, dict[str, Any]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -22,7 +22,7 @@ from service.front.errors import (
 from service.front.logs import Ending
 from service.front.pending_requests import PendingRequest
 from service.front.request_timing import RequestTiming, add_up
-from service.front.routes.answers import EventAnswer, until_disconnect
+from service.front.routes.answers import EventAnswer
 from service.front.routes.state import AppState
 from service.front.schemas import CompareBody, GenerateBody, Generation
 from service.front.study_runner import SweepTracker
@@ -31,6 +31,8 @@ from service.protocol.status import EngineStatus
 
 SWEEP_HEADER = b"x-launchbound-run"
 LAB_HEADER = b"x-launchbound-client"
+
+Result = TypeVar("Result")
 
 
 class EngineCall:
@@ -190,6 +192,27 @@ def _default_problem(outcome: Outcome) -> Problem:
 def _ending(error: LaunchboundError) -> Ending:
     labels: dict[type, Ending] = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
     return labels.get(type(error), "error")
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Wait until the client closes the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """What `work` returns or raises. Raises ClientGone, and has cancelled it, once the client closes."""
+    running = asyncio.create_task(work)
+    gone = asyncio.create_task(until_disconnect(receive))
+    try:
+        await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            raise ClientGone("the client closed the connection")
+        return running.result()
+    finally:
+        gone.cancel()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 class Events(Protocol):

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from service.front.advice import BASELINE, WITHOUT_COMPILER
 from service.front.errors import BadRequest, ModeNotReady
-from service.front.request_timing import PhaseBody, RequestTiming
+from service.front.request_timing import PhaseBody, RequestTiming, known_sum
 from service.front.routes.answers import (
     GENERATION_ERRORS,
     GenerateAnswer,
@@ -206,13 +206,12 @@ def _split(runs: list[RequestTiming], sampled: RequestTiming | None) -> _Split:
     """The median run: by the shares of the sampled one, where it has some."""
     shares = None if sampled is None else _shares(sampled)
     if sampled is None or shares is None:
-        own = [run.parts for run in runs]
-        ends = [_dispatch_ends(run) for run in runs]
+        phases = [[phase for phase in _phases(run) if phase.steps] for run in runs]
         return _Split(
-            _median([parts.dispatch_seconds for parts in own]),
-            _median([low for low, _ in ends]),
-            _median([high for _, high in ends]),
-            _median([parts.kernel_seconds for parts in own]),
+            _median([run.parts.dispatch_seconds for run in runs]),
+            _median([known_sum([phase.dispatch_low_seconds for phase in of_run]) for of_run in phases]),
+            _median([known_sum([phase.dispatch_high_seconds for phase in of_run]) for of_run in phases]),
+            _median([run.parts.kernel_seconds for run in runs]),
             None,
         )
     walls = [[phase.wall_seconds or 0.0 for phase in _phases(run)] for run in runs]
@@ -237,16 +236,6 @@ def _shares(sampled: RequestTiming) -> list[tuple[float, float, float]] | None:
         wall = phase.wall_seconds or 1.0  # of a phase without steps, whose dispatch is 0
         found.append((value / wall, low / wall, high / wall))
     return found
-
-
-def _dispatch_ends(run: RequestTiming) -> tuple[float | None, float | None]:
-    """Of an estimate; None where dispatch is measured, or not known."""
-    phases = [phase for phase in _phases(run) if phase.steps]
-    lows, highs = [p.dispatch_low_seconds for p in phases], [p.dispatch_high_seconds for p in phases]
-    known = [low for low in lows if low is not None], [high for high in highs if high is not None]
-    if not phases or len(known[0]) < len(phases) or len(known[1]) < len(phases):
-        return None, None
-    return sum(known[0]), sum(known[1])
 
 
 def _phases(run: RequestTiming) -> tuple[PhaseBody, PhaseBody]:

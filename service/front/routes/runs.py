@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from service.front.routes.answers import ACCESS_ERRORS, BODY_ERRORS, body_schema, error, reply, unless_gone
+from service.front.routes.answers import ACCESS_ERRORS, BODY_ERRORS, body_schema, error, reply
 from service.front.routes.body import BodyReader
+from service.front.routes.engine_call import unless_gone
 from service.front.routes.state import state_of
 from service.front.runs import ResultsFolder, RunBody
 

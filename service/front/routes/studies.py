@@ -28,9 +28,9 @@ from service.front.routes.answers import (
     error,
     event,
     reply,
-    unless_gone,
 )
 from service.front.routes.body import BodyReader
+from service.front.routes.engine_call import unless_gone
 from service.front.routes.problems import refuse
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import STUDY_BODIES, MemoryBody, StudyBody
