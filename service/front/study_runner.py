@@ -88,21 +88,6 @@ class StudyLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A study that has been admitted; `folder` is where its files go, None where it writes none."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    heard: Heard
-    folder: Path | None
-
-    def encoded(self) -> bytes:
-        """Its arguments as the study takes them."""
-        out = {} if self.folder is None else {"out": str(self.folder)}
-        return msgspec.json.encode({**self.arguments, **out})
-
-
-@dataclass(frozen=True, slots=True)
 class StudyResult:
     """A finding as JSON, and what it took in `seconds`: the `wait` for the engine, the `start` of the process
     where there was none, the `study` itself, and how long of these two it was `suspended` for requests.
@@ -143,7 +128,8 @@ class StudyRunner:
             self._idle.cancel()
         try:
             async with folder_for_files(with_files) as folder:
-                return await self._run(_Work(name, arguments, heard, folder))
+                out = {} if folder is None else {"out": str(folder)}
+                return await self._run(name, msgspec.json.encode({**arguments, **out}), heard, folder)
         finally:
             self._client.pause.end()
             self._busy = False
@@ -176,9 +162,10 @@ class StudyRunner:
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
 
-    async def _run(self, work: _Work) -> StudyResult:
+    async def _run(self, name: str, arguments: bytes, heard: Heard, folder: Path | None) -> StudyResult:
+        """Run a study that has been admitted; `folder` is where its files go, None where it writes none."""
         began = monotonic()
-        work.heard("waiting for the engine to pause")
+        heard("waiting for the engine to pause")
         try:
             async with asyncio.timeout(self._limits.wait):
                 await self._client.pause.begin()
@@ -186,23 +173,23 @@ class StudyRunner:
             message = f"the engine had work for more than {self._limits.wait:g} s; try again with less load"
             raise DeadlinePassed(message) from None
         seconds = {"wait": monotonic() - began}
-        working = asyncio.create_task(self._work(work, seconds))
+        working = asyncio.create_task(self._work(name, arguments, heard, seconds))
         try:
-            seconds["suspended"] = await self._attend(working, work.heard)
-            return StudyResult(working.result(), seconds, *await read_files(work.folder))
+            seconds["suspended"] = await self._attend(working, heard)
+            return StudyResult(working.result(), seconds, *await read_files(folder))
         finally:
             if not working.done():
                 working.cancel()
                 await self.process.end(in_order=False)
             await asyncio.gather(working, return_exceptions=True)
 
-    async def _work(self, work: _Work, seconds: dict[str, float]) -> bytes:
+    async def _work(self, name: str, arguments: bytes, heard: Heard, seconds: dict[str, float]) -> bytes:
         began = monotonic()
         if self.process.doing is None:
-            work.heard("starting the process that studies run in")
+            heard("starting the process that studies run in")
         await self.process.start()
         seconds["start"] = monotonic() - began
-        body = await self.process.run(work.name, work.encoded(), work.heard)
+        body = await self.process.run(name, arguments, heard)
         seconds["study"] = monotonic() - began - seconds["start"]
         return body
 

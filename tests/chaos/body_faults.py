@@ -18,7 +18,7 @@ import psutil
 from loadtests.run.placement import off_cores
 from tests.chaos.fault import Happened
 from tests.chaos.victim import Victim, victim
-from tests.front.test_bodies_of_wrong_types import FLOODS
+from tests.front.test_bodies import FLOODS
 
 ATTACKERS = 8
 SECONDS = 20.0

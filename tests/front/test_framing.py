@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.front.test_bounded_protocol import connected as connected_without_socket
+from tests.front.test_limits import connected as connected_without_socket
 from tests.support.raw_http import connected, send, until_closed
 from tests.support.serving import BODY as FIELDS
 from tests.support.serving import Front

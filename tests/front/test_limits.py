@@ -1,4 +1,4 @@
-"""One connection: it always has a timer, each byte of a head counts once, a head that was sent is read."""
+"""What strangers can take is bounded: heads, connections, unread answers; a head leaves with its body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from service.front.limits import MAX_HEAD_BYTES, RESERVED, BoundedProtocol, ConnectionLimits, Places
+from service.front.limits import (
+    MAX_HEAD_BYTES,
+    RESERVED,
+    BoundedProtocol,
+    ConnectionLimits,
+    JoinedWrites,
+    Places,
+    UnreadAnswer,
+)
 
 LIMITS = ConnectionLimits(head_seconds=10, body_seconds=20, unread_seconds=30)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -212,3 +220,152 @@ async def answer_to(probe: socket.socket, listener: socket.socket, clients: Exit
         while open_now[0]:
             await asyncio.sleep(0)
     return answer
+
+
+SECONDS = 30.0
+
+
+class Clock:
+    """A loop of which only the timers are there; one is set at a time."""
+
+    def __init__(self) -> None:
+        self.due: Callable[[], None] | None = None
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Clock:
+        assert seconds == SECONDS
+        self.due = callback
+        return self
+
+    def cancel(self) -> None:
+        self.due = None
+
+    def run_out(self) -> None:
+        """The timer's time is up."""
+        due, self.due = self.due, None
+        assert due is not None
+        due()
+
+
+class Unwritten:
+    """So many bytes are unwritten."""
+
+    def __init__(self) -> None:
+        self.unwritten = 1_000_000
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unwritten
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def transport() -> Unwritten:
+    return Unwritten()
+
+
+@pytest.fixture
+def unread(clock: Clock, transport: Unwritten) -> UnreadAnswer:
+    """An answer of which some is unwritten."""
+    loop = cast(asyncio.AbstractEventLoop, clock)
+    paused = UnreadAnswer(loop, cast(asyncio.Transport, transport), SECONDS)
+    paused.paused()
+    return paused
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_reader_that_takes_some_of_it_each_time_is_not_cut_off(clock: Clock, transport: Unwritten) -> None:
+    for _ in range(5):
+        transport.unwritten -= 100_000
+        clock.run_out()
+    assert not transport.aborted
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_reader_that_stops_is_cut_off_at_the_next_look(clock: Clock, transport: Unwritten) -> None:
+    transport.unwritten -= 100_000
+    clock.run_out()
+    clock.run_out()
+    assert transport.aborted
+    assert clock.due is None
+
+
+def test_nothing_is_looked_at_once_it_is_taken(clock: Clock, unread: UnreadAnswer) -> None:
+    unread.over()
+    assert clock.due is None
+
+
+JOINED_HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+class Written:
+    """Remembers what is done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[bytes | str] = []
+
+    def write(self, data: bytes) -> None:
+        self.done.append(data)
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def is_closing(self) -> bool:
+        return "closed" in self.done
+
+
+async def joined() -> tuple[Written, JoinedWrites]:
+    transport = Written()
+    return transport, JoinedWrites(cast(asyncio.Transport, transport), asyncio.get_running_loop())
+
+
+def test_a_head_leaves_with_the_first_bytes_of_its_body_and_the_rest_follows() -> None:
+    async def run() -> None:
+        transport, writes = await joined()
+        for data in (JOINED_HEAD, b"one", b"two"):
+            writes.write(data)
+        await asyncio.sleep(0)
+        writes.write(b"three")
+        assert transport.done == [JOINED_HEAD + b"one", b"two", b"three"]
+
+    asyncio.run(run())
+
+
+def test_a_head_without_a_body_leaves_at_the_end_of_the_turn() -> None:
+    async def run() -> None:
+        transport, writes = await joined()
+        writes.write(JOINED_HEAD)
+        assert transport.done == []
+        await asyncio.sleep(0)
+        assert transport.done == [JOINED_HEAD]
+
+    asyncio.run(run())
+
+
+def test_two_answers_in_a_row_stay_whole_and_in_order() -> None:
+    async def run() -> None:
+        transport, writes = await joined()
+        for data in (JOINED_HEAD, b"one", JOINED_HEAD, b"two"):
+            writes.write(data)
+        await asyncio.sleep(0)
+        assert transport.done == [JOINED_HEAD + b"one", JOINED_HEAD + b"two"]
+
+    asyncio.run(run())
+
+
+def test_closing_writes_the_head_before_and_everything_else_is_the_transports() -> None:
+    async def run() -> None:
+        transport, writes = await joined()
+        writes.write(JOINED_HEAD)
+        assert not writes.is_closing()
+        writes.close()
+        assert transport.done == [JOINED_HEAD, "closed"]
+        assert writes.is_closing()
+
+    asyncio.run(run())
