@@ -39,7 +39,6 @@ from service.protocol.status import EngineStatus, ModeStatus
 
 log = logging.getLogger("launchbound.engine")
 
-
 GRACE_SECONDS = 1.0
 """How long after its deadline a job's outcome may still arrive before the front fails it."""
 
@@ -308,7 +307,10 @@ LEASE_SECONDS = 15.0
 
 
 class PauseLease:
-    """At most one pause at a time. While there is one, `lost` is the future of its untimely end."""
+    """At most one pause at a time. While there is one, `lost` is the future of its untimely end.
+
+    An engine whose front stops renewing its lease serves again by itself.
+    """
 
     def __init__(self, post: Callable[[ToEngine], None]) -> None:
         self._post = post

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from service.front.logs import read_text
 from service.protocol.parent_death import owned
 
 SERVING = "launchbound: serving on "
@@ -17,6 +18,8 @@ STOP_SECONDS = 30.0
 
 ENDED_WITHIN_SECONDS = 10.0
 """How long a service whose connections are closed may take to end: it closes them first."""
+
+_HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+) +([\w.]+) +(.*)")
 
 QUIET, READABLE = {"LAUNCHBOUND_LOG_REQUESTS": "failed"}, {"LAUNCHBOUND_LOG_FORMAT": "text"}
 
@@ -79,6 +82,20 @@ def last_log_line(log: Path) -> str:
     of_engine = [line.message for line in read if (line.component, line.level) == ("engine", "warning")]
     last = [found.message if (found := read_text(line)) else line for line in lines[-1:]]
     return (of_engine or last or ["it logged nothing"])[-1]
+
+
+class ReadLine(NamedTuple):
+    """What a line of text says."""
+
+    level: str
+    component: str
+    message: str
+
+
+def read_text(line: str) -> ReadLine | None:
+    """A line of `TextFormatter`; None for any other."""
+    found = _HEAD.fullmatch(line)
+    return ReadLine(*found.groups()) if found else None
 
 
 def _has_ended(process: subprocess.Popen[str]) -> bool:

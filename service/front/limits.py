@@ -1,7 +1,6 @@
 """What strangers can take from the front: connections, heads, the time of bodies, unread answers, memory.
 
-The server has no such limits with its fast parser: see docs/decisions/0039. What a connection reads is framed
-as it says of itself.
+The server has no such limits with its fast parser: see docs/decisions/0039.
 """
 
 from __future__ import annotations
@@ -491,7 +490,10 @@ HEAD = b"HTTP/1.1 "
 
 
 class JoinedWrites:
-    """Holds a head back until the next write, or the end of this turn of the event loop."""
+    """Holds a head back until the next write, or the end of this turn of the event loop.
+
+    The server writes head and body apart, and each write wakes the client and goes through TCP.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport

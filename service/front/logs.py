@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -360,8 +360,6 @@ SERVER = "server"
 
 _encode = msgspec.json.Encoder().encode
 
-_HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+) +([\w.]+) +(.*)")
-
 
 class TextFormatter(logging.Formatter):
     """Local time, level, component, message; a traceback follows in lines that begin with blanks.
@@ -401,20 +399,6 @@ class JsonFormatter(logging.Formatter):
 
 
 FORMATTERS = {"text": TextFormatter, "json": JsonFormatter}
-
-
-class ReadLine(NamedTuple):
-    """What a line of text says."""
-
-    level: str
-    component: str
-    message: str
-
-
-def read_text(line: str) -> ReadLine | None:
-    """A line of `TextFormatter`; None for any other."""
-    found = _HEAD.fullmatch(line)
-    return ReadLine(*found.groups()) if found else None
 
 
 def _component(name: str) -> str:

@@ -115,7 +115,11 @@ def _git(*arguments: str) -> str | None:
 
 
 class CoreClaims:
-    """The cores of one service's engine, or of what `of` names, claimed while this object is open."""
+    """The cores of one service's engine, or of what `of` names, claimed while this object is open.
+
+    Two engines on one core disturb what each other measures. A claim is a name in Linux's abstract socket
+    space, which goes with the process that holds it. Services in containers do not see each other's.
+    """
 
     def __init__(self, cores: Iterable[int], of: str = "engine") -> None:
         self._held: list[socket.socket] = []

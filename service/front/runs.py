@@ -162,7 +162,10 @@ class NotComparable(LaunchboundError, status=422, type="not_comparable"):
 
 
 class RunComparison:
-    """One comparison at a time: each reads every row of two sweeps."""
+    """Runs `launchbound compare`, as the front imports nothing of the load tests.
+
+    One comparison at a time: each reads every row of two sweeps.
+    """
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = tuple(command)

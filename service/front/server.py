@@ -18,6 +18,85 @@ from service.front.limits import BoundedProtocol, ConnectionLimits, Places, affo
 from service.front.routes.state import AppState
 from service.front.settings import Settings
 
+BACKLOG = 2048
+"""Connections that wait to be accepted; uvicorn's own default."""
+
+SEND_BYTES = 131_072
+"""What the kernel holds of an answer that is not read. By itself it takes megabytes of each connection, and
+the server, which has then written all, does not know that nobody reads.
+"""
+
+
+def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
+    """A listening socket, port 0 for a free one; raises OSError where the port is taken.
+
+    Of its connections the kernel drops those that take nothing of what it holds for `unread_seconds`, also
+    where the server has closed them; 0: when it likes.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit both.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(unread_seconds * 1000))
+    try:
+        listener.bind(address)
+        # At once: two sockets may be bound to a port that is reused as long as neither listens.
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.set_inheritable(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where it is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin")]
+"""Of every answer: a browser takes none for something else, and shows none to a page of another origin."""
+
+LAST_ANSWERS_SECONDS = 1
+"""How long answers may still be on their way to clients once the service has drained."""
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """The server's configuration for `app`, which `create_app` has made of `settings`.
+
+    Raises ValueError where this process may not open enough files for a connection.
+    """
+    state: AppState = app.state.launchbound
+    limits = ConnectionLimits(
+        head_seconds=settings.head_timeout_seconds,
+        body_seconds=settings.body_timeout_seconds,
+        unread_seconds=settings.unread_timeout_seconds,
+    )
+    protocol = partial(
+        BoundedProtocol,
+        limits=limits,
+        places=Places(affordable(settings.max_connections), state.metrics.connections),
+        refused=lambda reason: state.metrics.rejected(reason, None),
+    )
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=cast(type[HttpToolsProtocol], protocol),
+        ws="none",
+        lifespan="on",
+        workers=1,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        headers=HEADERS,
+        server_header=False,
+        timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
+    )
+
 
 class Server(uvicorn.Server):
     """The first SIGTERM, SIGHUP or Ctrl-C drains, then stops; the second ends everything at once."""
@@ -67,83 +146,3 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         await self._state.client.drain(self._state.settings.drain_seconds)
         self.should_exit = True
-
-
-HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin")]
-"""Of every answer: a browser takes none for something else, and shows none to a page of another origin."""
-
-LAST_ANSWERS_SECONDS = 1
-"""How long answers may still be on their way to clients once the service has drained."""
-
-
-def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """The server's configuration for `app`, which `create_app` has made of `settings`.
-
-    Raises ValueError where this process may not open enough files for a connection.
-    """
-    state: AppState = app.state.launchbound
-    limits = ConnectionLimits(
-        head_seconds=settings.head_timeout_seconds,
-        body_seconds=settings.body_timeout_seconds,
-        unread_seconds=settings.unread_timeout_seconds,
-    )
-    protocol = partial(
-        BoundedProtocol,
-        limits=limits,
-        places=Places(affordable(settings.max_connections), state.metrics.connections),
-        refused=lambda reason: state.metrics.rejected(reason, None),
-    )
-    return uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        loop="uvloop",
-        http=cast(type[HttpToolsProtocol], protocol),
-        ws="none",
-        lifespan="on",
-        workers=1,
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        headers=HEADERS,
-        server_header=False,
-        timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
-    )
-
-
-BACKLOG = 2048
-"""Connections that wait to be accepted; uvicorn's own default."""
-
-SEND_BYTES = 131_072
-"""What the kernel holds of an answer that is not read. By itself it takes megabytes of each connection, and
-the server, which has then written all, does not know that nobody reads.
-"""
-
-
-def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
-    """A listening socket, port 0 for a free one; raises OSError where the port is taken.
-
-    Of its connections the kernel drops those that take nothing of what it holds for `unread_seconds`, also
-    where the server has closed them; 0: when it likes.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit both.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(unread_seconds * 1000))
-    try:
-        listener.bind(address)
-        # At once: two sockets may be bound to a port that is reused as long as neither listens.
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    listener.set_inheritable(False)
-    return listener
-
-
-def url_of(listener: socket.socket) -> str:
-    """Where it is reached."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

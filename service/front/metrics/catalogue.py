@@ -1,4 +1,7 @@
-"""Every metric this service exports, as one table: name, labels, from when it exists, help."""
+"""Every metric this service exports, as one table: name, labels, from when it exists, help.
+
+Pure data: `series` builds everything from it and refuses a name that is not here. Names stand without PREFIX.
+"""
 
 from __future__ import annotations
 

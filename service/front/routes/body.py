@@ -1,4 +1,8 @@
-"""Reads a request body within its limits, and refuses one that does not fit its schema."""
+"""Reads a request body within its limits, and refuses one that does not fit its schema.
+
+Work on a body is bounded by what may be served, not by what was sent: its values are counted and their types
+checked before the schema, of which every fault takes long, sees them.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.front.launch import read_text
 from service.front.logs import (
     FORMATTERS,
     MOST_CHARACTERS,
@@ -19,7 +20,6 @@ from service.front.logs import (
     JsonFormatter,
     TextFormatter,
     one_line,
-    read_text,
 )
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))

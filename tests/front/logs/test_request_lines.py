@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.front.access import WELL_FORMED
-from service.front.logs import RequestLine, read_text
+from service.front.launch import read_text
+from service.front.logs import RequestLine
 from tests.support.logs import Lines, logged
 from tests.support.raw_http import exchange
 from tests.support.serving import Front, running, until
