@@ -331,7 +331,7 @@ class AutoMode(Listener):
         self._refreshed = monotonic()
         self._turn = 0
         self._looked: dict[int, int] = {}
-        self._told = False
+        self._compared = False
         self.advised: dict[int, Advised] = {}
         """By batch bucket, ascending."""
         self._settle()
@@ -377,9 +377,9 @@ class AutoMode(Listener):
 
         Later ones run on the same device, with the same settings.
         """
-        if self.advice is None or self._told:
+        if self.advice is None or self._compared:
             return
-        self._told = True
+        self._compared = True
         self.unused = self.advice.unlike(status)
         self._settle()
         if self.unused is not None:

@@ -79,13 +79,13 @@ class BoundedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: ConnectionLimits,
-        places: Places,
+        slots: Slots,
         refused: Callable[[Rejection], None],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.parser = _Parser(self)
         self._limits = limits
-        self._places = places
+        self._slots = slots
         self._reserved = self._keeps_alive = False
         self._refused = refused
         self._refusal: LaunchboundError | None = None
@@ -98,7 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._pieces = self._discarded = 0
 
     @property
-    def silent(self) -> bool:
+    def idle(self) -> bool:
         """Whether the first request has no whole head, and none of it waits in the socket's buffer.
 
         The event loop accepts many connections in one go before it reads from any of them.
@@ -116,7 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait for the first head."""
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
         self._unread = UnreadAnswer(self.loop, self.transport, self._limits.unread_seconds)
-        self._reserved = self._places.take(self)
+        self._reserved = self._slots.take(self)
         self._timer = self.loop.call_later(self._head_seconds(), self._late)
 
     def data_received(self, data: bytes) -> None:
@@ -137,7 +137,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
-        self._places.leave(self)
+        self._slots.leave(self)
         self._unread.over()
         if self._timer is not None:
             self._timer.cancel()
@@ -244,7 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ limits
 
     def _too_many(self) -> TooManyConnections:
-        most = self._places.most
+        most = self._slots.most
         return TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1)
 
     def _head_seconds(self) -> float:
@@ -345,11 +345,11 @@ DESCRIPTORS_EACH = 2
 """Of a connection: its socket, and the file that it is being sent. Probes are sent none."""
 
 
-class Places:
-    """The places of open connections: `most` for any request, and RESERVED beside them.
+class Slots:
+    """The slots of open connections: `most` for any request, and RESERVED beside them.
 
-    One that finds all of both taken gets the place of the reserved one that has been silent for longest:
-    silent clients cannot keep a probe out, however many they are. `counted` gets the number of all, and
+    One that finds all of both taken gets the slot of the reserved one that has been idle for longest:
+    idle clients cannot keep a probe out, however many they are. `counted` gets the number of all, and
     `most`.
     """
 
@@ -368,8 +368,8 @@ class Places:
         else:
             self._warn()
             if len(self._reserved) >= RESERVED:
-                silent = (held for held in self._reserved if held.silent)
-                crowded_out = next(silent, next(iter(self._reserved)))
+                idle = (held for held in self._reserved if held.idle)
+                crowded_out = next(idle, next(iter(self._reserved)))
                 del self._reserved[crowded_out]
                 crowded_out.crowd_out()
             self._reserved[connection] = None
@@ -530,19 +530,19 @@ class JoinedWrites:
 LARGE_BYTES = 65_536
 """A body up to this size fits in what the server reads ahead of a connection before the route begins."""
 
-LEAST_PLACES = 16
+LEAST_SLOTS = 16
 """Also where the queue is shorter: who waits for its place in it sends meanwhile."""
 
 
 class LargeBodies:
     """As many bodies are read at a time as `max_queue` requests may be accepted, but some at least.
 
-    Together they hold at most `places` times `max_body_bytes`. They are decoded one by one: each takes up to
+    Together they hold at most `slots` times `max_body_bytes`. They are decoded one by one: each takes up to
     milliseconds, and those that are complete at the same moment would hold the loop for the sum of theirs.
     """
 
     def __init__(self, max_queue: int) -> None:
-        self.places = max(LEAST_PLACES, max_queue)
+        self.slots = max(LEAST_SLOTS, max_queue)
         self._reading = 0
         self._turn = asyncio.Lock()
 
@@ -552,11 +552,11 @@ class LargeBodies:
         asyncio.get_running_loop().call_soon(self._turn.release)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Within: one of the places is taken. Raises QueueFull, before a byte is read, where none is left."""
-        if self._reading >= self.places:
+    def slot(self) -> Iterator[None]:
+        """Within: one of the slots is taken. Raises QueueFull, before a byte is read, where none is left."""
+        if self._reading >= self.slots:
             raise QueueFull(
-                f"{self.places} bodies of more than {LARGE_BYTES} bytes are being received; try again, or"
+                f"{self.slots} bodies of more than {LARGE_BYTES} bytes are being received; try again, or"
                 " send shorter prompts",
                 retry_after_seconds=1,
             )

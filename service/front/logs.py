@@ -372,8 +372,8 @@ class TextFormatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created).isoformat(" ", "milliseconds")
         head = f"{at} {record.levelname.lower():<7} {_component(record.name):<10}"
         message = record.getMessage().rstrip()
-        told = message.split("\n") if isinstance(record.msg, Event) else [message]
-        lines = [f"{head} {one_line(line)}" for line in told]
+        shown = message.split("\n") if isinstance(record.msg, Event) else [message]
+        lines = [f"{head} {one_line(line)}" for line in shown]
         if (trace := _traceback(self, record)) is not None:
             lines += [f"    {one_line(line)}" for line in trace.split("\n")]
         return "\n".join(lines)

@@ -88,7 +88,7 @@ class PendingRequests:
         self._numbers = count(1)
         self._by_id: dict[str, PendingRequest] = {}
         self._begun: set[str] = set()
-        self._told = False
+        self._begun_known = False
         self._none_left = asyncio.Event()
         self._none_left.set()
 
@@ -112,7 +112,7 @@ class PendingRequests:
 
     def begin(self, begun: Begun) -> None:
         """The engine has begun to run these jobs."""
-        self._told = True
+        self._begun_known = True
         self._begun.update(self._by_id.keys() & begun.ids)
 
     def waiting(self, paused: bool) -> int:
@@ -120,7 +120,7 @@ class PendingRequests:
 
         One that merges jobs says which have begun.
         """
-        if self._told:
+        if self._begun_known:
             return len(self._by_id) - len(self._begun)
         return max(0, len(self._by_id) - (0 if paused else 1))
 
@@ -137,7 +137,7 @@ class PendingRequests:
         ended = list(self._by_id.values())
         self._by_id.clear()
         self._begun.clear()
-        self._told = False
+        self._begun_known = False
         self._none_left.set()
         for pending in ended:
             pending.fail(error())

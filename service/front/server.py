@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.front.limits import BoundedProtocol, ConnectionLimits, Places, affordable
+from service.front.limits import BoundedProtocol, ConnectionLimits, Slots, affordable
 from service.front.routes.state import AppState
 from service.front.settings import Settings
 
@@ -77,7 +77,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     protocol = partial(
         BoundedProtocol,
         limits=limits,
-        places=Places(affordable(settings.max_connections), state.metrics.connections),
+        slots=Slots(affordable(settings.max_connections), state.metrics.connections),
         refused=lambda reason: state.metrics.rejected(reason, None),
     )
     return uvicorn.Config(

@@ -295,5 +295,5 @@ def model_name(model: str) -> str:
     The revision of a hub id, which may be a path too, is left out.
     """
     pinned = re.fullmatch(r"hf:((?:[\w.-]+/)?[\w.-]+)@.+", model)
-    place = pinned[1] if pinned else model.removeprefix("hf:")
-    return re.sub(r"[^\w.-]", "-", PurePath(place).name) or "model"
+    name = pinned[1] if pinned else model.removeprefix("hf:")
+    return re.sub(r"[^\w.-]", "-", PurePath(name).name) or "model"

@@ -33,7 +33,7 @@ class Health:
     @property
     def ready(self) -> bool:
         """Whether every mode that did not fail, and every required one, takes requests now."""
-        return obstacle(self._state, told=True) is None
+        return obstacle(self._state, detailed=True) is None
 
     @property
     def lost(self) -> str | None:
@@ -45,7 +45,7 @@ class Health:
 
     def check(self) -> None:
         """Raise Unhealthy where this replica is to be replaced."""
-        found = obstacle(self._state, told=True)
+        found = obstacle(self._state, detailed=True)
         if found is None or self._state.client.draining:
             self._obstructed_since = None
             return

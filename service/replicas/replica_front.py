@@ -145,7 +145,7 @@ class ReplicaFront:
 
     async def _until_ready(self, ends: float) -> None:
         """Raises StartFailed where an engine refuses its settings, a required mode fails, or after `ends`."""
-        while (missing := obstacle(self._app.state.launchbound, told=True)) is not None:
+        while (missing := obstacle(self._app.state.launchbound, detailed=True)) is not None:
             if self._refusal is not None:
                 raise StartFailed(self._refusal)
             if (lost := self._health.lost) is not None or monotonic() > ends:

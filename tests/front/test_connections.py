@@ -11,7 +11,7 @@ import pytest
 
 from service.front.limits import (
     LARGE_BYTES,
-    LEAST_PLACES,
+    LEAST_SLOTS,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_PIECES,
@@ -130,9 +130,9 @@ def test_a_full_queue_is_a_429_before_a_large_body_is_sent(hurried: Front) -> No
     assert int(answer.headers["retry-after"]) > 0
 
 
-@pytest.mark.parametrize(("max_queue", "places"), [(1, LEAST_PLACES), (64, 64), (500, 500)])
-def test_as_many_large_bodies_are_received_as_the_queue_takes(max_queue: int, places: int) -> None:
-    assert LargeBodies(max_queue).places == places
+@pytest.mark.parametrize(("max_queue", "slots"), [(1, LEAST_SLOTS), (64, 64), (500, 500)])
+def test_as_many_large_bodies_are_received_as_the_queue_takes(max_queue: int, slots: int) -> None:
+    assert LargeBodies(max_queue).slots == slots
 
 
 def test_so_many_large_bodies_are_received_at_a_time_and_small_ones_still_are(front: Front) -> None:

@@ -18,7 +18,7 @@ from service.front.limits import (
     BoundedProtocol,
     ConnectionLimits,
     JoinedWrites,
-    Places,
+    Slots,
     UnreadAnswer,
 )
 
@@ -64,16 +64,16 @@ async def answer_at_once(_scope: object, _receive: object, send: Callable[[Any],
 
 def connected(app: Callable[..., Awaitable[None]] = answer_at_once) -> tuple[BoundedProtocol, Transport]:
     """A new connection to `app`; there is a running loop."""
-    protocol, transport = new(app, Places(8, lambda _count, _most: None)), Transport()
+    protocol, transport = new(app, Slots(8, lambda _count, _most: None)), Transport()
     protocol.connection_made(cast(asyncio.Transport, transport))
     return protocol, transport
 
 
-def new(app: Callable[..., Awaitable[None]], places: Places) -> BoundedProtocol:
+def new(app: Callable[..., Awaitable[None]], slots: Slots) -> BoundedProtocol:
     config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
     config.load()
     refused = cast(Callable[[object], None], lambda _: None)
-    return BoundedProtocol(config, ServerState(), {}, limits=LIMITS, places=places, refused=refused)
+    return BoundedProtocol(config, ServerState(), {}, limits=LIMITS, slots=slots, refused=refused)
 
 
 async def turns() -> None:
@@ -213,8 +213,8 @@ async def answer_to(probe: socket.socket, listener: socket.socket, clients: Exit
     def counted(count: int, _most: int) -> None:
         open_now[0] = count
 
-    places = Places(1, counted)
-    async with await loop.create_server(lambda: new(answer_at_once, places), sock=listener):
+    slots = Slots(1, counted)
+    async with await loop.create_server(lambda: new(answer_at_once, slots), sock=listener):
         answer = await asyncio.wait_for(loop.sock_recv(probe, 4096), 60)
         clients.close()
         while open_now[0]:

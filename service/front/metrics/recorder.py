@@ -248,11 +248,11 @@ class Statuses:
 
     def _split(self, mode: str, split: StepSplit) -> None:
         """The newest samples of one step."""
-        place = mode, split.phase, str(split.batch)
-        grown = split.all - self._samples.get(place, SampleCounts())
-        self._samples[place] = split.all
+        step = mode, split.phase, str(split.batch)
+        grown = split.all - self._samples.get(step, SampleCounts())
+        self._samples[step] = split.all
         for side in SIDES:
-            self._series.write("samples_total", getattr(grown, side), *place, side)
+            self._series.write("samples_total", getattr(grown, side), *step, side)
         if split.phase == "decode":
             self._series.write("device_bound_index", 1 - split.dispatch_share, mode, str(split.batch))
 

@@ -134,8 +134,8 @@ class _HistogramChild:
         plain = "\n".join(lines) + "\n"
         if not self.exemplars:
             return plain, plain
-        for place, exemplar in self.exemplars.items():
-            lines[place] += written(exemplar)
+        for index, exemplar in self.exemplars.items():
+            lines[index] += written(exemplar)
         return plain, "\n".join(lines) + "\n"
 
 
@@ -193,8 +193,8 @@ class CachedHistogram(Collector):
     def _buckets(self, child: _HistogramChild) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
         counted = zip(map(floatToGoString, self._bounds), map(float, child.cumulative()), strict=True)
         return [
-            (*bucket, child.exemplars[place]) if place in child.exemplars else bucket
-            for place, bucket in enumerate(counted)
+            (*bucket, child.exemplars[index]) if index in child.exemplars else bucket
+            for index, bucket in enumerate(counted)
         ]
 
     def _child(self, values: Labels) -> _HistogramChild:

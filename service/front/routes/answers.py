@@ -277,7 +277,7 @@ NO_STUDY = error(404, "No such finding; the message names the POST that makes on
 
 def link(operation: str, **parameters: str) -> dict[str, Any]:
     """From an answer to an operation by its id: parameters by name, each a place in the answer's body."""
-    given = {name: f"$response.body#{place}" for name, place in parameters.items()}
+    given = {name: f"$response.body#{pointer}" for name, pointer in parameters.items()}
     return {operation: {"operationId": operation, "parameters": given}}
 
 

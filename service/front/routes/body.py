@@ -100,7 +100,7 @@ async def _read(request: Request, state: AppState) -> bytes:
     if announced is not None and announced <= LARGE_BYTES:
         return await _receive(request, state)
     state.client.check_room()
-    with state.large_bodies.place():
+    with state.large_bodies.slot():
         return await _receive(request, state)
 
 
@@ -220,18 +220,18 @@ def wrong_type(text: str, field: str) -> BadRequest:
     """What the decoder says, in our words: 'prompts[0]: expected str, got int'."""
     what, _, path = text.replace("`", "").partition(" - at $")
     unknown = re.search(r"unknown field (.*)", what)
-    place = unknown[1][:64] if unknown else field + path.lstrip(".")
+    where = unknown[1][:64] if unknown else field + path.lstrip(".")
     message = "there is no such field" if unknown else what[:1].lower() + what[1:]
-    param = re.match(r"\w+", place)
-    return BadRequest(f"{place}: {message}" if place else message, param=param[0] if param else None)
+    param = re.match(r"\w+", where)
+    return BadRequest(f"{where}: {message}" if where else message, param=param[0] if param else None)
 
 
 def bad_request(error: ValidationError) -> BadRequest:
     """A message about the first fault; it does not echo the input."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     first = faults[0]
-    place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
+    where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     what = first["msg"].removeprefix("Value error, ")
-    message = f"{place}: {what}{more}" if place else f"{what}{more}"
+    message = f"{where}: {what}{more}" if where else f"{what}{more}"
     return BadRequest(message, param=str(first["loc"][0]) if first["loc"] else None)

@@ -54,17 +54,17 @@ router = APIRouter()
 async def live(request: Request) -> Response:
     """200 while the front can do its work; 503 where it keeps failing to start an engine."""
     state = state_of(request)
-    told = has_key(state.settings, request.scope)
+    detailed = has_key(state.settings, request.scope)
     if (reason := state.supervisor.unhealthy_reason) is not None:
-        raise Unavailable(reason if told else f"the engine keeps failing to start; {ASK}", type="unwell")
+        raise Unavailable(reason if detailed else f"the engine keeps failing to start; {ASK}", type="unwell")
     up = state.client.engine is not None
     doing = state.studies.process.doing
     answer: LiveAnswer = {
         "status": "live",
-        "engine": "up" if up else state.client.down_reason if told else "down",
-        "engine_doing": state.client.doing.what if told and state.client.doing else None,
+        "engine": "up" if up else state.client.down_reason if detailed else "down",
+        "engine_doing": state.client.doing.what if detailed and state.client.doing else None,
         "engine_paused": state.client.pause.held,
-        "anatomy": doing if told or doing is None else "up",
+        "anatomy": doing if detailed or doing is None else "up",
     }
     return reply(answer)
 
@@ -79,10 +79,10 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """200 once nothing warms up any more, and every required mode is warm and in parity."""
     state = state_of(request)
-    told = has_key(state.settings, request.scope)
-    if (reason := obstacle(state, told)) is not None:
+    detailed = has_key(state.settings, request.scope)
+    if (reason := obstacle(state, detailed)) is not None:
         raise reason
-    degraded = {status.mode: status.detail or "" if told else ASK for status in _failed(state)}
+    degraded = {status.mode: status.detail or "" if detailed else ASK for status in _failed(state)}
     answer: ReadyAnswer = {"status": "ready", "modes": state.client.ready_modes(), "degraded": degraded}
     return reply(answer)
 
@@ -99,22 +99,22 @@ def _failed(state: AppState) -> list[ModeStatus]:
     return [status for status in state.client.modes.values() if status.state == "failed"]
 
 
-def obstacle(state: AppState, told: bool) -> Unavailable | None:
-    """Why this service is not ready, with details only where `told`; None where it is."""
+def obstacle(state: AppState, detailed: bool) -> Unavailable | None:
+    """Why this service is not ready, with details only where `detailed`; None where it is."""
     client = state.client
     if client.draining:
         return Unavailable("the service is shutting down", type="draining")
     if (reason := state.supervisor.unhealthy_reason) is not None:
-        shown = reason if told else f"the engine keeps failing to start; {ASK}"
+        shown = reason if detailed else f"the engine keeps failing to start; {ASK}"
         return Unavailable(shown, type="unwell", retry_after_seconds=client.retry_after_seconds)
     if client.engine is None:
         return Unavailable(
-            client.down_reason if told else f"the engine is down; {ASK}",
+            client.down_reason if detailed else f"the engine is down; {ASK}",
             type="engine_not_ready",
             retry_after_seconds=client.retry_after_seconds,
         )
     states = {name: client.modes[name] for name in client.configured if name in client.modes}
-    failed = [f"{status.mode} failed ({status.detail if told else ASK})" for status in missed(state)]
+    failed = [f"{status.mode} failed ({status.detail if detailed else ASK})" for status in missed(state)]
     waiting = [
         f"{name} is {states[name].state if name in states else 'cold'}"
         for name in client.configured
