@@ -13,7 +13,6 @@ from time import monotonic
 from fastapi import APIRouter, Depends, FastAPI
 
 from service.front.access import (
-    DirectRoute,
     DirectRoutesMiddleware,
     EntryMiddleware,
     Origins,
@@ -33,7 +32,7 @@ from service.front.routes.answers import ACCESS_ERRORS, OF_ANY_REQUEST
 from service.front.routes.state import AppState
 from service.front.server import Server, bound_socket, server_config, url_of
 from service.front.settings import Settings
-from service.front.study_runner import StudyLimits, StudyRunner, remove_abandoned_folders
+from service.front.study_runner import StudyRunner, remove_abandoned_folders
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
 from service.protocol.placement import engine_cpus, front_cpus, share_cpus
 
@@ -42,8 +41,8 @@ log = logging.getLogger("launchbound")
 EXIT_BAD_INPUT = 2
 
 DIRECT_ROUTES = (
-    DirectRoute(re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
-    DirectRoute(re.compile(r"/v1/completions"), openai.completions),
+    (re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
+    (re.compile(r"/v1/completions"), openai.completions),
 )
 """Where the latency of a request is measured in tenths of a millisecond."""
 
@@ -175,7 +174,7 @@ def _assemble(
     listeners = recorder, EngineLog(settings, build, address), served, auto
     client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, *listeners)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
-    studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
+    studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), settings)
     bodies, request_log = LargeBodies(settings.max_queue), RequestLog(settings.log_requests)
     return AppState(settings, client, supervisor, studies, recorder, served, auto, bodies, request_log)
 
@@ -201,16 +200,6 @@ class LoopLag:
     def _read(self) -> None:
         self._record(max(0.0, monotonic() - self._due))
         self.start()
-
-
-def _limits(settings: Settings) -> StudyLimits:
-    """The bounds of a study; no request waits for one longer than half its own timeout."""
-    return StudyLimits(
-        pause=min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2),
-        wait=settings.request_timeout_seconds,
-        study=settings.hang_seconds,
-        idle=settings.anatomy_idle_seconds,
-    )
 
 
 def _bad_input(message: str) -> int:

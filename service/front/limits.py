@@ -13,7 +13,6 @@ import termios
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal, cast
 
@@ -34,17 +33,9 @@ from service.front.errors import (
     TooSlow,
     error_body,
 )
+from service.front.settings import Settings
 
 log = logging.getLogger("launchbound.connections")
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """For how long a head, a body, and an unread answer are waited for."""
-
-    head_seconds: float
-    body_seconds: float
-    unread_seconds: float
 
 
 MAX_HEADERS = 100
@@ -78,13 +69,13 @@ class BoundedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        limits: ConnectionLimits,
+        settings: Settings,
         slots: Slots,
         refused: Callable[[Rejection], None],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.parser = _Parser(self)
-        self._limits = limits
+        self._settings = settings
         self._slots = slots
         self._reserved = self._keeps_alive = False
         self._refused = refused
@@ -115,7 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
-        self._unread = UnreadAnswer(self.loop, self.transport, self._limits.unread_seconds)
+        self._unread = UnreadAnswer(self.loop, self.transport, self._settings.unread_timeout_seconds)
         self._reserved = self._slots.take(self)
         self._timer = self.loop.call_later(self._head_seconds(), self._late)
 
@@ -248,7 +239,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1)
 
     def _head_seconds(self) -> float:
-        seconds = self._limits.head_seconds
+        seconds = self._settings.head_timeout_seconds
         return min(seconds, RESERVED_HEAD_SECONDS) if self._reserved else seconds
 
     def _count(self, size: int) -> None:
@@ -269,7 +260,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
         if self._arriving is not None:
             head = self._arriving == "head"
-            seconds = self._head_seconds() if head else self._limits.body_seconds + ANSWER_SECONDS
+            seconds = self._head_seconds() if head else self._settings.body_timeout_seconds + ANSWER_SECONDS
             self._timer = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
@@ -277,7 +268,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._arriving == "head" and self._reserved:
             self.crowd_out()
         elif self._arriving == "head" and self._begun:
-            seconds = self._limits.head_seconds
+            seconds = self._settings.head_timeout_seconds
             self._answer(TooSlow(f"the request's head did not arrive within {seconds:g} s; send it at once"))
         elif not self.transport.is_closing():
             self.transport.close()

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.front.limits import BoundedProtocol, ConnectionLimits, Slots, affordable
+from service.front.limits import BoundedProtocol, Slots, affordable
 from service.front.routes.state import AppState
 from service.front.settings import Settings
 
@@ -69,14 +69,9 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     Raises ValueError where this process may not open enough files for a connection.
     """
     state: AppState = app.state.launchbound
-    limits = ConnectionLimits(
-        head_seconds=settings.head_timeout_seconds,
-        body_seconds=settings.body_timeout_seconds,
-        unread_seconds=settings.unread_timeout_seconds,
-    )
     protocol = partial(
         BoundedProtocol,
-        limits=limits,
+        settings=settings,
         slots=Slots(affordable(settings.max_connections), state.metrics.connections),
         refused=lambda reason: state.metrics.rejected(reason, None),
     )

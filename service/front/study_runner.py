@@ -31,6 +31,7 @@ from service.front.errors import (
     RunInProgress,
     StudyInterrupted,
 )
+from service.front.settings import Settings
 
 log = logging.getLogger("launchbound.anatomy")
 
@@ -75,19 +76,6 @@ class SweepTracker:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyLimits:
-    """In seconds: requests wait for a study no longer than `pause`, a study for the engine than `wait`.
-
-    A study that takes longer than `study` is given up; the process is ended after `idle` without a study.
-    """
-
-    pause: float
-    wait: float
-    study: float
-    idle: float
-
-
-@dataclass(frozen=True, slots=True)
 class StudyResult:
     """A finding as JSON, and what it took in `seconds`: the `wait` for the engine, the `start` of the process
     where there was none, the `study` itself, and how long of these two it was `suspended` for requests.
@@ -104,9 +92,11 @@ class StudyResult:
 class StudyRunner:
     """Admits studies, pauses the engine for them, and suspends them for requests that waited too long."""
 
-    def __init__(self, client: EngineClient, process: AnatomyProcess, limits: StudyLimits) -> None:
+    def __init__(self, client: EngineClient, process: AnatomyProcess, settings: Settings) -> None:
         self._client = client
-        self._limits = limits
+        self._settings = settings
+        # No request waits for a study longer than half its own timeout.
+        self._longest_wait = min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2)
         self.process = process
         self.sweeps = SweepTracker(lambda: client.pause.break_off(_run_in_progress("began")))
         self._busy = False
@@ -133,7 +123,8 @@ class StudyRunner:
         finally:
             self._client.pause.end()
             self._busy = False
-            self._idle = asyncio.get_running_loop().call_later(self._limits.idle, self._end_idle)
+            idle_seconds = self._settings.anatomy_idle_seconds
+            self._idle = asyncio.get_running_loop().call_later(idle_seconds, self._end_idle)
 
     async def stop(self) -> None:
         """End the process, letting it shut down."""
@@ -167,10 +158,11 @@ class StudyRunner:
         began = monotonic()
         heard("waiting for the engine to pause")
         try:
-            async with asyncio.timeout(self._limits.wait):
+            async with asyncio.timeout(self._settings.request_timeout_seconds):
                 await self._client.pause.begin()
         except TimeoutError:
-            message = f"the engine had work for more than {self._limits.wait:g} s; try again with less load"
+            limit = self._settings.request_timeout_seconds
+            message = f"the engine had work for more than {limit:g} s; try again with less load"
             raise DeadlinePassed(message) from None
         seconds = {"wait": monotonic() - began}
         working = asyncio.create_task(self._work(name, arguments, heard, seconds))
@@ -197,7 +189,8 @@ class StudyRunner:
         """Keep the engine paused until `work` is done; returns the seconds for which `work` was suspended."""
         pause = self._client.pause
         suspended = 0.0
-        ends = monotonic() + self._limits.study
+        limit = self._settings.hang_seconds
+        ends = monotonic() + limit
         while True:
             assert pause.lost is not None
             ends_it: set[asyncio.Future[Any]] = {work, pause.lost}
@@ -211,10 +204,10 @@ class StudyRunner:
                 return suspended
             if monotonic() - suspended > ends:
                 raise DeadlinePassed(
-                    f"the study took more than {self._limits.study:g} s and was given up: ask for fewer"
+                    f"the study took more than {limit:g} s and was given up: ask for fewer"
                     " rounds, sizes, modes or batches, or set LAUNCHBOUND_HANG_SECONDS higher"
                 )
-            if self._client.longest_wait_seconds() > self._limits.pause:
+            if self._client.longest_wait_seconds() > self._longest_wait:
                 heard("suspended, while the engine serves requests that have waited")
                 suspended += await self._suspend_for_requests()
                 heard("going on")
@@ -230,7 +223,7 @@ class StudyRunner:
         return monotonic() - began
 
     def _end_idle(self) -> None:
-        log.info("no study for %g s: the anatomy process ends", self._limits.idle)
+        log.info("no study for %g s: the anatomy process ends", self._settings.anatomy_idle_seconds)
         self._ending = asyncio.create_task(self.process.end(in_order=True))
 
 

@@ -16,13 +16,13 @@ from service.front.limits import (
     MAX_HEAD_BYTES,
     RESERVED,
     BoundedProtocol,
-    ConnectionLimits,
     JoinedWrites,
     Slots,
     UnreadAnswer,
 )
+from service.front.settings import Settings
 
-LIMITS = ConnectionLimits(head_seconds=10, body_seconds=20, unread_seconds=30)
+SETTINGS = Settings(head_timeout_seconds=10, body_timeout_seconds=20, unread_timeout_seconds=30)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
 
@@ -73,7 +73,7 @@ def new(app: Callable[..., Awaitable[None]], slots: Slots) -> BoundedProtocol:
     config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
     config.load()
     refused = cast(Callable[[object], None], lambda _: None)
-    return BoundedProtocol(config, ServerState(), {}, limits=LIMITS, slots=slots, refused=refused)
+    return BoundedProtocol(config, ServerState(), {}, settings=SETTINGS, slots=slots, refused=refused)
 
 
 async def turns() -> None:
