@@ -1,6 +1,6 @@
 """Everything that can go wrong for a client, as one tree of exceptions, each with its status code.
 
-Why two sweeps are not compared (409, 422) is in `runs`.
+Why two sweeps are not compared (409, 422) is in `routes.runs`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ from service.front.settings import Settings
 
 log = logging.getLogger("launchbound.connections")
 
-
 MAX_HEADERS = 100
 
 MAX_PIECES = 8192

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.presets import make_plan
 from service.front.errors import LaunchboundError
-from service.front.runs import ComparisonBusy, RunComparison
+from service.front.routes import runs
+from service.front.routes.runs import ComparisonBusy, compare_runs
 from tests.front.test_api_bad_input import refused
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import ALIKE, CLEAR, make_results
@@ -174,13 +175,17 @@ def children() -> list[psutil.Process]:
     return found
 
 
-def test_a_comparison_that_is_cancelled_ends_its_process_and_only_one_runs(tmp_path: Path) -> None:
+def test_a_comparison_that_is_cancelled_ends_its_process_and_only_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "COMMAND", STUCK)
+
     async def cancelled() -> None:
-        comparison = RunComparison(STUCK)
-        first = asyncio.create_task(comparison.compare(tmp_path, tmp_path, force=False))
+        lock = asyncio.Lock()
+        first = asyncio.create_task(compare_runs(lock, tmp_path, tmp_path, force=False))
         await asyncio.to_thread(until, children, "the process")
         with pytest.raises(ComparisonBusy):
-            await comparison.compare(tmp_path, tmp_path, force=False)
+            await compare_runs(lock, tmp_path, tmp_path, force=False)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         assert first.cancelled()
@@ -190,7 +195,7 @@ def test_a_comparison_that_is_cancelled_ends_its_process_and_only_one_runs(tmp_p
 
 
 def test_a_client_that_hangs_up_ends_its_comparison(keeping: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping.state.comparison, "_command", STUCK)
+    monkeypatch.setattr(runs, "COMMAND", STUCK)
     body = b'{"before": "old", "after": "new"}'
     head = f"POST /v1/runs/compare HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     with socket.create_connection((keeping.http.base_url.host, keeping.http.base_url.port or 80)) as client:
@@ -201,7 +206,7 @@ def test_a_client_that_hangs_up_ends_its_comparison(keeping: Front, monkeypatch:
     refused(answer, 404)
 
 
-def test_a_comparison_that_fails_says_with_what(tmp_path: Path) -> None:
-    broken = RunComparison((sys.executable, "-c", "raise SystemExit('no memory')"))
+def test_a_comparison_that_fails_says_with_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "COMMAND", (sys.executable, "-c", "raise SystemExit('no memory')"))
     with pytest.raises(LaunchboundError, match="ended with 1: no memory"):
-        asyncio.run(broken.compare(tmp_path, tmp_path, force=False))
+        asyncio.run(compare_runs(asyncio.Lock(), tmp_path, tmp_path, force=False))

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from service.front.errors import LaunchboundError, NotFound
 from service.front.routes.answers import ACCESS_ERRORS, BODY_ERRORS, body_schema, error, reply
 from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import unless_gone
 from service.front.routes.state import state_of
-from service.front.runs import ResultsFolder, RunBody
+from service.protocol.parent_death import owned
+
+
+class RunBody(TypedDict):
+    """One sweep, from its own files; null is what they do not have.
+
+    `headline` is the report's first line, `valid` whether the gates passed, `problem` which file is faulty.
+    """
+
+    name: str
+    started: str | None
+    complete: bool | None
+    preset: str | None
+    model: str | None
+    device_name: str | None
+    commit: str | None
+    valid: bool | None
+    headline: str | None
+    has_report: bool
+    problem: str | None
 
 
 class RunsAnswer(TypedDict):
@@ -40,6 +66,7 @@ POLICY = (
 """A report draws itself by scripts within the page: they run apart from this service and reach nothing."""
 
 router = APIRouter(tags=["runs"])
+
 _body = BodyReader(CompareRunsBody)
 
 NO_RUN = error(404, "No such sweep, or it has no report; `message` has the remedy.")
@@ -80,9 +107,187 @@ async def compare(request: Request) -> Response:
     results = _results(request)
     before, after = (results.folder(name) for name in (body.before, body.after))
     state.studies.sweeps.refuse("a comparison of sweeps")
-    found = await unless_gone(request.receive, state.comparison.compare(before, after, body.force))
+    found = await unless_gone(request.receive, compare_runs(state.comparing, before, after, body.force))
     return Response(found, media_type="application/json")
 
 
 def _results(request: Request) -> ResultsFolder:
     return ResultsFolder(state_of(request).settings.results_folder)
+
+
+RUN_FILE, SERIES_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
+    "run.json", "series.json", "report.html", "report.md", "validation.json",
+)  # fmt: skip
+"""Of a sweep's folder, as docs/sweeps.md describes it."""
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    preset: str | None = None
+
+
+class _Environment(msgspec.Struct, frozen=True):
+    commit: str | None = None
+
+
+class _Engine(msgspec.Struct, frozen=True):
+    model: str | None = None
+    device_name: str | None = None
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """What is shown of `run.json`; it has far more."""
+
+    started: str | None = None
+    complete: bool | None = None
+    plan: _Plan = _Plan()
+    environment: _Environment = _Environment()
+    engine: _Engine | None = None
+
+
+class _Validation(msgspec.Struct, frozen=True):
+    passed: bool
+
+
+_decode_run = msgspec.json.Decoder(_Run).decode
+
+_decode_validation = msgspec.json.Decoder(_Validation).decode
+
+
+class ResultsFolder:
+    """Folders with a `run.json` in `path`, which need not exist, or in a folder with a `series.json` there.
+
+    A sweep of such a series, one of a plan with several precisions, is named `SERIES/PRECISION`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def runs(self) -> list[RunBody]:
+        """Every sweep, newest first; one whose files cannot be read has a `problem`."""
+        found = [_described(folder, self._name(folder)) for folder in self._folders()]
+        return sorted(found, key=lambda run: (run["started"] or "", run["name"]), reverse=True)
+
+    def folder(self, name: str) -> Path:
+        """The folder of one sweep. Raises NotFound for a name that is not one of `runs`."""
+        for folder in self._folders():
+            # Among the names that there are, so that none leads out of the folder.
+            if self._name(folder) == name:
+                return folder
+        raise NotFound(f"no sweep '{name[:64]}' here: GET /v1/runs lists those that there are", param="name")
+
+    def report(self, name: str) -> bytes:
+        """The page of one sweep's report. Raises NotFound where there is none."""
+        try:
+            return (self.folder(name) / REPORT_FILE).read_bytes()
+        except FileNotFoundError:
+            message = f"the sweep '{name}' has no report yet: run `launchbound report` on its folder"
+            raise NotFound(message, type="no_report", param="name") from None
+
+    def _folders(self) -> Iterator[Path]:
+        if not self.path.is_dir():
+            return
+        for folder in self.path.iterdir():
+            inner = folder.iterdir() if (folder / SERIES_FILE).is_file() else ()
+            yield from (one for one in (folder, *inner) if (one / RUN_FILE).is_file())
+
+    def _name(self, folder: Path) -> str:
+        return folder.relative_to(self.path).as_posix()
+
+
+def _described(folder: Path, name: str) -> RunBody:
+    problem, run, valid = None, _Run(), None
+    try:
+        run = _decode_run((folder / RUN_FILE).read_bytes())
+        valid = _passed(folder / VALIDATION_FILE)
+    except (OSError, msgspec.DecodeError) as error:
+        problem = f"cannot be read: {error}"
+    engine = run.engine or _Engine()
+    return {
+        "name": name,
+        "started": run.started,
+        "complete": run.complete,
+        "preset": run.plan.preset,
+        "model": engine.model,
+        "device_name": engine.device_name,
+        "commit": run.environment.commit,
+        "valid": valid,
+        "headline": _headline(folder / MARKDOWN_FILE),
+        "has_report": (folder / REPORT_FILE).is_file(),
+        "problem": problem,
+    }
+
+
+def _passed(path: Path) -> bool | None:
+    """Whether the gates passed; None where they have not been checked."""
+    return _decode_validation(path.read_bytes()).passed if path.is_file() else None
+
+
+def _headline(path: Path) -> str | None:
+    """The first line of `report.md`, which is the answer; None without one."""
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return lines.readline().strip().removeprefix("# ") or None
+
+
+COMMAND = (sys.executable, "-m", "launchbound", "compare", "--json")
+
+EXIT_BAD_INPUT = 2
+
+RETRY_SECONDS = 5
+
+OWN_PREFIX = "launchbound: "
+
+
+class ComparisonBusy(LaunchboundError, status=409, type="comparison_busy"):
+    """Two sweeps are being compared; it is done one pair at a time."""
+
+
+class NotComparable(LaunchboundError, status=422, type="not_comparable"):
+    """`launchbound compare` refuses these two sweeps; the message is its own."""
+
+
+async def compare_runs(lock: asyncio.Lock, before: Path, after: Path, force: bool) -> bytes:
+    """The document of `launchbound compare`, its sides by name; the front imports nothing of the load tests.
+
+    One comparison at a time, as `lock` has it: each reads every row of two sweeps. Cancelled, it ends the
+    process. Raises ComparisonBusy, NotComparable with the command's message, or LaunchboundError where it
+    fails.
+    """
+    if lock.locked():
+        message = "another comparison is under way; they run one at a time"
+        raise ComparisonBusy(message, retry_after_seconds=RETRY_SECONDS)
+    async with lock:
+        options = ["--force"] if force else []
+        process = await asyncio.create_subprocess_exec(
+            *owned((*COMMAND, *options, "--", str(before), str(after))),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,
+        )
+        try:
+            output, errors = await process.communicate()
+        finally:
+            await _end(process)
+    if process.returncode == 0:
+        return _named(output, before, after)
+    message = (errors.decode(errors="replace").strip().splitlines() or ["it gave no reason"])[-1]
+    if process.returncode == EXIT_BAD_INPUT:
+        raise NotComparable(message.removeprefix(OWN_PREFIX))
+    raise LaunchboundError(f"launchbound compare ended with {process.returncode}: {message}")
+
+
+async def _end(process: Process) -> None:
+    """Kill the process where it still runs: nobody waits for its answer."""
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _named(output: bytes, before: Path, after: Path) -> bytes:
+    """The document with the sweeps' names in place of where they lie on this machine."""
+    document = msgspec.json.decode(output)
+    for side, folder in (("before", before), ("after", after)):
+        document[side]["path"] = folder.name
+    return msgspec.json.encode(document)

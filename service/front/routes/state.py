@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
@@ -13,7 +14,6 @@ from service.front.limits import LargeBodies
 from service.front.logs import Ending, RequestLog
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming
-from service.front.runs import RunComparison
 from service.front.settings import Settings
 from service.front.study_runner import Findings, StudyRunner
 from service.front.supervisor import Supervisor
@@ -35,7 +35,7 @@ class AppState:
     large_bodies: LargeBodies
     request_log: RequestLog
     findings: Findings = field(default_factory=Findings)
-    comparison: RunComparison = field(default_factory=RunComparison)
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unobserved: list[RequestTiming] = field(default_factory=list)
 
     def check_mode(self, mode: str, param: str = "mode", beside: tuple[str, ...] = ()) -> None:
