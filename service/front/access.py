@@ -224,13 +224,13 @@ class Origins:
         return None
 
     def _allows(self, host: bytes) -> bool:
-        name = name_of(host)
+        name = _name_of(host)
         if self._any or name in self.names:
             return True
         return self._addresses and _is_address(name)
 
 
-def name_of(host: bytes) -> bytes:
+def _name_of(host: bytes) -> bytes:
     """A `Host` without its port, IPv6 addresses in their brackets."""
     name, colon, port = host.rpartition(b":")
     return name if colon and not port.endswith(b"]") else host
@@ -240,7 +240,7 @@ def _as_host(name: str) -> bytes:
     """A name or address of a setting as the `Host` of a request has it."""
     if name.count(":") > 1 and not name.startswith("["):
         return f"[{name}]".lower().encode()
-    return name_of(name.lower().encode())
+    return _name_of(name.lower().encode())
 
 
 def _is_address(name: bytes) -> bool:

@@ -76,7 +76,7 @@ class ServedRequests(Listener):
         if kernel is not None and dispatch is not None:
             kernels, dispatches = self._sums.get((mode, bucket), (0.0, 0.0))
             self._sums[mode, bucket] = kernels + kernel, dispatches + dispatch
-        work = Work(bucket, engine.padded_prompt_tokens, decode.steps, options_of(timing.job))
+        work = Work(bucket, engine.padded_prompt_tokens, decode.steps, _options_of(timing.job))
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
         if len(self._served) > WORKS_KEPT:
@@ -214,7 +214,7 @@ class Work:
     """What requests have in common whose durations can be compared whole.
 
     `prompt_tokens` are those per row that prefill computed, padding included; `steps` the decode steps.
-    `options` is what else takes time between two steps, in words (`options_of`).
+    `options` is what else takes time between two steps, in words (`_options_of`).
     """
 
     bucket: int
@@ -228,7 +228,7 @@ class Work:
         return f"{self.steps + 1} tokens after {self.prompt_tokens} of padded prompt, {self.options}"
 
 
-def options_of(job: Job) -> str:
+def _options_of(job: Job) -> str:
     """How `job` chooses, ends and sends its tokens: 'sampled, top-k, streamed'."""
     samples = job.temperature > 0
     chosen = {

@@ -84,7 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stage = self._timed_stage = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unread: UnreadAnswer = None  # type: ignore[assignment]
-        self._head = HeadSize()
+        self._head = _HeadSize()
         self._pieces = self._discarded = 0
 
     @property
@@ -148,7 +148,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self._head = HeadSize()
+        self._head = _HeadSize()
         self._pieces = self._discarded = 0
         self._arriving, self._begun = "head", True
         self._stage += 1
@@ -282,7 +282,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if refusal.rejection is not None:
             self._refused(refusal.rejection)
-        self.transport.write(raw_answer(refusal, self.server_state.default_headers))
+        self.transport.write(_raw_answer(refusal, self.server_state.default_headers))
         self.transport.close()
 
 
@@ -310,7 +310,7 @@ def _bytes_to_read(transport: asyncio.Transport) -> int:
     return arrived[0]
 
 
-def raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def _raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """A whole HTTP answer in the shape of all errors, the last one of its connection."""
     body = msgspec.json.encode(error_body(refusal.type, refusal.message, refusal.param))
     headers = [
@@ -415,7 +415,7 @@ def _descriptors(connections: int) -> int:
 MAX_HEAD_BYTES = 32_768
 
 
-class HeadSize:
+class _HeadSize:
     """Counts each byte once: in the element that the parser tells of, and until then in its segments.
 
     The parser tells of a field when it is complete, so one without end shows only in what arrives. Fields may

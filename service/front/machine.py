@@ -37,7 +37,7 @@ def _fixed(stated_commit: str | None) -> dict[str, Any]:
     return {
         "version": build_version(),
         "commit": None if commit == UNKNOWN else commit,
-        "dirty": None if stated_commit else build_dirty(),
+        "dirty": None if stated_commit else _build_dirty(),
         "method": METHOD,
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
@@ -98,7 +98,7 @@ def build_commit(stated: str | None) -> str:
     return _git("rev-parse", "--short=12", "HEAD") or UNKNOWN
 
 
-def build_dirty() -> bool | None:
+def _build_dirty() -> bool | None:
     """Whether this folder's git repository has uncommitted changes; None where there is no repository."""
     changed = _git("status", "--porcelain", "--untracked-files=no")
     return None if changed is None else bool(changed)

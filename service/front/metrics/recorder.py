@@ -44,7 +44,7 @@ class Metrics(Listener):
         self._device_type = "cpu"
         self._series = Series(registry, modes, batch_sizes, timeout_seconds)
         self._modes = modes
-        self._statuses = Statuses(self._series)
+        self._statuses = _Statuses(self._series)
         self._series.start("always", *(["timings"] if instrumented else []))
 
     def observe(self, timing: RequestTiming) -> None:
@@ -57,7 +57,7 @@ class Metrics(Listener):
         write("tokens_total", timing.outcome.prompt_tokens, mode, "prompt")
         generated = sum(output.completion_tokens for output in timing.outcome.outputs)
         write("tokens_total", generated, mode, "generated")
-        write("engine_involuntary_switches_total", counted_switches(timing.engine))
+        write("engine_involuntary_switches_total", _counted_switches(timing.engine))
         self._observe_replays(timing)
         if timing.slowed:
             # Who is examined is slower for it, so no time histogram counts such a request.
@@ -67,7 +67,7 @@ class Metrics(Listener):
                 self._exemplify(timing, mode)
         else:
             self._observe_request(timing, mode)
-            for group in counted_steps(timing.outcome, timing.engine):
+            for group in _counted_steps(timing.outcome, timing.engine):
                 self._observe_phase(group, mode)
         write("instrumentation_seconds_total", perf_counter() - began)
 
@@ -145,12 +145,12 @@ class Metrics(Listener):
         mode, timings = timing.job.mode, timing.engine
         effect = MODES[mode].effect(self._device_type)
         if effect.graph_replay and timing.outcome.effective == effect.name:
-            steps = sum(group.timings.steps for group in counted_steps(timing.outcome, timings))
+            steps = sum(group.timings.steps for group in _counted_steps(timing.outcome, timings))
             self._series.write("cudagraph_replays_total", steps, mode)
 
     def _observe_request(self, timing: RequestTiming, mode: str) -> None:
         write = self._series.under(mode).write
-        for name, seconds in request_seconds(timing, self._splits, self._merges).items():
+        for name, seconds in _request_seconds(timing, self._splits, self._merges).items():
             if seconds is not None:
                 write(name, seconds)
 
@@ -158,7 +158,7 @@ class Metrics(Listener):
         """Have the histograms that would have counted this request point to its trace."""
         trace, at = trace_of(timing), time()
         if trace is not None:
-            for name, seconds in request_seconds(timing, self._splits, self._merges).items():
+            for name, seconds in _request_seconds(timing, self._splits, self._merges).items():
                 if seconds is not None:
                     self._series.exemplify(name, exemplar(trace, seconds, at), mode)
 
@@ -208,7 +208,7 @@ def _measurable(status: EngineStatus) -> tuple[Start, ...]:
     return ("dispatch", "cpu", "sampled", *merged) if status.no_samples is None else merged
 
 
-class Statuses:
+class _Statuses:
     """The newest status of each mode of one engine life."""
 
     def __init__(self, series: Series) -> None:
@@ -295,7 +295,7 @@ def _declaration(status: ModeStatus) -> Labels:
     return status.mode, status.effective, status.reason or ""
 
 
-def request_seconds(timing: RequestTiming, splits: bool, merges: bool) -> dict[str, float | None]:
+def _request_seconds(timing: RequestTiming, splits: bool, merges: bool) -> dict[str, float | None]:
     """Histogram → seconds of this request; None: not measured.
 
     `splits`: its engine tells dispatch and kernel apart. `merges`: it may run requests together, so that one
@@ -320,7 +320,7 @@ def request_seconds(timing: RequestTiming, splits: bool, merges: bool) -> dict[s
     return seconds
 
 
-def counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:
+def _counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:
     """All steps of a request that ran alone; of one that was merged with others those that it counts."""
     if timings.shared is not None:
         return timings.shared.counted
@@ -332,6 +332,6 @@ def counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:
     )
 
 
-def counted_switches(timings: Timings) -> int:
+def _counted_switches(timings: Timings) -> int:
     """Involuntary switches, each once."""
     return timings.involuntary_switches if timings.shared is None else timings.shared.counted_switches

@@ -81,7 +81,7 @@ class _Sum:
         self.count += count
 
 
-class Observe(Protocol):
+class _Observe(Protocol):
     """Observes a value, so many times."""
 
     def __call__(self, value: float, times: int = 1) -> None: ...
@@ -156,7 +156,7 @@ class CachedHistogram(Collector):
         self._children: dict[Labels, _HistogramChild] = {}
         self._heads_only = False
 
-    def labels(self, *values: str) -> Observe:
+    def labels(self, *values: str) -> _Observe:
         """How to observe a value, in the unit of this histogram, under these labels."""
         return self._child(values).observe
 

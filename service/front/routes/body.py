@@ -56,7 +56,7 @@ class BodyReader(Generic[Body]):
         try:
             return self._schema.model_validate(values)
         except ValidationError as error:
-            raise bad_request(error) from None
+            raise _bad_request(error) from None
 
     def _values(self, body: bytes, state: AppState) -> dict[str, Any]:
         """The fields that were sent. Raises BadRequest, naming the first at fault."""
@@ -68,7 +68,7 @@ class BodyReader(Generic[Body]):
             if field and memoryview(prompts := getattr(found, field)).nbytes:
                 values[field] = self._prompts_of(prompts, state)
         except msgspec.ValidationError as error:
-            raise wrong_type(str(error), field) from None
+            raise _wrong_type(str(error), field) from None
         except (ValueError, RecursionError) as error:
             what = f"is no JSON: {str(error)[:200]}" if body else "is empty: send a JSON object"
             raise BadRequest(f"the body {what}", type="invalid_json") from None
@@ -96,7 +96,7 @@ async def _read(request: Request, state: AppState) -> bytes:
     limit = state.settings.max_body_bytes
     announced = _announced_bytes(request)
     if announced is not None and announced > limit:
-        raise too_large(limit)
+        raise _too_large(limit)
     if announced is not None and announced <= LARGE_BYTES:
         return await _receive(request, state)
     state.client.check_room()
@@ -127,7 +127,7 @@ async def _receive(request: Request, state: AppState) -> bytes:
                 chunks.append(message.get("body", b""))
                 size += len(chunks[-1])
                 if size > state.settings.max_body_bytes:
-                    raise too_large(state.settings.max_body_bytes)
+                    raise _too_large(state.settings.max_body_bytes)
                 if not message.get("more_body", False):
                     return b"".join(chunks)
     except TimeoutError:
@@ -142,10 +142,10 @@ def _check_counts(name: str, prompts: str | list[Any], state: AppState) -> None:
     most, engine = state.settings.batch_sizes[-1], state.client.engine
     of_one = bool(prompts) and isinstance(prompts[0], int | float)
     if not of_one and len(prompts) > most:
-        raise too_many(name, str(len(prompts)), most)
+        raise _too_many(name, str(len(prompts)), most)
     tokens = len(prompts) if of_one else sum(len(one) for one in prompts if isinstance(one, list))
     if engine is not None and tokens > engine.context * (1 if of_one else most):
-        raise too_long(name, str(tokens), engine.context)
+        raise _too_long(name, str(tokens), engine.context)
 
 
 def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
@@ -182,12 +182,12 @@ class Limits:
         """
         least = (raw.count(b'"') - raw.count(b'\\"')) // 2
         if least > self.prompts:
-            raise too_many(name, f"at least {least}", self.prompts)
+            raise _too_many(name, f"at least {least}", self.prompts)
 
     def check_lists(self, name: str, raw: bytes) -> None:
         """Raise BadRequest where there are more lists than prompts may be: each is slow to make."""
         if (lists := raw.count(b"[") - 1) > self.prompts:
-            raise too_many(name, str(lists), self.prompts)
+            raise _too_many(name, str(lists), self.prompts)
 
     def check_numbers(self, name: str, raw: bytes, lists: int) -> None:
         """Raise BadRequest where there are more token ids than so many `lists` of them may have.
@@ -196,27 +196,27 @@ class Limits:
         """
         least = raw.count(b",") + 1 - lists
         if self.context is not None and least > self.context * lists:
-            raise too_long(name, f"at least {least}", self.context)
+            raise _too_long(name, f"at least {least}", self.context)
 
 
-def too_large(limit: int) -> BodyTooLarge:
+def _too_large(limit: int) -> BodyTooLarge:
     """More bytes than `limit`."""
     return BodyTooLarge(f"the body is over the limit of {limit} bytes: send fewer or shorter prompts")
 
 
-def too_many(name: str, count: str, most: int) -> BadRequest:
+def _too_many(name: str, count: str, most: int) -> BadRequest:
     """More prompts than `most`; `count` is their number, in words where only the least is known."""
     message = f"{name}: {count} are over the limit of {most}; send them in several requests"
     return BadRequest(message, type="batch_too_large", param=name)
 
 
-def too_long(name: str, count: str, context: int) -> BadRequest:
-    """More token ids than prompts of `context` tokens have; `count` as in `too_many`."""
+def _too_long(name: str, count: str, context: int) -> BadRequest:
+    """More token ids than prompts of `context` tokens have; `count` as in `_too_many`."""
     message = f"{name}: {count} tokens are over the context of {context} per prompt"
     return BadRequest(message, type="prompt_too_long", param=name)
 
 
-def wrong_type(text: str, field: str) -> BadRequest:
+def _wrong_type(text: str, field: str) -> BadRequest:
     """What the decoder says, in our words: 'prompts[0]: expected str, got int'."""
     what, _, path = text.replace("`", "").partition(" - at $")
     unknown = re.search(r"unknown field (.*)", what)
@@ -226,7 +226,7 @@ def wrong_type(text: str, field: str) -> BadRequest:
     return BadRequest(f"{where}: {message}" if where else message, param=param[0] if param else None)
 
 
-def bad_request(error: ValidationError) -> BadRequest:
+def _bad_request(error: ValidationError) -> BadRequest:
     """A message about the first fault; it does not echo the input."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     first = faults[0]

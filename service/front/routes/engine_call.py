@@ -106,7 +106,7 @@ class EngineCall:
         return add_up(pending.job, outcome, received_ns, pending.outcome_ns, perf_counter_ns())
 
     async def _until_disconnect(self) -> None:
-        await until_disconnect(self._receive)
+        await _until_disconnect(self._receive)
         self._disconnected = True
         if self._pending is not None:
             self._state.client.cancel(self._pending)
@@ -194,7 +194,7 @@ def _ending(error: LaunchboundError) -> Ending:
     return labels.get(type(error), "error")
 
 
-async def until_disconnect(receive: Receive) -> None:
+async def _until_disconnect(receive: Receive) -> None:
     """Wait until the client closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         continue
@@ -203,7 +203,7 @@ async def until_disconnect(receive: Receive) -> None:
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
     """What `work` returns or raises. Raises ClientGone, and has cancelled it, once the client closes."""
     running = asyncio.create_task(work)
-    gone = asyncio.create_task(until_disconnect(receive))
+    gone = asyncio.create_task(_until_disconnect(receive))
     try:
         await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():

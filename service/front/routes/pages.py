@@ -73,7 +73,7 @@ LAB_POLICY = (
 
 
 @dataclass(frozen=True, slots=True)
-class LabFile:
+class _LabFile:
     """One file, as it was when the service started."""
 
     content: bytes
@@ -90,18 +90,18 @@ class LabFile:
         return Response(self.content, headers=headers, media_type=self.media_type)
 
 
-def read_files(folder: Path) -> dict[str, LabFile]:
+def read_files(folder: Path) -> dict[str, _LabFile]:
     """The files of the lab by their path within `folder`."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
     return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
 
 
-def _read(path: Path) -> LabFile:
+def _read(path: Path) -> _LabFile:
     content = path.read_bytes()
-    return LabFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return _LabFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-FILES: Mapping[str, LabFile] = read_files(LAB_FOLDER)
+FILES: Mapping[str, _LabFile] = read_files(LAB_FOLDER)
 VIEWS = tuple(Path(path).stem for path in FILES if path.startswith("views/"))
 
 

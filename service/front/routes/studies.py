@@ -265,7 +265,7 @@ class StudyStream(EventAnswer):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the study has ended; a client that goes away ends it."""
         try:
-            last = finding_event(self._keep(await unless_gone(receive, self._run(send))))
+            last = _finding_event(self._keep(await unless_gone(receive, self._run(send))))
         except ClientGone:
             if not self.started:
                 raise
@@ -303,7 +303,7 @@ class StudyStream(EventAnswer):
         self._reported.set()
 
 
-def finding_event(kept: KeptFinding) -> bytes:
+def _finding_event(kept: KeptFinding) -> bytes:
     """The finding, with what names it."""
     data = {
         "id": kept.id,
