@@ -141,11 +141,7 @@ class DirectRoutesMiddleware:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        routes: Sequence[DirectRoute],
-        refuse: Refuse,
+        self, app: ASGIApp, settings: Settings, routes: Sequence[DirectRoute], refuse: Refuse
     ) -> None:
         self._app = app
         self._settings = settings

@@ -12,13 +12,7 @@ from time import monotonic
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from service.front.access import (
-    DirectRoutesMiddleware,
-    EntryMiddleware,
-    Origins,
-    exposure,
-    require_key,
-)
+from service.front.access import DirectRoutesMiddleware, EntryMiddleware, Origins, exposure, require_key
 from service.front.advice import AutoMode, ServedRequests
 from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
 from service.front.engine_client import EngineClient

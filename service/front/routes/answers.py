@@ -153,11 +153,7 @@ class GenerateAnswers:
             "batch_size": outcome.batch_size,
             "batch_bucket": outcome.batch_bucket,
             "outputs": [
-                {
-                    "text": output.text,
-                    "finish_reason": output.finish_reason,
-                    "completion_tokens": count,
-                }
+                {"text": output.text, "finish_reason": output.finish_reason, "completion_tokens": count}
                 for output, count in zip(outcome.outputs, counts, strict=True)
             ],
             "usage": {
