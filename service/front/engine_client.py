@@ -120,17 +120,13 @@ class EngineClient:
         Draining, ModeNotReady or QueueFull, and then nothing was sent.
         """
         if job.mode not in self.open or len(self._unfinished) >= self.max_queue:
-            self._check(job.mode, follows)
+            self.check(job.mode, follows)
         pending = self._unfinished.add(job)
         self._post(pending.job)
         # The engine has it: what follows takes place while it works.
         left_seconds = (job.deadline_ns - perf_counter_ns()) / 1e9
         pending.call_later(left_seconds + GRACE_SECONDS, self._expired)
         return pending
-
-    def check_room(self) -> None:
-        """Raise Draining, ModeNotReady or QueueFull where `submit` would refuse a job of any mode now."""
-        self._check(None)
 
     def cancel(self, pending: PendingRequest) -> None:
         """Have the engine stop this job between two steps; its outcome still arrives."""
@@ -172,8 +168,8 @@ class EngineClient:
                 len(cut_off),
             )
 
-    def _check(self, mode: str | None, follows: bool = False) -> None:
-        """Raise what speaks against a job of `mode` (None: of any) now."""
+    def check(self, mode: str | None, follows: bool = False) -> None:
+        """Raise Draining, ModeNotReady or QueueFull where a job of `mode` (None: of any) is refused now."""
         if self._draining and not follows:
             raise Draining("the service is shutting down and takes no new requests; try another instance")
         if self.engine is None:

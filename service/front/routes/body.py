@@ -99,7 +99,7 @@ async def _read(request: Request, state: AppState) -> bytes:
         raise _too_large(limit)
     if announced is not None and announced <= LARGE_BYTES:
         return await _receive(request, state)
-    state.client.check_room()
+    state.client.check(None)
     with state.large_bodies.slot():
         return await _receive(request, state)
 

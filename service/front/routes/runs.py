@@ -198,7 +198,8 @@ def _described(folder: Path, name: str) -> RunBody:
     problem, run, valid = None, _Run(), None
     try:
         run = _decode_run((folder / RUN_FILE).read_bytes())
-        valid = _passed(folder / VALIDATION_FILE)
+        checked = folder / VALIDATION_FILE
+        valid = _decode_validation(checked.read_bytes()).passed if checked.is_file() else None
     except (OSError, msgspec.DecodeError) as error:
         problem = f"cannot be read: {error}"
     engine = run.engine or _Engine()
@@ -215,11 +216,6 @@ def _described(folder: Path, name: str) -> RunBody:
         "has_report": (folder / REPORT_FILE).is_file(),
         "problem": problem,
     }
-
-
-def _passed(path: Path) -> bool | None:
-    """Whether the gates passed; None where they have not been checked."""
-    return _decode_validation(path.read_bytes()).passed if path.is_file() else None
 
 
 def _headline(path: Path) -> str | None:
