@@ -44,37 +44,6 @@ RUN_SECONDS = 30.0
 """A sweep is in progress until this long after its last request ended."""
 
 
-class SweepTracker:
-    """`disturbed` is called at each request of a sweep, so that a study, which would disturb it, stops."""
-
-    def __init__(self, disturbed: Callable[[], None]) -> None:
-        self._disturbed = disturbed
-        self._requests = 0
-        self._last: float | None = None
-
-    def began(self) -> None:
-        """The engine accepted a request of a sweep."""
-        self._requests += 1
-        self._disturbed()
-
-    def ended(self) -> None:
-        """That request has ended."""
-        self._requests -= 1
-        self._last = monotonic()
-
-    def refuse(self, what: str) -> None:
-        """Raise RunInProgress while a sweep is in progress, as `what` would disturb it."""
-        if left := self.seconds_left():
-            message = f"a sweep is in progress, which {what} would disturb: wait until it has ended"
-            raise RunInProgress(message, retry_after_seconds=math.ceil(left))
-
-    def seconds_left(self) -> float:
-        """Seconds until the sweep counts as over if no further request arrives; 0 without a sweep."""
-        if self._requests:
-            return RUN_SECONDS
-        return 0.0 if self._last is None else max(0.0, self._last + RUN_SECONDS - monotonic())
-
-
 @dataclass(frozen=True, slots=True)
 class StudyResult:
     """A finding as JSON, and what it took in `seconds`: the `wait` for the engine, the `start` of the process
@@ -98,7 +67,7 @@ class StudyRunner:
         # No request waits for a study longer than half its own timeout.
         self._longest_wait = min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2)
         self.process = process
-        self.sweeps = SweepTracker(lambda: client.pause.break_off(_run_in_progress("began")))
+        self.sweeps = SweepTracker(client.pause.break_off)
         self._busy = False
         self._idle: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -145,8 +114,7 @@ class StudyRunner:
             # The engine cannot pause while it compiles.
             message = f"studies begin when the engine is warm; {', '.join(modes)} not yet"
             raise ModeNotReady(message, type="warming")
-        if left := self.sweeps.seconds_left():
-            raise _run_in_progress("is in progress", left)
+        self.sweeps.refuse("a study")
         if self._busy:
             raise AnatomyBusy(
                 f"another study is under way ({self.process.doing}); they run one at a time",
@@ -227,11 +195,39 @@ class StudyRunner:
         self._ending = asyncio.create_task(self.process.end(in_order=True))
 
 
-def _run_in_progress(state: str, seconds_left: float = RUN_SECONDS) -> RunInProgress:
-    return RunInProgress(
-        f"a sweep {state}, which a study would disturb: wait until it has ended",
-        retry_after_seconds=math.ceil(seconds_left),
-    )
+class SweepTracker:
+    """`stop_study` is called at each request of a sweep, as a study would disturb it."""
+
+    def __init__(self, stop_study: Callable[[RunInProgress], None]) -> None:
+        self._stop_study = stop_study
+        self._requests = 0
+        self._last: float | None = None
+
+    def began(self) -> None:
+        """The engine accepted a request of a sweep."""
+        self._requests += 1
+        self._stop_study(_run_in_progress("began", "a study", RUN_SECONDS))
+
+    def ended(self) -> None:
+        """That request has ended."""
+        self._requests -= 1
+        self._last = monotonic()
+
+    def refuse(self, what: str) -> None:
+        """Raise RunInProgress while a sweep is in progress, as `what` would disturb it."""
+        if left := self.seconds_left():
+            raise _run_in_progress("is in progress", what, left)
+
+    def seconds_left(self) -> float:
+        """Seconds until the sweep counts as over if no further request arrives; 0 without a sweep."""
+        if self._requests:
+            return RUN_SECONDS
+        return 0.0 if self._last is None else max(0.0, self._last + RUN_SECONDS - monotonic())
+
+
+def _run_in_progress(state: str, what: str, seconds_left: float) -> RunInProgress:
+    message = f"a sweep {state}, which {what} would disturb: wait until it has ended"
+    return RunInProgress(message, retry_after_seconds=math.ceil(seconds_left))
 
 
 FOLDER_PREFIX = "launchbound-study-"
