@@ -115,12 +115,6 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
-    "dashboards.simulated_fleet": {
-        "dashboards",
-        "service.front.metrics",
-        "service.front.request_timing",
-        "service.protocol",
-    },
     "deploy": set(),
     "supply_chain": set(),
 }
