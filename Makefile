@@ -66,7 +66,7 @@ lint: $(READY) ## ruff, mypy --strict, the linters of compose and Kubernetes, kn
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
-	@.venv/bin/python -m deploy.check
+	@.venv/bin/kubernetes-validate --strict --quiet -k 1.30 -k 1.37 $(filter-out %/kustomization.yaml %/servicemonitor.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
 	@.venv/bin/python -m dashboards.build --check
 	@.venv/bin/python -m service.front.metrics.page --check
 	@.venv/bin/python -m supply_chain.audit
