@@ -115,11 +115,10 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
-    "supply_chain": set(),
 }
 """What the modules of a folder may import of ours, besides the folder itself."""
 
-TOPS = ("service", "models", "loadtests", "dashboards", "supply_chain")
+TOPS = ("service", "models", "loadtests", "dashboards")
 
 FOREIGN = "loadtests.peers.rivals"
 """Run by the rivals' own interpreters, as processes; what they import is not of this process."""
@@ -131,7 +130,6 @@ TORCHLESS = (
     "service.replicas",
     "loadtests",
     "dashboards",
-    "supply_chain",
 )
 
 
