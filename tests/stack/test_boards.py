@@ -12,10 +12,10 @@ import pytest
 
 from dashboards.build import boards
 from dashboards.frame import DEFAULT_SLO
-from dashboards.local import TimeSeries
-from dashboards.panel_queries import PanelQuery, filled, panel_queries
 from dashboards.promql import SHOWN, mean, quantile
 from tests.stack import running
+from tests.stack.panel_queries import PanelQuery, filled, panel_queries
+from tests.stack.prometheus import TimeSeries
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dashboards.local import PrometheusError, configuration, local_prometheus
-from dashboards.stack import watch
+from dashboards.stack import PrometheusError, configuration, local_prometheus, watch
 
 
 def test_only_jobs_with_addresses_are_scraped_and_at_the_given_interval() -> None:
