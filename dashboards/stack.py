@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,7 +47,7 @@ def watch(
     where Prometheus does not start.
     """
     targets = {"launchbound": [urlsplit(service).netloc], "locust": [LOAD_GENERATOR]}
-    beside = (
+    beside: AbstractContextManager[str | None] = (
         local_prometheus(binary, folder, targets, f"{scrape_seconds}s", port, owned)
         if binary
         else nullcontext()
