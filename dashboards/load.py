@@ -6,7 +6,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.frame import board
 from dashboards.panels import Panel, PanelStyle, Query, graph, number
-from dashboards.promql import DECODE, HERE, NOW, OF_MODE, SHOWN, mean, quantile, series, total_rate
+from dashboards.promql import HERE, NOW, OF_MODE, SHOWN, mean, quantile, series, total_rate
 from dashboards.theme import AT_LEAST_ONE, NONE_EXPECTED, OUTCOME_COLOURS, SHARE_LOST, SIDE_COLOURS
 
 CLIENT = 'mode=~"$mode"'
@@ -74,7 +74,7 @@ def _outcomes() -> list[Panel]:
         ),
         graph(
             PanelStyle("Sequences per decode step", "none"),
-            Query(mean("step_batch_rows", "mode", OF_MODE + DECODE), "{{mode}}"),
+            Query(mean("step_batch_rows"), "{{mode}}"),
             Query(mean("batch_size"), "{{mode}}, per request"),
         ),
         graph(

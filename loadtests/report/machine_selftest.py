@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadtests.run.run_file import SweepRun
-from service.statistics.sampled_share import CLASSES, RATE
+from service.statistics.sampled_share import CLASSES, RATE, UNPROVED
 
 SELFTEST_FILE = "selftest.json"
 
@@ -82,11 +82,14 @@ def ran_alike(found: Mapping[str, Any], run: SweepRun) -> bool:
 
 
 def misclassed(found: Mapping[str, Any] | None) -> float:
-    """How much of either part samples may take for the other: the sum of what each of BOUNDS allows, or more
-    where this machine's selftest does not exclude more.
+    """How much of either part samples may take for the other.
+
+    The sum of what each of BOUNDS allows, or more where this machine's selftest does not exclude more;
+    UNPROVED where there is none.
     """
-    rows = found["rows"] if found else []
-    return min(1.0, sum(max(bound.allows, _error(rows, bound)) for bound in BOUNDS))
+    if found is None:
+        return UNPROVED
+    return min(1.0, sum(max(bound.allows, _error(found["rows"], bound)) for bound in BOUNDS))
 
 
 def _error(rows: list[Mapping[str, Any]], bound: Bound) -> float:

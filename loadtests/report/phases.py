@@ -12,7 +12,7 @@ from service.protocol.splits import SampleCounts
 from service.statistics.boundedness import bound_in_words, device_bound_index
 from service.statistics.estimates import Split, index_interval
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import MISCLASSED, dispatch_share
+from service.statistics.sampled_share import UNPROVED, dispatch_share
 
 _MEANS = (
     *("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds"),
@@ -77,7 +77,7 @@ def phase_of(
     name: PhaseName,
     samples: SampleCounts | None,
     estimated: bool,
-    misclassed: float = MISCLASSED,
+    misclassed: float = UNPROVED,
 ) -> Phase:
     """The phase `name` of the measured `rows` of one cell.
 

@@ -13,7 +13,7 @@ from loadtests.report.phases import Phase
 from loadtests.report.surroundings import kernels_of
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import short_name
-from service.statistics.sampled_share import CLASSES, MISCLASSED, RATE, counting_error
+from service.statistics.sampled_share import CLASSES, PROVED, RATE, UNPROVED, counting_error
 
 SPLIT_ROWS = (
     *(start for bound in BOUNDS for start in bound.rows),
@@ -108,14 +108,23 @@ def _rests_on(findings: Findings) -> Iterator[str]:
         f"({kernels_of(findings.results.run)}). {unclassified} in code of no class."
     )
     case, worst = max(sampled, key=lambda one: _counting(one[1]))
-    beyond = findings.misclassed - MISCLASSED
-    parts = [f"classes {_points(CLASSES)}", f"the sampler's rate {_points(RATE)}"]
-    parts += [f"what the selftest leaves open beyond these {_points(beyond)}"] if beyond > 0 else []
     yield (
-        f"An interval adds up {', '.join(parts)} (in % of either part) and counting, at most "
+        f"An interval adds up {', '.join(_left_open(findings))} (in % of either part) and counting, at most "
         f"{_points(_counting(worst))} points ({case}). More samples narrow the last: more rounds, or more "
         "new tokens."
     )
+
+
+def _left_open(findings: Findings) -> Iterator[str]:
+    """The parts of an interval's width that no number of samples narrows."""
+    proved, beyond = findings.selftest is not None, findings.misclassed - PROVED
+    times = 1 if proved else UNPROVED / PROVED
+    yield f"classes {_points(times * CLASSES)}"
+    yield f"the sampler's rate {_points(times * RATE)}"
+    if proved and beyond > 0:
+        yield f"what the selftest leaves open beyond these {_points(beyond)}"
+    if not proved:
+        yield "each of these twice what a passing selftest leaves open, as none stands for this machine"
 
 
 def _unclassified(phase: Phase) -> float:

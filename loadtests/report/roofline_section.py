@@ -1,4 +1,4 @@
-"""How near decode comes to the bandwidth of memory: the bytes that a step must move, in its kernels."""
+"""How near decode comes to the rates of the device: what a step must move and compute, in its kernel time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from loadtests.report.verdict import Findings
 from loadtests.report.wording import short_name
 from loadtests.run.run_file import SweepRun
 from service.statistics.intervals import Interval
-from service.statistics.roofline import attended_positions, decode_bytes, roofline
+from service.statistics.roofline import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineLine:
-    """One mode at one batch size, per decode step; `share` is of the bandwidth, `span` its interval."""
+    """One mode at one batch size, per decode step.
+
+    `share` is of the bandwidth, `arithmetic` of the rate of matrix products, each with its interval; the
+    latter is "unknown" in runs that did not measure it. `nearer` is the roof that the step is nearer to.
+    """
 
     batch: int
     mode: str
@@ -28,6 +32,9 @@ class RooflineLine:
     attained: str
     share: str
     span: str
+    arithmetic: str
+    arithmetic_span: str
+    nearer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,10 @@ def roofline_section(findings: Findings) -> RooflineSection:
         return RooflineSection(reason, ())
     summaries = [summary for verdict in findings.main for summary in verdict.modes]
     rate = _roof(bandwidth, findings.results.run)
-    lines = tuple(line for one in summaries if (line := _line(one, sizes, rate)) is not None)
+    lines = tuple(line for one in summaries if (line := _line(one, engine, rate)) is not None)
     if not lines:
         return RooflineSection("Unknown: kernel time is not measured here.", ())
-    return RooflineSection(_sentence(bandwidth, rate, findings.estimated), lines)
+    return RooflineSection(" ".join(_sentences(engine, rate, findings.estimated)), lines)
 
 
 def _roof(bandwidth: dict[str, Any], run: SweepRun) -> float:
@@ -64,17 +71,22 @@ def _roof(bandwidth: dict[str, Any], run: SweepRun) -> float:
     return max([engine, *(one.canary_bytes_per_second or 0.0 for one in run.machine_by_round)])
 
 
-def _line(summary: Summary, sizes: dict[str, Any], rate: float) -> RooflineLine | None:
+def _line(summary: Summary, engine: dict[str, Any], rate: float) -> RooflineLine | None:
     """None where the cell's kernel time or prompt is not known."""
     steps, kernel = summary.decode.steps, _kernel(summary)
     if not steps or kernel is None or summary.prompt_tokens is None:
         return None
     rows = summary.cell.batch_size
-    moved = decode_bytes(sizes, rows, attended_positions(summary.prompt_tokens / rows, steps))
+    positions = attended_positions(summary.prompt_tokens / rows, steps)
+    moved = decode_bytes(engine["step_bytes"], rows, positions)
     per_step = Interval(kernel.value / steps, kernel.low / steps, kernel.high / steps, kernel.samples)
     found = roofline(moved, per_step, rate)
     if found is None:
         return None
+    computed = None
+    if engine.get("matrix_rate") and engine.get("step_flops"):
+        flops = decode_flops(engine["step_flops"], rows, positions)
+        computed = roofline(flops, per_step, engine["matrix_rate"]["flops_per_second"])
     return RooflineLine(
         batch=rows,
         mode=short_name(summary),
@@ -83,8 +95,22 @@ def _line(summary: Summary, sizes: dict[str, Any], rate: float) -> RooflineLine 
         kernel=microseconds(per_step.value),
         attained=f"{significant(found.attained.value / 1e9)} GB/s",
         share=f"{significant(100 * found.share.value)} %",
-        span=f"{significant(100 * found.share.low)}–{significant(100 * found.share.high)}",
+        span=_span(found),
+        arithmetic=f"{significant(100 * computed.share.value)} %" if computed else "unknown",
+        arithmetic_span=_span(computed) if computed else "",
+        nearer=_nearer(found, computed),
     )
+
+
+def _span(found: Roofline) -> str:
+    return f"{significant(100 * found.share.low)}–{significant(100 * found.share.high)}"
+
+
+def _nearer(memory: Roofline, arithmetic: Roofline | None) -> str:
+    """Both shares have the same kernel time, so which is larger does not depend on its interval."""
+    if arithmetic is None:
+        return "unknown"
+    return "memory" if memory.share.value > arithmetic.share.value else "arithmetic"
 
 
 def _kernel(summary: Summary) -> Interval | None:
@@ -100,11 +126,8 @@ def _kernel(summary: Summary) -> Interval | None:
     return Interval(decode.kernel_seconds, low, high, summary.requests)
 
 
-def _sentence(bandwidth: dict[str, Any], rate: float, estimated: bool) -> str:
-    return " ".join(_sentences(bandwidth, rate, estimated))
-
-
-def _sentences(bandwidth: dict[str, Any], rate: float, estimated: bool) -> Iterator[str]:
+def _sentences(engine: dict[str, Any], rate: float, estimated: bool) -> Iterator[str]:
+    bandwidth, matrices = engine["memory_bandwidth"], engine.get("matrix_rate")
     how = "copied, bytes read and written," if bandwidth["kind"] == "copy" else "read by the engine's threads"
     if rate > bandwidth["bytes_per_second"]:
         how = f"read by the canary in its fastest round ({_gigabytes(bandwidth['bytes_per_second'])} {how})"
@@ -116,7 +139,13 @@ def _sentences(bandwidth: dict[str, Any], rate: float, estimated: bool) -> Itera
     yield "That is as large as the weights, within bounds: where they fit in caches, so does it."
     if estimated:
         yield ("On a CPU kernel time is an estimate by samples, whose interval the shares have.")
-    yield "A low share says that something else bounds the kernels: arithmetic, or their number."
+    if matrices:
+        yield (
+            "Its arithmetic (matrix products and attention) stands against "
+            f"{significant(matrices['flops_per_second'] / 1e9)} GFLOP/s, the rate of a product of two "
+            f"matrices of {matrices['size']} × {matrices['size']}."
+        )
+    yield "Two low shares say that something else bounds the kernels: how many there are, or how small."
 
 
 def _gigabytes(rate: float) -> str:

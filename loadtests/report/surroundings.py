@@ -95,6 +95,8 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     threads = engine.get("threads")
     yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {formatting.cores(engine.get('cpus'))}"
     yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
+    if blas := engine.get("blas"):
+        yield "BLAS", blas
     yield from _machine(here)
     for part in run.parts:
         for gpu in part.gpus:
@@ -123,6 +125,7 @@ def kernels_of(run: SweepRun) -> str:
     layout, features = linear_layout(engine), run.environment.get("cpu_features")
     phrases = [
         f"torch {engine.get('torch', 'unknown')}",
+        str(engine.get("blas") or ""),
         f"{threads} thread{'s' if threads != 1 else ''}",
         f"linear weights {layout}" if layout else "",
         str(features or ""),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -18,8 +20,8 @@ from service.engine.prompts import most_prompt_bytes
 from service.engine.step_shares import StepShares
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
-from service.protocol.status import EngineStatus, MemoryBandwidth, ModeStatus
-from service.step.bandwidth import memory_bandwidth, step_bytes
+from service.protocol.status import EngineStatus, MatrixRate, MemoryBandwidth, ModeStatus
+from service.step.bandwidth import matrix_rate, memory_bandwidth, step_bytes, step_flops
 from service.step.buffers import Buffers, allocate
 from service.step.callables import build_step
 from service.step.compile_cache import code_of, compile_cache
@@ -30,13 +32,16 @@ from service.step.null_kernel import NullKernel, measure_null_kernel
 from service.step.parity import DECODE_STEPS
 from service.step.precision import Precision
 
+Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMachine:
-    """What an engine measures of its machine, once; `memory_bandwidth` None: the device is too full."""
+    """What an engine measures of its machine, once; a roof is None where the device is too full for it."""
 
     null_kernel: NullKernel
     memory_bandwidth: MemoryBandwidth | None
+    matrix_rate: MatrixRate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,13 @@ class EngineParts:
 
     def measure(self) -> MeasuredMachine:
         """Measure the machine. On CUDA this gives the allocators' unused memory back to the device."""
+        device, precision = self.loaded.device, self.loaded.precision
         weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
-        return MeasuredMachine(measure_null_kernel(self.loaded.device), self._bandwidth(weights))
+        return MeasuredMachine(
+            measure_null_kernel(device),
+            _unless_full(lambda: memory_bandwidth(device, weights)),
+            _unless_full(lambda: matrix_rate(device, precision.autocast or precision.weights)),
+        )
 
     def status(self, measured: MeasuredMachine | None = None) -> EngineStatus:
         """The engine's and its machine's status; with what was `measured` of it that of a warm engine."""
@@ -90,21 +100,42 @@ class EngineParts:
             attention=self.warmup.attention,
             memory_bandwidth=measured.memory_bandwidth if measured else None,
             step_bytes=moved,
+            matrix_rate=measured.matrix_rate if measured else None,
+            step_flops=step_flops(loaded.model),
+            blas=blas_libraries(torch.__config__.show()),
             no_samples=self.shares.missing,
             batching=settings.batching,
             batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
             warm=measured is not None,
         )
 
-    def _bandwidth(self, weight_bytes: int) -> MemoryBandwidth | None:
-        """None where a device is too full to measure: the roof is worth no engine."""
-        try:
-            return memory_bandwidth(self.loaded.device, weight_bytes)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            free_memory(error)
-            return None
+
+def _unless_full(measure: Callable[[], Roof]) -> Roof | None:
+    """None where a device is too full to measure: the roof is worth no engine."""
+    try:
+        return measure()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        free_memory(error)
+        return None
+
+
+def blas_libraries(config: str) -> str:
+    """From what torch was built with, and for which vector instructions its kernels run here.
+
+    Such as "MKL 2024.2, oneDNN 3.7.1, ATen AVX2".
+    """
+    named = {
+        "MKL": r"Math Kernel Library Version ([\d.]+)",
+        "oneDNN": r"MKL-DNN v([\d.]+)",
+        "ATen": r"CPU capability usage: (\w+)",
+    }
+    found = [f"{name} {match[1]}" for name, at in named.items() if (match := re.search(at, config))]
+    other = re.search(r"BLAS_INFO=(\w+)", config)
+    if other and other[1] != "mkl":
+        found.insert(0, f"BLAS {other[1]}")
+    return ", ".join(found)
 
 
 def build_parts(

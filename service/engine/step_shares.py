@@ -107,22 +107,21 @@ class StepShares:
         keys = [key for key in self._keys if key[0] == mode]
         return [split for key in keys if (split := self._of_key[key].split(key[1], key[2])) is not None]
 
-    def burst(self, modes: Mapping[str, ConfiguredMode], buffers: Mapping[int, Buffers]) -> Iterator[None]:
-        """Sample each step of `modes` for BURST_SECONDS; yields after each."""
+    def burst(self, configured: ConfiguredMode, buffers: Mapping[int, Buffers]) -> Iterator[None]:
+        """Sample each step of a mode for BURST_SECONDS; yields after each."""
         if self._sampler is None:
             return
-        for configured in modes.values():
-            for (phase, bucket), step in configured.steps.items():
-                set_positions(buffers[bucket], phase)
-                run = partial(step, *measured_arguments(buffers[bucket], phase))
-                for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
-                    run()
-                with self.sampling(SAMPLES_PER_SECOND):
-                    ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9
-                    while perf_counter_ns() < ends_ns:
-                        with self.labels.within(step):
-                            run()
-                yield
+        for (phase, bucket), step in configured.steps.items():
+            set_positions(buffers[bucket], phase)
+            run = partial(step, *measured_arguments(buffers[bucket], phase))
+            for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
+                run()
+            with self.sampling(SAMPLES_PER_SECOND):
+                ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9
+                while perf_counter_ns() < ends_ns:
+                    with self.labels.within(step):
+                        run()
+            yield
 
     def _counted(self, samples: list[tuple[int, Place]]) -> dict[Key, SampleCounts]:
         by_key: dict[Key, Counter[str]] = {}

@@ -124,7 +124,8 @@ class Warmup:
         ready = self.ready()
         for name, configured in ready.items():
             self._shares.add(name, configured.steps)
-        yield from self._shares.burst(ready, self._buffers)
+        for configured in ready.values():
+            yield from self._or_fail(configured, self._shares.burst(configured, self._buffers))
         self.announce_splits()
 
     def announce_splits(self) -> None:

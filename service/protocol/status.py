@@ -113,6 +113,20 @@ class MemoryBandwidth(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: int
 
 
+class MatrixRate(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the device multiplies two square matrices of `size`, in the dtype of the weights."""
+
+    flops_per_second: float
+    size: int
+
+
+class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
+    """Floating-point operations of a decode step: per sequence, and per sequence and attended position."""
+
+    per_row: int
+    per_position: int
+
+
 class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that a decode step must move: weights once, keys and values per sequence and attended position.
 
@@ -135,7 +149,9 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured. `no_null_kernel_graph` is the
     reason where the latter could not be.
-    `memory_bandwidth` is None until measured. It and `step_bytes` make the roofline of a decode step.
+    `memory_bandwidth` and `matrix_rate` are None until measured. They, `step_bytes` and `step_flops` make the
+    roofline of a decode step. `blas` names the libraries that multiply matrices, and the vector instructions
+    that torch's own kernels use.
     `profiler_note` says where the profiler slows all later steps, or why that is not known; `no_device_times`
     is the reason where a CUDA device's own times of a step could not be taken.
     `attention` has the backends of eager's attention, checked as the modes become ready. `prompt_bytes` is
@@ -167,6 +183,9 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     null_kernel_seconds: dict[str, float] | None = None
     memory_bandwidth: MemoryBandwidth | None = None
     step_bytes: StepBytes | None = None
+    matrix_rate: MatrixRate | None = None
+    step_flops: StepFlops | None = None
+    blas: str | None = None
     peak_resident_bytes: int | None = None
     no_null_kernel_graph: str | None = None
     attention: list[Attention] = []

@@ -1,4 +1,5 @@
-"""The roofline of a decode step: the bytes that it must move, against the bandwidth of memory.
+"""The roofline of a decode step: the bytes that it must move and the arithmetic that it must do, against the
+rates of the device.
 
 Imports nothing of ours but the other statistics; the studies and the sweep's report both use it.
 """
@@ -38,6 +39,15 @@ def decode_bytes(step_bytes: Mapping[str, float], rows: float, positions: float)
     """
     per_row = positions * step_bytes["cache_per_position"] + step_bytes["activations_per_row"]
     return step_bytes["weights"] + rows * per_row
+
+
+def decode_flops(step_flops: Mapping[str, float], rows: float, positions: float) -> float:
+    """Floating-point operations of a decode step of `rows` sequences, each of which attends to `positions`.
+
+    rows · (per_row + positions · per_position), by the keys of `step_flops`, the fields of
+    `protocol.status.StepFlops`: the compute term of Pope et al., section 2, with attention added.
+    """
+    return rows * (step_flops["per_row"] + positions * step_flops["per_position"])
 
 
 def attended_positions(prompt_tokens: float, steps: float) -> float:

@@ -18,8 +18,13 @@ RATE = 0.03
 most that two processors showed between that rate and none.
 """
 
-MISCLASSED = CLASSES + RATE
-"""Both together: they are added, as neither says anything of the other."""
+PROVED = CLASSES + RATE
+"""What a selftest that passes leaves open. The two are added: neither says anything of the other."""
+
+UNPROVED = 2 * PROVED
+"""What is left open on a machine that no selftest stands for. Twice is a convention: nothing is measured
+there, and an interval may not be narrower without a selftest than with one.
+"""
 
 _Z = 1.959964
 """Of the standard normal distribution, for 95 %."""
@@ -34,7 +39,7 @@ class DispatchShare(NamedTuple):
 
 
 def dispatch_share(
-    kernel: int, host: int, unclassified: int, misclassed: float = MISCLASSED
+    kernel: int, host: int, unclassified: int, misclassed: float = UNPROVED
 ) -> DispatchShare | None:
     """From the numbers of samples on either side; the `unclassified` may be of either.
 
@@ -49,7 +54,7 @@ def dispatch_share(
     return DispatchShare(host / (kernel + host), *widened(low, high, misclassed))
 
 
-def widened(low: float, high: float, misclassed: float = MISCLASSED) -> tuple[float, float]:
+def widened(low: float, high: float, misclassed: float = UNPROVED) -> tuple[float, float]:
     """The ends of a share of dispatch, where up to `misclassed` of either part is taken for the other.
 
     Of a true share H at least H · (1 − m) is seen as dispatch, at most H + (1 − H) · m; solved for H.

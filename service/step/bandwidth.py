@@ -1,16 +1,20 @@
-"""The roof of a decode step: how fast this device moves memory, and how many bytes a step must move."""
+"""The roofs of a decode step: how fast the device moves memory and multiplies, and how much a step needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 
 import torch
 from torch import nn
 
-from service.protocol.status import MemoryBandwidth, StepBytes
+from models.served import Served
+from service.protocol.status import MatrixRate, MemoryBandwidth, StepBytes, StepFlops
 from service.step.buffers import Buffers
 from service.step.process_state import mapped_blocks
+
+MATRIX_SIZES = {"cpu": 512, "cuda": 4096}
+"""Of the product whose rate is the arithmetic roof: packing and launching are little of its time."""
 
 MOST_BYTES = 256 * 2**20
 """No larger a buffer is moved: it is beyond every cache, so that larger ones move no slower."""
@@ -40,6 +44,32 @@ def memory_bandwidth(device: torch.device, weight_bytes: int) -> MemoryBandwidth
     return MemoryBandwidth(kind="read", bytes_per_second=rate, buffer_bytes=size)
 
 
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> MatrixRate:
+    """Floating-point operations per second of a product of two square matrices: the fastest of PASSES."""
+    size = MATRIX_SIZES[device.type]
+    left, right, product = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(3))
+
+    def multiply() -> None:
+        torch.mm(left, right, out=product)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    with torch.inference_mode():
+        rate = max(_rate(2 * size**3, multiply) for _ in range(PASSES))
+    return MatrixRate(flops_per_second=rate, size=size)
+
+
+def step_flops(model: Served) -> StepFlops:
+    """What a decode step of `model` must compute: two operations per weight of a matrix product and sequence.
+
+    Per attended position two products of the width of the residual stream in each layer, which heads share.
+    """
+    return StepFlops(
+        per_row=2 * sum(_elements(module) for module in model.modules()),
+        per_position=4 * model.config.layers * model.config.width,
+    )
+
+
 def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
     """What a decode step of `model` must move, in bytes; see `statistics.roofline.decode_bytes`.
 
@@ -58,10 +88,18 @@ def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
 
 
 def _weights_of(module: nn.Module) -> int:
-    """Bytes of the weights that are `module`'s own; an embedding reads one row of its table per token."""
-    if isinstance(module, nn.Embedding):
-        return 0
-    return sum(p.numel() * p.element_size() for p in module.parameters(recurse=False) if p.dim() > 1)
+    """Bytes of the weights that are `module`'s own."""
+    return sum(weight.numel() * weight.element_size() for weight in _weights(module))
+
+
+def _elements(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in _weights(module))
+
+
+def _weights(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Those of matrix products; an embedding reads one row of its table per token."""
+    if not isinstance(module, nn.Embedding):
+        yield from (weight for weight in module.parameters(recurse=False) if weight.dim() > 1)
 
 
 def _read(size: int) -> float:
@@ -73,10 +111,10 @@ def _read(size: int) -> float:
     return max(_rate(size, lambda: buffer.sum()) for _ in range(PASSES))
 
 
-def _rate(size: int, action: Callable[[], object]) -> float:
+def _rate(amount: int, action: Callable[[], object]) -> float:
     began = perf_counter_ns()
     action()
-    return size * 1e9 / (perf_counter_ns() - began)
+    return amount * 1e9 / (perf_counter_ns() - began)
 
 
 def _copied(device: torch.device, size: int) -> float:

@@ -289,7 +289,7 @@ def test_a_burst_samples_each_step_fast_and_lets_others_run_between_two(
     keys: list[tuple[Phase, int]] = [(phase, bucket) for phase in PHASES for bucket in (1, 2)]
     modes = modes_of({key: seen_in(sampler, kernel=3, host=1) for key in keys})
     shares.add("eager", modes["eager"].steps)
-    for number, _ in enumerate(shares.burst(modes, buffers), 1):
+    for number, _ in enumerate(shares.burst(modes["eager"], buffers), 1):
         assert not sampler.running
         assert [(split.phase, split.batch) for split in shares.splits("eager")] == keys[:number]
     assert {split.dispatch_share for split in shares.splits("eager")} == {0.25}
@@ -308,7 +308,7 @@ def test_without_a_sampler_nothing_is_sampled_and_the_reason_is_kept(monkeypatch
         run = one_step(shares, lambda *_: (torch.zeros(1), torch.zeros(1)))
         with shares.sampling() as found:
             run()
-        assert list(shares.burst(modes_of({}), {})) == []
+        assert list(shares.burst(modes_of({})["eager"], {})) == []
         assert (found, shares.collect(), shares.splits("eager")) == ({}, {}, [])
         assert shares.missing == reason
 

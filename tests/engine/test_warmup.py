@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import torch
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
 from service.engine import capture, loop
+from service.engine.configured_mode import ConfiguredMode
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.step_shares import StepShares
 from service.protocol.messages import ToFront
 from service.protocol.status import EngineStatus, ModeStatus
 from service.step import parity
+from service.step.buffers import Buffers
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
@@ -104,7 +106,30 @@ def test_steps_are_sampled_once_the_engine_is_on_its_own_cores(
     monkeypatch.setattr(StepShares, "burst", noted)
     monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
     serve(tmp_path, [])
-    assert happened == ["pinned", "sampled"]
+    assert happened == ["pinned", *["sampled"] * len(MODE_NAMES)]
+
+
+def test_a_mode_whose_step_fails_while_it_is_sampled_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    burst = StepShares.burst
+
+    def failing(
+        self: StepShares, configured: ConfiguredMode, buffers: Mapping[int, Buffers]
+    ) -> Iterator[None]:
+        if configured.mode.name == "no_grad":
+            raise RuntimeError("no memory for this step")
+        yield from burst(self, configured, buffers)
+
+    monkeypatch.setattr(StepShares, "burst", failing)
+    modes = ["eager", "no_grad", "inference_mode"]
+    inbox = serve(tmp_path, [local_job("after", "eager", [PROMPT], 2)], modes=modes, batch_sizes=[1])
+    assert {name: status.state for name, status in inbox.modes.items()} == {
+        "eager": "ready",
+        "no_grad": "failed",
+        "inference_mode": "ready",
+    }
+    assert "no memory for this step" in (inbox.modes["no_grad"].detail or "")
 
 
 def test_a_hand_captured_mode_serves_on_a_cpu_and_says_what_it_runs_as(tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ def test_a_step_that_two_requests_share_is_counted_by_the_one_that_says_so() -> 
     found = series("continuous", counting, both)
     decode = '{batch="4",mode="eager",phase="decode"}'
     assert found["requests_total" + '{mode="eager",outcome="ok"}'] == 2
-    for name, value in (("rows", 9), ("wall_seconds", 0.05), ("dispatch_seconds", 0.02)):
+    rows = '{batch="4",mode="eager"}'
+    assert (found[f"step_batch_rows_sum{rows}"], found[f"step_batch_rows_count{rows}"]) == (9, 5)
+    for name, value in (("wall_seconds", 0.05), ("dispatch_seconds", 0.02)):
         assert found[f"step_batch_{name}_count{decode}"] == 5
         assert found[f"step_batch_{name}_sum{decode}"] == pytest.approx(value)
     assert found["engine_involuntary_switches_total"] == 3
@@ -122,8 +124,8 @@ def test_a_step_that_two_requests_share_is_counted_by_the_one_that_says_so() -> 
 
 def test_without_batching_all_steps_of_a_request_count_and_nothing_stalls() -> None:
     found = series("off", None, None)
-    decode = '{batch="4",mode="eager",phase="decode"}'
-    assert found[f"step_batch_rows_sum{decode}"] == found[f"step_batch_rows_count{decode}"] == 10
+    rows = '{batch="4",mode="eager"}'
+    assert found[f"step_batch_rows_sum{rows}"] == found[f"step_batch_rows_count{rows}"] == 10
     assert found["engine_involuntary_switches_total"] == 14
     assert not [name for name in found if name.startswith("request_stall")]
 

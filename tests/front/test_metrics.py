@@ -31,7 +31,7 @@ from tests.support.serving import BODY, Front, running, until
 pytestmark = pytest.mark.slow
 
 SERIES_PER_MODE = 800
-SERIES = 1550
+SERIES = 1500
 """Of five modes and three batch buckets on a CPU, with some room for those of the front itself."""
 
 ON_CUDA_ONLY = (

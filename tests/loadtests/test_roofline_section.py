@@ -18,7 +18,9 @@ from tests.support.made_evidence import edit_rows, edit_run, set_split, with_int
 from tests.support.made_results import make_results
 
 SIZES = {"weights": 12_000_000, "cache_per_position": 6_144, "activations_per_row": 70_000}
+FLOPS = {"per_row": 6_000_000, "per_position": 4_608}
 RATE = 10e9
+FLOPS_PER_SECOND = 50e9
 
 
 def recorded(folder: Path, device: str = "cpu") -> Path:
@@ -28,6 +30,10 @@ def recorded(folder: Path, device: str = "cpu") -> Path:
         kind = "copy" if device == "cuda" else "read"
         bandwidth = {"kind": kind, "bytes_per_second": RATE, "buffer_bytes": 12_000_000}
         run.engine |= {"memory_bandwidth": bandwidth, "step_bytes": SIZES}
+        run.engine |= {
+            "matrix_rate": {"flops_per_second": FLOPS_PER_SECOND, "size": 512},
+            "step_flops": FLOPS,
+        }
 
     edit_run(folder, change)
     return folder
@@ -54,6 +60,24 @@ def test_each_mode_and_batch_has_its_bytes_over_its_kernels(tmp_path: Path) -> N
         assert float(line.share.split()[0].replace(",", "")) == pytest.approx(share, rel=0.006)
         low, high = (float(end.replace(",", "")) for end in line.span.split("–"))
         assert low < share < high
+        flops = rows * (6_000_000 + 4_608 * (summary.prompt_tokens / rows + (steps + 1) / 2))
+        arithmetic = 100 * flops / kernel / FLOPS_PER_SECOND
+        assert float(line.arithmetic.split()[0].replace(",", "")) == pytest.approx(arithmetic, rel=0.006)
+        assert line.nearer == ("memory" if share > arithmetic else "arithmetic")
+
+
+def test_a_step_of_many_rows_is_nearer_to_the_roof_of_arithmetic(tmp_path: Path) -> None:
+    section = roofline_section(findings(recorded(with_intervals(make_results(tmp_path)))))
+    by_batch = {line.batch: line.nearer for line in section.lines}
+    assert by_batch[min(by_batch)] == "memory"
+    assert by_batch[max(by_batch)] == "arithmetic"
+    assert "50.0 GFLOP/s" in section.sentence
+
+
+def test_a_run_that_did_not_measure_the_rate_of_products_names_no_nearer_roof(tmp_path: Path) -> None:
+    folder = recorded(with_intervals(make_results(tmp_path)))
+    edit_run(folder, lambda run: run.engine.pop("matrix_rate"))
+    assert {line.nearer for line in roofline_section(findings(folder)).lines} == {"unknown"}
 
 
 def test_page_and_text_say_that_it_is_an_estimate_on_a_cpu(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 from service.protocol.splits import SampleCounts
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import CLASSES, MISCLASSED, RATE, dispatch_share
+from service.statistics.sampled_share import CLASSES, RATE, UNPROVED, dispatch_share
 from tests.support.made_evidence import Row, edit_rows, samples_in, with_intervals, with_samples
 from tests.support.made_results import CLEAR, make_results
 
@@ -26,7 +26,7 @@ def baseline(folder: Path) -> Summary:
     return Findings(read_results(folder)).main[0].baseline
 
 
-def kernel_share(kernel: int, host: int, unclassified: int = 0, misclassed: float = MISCLASSED) -> Interval:
+def kernel_share(kernel: int, host: int, unclassified: int = 0, misclassed: float = UNPROVED) -> Interval:
     share = dispatch_share(kernel, host, unclassified, misclassed)
     assert share is not None
     return Interval(1 - share.value, 1 - share.high, 1 - share.low, kernel + host)
@@ -192,8 +192,8 @@ def test_a_selftest_adds_what_it_leaves_open_of_the_classes_and_of_the_rate(
     assert misclassed({"rows": [*PASSED, *rows]}) == pytest.approx(found)
 
 
-def test_without_a_selftest_classes_and_rate_are_added() -> None:
-    assert misclassed(None) == pytest.approx(MISCLASSED)
+def test_without_a_selftest_more_is_left_open_than_with_one_that_passes() -> None:
+    assert misclassed(None) == UNPROVED > misclassed({"rows": PASSED})
 
 
 def test_a_selftest_beside_the_sweep_widens_its_interval(tmp_path: Path) -> None:

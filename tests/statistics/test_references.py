@@ -25,7 +25,7 @@ from service.statistics.intervals import (
 from service.statistics.knee import BoundedEstimate, Bounds, knee_ratio, met_point
 from service.statistics.quantiles import quantile_interval
 from service.statistics.queueing import pollaczek_khinchine
-from service.statistics.sampled_share import MISCLASSED, counting_error, dispatch_share, widened
+from service.statistics.sampled_share import UNPROVED, counting_error, dispatch_share, widened
 from service.statistics.visits import answered, rate_interval, served_share
 
 DRAWS = Random("references")
@@ -112,7 +112,7 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
     low, high = wilson(host, everything)[0], wilson(host + unclassified, everything)[1]
     share = dispatch_share(kernel, host, unclassified)
     assert share is not None
-    assert (share.low, share.high) == pytest.approx(widened(low, high, MISCLASSED), abs=1e-6)
+    assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
     value = host / (kernel + host)
     longer = max(value - wilson(host)[0], wilson(host)[1] - value)
     assert counting_error(kernel, host) == pytest.approx(longer, abs=1e-6)

@@ -7,7 +7,14 @@ import torch
 
 from models.config import Config
 from models.transformer import Transformer
-from service.step.bandwidth import LEAST_BYTES, MOST_BYTES, memory_bandwidth, step_bytes
+from service.step.bandwidth import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    matrix_rate,
+    memory_bandwidth,
+    step_bytes,
+    step_flops,
+)
 from service.step.buffers import allocate
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=128, context=64)
@@ -23,6 +30,19 @@ def test_bytes_are_those_of_the_shapes(dtype: torch.dtype, size: int) -> None:
     assert found.cache_per_position == size * 2 * 2 * 2 * 8
     per_block = (32 + 64) + (32 + 32) + (32 + 128) + (64 + 32)
     assert found.activations_per_row == size * (2 * per_block + 32 + 128)
+
+
+def test_operations_are_two_per_weight_and_those_of_attention() -> None:
+    found = step_flops(Transformer(CONFIG, max_batch=1).eval())
+    assert found.per_row == 2 * (2 * BLOCK + HEAD)
+    scores, mixed = 2 * 4 * 8, 2 * 4 * 8  # of 4 heads of width 8, for each of 2 layers
+    assert found.per_position == 2 * (scores + mixed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_rate_of_products_is_that_of_the_dtype(dtype: torch.dtype) -> None:
+    found = matrix_rate(torch.device("cpu"), dtype)
+    assert found.flops_per_second > 1e8
 
 
 def test_a_cache_of_its_own_dtype_counts_in_that() -> None:

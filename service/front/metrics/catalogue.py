@@ -111,8 +111,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "between steps is left out."),
     _step("step_batch_period_seconds", "summary", "mode phase batch", "always",
         "All the time per step by batch bucket, from call to call: exact sums for means."),
-    _step("step_batch_rows", "summary", "mode phase batch", "always",
-        "Sequences per step by batch bucket, the rest of which is padding: exact sums for means."),
+    _step("step_batch_rows", "summary", "mode batch", "always",
+        "Sequences per decode step by batch bucket, the rest of which is padding: exact sums for means."),
     _gauge("step_device_seconds", "mode phase batch", "once measured",
         "One step on the device, by calls queued back to back at warm-up, without the profiler. Absent where "
         "the host could not queue ahead."),

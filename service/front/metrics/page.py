@@ -52,7 +52,7 @@ What `GET /metrics` exports, made from `service/front/metrics/catalogue.py` by `
 it here.
 
 Every name begins with `{PREFIX}`. Units are base units: seconds, bytes, or a pure number (–). Labels take
-only the values listed below, so there are at most 800 series per mode, and at most 1,550 of five modes and
+only the values listed below, so there are at most 800 series per mode, and at most 1,500 of five modes and
 three batch sizes on a CPU. What this device can measure is there at 0 for every label set from the start;
 what it cannot is absent, never a copy of something else. All figures of one request are observed together,
 after its answer. A counter never goes backwards while the front process lives, even where the engine is

@@ -168,8 +168,9 @@ class Metrics:
         steps, dispatch, kernel = phase.steps, phase.dispatch_seconds, phase.kernel_seconds
         if steps == 0:
             return
+        if name == "decode":
+            self._series.under(mode, batch).add("step_batch_rows", group.rows, steps)
         add = self._series.under(mode, name, batch).add
-        add("step_batch_rows", group.rows, steps)
         sums = {
             "step_batch_wall_seconds": phase.wall_seconds,
             "step_batch_dispatch_seconds": dispatch,
