@@ -49,7 +49,7 @@ def test_setup_takes_torch_from_its_own_index_only_where_one_is_named(url: str) 
 def test_all_that_development_asks_for_is_locked() -> None:
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
     locked = {re.sub(r"[-_.]+", "-", line.partition("==")[0]) for line in LOCK.lower().splitlines()}
-    assert {name for name in asked if not name.startswith("launchbound")} <= locked
+    assert {name.lower() for name in asked if not name.startswith("launchbound")} <= locked
 
 
 def test_the_image_carries_the_bill_and_not_the_tool_that_made_it() -> None:
