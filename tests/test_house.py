@@ -120,7 +120,6 @@ ALLOWED: dict[str, set[str]] = {
         "service.statistics",
     },
     "loadtests.proxy_cost": {"loadtests.run", "service.statistics"},
-    "loadtests.batching_cost": {"loadtests.run", "service.statistics"},
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
