@@ -128,21 +128,13 @@ class Scheduler:
             self._admit(batch, mode)
 
     def _next_group(self, free: int) -> list[Job]:
-        """Those of `waiting` that are prefilled together now, where a bucket of `free` rows holds the first.
-
-        In the largest bucket that those who wait fill by more than half: a prefill takes as long as its
-        bucket has rows where the device computes all the time, and as long as any where dispatch decides.
-        """
+        """Those of `waiting` that are prefilled together now: as many as fit into a bucket of `free` rows."""
         for job in list(self._waiting):
             kind = self._ended(job)
             if kind is not None:
                 self._waiting.remove(job)
                 self._answer_unrun(job, kind)
-        rows = [len(job.prompts) for job in self._waiting]
-        fitting = [bucket for bucket in self._buckets if rows and rows[0] <= bucket <= free]
-        if not fitting:
-            return []
-        room = max((bucket for bucket in fitting if 2 * sum(rows) > bucket), default=fitting[0])
+        room = max((bucket for bucket in self._buckets if bucket <= free), default=0)
         group: list[Job] = []
         while self._waiting and len(self._waiting[0].prompts) <= room:
             room -= len(self._waiting[0].prompts)

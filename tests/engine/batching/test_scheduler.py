@@ -69,24 +69,22 @@ def test_who_runs_goes_on_however_many_come_that_end_with_their_prefill(engine: 
 @pytest.mark.parametrize(
     ("rows", "groups"),
     [
-        ([1, 1], [["0"], ["1"]]),
-        ([1, 1, 1], [["0", "1", "2"]]),
-        ([1] * 6, [["0", "1", "2", "3"], ["4"], ["5"]]),
-        ([2, 1], [["0", "1"]]),
+        ([1, 1], [["0", "1"]]),
+        ([1] * 6, [["0", "1", "2", "3"], ["4", "5"]]),
         ([1, 3], [["0", "1"]]),
-        ([3, 2, 3], [["0"], ["1"], ["2"]]),
-        ([1, 5, 2], [["0"], ["1", "2"]]),
+        ([3, 2], [["0"], ["1"]]),
+        ([5, 1], [["0", "1"]]),
     ],
 )
-def test_prompts_are_prefilled_in_the_largest_bucket_that_they_fill_by_more_than_half(
+def test_those_who_wait_are_prefilled_together_as_far_as_a_bucket_is_free(
     rows: list[int], groups: list[list[str]]
 ) -> None:
-    """As far as it is free: five rows need the bucket of 16, which one that runs does not leave."""
+    """Beside one that runs a bucket of 4 is; five rows need that of 16, and wait until it has ended."""
     engine = TinyEngine(buckets=[1, 4, 16])
     jobs = [job(str(number), rows=count) for number, count in enumerate(rows)]
-    served = engine.merged({0: jobs})
-    assert begun(served) == groups
-    assert served.tokens == {one.id: engine.alone(one) for one in jobs}
+    served = engine.merged({0: [job("runs")], 2: jobs})
+    assert begun(served) == [["runs"], *groups]
+    assert served.tokens == {one.id: engine.alone(one) for one in [job("runs"), *jobs]}
 
 
 def test_a_window_takes_what_comes_within_it_and_nobody_after(engine: TinyEngine) -> None:
