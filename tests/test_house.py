@@ -111,7 +111,6 @@ ALLOWED: dict[str, set[str]] = {
         "models.config",
     },
     "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
-    "loadtests.batching_cost": {"loadtests.run", "service.statistics"},
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
