@@ -31,16 +31,15 @@ COPY dashboards dashboards
 RUN pip install --no-deps --no-build-isolation .
 
 
-# The bill of materials of what was just installed, by tools that the image itself does not carry.
+# The bill of materials of what was just installed, by a tool that the image itself does not carry.
 FROM ${PYTHON_IMAGE} AS sbom
 WORKDIR /source
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY requirements.lock ./
-RUN pip install --constraint requirements.lock cyclonedx-bom msgspec
+COPY pyproject.toml requirements.lock ./
+RUN pip install --constraint requirements.lock cyclonedx-bom
 COPY --from=build /opt/venv /opt/venv
-COPY --from=build /source ./
-COPY supply_chain supply_chain
-RUN python -m supply_chain.sbom --python /opt/venv/bin/python --out /launchbound.cdx.json
+RUN cyclonedx-py environment --pyproject=pyproject.toml --mc-type=application --output-reproducible \
+      --output-file=/launchbound.cdx.json /opt/venv/bin/python
 
 
 FROM ${PYTHON_IMAGE}

@@ -111,31 +111,13 @@ ALLOWED: dict[str, set[str]] = {
         "models.config",
     },
     "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
-    "loadtests.simulation": {"loadtests.plan", "loadtests.run", "service.statistics"},
-    "loadtests.simulated_queue": set(),
-    "loadtests.simulated_sweeps": {"loadtests.simulated_queue", "service.statistics"},
-    "loadtests.load_simulation": {
-        "loadtests.simulated_queue",
-        "loadtests.simulated_sweeps",
-        "service.statistics",
-    },
-    "loadtests.proxy_cost": {"loadtests.run", "service.statistics"},
-    "loadtests.batching_cost": {"loadtests.run", "service.statistics"},
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
-    "dashboards.simulated_fleet": {
-        "dashboards",
-        "service.front.metrics",
-        "service.front.request_timing",
-        "service.protocol",
-    },
-    "deploy": set(),
-    "supply_chain": set(),
 }
 """What the modules of a folder may import of ours, besides the folder itself."""
 
-TOPS = ("service", "models", "loadtests", "dashboards", "deploy", "supply_chain")
+TOPS = ("service", "models", "loadtests", "dashboards")
 
 FOREIGN = "loadtests.peers.rivals"
 """Run by the rivals' own interpreters, as processes; what they import is not of this process."""
@@ -147,8 +129,6 @@ TORCHLESS = (
     "service.replicas",
     "loadtests",
     "dashboards",
-    "deploy",
-    "supply_chain",
 )
 
 

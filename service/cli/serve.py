@@ -124,8 +124,7 @@ def stack(
             f"the cache folder {cache} cannot be used ({error.strerror}): "
             "set LAUNCHBOUND_CACHE_FOLDER to a folder that you can write to"
         )
-    from dashboards.local import PrometheusError
-    from dashboards.stack import watch
+    from dashboards.stack import PrometheusError, watch
     from service.front.launch import LaunchError, launched
     from service.protocol.parent_death import owned
 

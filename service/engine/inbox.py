@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from time import perf_counter_ns
 
 import msgspec
@@ -136,13 +135,6 @@ class Inbox:
         first = self._waiting[0] if self._waiting and not self.paused else None
         return first if isinstance(first, Job) else None
 
-    def waiting_jobs(self) -> Iterator[Job]:
-        """`next_job` and those behind it, up to the first other message; they stay where they are."""
-        for message in self._waiting:
-            if not isinstance(message, Job) or self.paused:
-                return
-            yield message
-
     def join(self) -> Job:
         """Take `next_job`, which there is, to run beside those that run; `left` once it has ended."""
         job = self._waiting.popleft()
@@ -179,11 +171,6 @@ class Inbox:
     def idle(self) -> bool:
         """Whether no received message waits for the engine."""
         return not self._waiting
-
-    @property
-    def depth(self) -> int:
-        """How many received messages wait for the engine."""
-        return len(self._waiting)
 
     def is_cancelled(self, job: Job) -> bool:
         """Whether a Cancel of `job`, which waits or runs, has been received."""

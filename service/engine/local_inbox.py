@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 
 import msgspec
@@ -50,10 +50,6 @@ class LocalInbox:
         """The next job, which stays where it is."""
         return self._jobs[0] if self._warm and self._jobs else None
 
-    def waiting_jobs(self) -> Iterator[Job]:
-        """The jobs that are left, as if they had been sent this moment."""
-        return (msgspec.structs.replace(job, sent_ns=perf_counter_ns()) for job in self._jobs if self._warm)
-
     def join(self) -> Job:
         """The next job, as `take` returns it."""
         return msgspec.structs.replace(self._jobs.popleft(), sent_ns=perf_counter_ns())
@@ -65,11 +61,6 @@ class LocalInbox:
     def idle(self) -> bool:
         """Always."""
         return True
-
-    @property
-    def depth(self) -> int:
-        """None, as it is idle."""
-        return 0
 
     @property
     def stopped(self) -> bool:

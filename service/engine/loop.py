@@ -13,7 +13,6 @@ import msgspec
 import torch
 
 from service.engine.announcements import announced
-from service.engine.batching.answers import Answers
 from service.engine.batching.scheduler import Scheduler
 from service.engine.device_witnesses import new_device_witnesses
 from service.engine.generation import Generator
@@ -59,7 +58,6 @@ class Engine:
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
         self._runner = JobRunner(generator, self._profiler, shares, meter, parts.warmup, inbox.announce)
-        answers = Answers(parts.warmup.modes, self._usual_estimates, inbox.send, self._announce_news)
         self._scheduler = Scheduler(
             inbox,
             settings,
@@ -67,8 +65,9 @@ class Engine:
             meter,
             self._runner,
             parts.warmup,
-            answers,
             self._serve,
+            self._usual_estimates,
+            self._announce_news,
             sampling=shares.sampling,
         )
         self._run_job: Callable[[Job], None] = self._serve
@@ -117,7 +116,6 @@ class Engine:
             self._scheduler.warm()
         gc.collect()
         gc.freeze()
-        yield from self._scheduler.cost_rounds.measure()
         yield from self._witnesses.learn()
         yield from self.parts.warmup.sample()
         self._status = msgspec.structs.replace(

@@ -118,7 +118,7 @@ def beyond_none(shares: Mapping[int, float]) -> float:
 SAMPLING_RATE = Check(measure_rates, judge_rates, ((NAME, BOUND),))
 
 
-BLOCKS = 300
+BLOCKS = 900
 BLOCK_SECONDS = 0.05
 MOST_RATIO = 1.01
 COST = "steps sampled in the background / unsampled"

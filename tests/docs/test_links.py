@@ -16,7 +16,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 ONLY = re.compile(r"selftest --only ([a-z,-]+)")
-SOURCE = re.compile(r"`((?:service|loadtests|models|tests|dashboards|deploy)/[\w/.]+\.(?:py|cpp|js|toml))`")
+SOURCE = re.compile(r"`((?:service|loadtests|models|tests|dashboards)/[\w/.]+\.(?:py|cpp|js|toml))`")
 
 
 def named(page: Path) -> str:

@@ -12,7 +12,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from dashboards.simulated_fleet.replica import Replica
 from service.front.limits import RESERVED
 from service.front.metrics import series as series_module
 from service.front.metrics.catalogue import (
@@ -189,8 +188,15 @@ def test_no_mode_has_more_series_than_the_budget(device: str) -> None:
         assert max(counts.values()) <= SERIES_PER_MODE
 
 
-def test_a_replica_on_a_cpu_that_has_served_every_mode_and_bucket_is_within_the_budget() -> None:
-    assert Replica("cpu").series().total() <= SERIES
+def test_a_service_on_a_cpu_that_has_served_every_mode_and_bucket_is_within_the_budget() -> None:
+    batch_sizes = [1, 4, 16]
+    with running({"modes": default_modes(), "batch_sizes": batch_sizes}, device="cpu") as front:
+        front.await_ready()
+        for mode in default_modes():
+            for batch in batch_sizes:
+                front.generate(mode, prompts=["a"] * batch)
+                front.command("!profiled", mode=mode)
+        assert len(samples(front)) <= SERIES
 
 
 def test_a_page_is_rendered_once_a_second_unless_a_fresh_one_is_asked_for(

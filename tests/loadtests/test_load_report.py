@@ -1,4 +1,4 @@
-"""The report finds the knee of a simulated queue, bounds it where the ladder does, and says how it judged."""
+"""The report finds the knee of a made sweep, bounds it where the ladder does, and says how it judged."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ from loadtests.report.report_files import make_report, plots
 from loadtests.report.results import Results, read_results
 from loadtests.report.terminal import print_findings
 from loadtests.report.verdict import Findings
-from loadtests.simulated_queue import SimulatedQueue
-from loadtests.simulated_sweeps import LoadSweep, true_knee
 from service.statistics.knee import BoundedEstimate, Bounds
 from service.statistics.visits import settling
 from tests.support.made_evidence import edit_rows, edit_run
-from tests.support.made_load import SERVICE, make_load
+from tests.support.made_load import KNEES, SERVICE, make_load
 from tests.support.made_results import make_results
 
 pytestmark = pytest.mark.slow
@@ -78,9 +76,8 @@ def cells(folder: Path, mode: str) -> dict[float, dict[str, Any]]:
     return {record["offered_per_second"]: record for record in records if record["mode"] == mode}
 
 
-def test_the_interval_of_each_mode_holds_the_knee_of_its_queue(loaded: Path) -> None:
-    for mode, seconds in SERVICE.items():
-        truth = true_knee(LoadSweep(rates=(1.0,), limit=0.12 / seconds)) / seconds
+def test_the_interval_of_each_mode_holds_its_knee(loaded: Path) -> None:
+    for mode, truth in KNEES.items():
         estimate = knee_of(loaded, mode).estimate
         assert estimate is not None
         assert estimate.low <= truth <= estimate.high
@@ -235,7 +232,7 @@ def test_cutting_every_visit_at_a_rate_puts_the_knee_below_it(tmp_path: Path) ->
 
 
 def test_refused_requests_are_late_and_have_no_latency(tmp_path: Path) -> None:
-    make_load(tmp_path, (20, 200), slo=Slo(e2e_seconds=10.0), queue=SimulatedQueue(bound=4))
+    make_load(tmp_path, (20, 200), slo=Slo(e2e_seconds=10.0), most_waiting=4)
     record = cells(tmp_path, "eager")[200]
     assert record["rejected"] > 400
     assert record["failed"] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +20,6 @@ from loadtests.plan.rate_search import (
     searched,
 )
 from loadtests.plan.slo import Slo
-from loadtests.simulated_queue import SimulatedQueue, simulated_visits
-from loadtests.simulated_sweeps import LoadSweep, true_knee
-from service.statistics.visits import settling
 
 
 def probed(capacity: float, knee: float, stalled: Collection[int] = ()) -> tuple[float | None, list[float]]:
@@ -105,27 +101,6 @@ def test_a_mode_that_meets_it_everywhere_ends_below_the_upper_end() -> None:
 )
 def test_a_stricter_share_takes_more_requests_within_bounds(share: float, requests: int) -> None:
     assert probe_requests(Slo(e2e_seconds=1.0, share=share)) == requests
-
-
-def simulated_search(limit: float, slo: Slo, seed: int) -> float | None:
-    """What is found of a simulated queue, in shares of its capacity; `limit` is in times in service."""
-    search, requests = RateSearch(1.0, slo.share), probe_requests(slo)
-    while (rate := search.next_rate()) is not None:
-        random = np.random.default_rng(seed)  # the same arrivals but for their scale
-        visit = simulated_visits(SimulatedQueue(), np.array([rate]), np.ones(1), requests, random)
-        search.add(rate, float(np.mean(visit.latencies[0, settling(requests) :] <= limit)), cut=False)
-    return search.rate
-
-
-@pytest.mark.parametrize("limit", [3.0, 4.0, 6.0])
-def test_the_presets_ladder_encloses_the_knee_wherever_the_search_ends(limit: float) -> None:
-    plan = make_plan("saturation")
-    assert plan.slo is not None
-    loads = sorted({cell.load for cell in plan.cells if cell.load is not None})
-    knee = true_knee(LoadSweep(rates=(), limit=limit))
-    found = [simulated_search(limit, plan.slo, seed) for seed in range(60)]
-    enclosed = [rate is not None and loads[0] * rate < knee < loads[-1] * rate for rate in found]
-    assert np.mean(enclosed) >= 0.9
 
 
 def test_cells_that_differ_in_load_only_have_one_search() -> None:

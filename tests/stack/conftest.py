@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.local import Prometheus, local_prometheus
+from dashboards.stack import local_prometheus
 from loadtests.run.exporter import Exporter
 from tests.stack import gpu_page, running
+from tests.stack.prometheus import Prometheus
 from tests.stack.running import Stack
 
 ROUNDS = 3
@@ -53,7 +54,8 @@ def stack(
     ):
         service = url.removeprefix("http://")
         targets = {"launchbound": [service, gpu], "locust": [client]}
-        with local_prometheus(prometheus_binary, folder, targets, "1s") as prometheus:
+        with local_prometheus(prometheus_binary, folder, targets, "1s") as address:
+            prometheus = Prometheus(address)
             every = {service, gpu, client}
             running.until(
                 lambda: (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import ProxyHandler, Request, build_opener
 
-from dashboards.local import Prometheus
 from loadtests.run.exporter import Exporter
+from tests.stack.prometheus import Prometheus
 from tests.support.serving import FRESH
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")

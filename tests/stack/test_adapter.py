@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dashboards.local import CONFIGURATION
+from dashboards.stack import CONFIGURATION
 
 pytestmark = pytest.mark.stack
 

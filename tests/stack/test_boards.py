@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import re
@@ -10,15 +9,13 @@ import time
 from collections import Counter
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from dashboards.build import boards
 from dashboards.frame import DEFAULT_SLO
-from dashboards.local import TimeSeries
-from dashboards.panel_queries import PanelQuery, filled, panel_queries
-from dashboards.pictures import TimeRange, page
 from dashboards.promql import SHOWN, mean, quantile
 from tests.stack import running
+from tests.stack.panel_queries import PanelQuery, filled, panel_queries
+from tests.stack.prometheus import TimeSeries
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
@@ -117,14 +114,3 @@ def test_an_annotation_marks_what_happened(stack: Stack, annotation: dict[str, s
     assert samples
     for sample in samples:
         assert sample.labels.keys() >= set(re.findall(r"{{(\w+)}}", annotation["titleFormat"]))
-
-
-@pytest.mark.parametrize("name", boards())
-def test_a_board_can_be_drawn_without_grafana(stack: Stack, name: str) -> None:
-    board, now = json.loads(boards()[name]), time.time()
-    drawn = page(name, board, stack.prometheus, TimeRange(now - 60, now))
-    for panel in board["panels"]:
-        assert html.escape(panel["title"]) in drawn
-    figures = drawn.count("Plotly.newPlot(") - get_plotlyjs().count("Plotly.newPlot(")
-    lines_and_bars = [panel for panel in board["panels"] if panel["type"] in ("timeseries", "barchart")]
-    assert figures >= len(lines_and_bars)

@@ -10,8 +10,8 @@ from urllib.request import Request
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from dashboards.panel_queries import filled, panel_queries
 from tests.stack import running
+from tests.stack.panel_queries import filled, panel_queries
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from dashboards.local import CONFIGURATION
+from dashboards.stack import CONFIGURATION
 from tests.stack import running
 from tests.stack.running import Stack
 

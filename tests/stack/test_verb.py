@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.local import Prometheus
 from tests.stack import running
+from tests.stack.prometheus import Prometheus
 
 pytestmark = pytest.mark.stack
 

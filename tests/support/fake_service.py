@@ -38,8 +38,6 @@ class Script:
     largest_bucket: int = 16
     device: str = "cpu"
     dtype: str = "float32"
-    batching: str = "off"
-    linears: dict[str, Any] | None = None
     hold: Event | None = None
     odd_mode: str | None = None
     auto_runs: str = "compiled"
@@ -202,12 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
                 mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
                 for mode in STEP_SECONDS
             ]
-            own = {
-                "device": script.device,
-                "dtype": script.dtype,
-                "batching": script.batching,
-                "linears": script.linears,
-            }
+            own = {"device": script.device, "dtype": script.dtype, "batching": "off", "linears": None}
             engine = engine_status(script.largest_bucket) | own if state == "ready" else None
             auto = auto_status(script.auto_runs)
             return self._reply(

@@ -1,35 +1,146 @@
-"""Jobs of one mode that run together: they join between two steps, and leave as soon as they are complete."""
+"""Requests that run together in the rows of one cache: they join and leave between two decode steps."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from statistics import fmean
 from time import perf_counter_ns
 
-from service.engine.batching.joint_prefill import JointPrefill
-from service.engine.batching.member import LeftMember, Member, never_ran
-from service.engine.batching.queue import Queue
-from service.engine.batching.round import Round, choose, new_round
-from service.engine.batching.slots import Slots
-from service.engine.batching.step_log import StepLog
-from service.engine.generation import Generator
+import torch
+from torch import Tensor
+
+from service.engine.batching.shared_timings import BatchStep
+from service.engine.generation import Generator, JobChannel
 from service.engine.job_result import JobResult
+from service.engine.prefill import Place, prefill
+from service.engine.text import Completions
 from service.protocol.messages import Job, OutcomeKind, Phase
-from service.step.buffers import copy_row
+from service.step.buffers import Arguments, copy_row
 from service.step.callables import Step
 from service.step.device_errors import is_device_lost
-from service.step.meters import Meter
+from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
 
-LOOKED_UP_STEPS = 8
-"""So often those that wait are looked at, who may be cancelled or late by then."""
+Left = Callable[[Job, JobResult, Sequence[BatchStep]], None]
+"""Called with each job that has ended, whatever has ended it, and the steps that it ran in."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A job that runs: the token ids of its prompts, and their rows of the cache, in the same order.
+
+    `usage` is that of the engine's thread when it joined.
+    """
+
+    job: Job
+    result: JobResult
+    prompts: list[list[int]]
+    completions: Completions
+    sampler: Sampler
+    usage: resource.struct_rusage
+    rows: list[int] = field(default_factory=list)
+    steps: list[BatchStep] = field(default_factory=list)
+    _indices: tuple[list[int], Tensor] | None = None
+
+    def indices(self, device: torch.device) -> Tensor:
+        """Its rows, int64 [prompts] on `device`; copied there once, until they move."""
+        if self._indices is None or self._indices[0] != self.rows:
+            rows = torch.tensor(self.rows, pin_memory=device.type == "cuda")
+            self._indices = list(self.rows), rows.to(device, non_blocking=True)
+        return self._indices[1]
+
+
+class Rows:
+    """Who has which row of the cache, and the token and position that each row is fed with next.
+
+    All buckets begin at row 0 of the cache, so taken rows are kept at its beginning, and a prefill has the
+    first rows to itself: `move` copies so many positions of a row to another. A free row is fed with token 0
+    at position 0, so that it attends to nothing but itself.
+    """
+
+    def __init__(self, buckets: Sequence[int], move: Callable[[int, int, int], None]) -> None:
+        self._buckets = sorted(buckets)
+        self._move = move
+        self._owners: list[Running | None] = [None] * self._buckets[-1]
+        self.tokens = [0] * self._buckets[-1]
+        self.positions = [0] * self._buckets[-1]
+        self.taken = 0
+
+    @property
+    def free(self) -> int:
+        """How many are not taken."""
+        return len(self._owners) - self.taken
+
+    def bucket(self, rows: int) -> int:
+        """The smallest bucket of at least `rows`."""
+        return next(bucket for bucket in self._buckets if bucket >= rows)
+
+    def clear(self, bucket: int) -> None:
+        """Move who is in the first `bucket` rows out of them; so many are free."""
+        for row in range(bucket):
+            if self._owners[row] is not None:
+                self._shift(row, self._owners.index(None, bucket))
+
+    def compact(self) -> int:
+        """Move all taken rows into the smallest bucket that holds them; returns that bucket."""
+        bucket = self.bucket(self.taken)
+        for row in range(bucket, len(self._owners)):
+            if self._owners[row] is not None:
+                self._shift(row, self._owners.index(None))
+        return bucket
+
+    def take(self, running: Running, first: int) -> None:
+        """The rows from `first` on, one per prompt, which have been prefilled."""
+        running.rows = list(range(first, first + len(running.prompts)))
+        for row, prompt in zip(running.rows, running.prompts, strict=True):
+            self._owners[row] = running
+            self.positions[row] = len(prompt)
+        self.taken += len(running.rows)
+
+    def release(self, running: Running) -> None:
+        """Its rows are free again."""
+        for row in running.rows:
+            self._owners[row] = None
+            self.tokens[row] = self.positions[row] = 0
+        self.taken -= len(running.rows)
+
+    def advance(self, running: Running, values: Sequence[int]) -> None:
+        """A step has fed its rows; they are fed with those of `values` [bucket] next."""
+        for row in running.rows:
+            self.tokens[row] = values[row]
+            self.positions[row] += 1
+
+    def _shift(self, row: int, to: int) -> None:
+        owner = self._owners[row]
+        assert owner is not None
+        self._move(row, to, self.positions[row])
+        owner.rows[owner.rows.index(row)] = to
+        self._owners[to], self._owners[row] = owner, None
+        for values in (self.tokens, self.positions):
+            values[to], values[row] = values[row], 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """What decode steps have in common until somebody joins or leaves, or the cache is read further.
+
+    Looked up in every step, it takes longer than all else between two steps. `choosing` may take another
+    token than the greedy one.
+    """
+
+    bucket: int
+    place: Place
+    reach: int
+    step: Step
+    arguments: Arguments
+    choosing: list[Running]
 
 
 class Batch:
-    """The jobs that run now. `left` is called with each that ends, whatever ends it; `failed` before that
-    with what a job's arguments raised, or its text, or a step for all that were in it.
+    """Runs jobs of one mode. `left` is called with each that ends; before that `failed` with what a job's
+    arguments raised, or its text, or a step for all that were in it.
 
     What loses the device's context is raised by all methods that run something.
     """
@@ -37,163 +148,186 @@ class Batch:
     def __init__(
         self,
         generator: Generator,
-        channel: Queue,
         steps: Mapping[tuple[Phase, int], Step],
         meter: Meter,
-        left: Callable[[LeftMember], None],
+        channel: JobChannel,
+        left: Left,
         failed: Callable[[Exception, list[JobResult]], None],
     ) -> None:
         self._generator = generator
-        self._channel = channel
         self._steps = steps
         self._meter = meter
+        self._channel = channel
         self._left = left
         self._failed = failed
         self._places = generator.places
         largest = self._places[max(self._places)].buffers
         self._device = largest.token.device
-        self._slots = Slots(self._places, partial(copy_row, largest.cache))
-        self._joint = JointPrefill(self._places, steps, meter, self._slots, channel.receive)
-        self._log = StepLog()
-        self._round: Round | None = None
-        self._reach = 0
+        self.rows = Rows(list(self._places), partial(copy_row, largest.cache))
+        self.running: list[Running] = []
+        self._plan: DecodePlan | None = None
         self._poll_due = False
-        self.members: list[Member] = []
 
-    @property
-    def rows(self) -> int:
-        """The rows that run."""
-        return self._slots.taken
+    def prefill(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
+        """Have `jobs` join, for whose prompts a bucket is free; those that run stand still meanwhile.
 
-    @property
-    def free(self) -> int:
-        """The rows that do not."""
-        return self._slots.free
-
-    def steps_left(self) -> float:
-        """Decode steps that a row which runs still takes, on average; fewer where a text ends early."""
-        left = [
-            member.job.max_new_tokens - 1 - (self._log.end - member.decode_begin) for member in self.members
-        ]
-        return fmean(max(0, one) for one in left)
-
-    def room(self, beside: int = 0) -> int:
-        """The most rows that may join together now, next to `beside` others that will have before."""
-        return self._slots.room(beside)
-
-    def join(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
-        """Prefill `jobs`, for whose prompts there is room; those that run stand still meanwhile.
-
-        A job that cannot run with its arguments leaves at once, with the reason in its result; where their
-        prefill fails, all of `jobs` do.
+        A job that cannot run with its arguments leaves at once, with the reason in its result.
         """
         began = perf_counter_ns()
-        standing = {id(log): log for log in (member.newest(self._log) for member in self.members)}
-        first = len(self.members)
-        for job, result in jobs:
-            self._enter(job, result)
-        if entered := self.members[first:]:
-            self._prefill(entered)
+        standing = {running.steps[-1] for running in self.running}
+        tokenised = [self._tokenised(job, result) for job, result in jobs]
+        joining = [running for running in tokenised if running is not None]
+        if joining:
+            self._prefill(joining)
         stood_ns = perf_counter_ns() - began
-        for log in standing.values():
-            log.stall(stood_ns)
+        for step in standing:
+            step.stall_ns += stood_ns
 
-    def _enter(self, job: Job, result: JobResult) -> None:
+    def _tokenised(self, job: Job, result: JobResult) -> Running | None:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         try:
-            prompts, rows = self._generator.tokenise(job, result)
+            prompts, completions = self._generator.tokenise(job, result)
             sampler = Sampler(job, self._device, self._generator.tokenizer.ends)
         except Exception as error:
             if is_device_lost(error):
                 raise
             self._failed(error, [result])
-            self._left(never_ran(job, result))
-        else:
-            self.members.append(
-                Member(job, result, prompts, rows, sampler, usage, decode_begin=self._log.end)
-            )
+            self._left(job, result, [])
+            return None
+        return Running(job, result, prompts, completions, sampler, usage)
 
-    def _prefill(self, entered: list[Member]) -> None:
-        self._round = None
+    def _prefill(self, joining: list[Running]) -> None:
+        """In the first rows, in the smallest bucket that holds their prompts, up to their first tokens."""
+        self.running += joining
+        self._plan = None
+        prompts = [prompt for running in joining for prompt in running.prompts]
+        bucket = self.rows.bucket(len(prompts))
+        place, readings = self._places[bucket], Readings()
         try:
-            values, now_ns = self._joint.run(entered)
+            self.rows.clear(bucket)
+            step = self._steps["prefill", bucket]
+            found = prefill(prompts, place, step, self._meter, readings, between=self._channel.receive)
+            ran = BatchStep("prefill", bucket, len(prompts), readings)
+            first = 0
+            for running in joining:
+                self.rows.take(running, first)
+                first += len(running.prompts)
+                running.steps.append(ran)
+                running.result.padded_prompt_tokens = found.padded
+            tokens = choose(joining, found.logits, found.greedy, readings)
+            values = self._meter.fetch(tokens, readings)
         except Exception as error:
             if is_device_lost(error):
                 raise
-            self._break_off(error, entered)
-        else:
-            self._hand_out(entered, values, now_ns)
-
-    def steps(self, waiting: int) -> None:
-        """Decode steps of all members, of which there is at least one: until one leaves, or not `waiting`
-        messages wait any more, and where some do LOOKED_UP_STEPS at most.
-        """
-        channel, left = self._channel, LOOKED_UP_STEPS
-        self.step()
-        while self._round is not None and channel.depth == waiting and (left := left - (waiting > 0)):
-            self.step()
+            self._break_off(error, joining)
+            return
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        now_ns = perf_counter_ns()
+        for running in joining:
+            running.result.prefill.minor_faults = faults - running.usage.ru_minflt
+            running.result.first_token_ns = now_ns
+            for row in running.rows:
+                self.rows.tokens[row] = values[row]
+        self._hand_out(joining, values, now_ns)
 
     def step(self) -> None:
-        """One of them; where it fails, all members leave."""
+        """One decode step of all that run, of which there is at least one; where it fails, all leave."""
+        readings = Readings()
         try:
-            values = self._compute()
+            plan = self._decode_plan()
+            plan.place.feed.put_rows(self.rows.tokens, self.rows.positions, readings)
+            logits, greedy = self._meter.run(plan.step, plan.arguments, readings)
+            tokens = choose(plan.choosing, logits, greedy, readings)
+            values = self._meter.fetch(tokens, readings)
         except Exception as error:
             if is_device_lost(error):
                 raise
-            self._break_off(error, list(self.members))
-        else:
-            self._hand_out(list(self.members), values, perf_counter_ns())
+            self._break_off(error, list(self.running))
+            return
+        ran = BatchStep("decode", plan.bucket, self.rows.taken, readings)
+        for running in self.running:
+            running.steps.append(ran)
+            running.result.attended_tokens = plan.reach
+            self.rows.advance(running, values)
+        self._hand_out(list(self.running), values, perf_counter_ns())
 
-    def _compute(self) -> list[int]:
-        """The next token of each row."""
-        slots, readings, this = self._slots, self._log.readings, self._round
-        if this is None or slots.used > this.reach:
-            this = self._round = new_round(slots, self._places, self._steps, self.members)
-            self._reach = this.reach
-        this.feed.put_rows(slots.tokens, slots.positions, readings)
-        logits, greedy = self._meter.run(this.step, this.arguments, readings)
-        tokens = choose(this.choosing, logits, greedy, readings)
-        values = self._meter.fetch(tokens, readings)
-        self._log.add(this.bucket, this.rows)
-        slots.advance(values)
-        return values
+    def _decode_plan(self) -> DecodePlan:
+        """In the smallest bucket that holds all rows."""
+        used = max(self.rows.positions) + 1
+        if self._plan is None or used > self._plan.reach:
+            bucket = self.rows.compact()
+            place = self._places[bucket]
+            reach = place.buffers.reach(used)
+            self._plan = DecodePlan(
+                bucket=bucket,
+                place=place,
+                reach=reach,
+                step=self._steps["decode", bucket],
+                arguments=place.buffers.arguments("decode", reach=reach),
+                choosing=[running for running in self.running if running.sampler.looks_at_logits],
+            )
+        return self._plan
 
-    def _hand_out(self, members: list[Member], values: list[int], now_ns: int) -> None:
-        """Each of `members` takes its tokens; those that are complete, late or cancelled leave."""
+    def _hand_out(self, those: Sequence[Running], values: list[int], now_ns: int) -> None:
+        """Each of `those` takes its tokens of `values` [bucket]; who is complete, late or cancelled leaves.
+
+        What has arrived is received every other time: a look takes microseconds even where nothing has.
+        """
         self._poll_due = not self._poll_due
         if self._poll_due:
             self._channel.receive()
-        for member in members:
+        for running in those:
+            job, completions = running.job, running.completions
             try:
-                if examined := member.rows.take_in([values[row] for row in member.slots]):
-                    self._generator.stream(member.job, examined)
+                examined = completions.take_in([values[row] for row in running.rows])
+                if examined:
+                    self._generator.stream(job, examined)
             except Exception as error:
                 if is_device_lost(error):
                     raise
-                self._break_off(error, [member])
+                self._break_off(error, [running])
                 continue
-            if examined and member.rows.complete:
-                self._leave(member)
-            elif now_ns > member.job.deadline_ns:
-                self._leave(member, "timeout")
-            elif self._channel.is_cancelled(member.job):
-                self._leave(member, "cancelled")
+            if examined and completions.complete:
+                self._leave(running)
+            elif now_ns > job.deadline_ns:
+                self._leave(running, "timeout")
+            elif self._channel.is_cancelled(job):
+                self._leave(running, "cancelled")
 
-    def _leave(self, member: Member, kind: OutcomeKind | None = None) -> None:
-        if kind is not None:
-            member.result.kind = kind
-        self.members.remove(member)
-        if member.slots:
-            self._slots.release(member.slots)
-        self._round = None
-        member.result.attended_tokens = self._reach if member.decode_begin < self._log.end else 0
-        left = member.leave(self._log, perf_counter_ns())
-        self._generator.stream(member.job, member.rows.end())
-        self._left(left)
-        self._log.forget(min((one.decode_begin for one in self.members), default=self._log.end))
+    def _leave(self, running: Running, kind: OutcomeKind | None = None) -> None:
+        self.running.remove(running)
+        self.rows.release(running)
+        self._plan = None
+        result = running.result
+        result.kind = kind or result.kind
+        result.bucket = max((step.bucket for step in running.steps), default=result.bucket)
+        result.ended_ns = perf_counter_ns()
+        now = resource.getrusage(resource.RUSAGE_THREAD)
+        result.involuntary_switches = now.ru_nivcsw - running.usage.ru_nivcsw
+        result.decode.minor_faults = now.ru_minflt - running.usage.ru_minflt - result.prefill.minor_faults
+        self._generator.stream(running.job, running.completions.end())
+        self._left(running.job, result, running.steps)
 
-    def _break_off(self, error: Exception, members: Sequence[Member]) -> None:
-        """`members` leave, because something that was theirs alone has failed."""
-        self._failed(error, [member.result for member in members])
-        for member in members:
-            self._leave(member)
+    def _break_off(self, error: Exception, those: Sequence[Running]) -> None:
+        """`those` leave, because something that was theirs alone has failed."""
+        self._failed(error, [running.result for running in those])
+        for running in those:
+            self._leave(running)
+
+
+def choose(those: Sequence[Running], logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
+    """The next tokens, int64 [bucket]: who samples does it by its own sampler as if it were alone, all others
+    take the greedy ones.
+
+    One entry of `readings.sampling` for all of them, the copies from and to their rows included.
+    """
+    began = perf_counter_ns()
+    tokens = greedy
+    for running in those:
+        if running.sampler.looks_at_logits:
+            tokens = greedy.clone() if tokens is greedy else tokens
+            rows = running.indices(greedy.device)
+            own = logits.index_select(0, rows), greedy.index_select(0, rows)
+            tokens.index_copy_(0, rows, running.sampler.choose(*own, Readings()))
+    readings.sampling.append(0 if tokens is greedy else perf_counter_ns() - began)
+    return tokens

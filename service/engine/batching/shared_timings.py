@@ -1,17 +1,17 @@
-"""Readings of steps that jobs shared become the timings of one of them.
+"""What a request that shared its steps with others took.
 
-A job's dispatch and kernel are those of the whole of every step that it ran in, as it waited for all of it:
-so its parts make its total. What is counted in metrics is taken from each step once.
+Its dispatch and kernel are those of the whole of every step that it ran in, as it waited for all of it: so
+its parts make its total. In metrics each step is counted once, by one of the requests that ran in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from service.engine.batching.member import LeftMember
-from service.engine.batching.step_log import BucketReadings, Stretch
+from service.engine.job_result import JobResult
 from service.engine.timings import StepEstimates, job_timings, phase_timings
 from service.protocol.messages import Phase
 from service.protocol.timings import PhaseTimings, SharedWork, StepGroup, Timings
@@ -20,25 +20,47 @@ from service.step.meters import Readings
 EstimatesOf = Callable[[int], StepEstimates]
 """Costs per step in a batch bucket."""
 
+PER_STEP = ("begin", "call", "feed", "sampling", "wait", "span")
+
 SUMS = (
     "wall_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
     "dispatch_low_seconds", "dispatch_high_seconds", "period_seconds",
+    "kernel_samples", "host_samples", "system_samples", "unclassified_samples",
 )  # fmt: skip
 
-COUNTS = ("kernel_samples", "host_samples", "system_samples", "unclassified_samples")
+
+@dataclass(slots=True, eq=False)
+class BatchStep:
+    """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences.
+
+    For `stall_ns` after it the requests in it stood still, because others were prefilled. `counted`: a
+    request has counted it for the metrics.
+    """
+
+    phase: Phase
+    bucket: int
+    rows: int
+    readings: Readings
+    stall_ns: int = 0
+    counted: bool = False
 
 
 def shared_timings(
-    left: LeftMember, estimates_of: EstimatesOf, counted_switches: int, done_ns: int
+    result: JobResult,
+    own_rows: int,
+    steps: Sequence[BatchStep],
+    estimates_of: EstimatesOf,
+    switches: int,
+    done_ns: int,
 ) -> Timings:
-    """What the job took, by the definitions of `service.protocol.timings.Timings`.
+    """What a request of `own_rows` prompts took that ran in `steps`.
 
-    Its steps that no job has counted become its to count, with `counted_switches`, where it ended well.
+    Where it ended well, it counts those of its steps that nobody has counted, and `switches`.
     """
-    result = left.result
     estimates = estimates_of(result.bucket)
-    prefill = _groups(left.prefill.by_bucket(), "prefill", estimates_of)
-    decode = _groups(left.decode.by_bucket(), "decode", estimates_of)
+    groups = _by_bucket(steps, result.ended_ns, estimates_of)
+    prefill = [group for group in groups if group.phase == "prefill"]
+    decode = [group for group in groups if group.phase == "decode"]
     whole = job_timings(
         result,
         _total(prefill, "prefill", estimates, result.prefill.minor_faults),
@@ -46,54 +68,67 @@ def shared_timings(
         estimates,
         done_ns,
     )
-    counted = []
-    if result.kind == "ok":
-        counted += _counted(left.prefill, prefill, "prefill", estimates_of)
-        counted += _counted(left.decode, decode, "decode", estimates_of)
-    return msgspec.structs.replace(whole, shared=_shared(left, counted, counted_switches))
-
-
-def _shared(left: LeftMember, counted: list[StepGroup], counted_switches: int) -> SharedWork:
-    own = len(left.job.prompts)
-    rows = [*left.prefill.rows, *left.decode.rows]
-    stall_ns = left.prefill.stall_ns + left.decode.stall_ns
-    return SharedWork(
+    ended_well = result.kind == "ok"
+    count = sum(group.timings.steps for group in groups)
+    stall_ns = sum(step.stall_ns for step in steps)
+    shared = SharedWork(
         stall_seconds=stall_ns / 1e9,
-        rows=sum(rows) / len(rows) if rows else float(own),
-        alone=stall_ns == 0 and all(count == own for count in rows),
-        counted=counted,
-        counted_switches=counted_switches if left.result.kind == "ok" else 0,
+        rows=sum(group.rows for group in groups) / count if count else float(own_rows),
+        alone=stall_ns == 0 and all(step.rows == own_rows for step in steps),
+        counted=_count(steps, groups, result.ended_ns, estimates_of) if ended_well else [],
+        counted_switches=switches if ended_well else 0,
     )
+    return msgspec.structs.replace(whole, shared=shared)
 
 
-def _groups(found: Mapping[int, BucketReadings], phase: Phase, estimates_of: EstimatesOf) -> list[StepGroup]:
-    """Steps of one phase, by their bucket, with what each bucket's costs per step make of them."""
-    return [
-        StepGroup(
-            phase=phase, batch=bucket, rows=own.rows, timings=_timings(own, phase, estimates_of(bucket))
-        )
-        for bucket, own in found.items()
-    ]
-
-
-def _counted(
-    stretch: Stretch, whole: list[StepGroup], phase: Phase, estimates_of: EstimatesOf
+def _count(
+    steps: Sequence[BatchStep], groups: list[StepGroup], ended_ns: int, estimates_of: EstimatesOf
 ) -> list[StepGroup]:
-    """Those of the job's steps that no other has counted: mostly all of them, which `whole` has already."""
-    new = stretch.count()
-    return whole if len(new) == len(stretch.numbers) else _groups(stretch.by_bucket(new), phase, estimates_of)
+    """Those of `steps` that nobody has counted, which now are; mostly all, of which `groups` are made."""
+    counted = {step for step in steps if step.counted}
+    for step in steps:
+        step.counted = True
+    return _by_bucket(steps, ended_ns, estimates_of, counted) if counted else groups
 
 
-def _timings(found: BucketReadings, phase: Phase, estimates: StepEstimates) -> PhaseTimings:
-    """Of steps of one bucket; their periods are not one stretch of time, so they are added up."""
-    timed = phase_timings(found.readings, phase, estimates, until_ns=0)
-    if timed.period_seconds is None:
-        return timed
-    return msgspec.structs.replace(
-        timed,
-        period_seconds=sum(found.periods) / 1e9,
-        period_steps_seconds=[value / 1e9 for value in found.periods] if estimates.cuda else [],
-    )
+def _by_bucket(
+    steps: Sequence[BatchStep],
+    ended_ns: int,
+    estimates_of: EstimatesOf,
+    without: set[BatchStep] | frozenset[BatchStep] = frozenset(),
+) -> list[StepGroup]:
+    """One group for each phase and bucket; a step lasts until the next begins, the last until `ended_ns`."""
+    ends = [step.readings.begin[0] if step.readings.begin else 0 for step in steps[1:]]
+    groups: dict[tuple[Phase, int], list[tuple[BatchStep, int]]] = {}
+    for step, end_ns in zip(steps, [*ends, ended_ns], strict=False):
+        if step not in without:
+            groups.setdefault((step.phase, step.bucket), []).append((step, end_ns))
+    return [_group(phase, bucket, chosen, estimates_of(bucket)) for (phase, bucket), chosen in groups.items()]
+
+
+def _group(
+    phase: Phase, bucket: int, steps: Sequence[tuple[BatchStep, int]], estimates: StepEstimates
+) -> StepGroup:
+    """Of steps, each with its end. Their periods are not one stretch of time, so they are added up."""
+    readings = [step.readings for step, _ in steps]
+    together = Readings(unmeasured=sum(one.unmeasured for one in readings))
+    for name in PER_STEP:
+        setattr(together, name, [value for one in readings for value in getattr(one, name)])
+    periods: list[int] = []
+    for step, end_ns in steps:
+        own = step.readings.periods(end_ns)
+        if own:
+            own[-1] -= step.stall_ns
+        periods += own
+    timings = phase_timings(together, phase, estimates, until_ns=0)
+    if timings.period_seconds is not None:
+        timings = msgspec.structs.replace(
+            timings,
+            period_seconds=sum(periods) / 1e9,
+            period_steps_seconds=[value / 1e9 for value in periods] if estimates.cuda else [],
+        )
+    rows = sum(step.rows * step.readings.steps for step, _ in steps)
+    return StepGroup(phase=phase, batch=bucket, rows=rows, timings=timings)
 
 
 def _total(
@@ -105,7 +140,7 @@ def _total(
         none = phase_timings(Readings(), phase, estimates, until_ns=0)
         return msgspec.structs.replace(none, minor_faults=minor_faults)
     sums: dict[str, float | None] = {}
-    for name in (*SUMS, *COUNTS) if len(parts) > 1 else ():
+    for name in SUMS if len(parts) > 1 else ():
         values = [getattr(part, name) for part in parts]
         sums[name] = None if None in values else sum(values)
     return msgspec.structs.replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
@@ -14,18 +14,17 @@ import torch
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
-from service.engine.batching.answers import Answers
 from service.engine.batching.scheduler import Scheduler
-from service.engine.batching.step_costs import StepCosts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
+from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.outcome import build_outcome
 from service.engine.step_shares import StepShares
 from service.engine.timings import StepEstimates, timings
 from service.engine.warmup import Warmup
-from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Phase, Token
+from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Token
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 from service.step.buffers import Arguments, allocate
@@ -78,15 +77,8 @@ class ArrivingQueue:
         return not self.waiting
 
     @property
-    def depth(self) -> int:
-        return len(self.waiting)
-
-    @property
     def next_job(self) -> Job | None:
         return self.waiting[0] if self.waiting else None
-
-    def waiting_jobs(self) -> Iterator[Job]:
-        return iter(self.waiting)
 
     def join(self) -> Job:
         return self.waiting.popleft()
@@ -119,19 +111,6 @@ class CountingMeter:
 
     def fetch(self, tokens: torch.Tensor, readings: Readings) -> list[int]:
         return self.inner.fetch(tokens, readings)
-
-
-def given_costs(decode: Mapping[int, int], prefills: Mapping[int, int] | None = None) -> StepCosts:
-    """By bucket, the same for all modes; prefills take as long as decode steps where not given."""
-    phases: dict[Phase, Mapping[int, int]] = {"decode": decode, "prefill": prefills or decode}
-    return StepCosts(
-        {
-            (mode, phase, bucket): nanoseconds
-            for phase, by_bucket in phases.items()
-            for bucket, nanoseconds in by_bucket.items()
-            for mode in MODE_NAMES
-        }
-    )
 
 
 @dataclass
@@ -186,16 +165,10 @@ class TinyEngine:
         window_ms: float = 0.0,
         cancellations: dict[int, set[str]] | None = None,
         inner: Meter | None = None,
-        costs: dict[int, int] | None = None,
-        prefills: dict[int, int] | None = None,
     ) -> Served:
-        """`costs`: what a decode step takes by bucket, in nanoseconds; the same in all where not given.
-        `prefills`: what a prefill takes; as long where not given.
-        """
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
         meter = CountingMeter(queue, inner or HostMeter())
-        given = given_costs(costs or dict.fromkeys(self._buffers, 1), prefills)
-        scheduler = self.scheduler(queue, batching, window_ms, meter, given)
+        scheduler = self.scheduler(queue, batching, window_ms, meter)
         with torch.no_grad():
             while (job := queue.take()) is not None:
                 scheduler.serve(job, perf_counter_ns())
@@ -209,7 +182,6 @@ class TinyEngine:
         batching: str = "continuous",
         window_ms: float = 0.0,
         meter: Meter | None = None,
-        costs: StepCosts | None = None,
     ) -> Scheduler:
         """Over `queue`, which takes the answers, too."""
         meter = meter or HostMeter()
@@ -217,12 +189,17 @@ class TinyEngine:
         warmup = cast(Warmup, Modes(self.modes))
         runner = JobRunner(generator, None, UNSAMPLED, meter, warmup, lambda _: None)
         settings = msgspec.structs.replace(SETTINGS, batching=batching, batch_window_ms=window_ms)
-        answers = Answers(self.modes, estimates, queue.send, lambda: None)
 
         def alone(job: Job) -> None:
             queue.send(self._outcome(generator, job, queue, meter))
 
-        return Scheduler(queue, settings, generator, meter, runner, warmup, answers, alone, costs)
+        def costs(mode: str, bucket: int) -> StepEstimates:
+            return estimates(mode, bucket)  # looked up when asked, as tests replace it
+
+        inbox = cast(Inbox, queue)
+        return Scheduler(
+            inbox, settings, generator, meter, runner, warmup, alone, costs, answered=lambda: None
+        )
 
     def alone(self, job: Job) -> list[list[int]]:
         """The tokens of `job`, run by the loop that merges nothing."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.batching.step_costs import StepCosts
 from service.engine.local_inbox import local_job
 from tests.engine.serving import PROMPT, serve
 
@@ -19,11 +18,7 @@ JOBS = [
 ]
 
 
-def test_merged_requests_are_answered_as_they_are_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What steps cost on a busy machine may tell two to run one after the other; unknown, all that fit join.
-    monkeypatch.setattr(StepCosts, "of", lambda *_: None)
+def test_merged_requests_are_answered_as_they_are_alone(tmp_path: Path) -> None:
     merged = serve(tmp_path, JOBS, batching="continuous")
     tokens = {outcome.id: outcome.outputs[0].token_ids for outcome in merged.outcomes}
     assert tokens.keys() == {job.id for job in JOBS}

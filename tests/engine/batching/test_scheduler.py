@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.batching.joining import Joining
+from service.engine.batching.batch import Batch
 from service.engine.local_inbox import local_job
 from service.engine.text import Completion
 from service.protocol.messages import Begun, Job, Phase
@@ -50,6 +50,41 @@ def test_a_step_runs_in_the_smallest_bucket_that_holds_its_rows(engine: TinyEngi
     assert 4 in rows
     assert rows[-1] == 1
     assert served.outcomes["a"].batch_bucket == 4
+
+
+def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> None:
+    served = engine.merged({0: [job("long", count=60)], 2: [job("short", count=2)]})
+    assert order(served) == ["short", "long"]
+    assert served.tokens["long"] == engine.alone(job("long", count=60))
+
+
+def test_who_runs_goes_on_however_many_come_that_end_with_their_prefill(engine: TinyEngine) -> None:
+    """They leave their rows at once, so that free rows alone bound nothing."""
+    short = [job(str(number), count=1) for number in range(40)]
+    served = engine.merged({0: [job("long")], 1: short})
+    assert order(served).index("long") <= 5 * 2  # five steps, before each a prefill in a bucket of two rows
+    assert served.tokens["long"] == engine.alone(job("long"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups"),
+    [
+        ([1, 1], [["0", "1"]]),
+        ([1] * 6, [["0", "1", "2", "3"], ["4", "5"]]),
+        ([1, 3], [["0", "1"]]),
+        ([3, 2], [["0"], ["1"]]),
+        ([5, 1], [["0", "1"]]),
+    ],
+)
+def test_those_who_wait_are_prefilled_together_as_far_as_a_bucket_is_free(
+    rows: list[int], groups: list[list[str]]
+) -> None:
+    """Beside one that runs a bucket of 4 is; five rows need that of 16, and wait until it has ended."""
+    engine = TinyEngine(buckets=[1, 4, 16])
+    jobs = [job(str(number), rows=count) for number, count in enumerate(rows)]
+    served = engine.merged({0: [job("runs")], 2: jobs})
+    assert begun(served) == [["runs"], *groups]
+    assert served.tokens == {one.id: engine.alone(one) for one in [job("runs"), *jobs]}
 
 
 def test_a_window_takes_what_comes_within_it_and_nobody_after(engine: TinyEngine) -> None:
@@ -165,11 +200,11 @@ def test_an_error_of_no_request_ends_the_engine_instead_of_losing_those_that_joi
 ) -> None:
     """Its front answers all that wait and run, and starts another."""
 
-    def failing(self: Joining, jobs: object, free: int) -> list[int]:
-        raise ArithmeticError("no such groups")
+    def failing(self: Batch, jobs: object) -> None:
+        raise ArithmeticError("no such rows")
 
-    monkeypatch.setattr(Joining, "groups", failing)
-    with pytest.raises(ArithmeticError, match="no such groups"):
+    monkeypatch.setattr(Batch, "prefill", failing)
+    with pytest.raises(ArithmeticError, match="no such rows"):
         engine.merged({0: [job("a"), job("b")]})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.batching import step_log
 from service.engine.local_inbox import local_job
 from service.engine.timings import StepEstimates
 from service.protocol.messages import Outcome
@@ -61,23 +60,6 @@ def test_who_runs_stalls_while_others_are_prefilled_and_those_do_not(served: Ser
     prefill = timings_of(served.outcomes["long"]).prefill.wall_seconds
     assert prefill is not None
     assert stalled["2"] > prefill
-
-
-def test_who_begins_first_stalls_while_those_that_begin_with_it_are_prefilled() -> None:
-    """That is before its first decode step, and neither in the period of its prefill nor in what is left."""
-    jobs = [local_job(name, "inference_mode", ["x"], 4, ignore_eos=True) for name in "abcd"]
-    costs = dict.fromkeys((1, 2, 4), 1000)
-    served = TinyEngine().merged({0: jobs}, costs=costs, prefills={1: 10, 2: 15, 4: 40})
-    first, second = timings_of(served.outcomes["a"]), timings_of(served.outcomes["c"])
-    later, period = second.prefill.wall_seconds, first.prefill.period_seconds
-    assert later is not None
-    assert period is not None
-    stalled = shared(served.outcomes["a"]).stall_seconds
-    assert stalled >= later
-    assert shared(served.outcomes["b"]).stall_seconds == stalled
-    assert shared(served.outcomes["c"]).stall_seconds == shared(served.outcomes["d"]).stall_seconds == 0
-    decode_began_ns = first.done_ns - 1e9 * ((first.decode.period_seconds or 0.0) + stalled + period)
-    assert decode_began_ns >= first.taken_ns
 
 
 def test_the_effective_batch_is_the_mean_of_the_rows_of_all_steps(served: Served) -> None:
@@ -156,18 +138,3 @@ def test_a_request_that_ran_in_several_buckets_has_a_split_where_the_traffic_of_
     assert decode.samples_of == "traffic"
     assert decode.wall_seconds is not None
     assert decode.dispatch_seconds == pytest.approx(decode.wall_seconds / 3)
-
-
-def test_steps_that_nobody_asks_for_any_more_are_dropped_and_the_rest_keep_their_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(step_log, "KEPT_STEPS", 3)
-    jobs = [local_job(str(n), "eager", ["x"], 4 + n, ignore_eos=True) for n in range(6)]
-    served = TinyEngine().merged({3 * n: [job] for n, job in enumerate(jobs)})
-    groups = [group for outcome in served.outcomes.values() for group in shared(outcome).counted]
-    assert sum(group.timings.steps for group in groups) == len(served.shapes)
-    for job in jobs:
-        decode = timings_of(served.outcomes[job.id]).decode
-        assert decode.steps == job.max_new_tokens - 1
-        assert decode.period_seconds is not None
-        assert decode.period_seconds > (decode.wall_seconds or 0.0)

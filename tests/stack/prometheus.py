@@ -1,28 +1,15 @@
-"""A local Prometheus on loopback, from an installed binary, with the committed configuration."""
+"""A client of Prometheus' HTTP API."""
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
-import yaml
-
-CONFIGURATION = Path(__file__).parent / "prometheus.yml"
-START_SECONDS = 30.0
 _OPENER = build_opener(ProxyHandler({}))
-
-
-class PrometheusError(RuntimeError):
-    """Prometheus did not start; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,68 +83,6 @@ class Prometheus:
             raise ValueError(
                 f"Prometheus does not answer {parameters.get('query', call)}: {detail}"
             ) from error
-
-
-def configuration(targets: Mapping[str, Sequence[str]], interval: str) -> str:
-    """The committed configuration for fixed addresses: job → ["host:port", …]; other jobs are left out."""
-    content = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
-    content["global"] = {
-        "scrape_interval": interval,
-        "scrape_timeout": interval,
-        "evaluation_interval": interval,
-    }
-    content["rule_files"] = [str(CONFIGURATION.parent / name) for name in content["rule_files"]]
-    content["scrape_configs"] = [
-        {"job_name": job["job_name"], "static_configs": [{"targets": list(targets[job["job_name"]])}]}
-        for job in content["scrape_configs"]
-        if job["job_name"] in targets
-    ]
-    return str(yaml.safe_dump(content))
-
-
-@contextmanager
-def local_prometheus(
-    binary: str,
-    folder: Path,
-    targets: Mapping[str, Sequence[str]],
-    interval: str = "5s",
-    port: int = 0,
-    owned: Callable[[list[str]], list[str]] = list,
-) -> Iterator[Prometheus]:
-    """Run `binary` until the block ends, its data and configuration in `folder`; port 0 takes a free one.
-
-    `owned` makes of its command line one that also ends when this process does, however that ends.
-    Raises PrometheusError with the end of its log where it does not start.
-    """
-    (folder / "prometheus.yml").write_text(configuration(targets, interval), encoding="utf-8")
-    command = [
-        binary,
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--enable-feature=exemplar-storage",
-    ]
-    log = folder / "prometheus.log"
-    with log.open("w", encoding="utf-8") as output:
-        running = subprocess.Popen(owned(command), stdout=output, stderr=output)
-    try:
-        yield Prometheus(f"http://{_listening(running, log)}")
-    finally:
-        running.terminate()
-        running.wait(timeout=20)
-
-
-def _listening(running: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait until the log says that the server is ready; its address (the same lines in versions 2 and 3)."""
-    deadline = monotonic() + START_SECONDS
-    while monotonic() < deadline and running.poll() is None:
-        text = log.read_text(encoding="utf-8", errors="replace")
-        address = re.search(r'msg="?Listening on"? address=(\S+)', text)
-        if address and "Server is ready" in text:
-            return address[1]
-        sleep(0.05)
-    last = log.read_text(encoding="utf-8", errors="replace")[-500:]
-    raise PrometheusError(f"Prometheus did not start; {log} ends with: {last}")
 
 
 def _point(pair: Sequence[Any]) -> tuple[float, float]:

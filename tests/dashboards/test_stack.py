@@ -1,4 +1,4 @@
-"""The configuration of a Prometheus without Docker, and how values are formatted."""
+"""The configuration of a Prometheus without Docker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dashboards.drawing import shown
-from dashboards.local import PrometheusError, configuration, local_prometheus
-from dashboards.stack import watch
+from dashboards.stack import PrometheusError, configuration, local_prometheus, watch
 
 
 def test_only_jobs_with_addresses_are_scraped_and_at_the_given_interval() -> None:
@@ -61,20 +59,3 @@ def test_the_stack_ends_when_the_service_has_ended_and_names_its_log(tmp_path: P
         url = f"http://127.0.0.1:{service.getsockname()[1]}"
     assert watch(url, None, tmp_path, 0, 5, lines.append) == 1
     assert lines[-1] == f"the service has ended; its log is in {tmp_path}"
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [
-        (0.00131, "s", "1.31 ms"),
-        (0.0, "s", "0 s"),
-        (2e-10, "s", "0.2 ns"),
-        (0.042, "percentunit", "4.2%"),
-        (1.8, "suffix:×", "1.8 ×"),
-        (12.0, "reqps", "12 reqps"),
-        (3.0, "none", "3"),
-        (3 * 2**30, "bytes", "3 GiB"),
-    ],
-)
-def test_a_figure_is_shown_with_its_unit(value: float, unit: str, expected: str) -> None:
-    assert shown(value, unit) == expected

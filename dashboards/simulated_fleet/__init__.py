@@ -1,1 +1,0 @@
-"""What Prometheus bears of many replicas: their real catalogue, made-up requests, a real Prometheus."""

@@ -1,1 +1,0 @@
-"""What merging requests costs, or gives, where few come: two services in turn."""

@@ -1,1 +1,0 @@
-"""What Ray Serve's proxy adds to a request."""
