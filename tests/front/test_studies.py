@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +202,8 @@ def test_a_study_over_its_time_is_given_up_with_what_to_change(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = here.front.state.studies
-    monkeypatch.setattr(runner, "_limits", replace(runner._limits, study=0.0))
+    brief = runner._settings.model_copy(update={"hang_seconds": 0.0})
+    monkeypatch.setattr(runner, "_settings", brief)
     here.command("hold")
     (here.folder / "go").unlink(missing_ok=True)
     name, problem = events(post(here, "budget", EVENTS).text)[-1]
