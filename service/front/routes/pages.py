@@ -61,7 +61,6 @@ async def docs_file(name: str) -> FileResponse:
 
 
 LAB_FOLDER = Path(__file__).parents[1] / "lab"
-FIRST_VIEW = "play"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 """What is served of the folder, by the end of its name: licences and notes are not."""
 

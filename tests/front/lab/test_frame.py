@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser
 
-from service.front.routes.pages import FIRST_VIEW, VIEWS
+from service.front.routes.pages import VIEWS
 from tests.support.browser import NARROW, WIDE, Tab, tab
 from tests.support.serving import running
 
@@ -72,7 +72,7 @@ def test_every_control_is_reached_by_tab_and_shows_that_it_is(view: Tab) -> None
 
 def test_the_first_view_is_at_the_root(lab: Tab) -> None:
     lab.open("/", SETTLED)
-    assert lab.value("nav [aria-current=page]", "href") == f"/lab/{FIRST_VIEW}"
+    assert lab.value("nav [aria-current=page]", "href") == "/lab/play"
 
 
 def test_a_view_is_chosen_by_keyboard_and_its_heading_gets_the_focus(lab: Tab) -> None:
