@@ -42,7 +42,7 @@ class Scatter:
 
 
 LATENCY_SCATTER = Scatter(0.082, 4)
-"""Of latencies: five sweeps of one build on the reference machine (benchmarks/*-five-sweeps), pooled."""
+"""Of latencies: five sweeps of one build, pooled (benchmarks/20261122-epyc2-30a3a3a9-five-sweeps)."""
 
 RATIO_SCATTER = Scatter(0.028, 4)
 """Of a mode's latency over the baseline's of its own sweep, from the same five."""
