@@ -1,4 +1,4 @@
-"""Results folders as polars tables: what programs and notebooks of one's own may import (docs/library.md)."""
+"""Results folders as polars tables: what programs and notebooks of one's own may import (docs/sweeps.md)."""
 
 from __future__ import annotations
 

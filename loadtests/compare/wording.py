@@ -82,7 +82,7 @@ def sentences(found: BuildComparison) -> Iterator[str]:
         "(Bonferroni)."
     )
     if found.decision == "undecided":
-        yield "To decide it, sweep both builds in turn, several times each; see docs/ci.md."
+        yield "To decide it, sweep both builds in turn, several times each; see docs/sweeps.md."
     if found.left_out:
         names = [f"{name} ({why})" for name, why in found.left_out.items()]
         yield f"Left out: {'; '.join(names)}."
