@@ -41,10 +41,9 @@ from loadtests.report.summaries import Summary, Verdict
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE
 from loadtests.run.series_file import SeriesRun, read_series
-from service.statistics.builds import LATENCY_SCATTER
+from service.statistics.builds import LATENCY_SCATTER, OverSweeps, most_named, over_sweeps, replicates
 from service.statistics.choice import paired
 from service.statistics.intervals import Interval, mean_interval
-from service.statistics.repeats import OverSweeps, most_named, over_sweeps, replicates
 
 PAGE_FILE = "runs.html"
 DOCUMENT_FILE = "runs.json"
@@ -281,7 +280,7 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     if repeated:
         heads.append(f"all {len(shared.entries)} sweeps")
         note = repeated.agreement
-        index = Text(_share(repeated.index and repeated.index.value, repeated.index))
+        index = Text(_share(repeated.index.value if repeated.index else None, repeated.index))
         last = [*(repeated.over_all(mode) for mode in modes), Text(""), Text(""), index]
         rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
     return Table(shared.title, heads, rows, note)
