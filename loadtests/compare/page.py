@@ -32,8 +32,7 @@ from loadtests.report import wording
 from loadtests.report.crossing import crossing
 from loadtests.report.formatting import UNKNOWN, listed, milliseconds, share_span, significant, span, times
 from loadtests.report.load import sentences
-from loadtests.report.load.cells import LoadCell
-from loadtests.report.load.knees import Ladder, LoadGroup
+from loadtests.report.load.knees import Ladder, LoadCell, LoadGroup
 from loadtests.report.page import embedded, template, written_page
 from loadtests.report.plotting import Plot, base, colour, log_axis
 from loadtests.report.results import Results, read_results
