@@ -277,11 +277,11 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     rows.append([Text(f"kernel share of {BASELINE}'s decode"), *shares])
     heads, note = ["mode", *(entry.name for entry in shared.entries)], f"Lowest latency: {shared.winner}."
     if repeated:
-        heads.append(f"all {len(shared.entries)} sweeps")
+        heads.insert(1, f"all {len(shared.entries)} sweeps")
         note = repeated.agreement
         index = Text(_share(repeated.index.value if repeated.index else None, repeated.index))
-        last = [*(repeated.over_all(mode) for mode in modes), Text(""), Text(""), index]
-        rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
+        together = [*(repeated.over_all(mode) for mode in modes), Text(""), Text(""), index]
+        rows = [[row[0], text, *row[1:]] for row, text in zip(rows, together, strict=True)]
     return Table(shared.title, heads, rows, note)
 
 
@@ -296,7 +296,8 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
         under.insert(0, f"{wording.compared(found)} over {BASELINE}, {found.word}")
     if bought := shared.against_reference(mode, number):
         ratio, word = bought
-        under.append(f"{_ratio(ratio)} the reference's speed" if ratio else "one round: no interval")
+        name = shared.reference.letter if shared.reference else ""
+        under.append(f"{_ratio(ratio)} the speed in {name}" if ratio else "one round: no interval")
     return Text(f"{milliseconds(summary.latency.value)} ({span(summary.latency, 1e3)})", tuple(under), word)
 
 
@@ -566,7 +567,7 @@ def plots(entries: Sequence[Entry]) -> list[Plot]:
                 hovertemplate=f"{entry.letter}, batch %{{x}}: %{{y:.4g}} (%{{text}})<extra></extra>",
             )
         figure.update_xaxes(type="log", tickvals=sizes, ticktext=[str(size) for size in sizes], tickangle=0)
-        figure.update_yaxes(**log_axis(ends))
+        figure.update_yaxes(**({"rangemode": "tozero"} if name == "speedup" else log_axis(ends)))
         found.append(Plot(name, figure))
     return found if main else []
 

@@ -383,7 +383,8 @@ class Shared:
             }
             for entry, verdict in zip(entries, self.verdicts, strict=True)
         ]
-        self._reference = None if reference is None else self.modes[list(entries).index(reference)]
+        self.reference = reference
+        self._of_reference = self.modes[list(entries).index(reference)] if reference else {}
         found = [own[best(v).cell.mode] for v, own in zip(self.verdicts, self.modes, strict=True) if v]
         self.ranked = sorted(found, key=lambda one: one.summary.latency.value)
         """The runs that have it, in the mode that each would ship there, the lowest latency first."""
@@ -410,7 +411,7 @@ class Shared:
 
         None in the reference, without one, and where either lacks the mode. No interval below two rounds.
         """
-        first, own = (self._reference or {}).get(mode), self.modes[number].get(mode)
+        first, own = self._of_reference.get(mode), self.modes[number].get(mode)
         if first is None or own is None or first is own:
             return None
         return times_as_fast(first, own), word_between(first, own)
