@@ -22,8 +22,7 @@ from loadtests.run.locust_client import (
 )  # first: locust patches what the others import
 # isort: on
 
-from loadtests.plan.cells import Cell, order
-from loadtests.run.arrival_rates import ArrivalRates
+from loadtests.plan.cells import BASELINE, Cell, order
 from loadtests.run.assignment import (
     Assignment,
     GeneratorEvent,
@@ -31,6 +30,7 @@ from loadtests.run.assignment import (
     GeneratorStarted,
     MeasuringBegan,
     RoundEnded,
+    SloSettled,
     WarmupPassEnded,
 )
 from loadtests.run.decisions import Latencies, rounds
@@ -69,11 +69,10 @@ class LoadGenerator:
         self._target = target
         self._cpu_seconds = cpu_seconds
         self._finished = finished
-        self._owed = Owed(assignment.cut_visits, assignment.searches)
+        self._owed = Owed(assignment.cut_visits)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
         self._canary = Canary(assignment.canary_bytes)
         self._latencies = Latencies()
-        self._arrival_rates = ArrivalRates(assignment, visits, self._capacity, emit)
         self._rates: dict[str, float] = {}
 
     def run(self) -> GeneratorFinished:
@@ -83,7 +82,7 @@ class LoadGenerator:
         aborted, disk_full = None, False
         try:
             self._warm_up()
-            self._rates = self._arrival_rates.settled()
+            self._rates = self._settled_rates()
             emit(MeasuringBegan(self._rates, self._canary.bytes_per_second()))
             for number, cells in rounds(self._plan, self._latencies, emit):
                 if any(self._missing(number, cell) for cell in cells):
@@ -122,6 +121,18 @@ class LoadGenerator:
             raise Abort(f"no request of '{cell.name}' succeeded during warm-up")
         return 1.0 / latency_seconds
 
+    def _settled_rates(self) -> dict[str, float]:
+        """Arrivals per second of each open-loop cell; one that an earlier part had keeps its rate."""
+        slo, rates = self._plan.slo, dict(self._assignment.rates)
+        opened = [cell for cell in self._plan.cells if cell.open_loop]
+        if slo is not None and not slo.is_settled:
+            eager = next(cell for cell in opened if cell.mode == BASELINE)
+            emit(SloSettled(slo.settled(1.0 / self._capacity(eager))))
+        for cell in opened:
+            if cell.name not in rates:
+                rates[cell.name] = cell.rate or (cell.load or 1.0) * self._capacity(cell)
+        return rates
+
     def _measured_round(self, number: int, cells: list[Cell]) -> None:
         """One round, and what the machine did in it."""
         canary = self._canary.bytes_per_second()
@@ -142,10 +153,10 @@ class LoadGenerator:
 
     def _visit(self, number: int, cell: Cell) -> None:
         self._take_in(number, [cell])
-        missing, rate = self._missing(number, cell), self._rates.get(cell.name)
-        if not missing or (cell.open_loop and rate is None):  # None: its search found no rate
+        missing = self._missing(number, cell)
+        if not missing:
             return
-        for row in self._visits.measured(cell, number, missing, rate):
+        for row in self._visits.measured(cell, number, missing, self._rates.get(cell.name)):
             if row["stage"] == "measure" and row["error"] is None and not row.get("profiled"):
                 self._latencies.add(cell.name, number, row["latency_seconds"])
 

@@ -94,7 +94,6 @@ class CheckedRows:
             self._delay.gate(),
             self._rejections.gate(run),
             open_loop.cuts(run),
-            open_loop.searches(run),
         ]
         return sorted(gates, key=lambda gate: gate.warning)
 

@@ -18,9 +18,9 @@ Scrapes = tuple[str | None, str | None]
 class Counters:
     """The server counted, per mode, exactly the requests with a row: no other client, no loss.
 
-    Whatever came of them: the server counts those that it rejects under their mode too, and those of a search
-    have rows. Those to `auto` it counts under the mode that it picked, and those that ran as another form
-    than their mode had declared under FALLBACK.
+    Whatever came of them: the server counts those that it rejects under their mode too. Those to `auto`
+    it counts under the mode that it picked, and those that ran as another form than their mode had
+    declared under FALLBACK.
 
     An earlier part ended while requests were in flight: the server may have counted so many more.
     Where it was killed it has no scrape after it, its service may be gone too, and its rows stay unchecked.
@@ -75,7 +75,7 @@ def _by_label(ran: Counter[tuple[str, str | None]], run: SweepRun) -> Counter[st
 def _most_in_flight(run: SweepRun) -> int:
     """So many requests can have been sent and have no row: those in flight, and one that has just ended."""
     visits = [cell.requests if cell.open_loop else cell.concurrency for cell in run.plan.cells]
-    return 1 + max(*visits, *(probe.requests for search in run.searches for probe in search.probes), 0)
+    return 1 + max(*visits, 0)
 
 
 def _miscounts(sent: Counter[str], counted: Counter[str], in_flight: int) -> list[str]:

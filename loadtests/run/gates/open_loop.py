@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from loadtests.plan.cells import Cell
-from loadtests.plan.rate_search import searched
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
@@ -134,21 +133,6 @@ def cuts(run: SweepRun) -> Gate:
     if early:
         detail += f"; below saturation: {some(early)}"
     return Gate(name=name, passed=not early, detail=detail, warning=True)
-
-
-def searches(run: SweepRun) -> Gate:
-    """The rates that were searched for were found."""
-    name = "rates found by search"
-    wanted = searched(run.plan)
-    if not wanted:
-        return Gate(name=name, passed=None, detail="no rate was searched for", warning=True)
-    found = [one for one in run.searches if one.rate]
-    shown = [f"{one.work} {one.rate:.3g}/s in {len(one.probes)} probes" for one in found]
-    missing = [cell.name for cell in wanted if not any(one.of(cell) for one in found)]
-    detail = ", ".join(shown)
-    if missing:
-        detail += f"{'; ' if shown else ''}not found: {some(missing)}"
-    return Gate(name=name, passed=not missing, detail=detail, warning=True)
 
 
 def is_below_saturation(cell: Cell) -> bool:
