@@ -10,7 +10,7 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run.gates.gate import Gate
-from loadtests.run.gates.open_loop import MOST_DELAY
+from loadtests.run.gates.requests import MOST_DELAY
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import CutVisit, SweepRun
 from loadtests.run.validation import validate

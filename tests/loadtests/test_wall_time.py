@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.report.headline import headline
+from loadtests.report.report_files import headline
 from loadtests.report.results import Results, read_results
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
