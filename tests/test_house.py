@@ -88,13 +88,6 @@ ALLOWED: dict[str, set[str]] = {
         "loadtests.run",
         "service.protocol.modes",
         "service.statistics",
-    },
-    "loadtests.side_by_side": {
-        "loadtests.compare",
-        "loadtests.plan",
-        "loadtests.report",
-        "loadtests.run",
-        "service.statistics",
         "dashboards.theme",
     },
     "loadtests.fleet": {
@@ -102,7 +95,6 @@ ALLOWED: dict[str, set[str]] = {
         "loadtests.plan",
         "loadtests.report",
         "loadtests.run",
-        "loadtests.side_by_side",
         "service.protocol.modes",
         "service.replicas.joining",
         "service.replicas.patience",

@@ -7,28 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loadtests.compare.page import TEMPLATES as RUNS_TEMPLATES
+from loadtests.compare.page import picture, write_pages
+from loadtests.compare.runs import entries_of
 from loadtests.fleet.rates import Measured, Row
 from loadtests.fleet.record import MEASURED, Fleet, read_fleet
-from loadtests.fleet.view import Tables, fleet_view, headline, label, tables_of
+from loadtests.fleet.view import fleet_view, headline, label, tables_of
 from loadtests.report.csv_tables import no_formula
 from loadtests.report.gpu_power import gpu_power
-from loadtests.report.page import embedded, template, written_page
 from loadtests.report.results import Results, read_results
 from loadtests.run.rows import RowsError
-from loadtests.side_by_side.entry import entries_of
-from loadtests.side_by_side.files import TEMPLATES as RUNS_TEMPLATES
-from loadtests.side_by_side.plots import plots
-from loadtests.side_by_side.precisions import precisions_of
-from loadtests.side_by_side.view import groups, view
 from service.statistics.intervals import Interval, as_json
 
 PAGE_FILE = "fleet.html"
-MARKDOWN_FILE = "fleet.md"
 CSV_FILE = "fleet.csv"
 TEMPLATES = (Path(__file__).with_name("templates"), RUNS_TEMPLATES)
-
-_OF_RUNS: dict[str, Any] = {"cards": [], "speedups": [], "load": [], "precision": None}
-"""Left out where models differ: they do not share any work."""
 
 
 def make_fleet_report(folder: Path) -> dict[str, Any]:
@@ -43,11 +36,14 @@ def make_fleet_report(folder: Path) -> dict[str, Any]:
         told = "; ".join(f"{name}: {why}" for name, why in (absent | left_out).items())
         raise RowsError(f"no task of {folder} has measured anything ({told})")
     tables = tables_of(measured)
-    context, drawn = _context(fleet, measured, tables, absent, left_out)
-    page = written_page(TEMPLATES, PAGE_FILE, context, drawn)
-    (folder / PAGE_FILE).write_text(page, encoding="utf-8")
-    text = template(TEMPLATES, MARKDOWN_FILE).render(**context)
-    (folder / MARKDOWN_FILE).write_text(text, encoding="utf-8")
+    entries = [one.entry for one in measured]
+    context, _ = picture(entries, absent, ask_repeats=False)
+    context["headline"] = headline(tables, measured, absent)
+    context["fleet"] = fleet_view(fleet, tables, left_out)
+    one_model = len(tables) == 1
+    if not one_model:  # they do not share any work
+        context["sections"] = context["sections"][:1]
+    write_pages(folder, PAGE_FILE, TEMPLATES, context, entries if one_model else [])
     rows = [
         _numbers(model, row)
         for model, by_group in tables.items()
@@ -83,28 +79,6 @@ def _read(folder: Path, fleet: Fleet) -> tuple[list[Measured], dict[str, str]]:
     tasks = [task for task in fleet.tasks if task.name in results]
     entries = entries_of(list(results.values()), [label(task, fleet) for task in tasks])
     return [Measured(t, e, gpu_power(results[t.name])) for t, e in zip(tasks, entries, strict=True)], absent
-
-
-def _context(
-    fleet: Fleet,
-    measured: Sequence[Measured],
-    tables: Tables,
-    absent: Mapping[str, str],
-    left_out: Mapping[str, str],
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What the templates need, and the plots: those of runs side by side, where all are of one model."""
-    entries = [one.entry for one in measured]
-    one_model = len(tables) == 1
-    shared = groups(entries) if one_model else []
-    context = view(entries, precisions_of(entries, shared), absent)
-    context |= {} if one_model else _OF_RUNS
-    context["headline"] = headline(tables, measured, absent)
-    context["fleet"] = fleet_view(fleet, tables, left_out)
-    drawn = [
-        {"id": plot.id, "height": plot.figure.layout.height, "json": embedded(plot)}
-        for plot in plots(entries, shared)
-    ]
-    return context, drawn
 
 
 def _numbers(model: str, row: Row) -> dict[str, Any]:

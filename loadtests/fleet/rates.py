@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from loadtests.compare.runs import Entry, best
 from loadtests.fleet.record import FleetTask
 from loadtests.plan.cells import Group
 from loadtests.report.gpu_power import GpuPower
 from loadtests.report.summaries import Summary
-from loadtests.side_by_side.entry import Entry, best
 from service.statistics.builds import LATENCY_SCATTER, apart
 from service.statistics.intervals import Interval
 

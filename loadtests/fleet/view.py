@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadtests.compare.page import place_of_group, warning
 from loadtests.fleet.rates import NO_PRICE, RATES, Measured, Most, Row, most, rows_of
 from loadtests.fleet.record import Fleet, FleetTask
 from loadtests.plan.cells import MINIMUM_ROUNDS, Group
 from loadtests.report import formatting, wording
 from loadtests.report.plotting import colour
-from loadtests.side_by_side.view import place_of_group, warning
 from service.statistics.intervals import Interval
 
 Tables = Mapping[str, Mapping[Group, Sequence[Row]]]

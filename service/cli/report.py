@@ -111,7 +111,7 @@ def _new_folder() -> Path:
 
 def _picture(folders: Sequence[Path], folder: Path) -> bool:
     """Several runs on one page; headline, path and one JSON line are printed. Whether all are valid."""
-    from loadtests.side_by_side.files import PAGE_FILE, make_picture
+    from loadtests.compare.page import PAGE_FILE, make_picture
 
     return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
 
@@ -121,8 +121,7 @@ def picture_of_series(folder: Path) -> bool:
 
     Raises RowsError where none has, and ModuleNotFoundError without the packages of the extra `report`.
     """
-    from loadtests.side_by_side.files import PAGE_FILE
-    from loadtests.side_by_side.series import make_series_picture
+    from loadtests.compare.page import PAGE_FILE, make_series_picture
 
     return _pictured(make_series_picture(folder), folder, PAGE_FILE)
 

@@ -20,10 +20,9 @@ from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner, not_ready
 from service.engine.local_inbox import LocalInbox
-from service.engine.outcome import build_outcome
+from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.parts import build_parts
 from service.engine.request_profiler import PHASES, RequestProfiler
-from service.engine.timings import StepEstimates, timings
 from service.protocol.messages import EngineSettings, Job, Phase
 from service.protocol.placement import pin
 from service.protocol.splits import SampleCounts

@@ -18,10 +18,10 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from service.engine import life, warmup
 from service.engine.cache_doubt import CacheBroken, CacheDoubt
-from service.engine.capture import Capture
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.local_inbox import LocalInbox
 from service.engine.parity_check import ParityCheck
+from service.engine.warmup import Capture
 from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.measure.compiled_library import BuildError
 from service.protocol.messages import EngineSettings

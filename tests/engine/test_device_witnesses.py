@@ -16,7 +16,7 @@ from service.engine.device_witnesses import (
     NoDeviceWitnesses,
     new_device_witnesses,
 )
-from service.engine.kernel_times import KernelTimes
+from service.engine.request_profiler import KernelTimes
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 from service.step.buffers import Buffers, allocate

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models.transformer import Transformer
-from service.engine import capture, life, warmup
+from service.engine import life, warmup
 from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
@@ -122,7 +122,7 @@ def test_a_warm_up_that_loses_the_device_ends_the_engine(
     def fail(*_: object) -> object:
         raise error
 
-    monkeypatch.setattr(capture.Capture, "_callables", fail)
+    monkeypatch.setattr(warmup.Capture, "_callables", fail)
     with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
 
@@ -135,7 +135,7 @@ def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
     def fail(*_: object) -> object:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(capture.Capture, "_callables", fail)
+    monkeypatch.setattr(warmup.Capture, "_callables", fail)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
     inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
     assert inbox.modes["inference_mode"].state == "failed"

@@ -13,10 +13,9 @@ from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
 from service.engine.feed import new_feed
-from service.engine.generation import POLL_NS, Generator
+from service.engine.generation import POLL_NS, Generator, Place, prefill
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
-from service.engine.prefill import Place, prefill
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
 from service.step.buffers import allocate

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from service.engine.batching.shared_timings import BatchStep
-from service.engine.generation import Generator, JobChannel
+from service.engine.generation import Generator, JobChannel, Place, prefill
 from service.engine.job_result import JobResult
-from service.engine.prefill import Place, prefill
 from service.engine.text import Completions
 from service.protocol.messages import Job, OutcomeKind, Phase
 from service.step.buffers import Arguments, copy_row
