@@ -365,7 +365,7 @@ class Command:
                 self._deploy(application)
                 log.info("the replicas of this command serve again")
             elif not last and self._own and not told:
-                log.info("another command has taken over; this one stays, as the cluster ends with it")
+                log.info("another command replaces these replicas; this one stays, as Ray ends with it")
             told = not last
             sleep(LOOK_SECONDS)
         log.info("another command has taken over these replicas")

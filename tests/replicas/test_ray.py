@@ -206,7 +206,7 @@ def test_a_rolling_update_loses_no_request_and_leaves_nothing_behind(first: Comm
             assert not new & old
             until(lambda: set(first.addresses()) == new, "the first command's targets")
             until(
-                lambda: "another command has taken over; this one stays" in first.log,
+                lambda: "another command replaces these replicas; this one stays" in first.log,
                 "the first command's word",
             )
             document = httpx.get(f"{first.url}/v1/modes", trust_env=False).json()
