@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ MARKDOWN_FILE = "fleet.md"
 CSV_FILE = "fleet.csv"
 TEMPLATES = (Path(__file__).with_name("templates"), RUNS_TEMPLATES)
 
-NO_PRICE = "no price in the plan"
+SECOND, DOLLAR, JOULE = RATES = ("tokens per second", "tokens per dollar", "tokens per joule")
 _OF_RUNS: dict[str, Any] = {"cards": [], "speedups": [], "load": [], "precision": None}
 """Left out where models differ: they do not share any work."""
 
@@ -51,17 +51,15 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A machine in one group of cells, in the mode that it would ship there; a rate it lacks is None.
+    """A machine in one group of cells, in the mode that it would ship there, with the rates that it has.
 
-    `tokens_per_joule` counts the energy of the GPU's board alone.
+    Tokens per joule count the energy of the GPU's board alone.
     """
 
     measured: Measured
     summary: Summary
     decided: bool
-    tokens_per_second: Interval
-    tokens_per_dollar: Interval | None
-    tokens_per_joule: Interval | None
+    rates: Mapping[str, Interval]
 
     @property
     def valid(self) -> bool:
@@ -73,12 +71,6 @@ class Row:
         """'A (epyc) with compiled'."""
         return f"{self.measured.entry.name} with {wording.short_name(self.summary)}"
 
-
-RATES: Mapping[str, Callable[[Row], Interval | None]] = {
-    "tokens per second": lambda row: row.tokens_per_second,
-    "tokens per dollar": lambda row: row.tokens_per_dollar,
-    "tokens per joule": lambda row: row.tokens_per_joule,
-}
 
 Tables = Mapping[str, Mapping[Group, Sequence[Row]]]
 """By model and group of cells, the most tokens per second first."""
@@ -167,7 +159,7 @@ def _tables_of(measured: Sequence[Measured]) -> Tables:
         tables[model] = {}
         for group in sorted(found, key=lambda one: (one[1:4], one[0])):
             rows = [row for one in own if (row := _row_of(one, group)) is not None]
-            tables[model][group] = sorted(rows, key=lambda row: -row.tokens_per_second.value)
+            tables[model][group] = sorted(rows, key=lambda row: -row.rates[SECOND].value)
     return tables
 
 
@@ -176,20 +168,14 @@ def _row_of(one: Measured, group: Group) -> Row | None:
     if verdict is None:
         return None
     summary = best(verdict)
-    rate, price = summary.tokens_per_second, one.task.price
-    watts = one.power.by_cell.get(summary.cell.name)
-    return Row(
-        measured=one,
-        summary=summary,
-        decided=verdict.shipped is not None,
-        tokens_per_second=rate,
-        tokens_per_dollar=None if price is None else _scaled(rate, 3600 / price),
-        tokens_per_joule=None if watts is None else per_watt(rate, watts),
-    )
-
-
-def _scaled(rate: Interval, factor: float) -> Interval:
-    return Interval(rate.value * factor, rate.low * factor, rate.high * factor, rate.samples)
+    rate = summary.tokens_per_second
+    rates = {SECOND: rate}
+    if one.task.price is not None:
+        factor = 3600 / one.task.price
+        rates[DOLLAR] = Interval(rate.value * factor, rate.low * factor, rate.high * factor, rate.samples)
+    if (watts := one.power.by_cell.get(summary.cell.name)) is not None:
+        rates[JOULE] = per_watt(rate, watts)
+    return Row(one, summary, verdict.shipped is not None, rates)
 
 
 def per_watt(rate: Interval, watts: Interval) -> Interval:
@@ -204,7 +190,7 @@ def most(rows: Sequence[Row], rate: str) -> Most | None:
 
     Machines are not paired: a difference is one beyond their intervals and what sweeps of one build scatter.
     """
-    known = [(value, row) for row in rows if row.valid and (value := RATES[rate](row)) is not None]
+    known = [(row.rates[rate], row) for row in rows if row.valid and rate in row.rates]
     if len(known) < 2:
         return None
     first, row = max(known, key=lambda one: one[0].value)
@@ -320,16 +306,15 @@ def _row(row: Row, firsts: Mapping[str, Most | None]) -> dict[str, Any]:
         "valid": row.valid,
         "latency": formatting.milliseconds(latency.value),
         "latency_span": formatting.span(latency, 1e3),
-        "tokens": _cell(row, "tokens per second", "", firsts),
-        "per_dollar": _cell(row, "tokens per dollar", NO_PRICE, firsts),
-        "per_joule": _cell(row, "tokens per joule", row.measured.power.absent, firsts),
+        "tokens": _cell(row, SECOND, "", firsts),
+        "per_dollar": _cell(row, DOLLAR, "no price in the plan", firsts),
+        "per_joule": _cell(row, JOULE, row.measured.power.absent, firsts),
     }
 
 
 def _cell(row: Row, rate: str, why: str, firsts: Mapping[str, Most | None]) -> dict[str, str]:
     """A rate with its interval, and a word where it is the most, or is not apart from that."""
-    found: Interval | None = RATES[rate](row)
-    if found is None:
+    if (found := row.rates.get(rate)) is None:
         return {"value": "–", "span": why, "word": ""}
     first = firsts[rate]
     word = ""
@@ -377,9 +362,9 @@ def _numbers(model: str, row: Row) -> dict[str, Any]:
         "decided": row.decided,
         "price_dollars_per_hour": task.price,
         **_ends("latency_seconds", row.summary.latency),
-        **_ends("tokens_per_second", row.tokens_per_second),
-        **_ends("tokens_per_dollar", row.tokens_per_dollar),
-        **_ends("tokens_per_gpu_joule", row.tokens_per_joule),
+        **_ends("tokens_per_second", row.rates.get(SECOND)),
+        **_ends("tokens_per_dollar", row.rates.get(DOLLAR)),
+        **_ends("tokens_per_gpu_joule", row.rates.get(JOULE)),
     }
 
 
