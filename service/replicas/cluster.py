@@ -145,7 +145,8 @@ def _local_ray(labels: Mapping[str, str]) -> Iterator[str]:
     last = ""
     for _ in range(STARTS):
         with subprocess.Popen(
-            [sys.executable, "-m", "service.replicas.cluster", json.dumps(dict(labels))],
+            # By its file: a folder `service` where the command runs is another one.
+            [sys.executable, "-P", __file__, json.dumps(dict(labels))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
