@@ -68,7 +68,7 @@ def report(
 
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 4 disk full.
     """
-    from loadtests.fleet.record import is_fleet
+    from loadtests.fleet.plan import is_fleet
     from loadtests.peers.results import PeersError
     from loadtests.plan.cells import PlanError
     from loadtests.plan.slo import parse_slo
@@ -128,7 +128,7 @@ def picture_of_series(folder: Path) -> bool:
 
 def picture_of_fleet(folder: Path) -> bool:
     """The same of a fleet; not valid where a task of it has no results. Raises as `picture_of_series`."""
-    from loadtests.fleet.files import PAGE_FILE, make_fleet_report
+    from loadtests.fleet.report import PAGE_FILE, make_fleet_report
 
     return _pictured(make_fleet_report(folder), folder, PAGE_FILE)
 

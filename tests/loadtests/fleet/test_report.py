@@ -10,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.fleet.files import CSV_FILE, PAGE_FILE, make_fleet_report
 from loadtests.fleet.node import installed_code
-from loadtests.fleet.rates import per_watt
-from loadtests.fleet.record import Fleet, FleetTask, Try, write_fleet
+from loadtests.fleet.plan import Fleet, FleetTask, Try, write_fleet
+from loadtests.fleet.report import CSV_FILE, PAGE_FILE, make_fleet_report, per_watt
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowsError
 from service.statistics.intervals import Interval

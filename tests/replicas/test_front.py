@@ -19,8 +19,7 @@ from uvicorn.lifespan.on import LifespanOn
 from service.front.core_claims import CoreClaims
 from service.front.settings import Settings
 from service.protocol.placement import pin
-from service.replicas.listener import bound_at
-from service.replicas.replica_front import ReplicaFront
+from service.replicas.front import NotStarted, ReplicaFront, bound_at
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
 
 pytestmark = pytest.mark.slow
@@ -34,51 +33,32 @@ def _cores_as_before() -> Iterator[None]:
 
 
 @dataclass
-class Told:
-    """What a replica told of itself."""
-
-    ready: list[str] = field(default_factory=list)
-    ended: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-
-
-@dataclass
 class Started:
-    """A replica, its way by the proxy and its own; `complete`: its lifespan has begun."""
+    """A replica that is ready, its way by the proxy and its own; `ended`: it has said so."""
 
     front: ReplicaFront
-    told: Told
     proxy: httpx.AsyncClient
     own: httpx.AsyncClient
-    complete: bool
+    ended: list[str] = field(default_factory=list)
+
+
+def made(folder: Path, settings: dict[str, Any] | None, ended: list[str], **engine: object) -> ReplicaFront:
+    async def says_so() -> None:
+        ended.append("ended")
+
+    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder}
+    chosen = Settings(**{**given, **(settings or {})})
+    return ReplicaFront(chosen, 1, "127.0.0.1", "r1", says_so, fake_engine_command(**engine))
 
 
 @asynccontextmanager
 async def started(
     folder: Path, settings: dict[str, Any] | None = None, **engine: object
 ) -> AsyncIterator[Started]:
-    told = Told()
-
-    async def ready(front: ReplicaFront) -> None:
-        told.ready.append(front.address)
-
-    async def ended(front: ReplicaFront) -> None:
-        told.ended.append(front.address)
-
-    async def failed(reason: str) -> None:
-        told.failed.append(reason)
-
-    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder}
-    front = ReplicaFront(
-        Settings(**{**given, **(settings or {})}),
-        1,
-        "127.0.0.1",
-        "r1",
-        ready,
-        ended,
-        failed,
-        fake_engine_command(**engine),
-    )
+    """As Serve has it: started, then the lifespan until the end."""
+    ended = list[str]()
+    front = made(folder, settings, ended, **engine)
+    await front.start()
     lifespan = LifespanOn(Config(front, lifespan="on", log_config=None))
     await lifespan.startup()
     options = {"timeout": PATIENCE_SECONDS, "trust_env": False}
@@ -86,7 +66,7 @@ async def started(
     own = httpx.AsyncClient(base_url=f"http://{front.address}", **options)
     async with by_proxy, own:
         try:
-            yield Started(front, told, by_proxy, own, not lifespan.should_exit)
+            yield Started(front, by_proxy, own, ended)
         finally:
             await lifespan.shutdown()
 
@@ -94,7 +74,6 @@ async def started(
 def test_it_is_complete_when_every_mode_is_ready_and_answers_both_ways(tmp_path: Path) -> None:
     async def run() -> None:
         async with started(tmp_path) as one:
-            assert one.told.ready == [one.front.address]
             by_proxy = await one.proxy.post(
                 "/v1/modes/eager/generate", json=BODY, headers={"X-Request-ID": "a-1"}
             )
@@ -107,7 +86,7 @@ def test_it_is_complete_when_every_mode_is_ready_and_answers_both_ways(tmp_path:
             assert (own.status_code, own.headers["x-request-id"]) == (200, "a-2")
             assert "x-launchbound-replica" not in own.headers
             one.front.check()
-        assert one.told.ended == [one.front.address]
+        assert one.ended == ["ended"]
 
     asyncio.run(run())
 
@@ -137,19 +116,28 @@ def test_its_cores_are_claimed_while_it_lives(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_engine_that_refuses_its_settings_ends_the_start_with_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        (
+            {"exit": 2, "says": "launchbound engine: no model 'none': name a folder"},
+            "^no model 'none': name a folder$",
+        ),
+        ({"states": {"eager": "failed"}}, "^mode eager failed: "),
+    ],
+)
+def test_an_engine_that_refuses_its_settings_or_fails_its_modes_ends_the_start_with_what_it_says(
+    engine: dict[str, object], reason: str, tmp_path: Path
+) -> None:
     async def run() -> None:
-        async with started(
-            tmp_path, exit=2, says="launchbound engine: no model 'none': name a folder"
-        ) as one:
-            assert not one.complete
-            assert one.told.failed == ["no model 'none': name a folder"]
-            assert one.told.ready == []
-            again = CoreClaims(one.front.cores, of="replica")
-            assert again.held
-            again.close()
-            with pytest.raises(httpx.ConnectError):
-                await one.own.get("/health/live")
+        front = made(tmp_path, None, [], **engine)
+        with pytest.raises(NotStarted, match=reason):
+            await front.start()
+        again = CoreClaims(front.cores, of="replica")
+        assert again.held
+        again.close()
+        with pytest.raises(httpx.ConnectError):
+            await httpx.AsyncClient(trust_env=False).get(f"http://{front.address}/health/live")
 
     asyncio.run(run())
 
@@ -157,7 +145,7 @@ def test_an_engine_that_refuses_its_settings_ends_the_start_with_what_it_says(tm
 def test_a_request_without_the_key_is_refused_and_not_held_while_an_engine_starts(tmp_path: Path) -> None:
     async def run() -> None:
         async with started(tmp_path, {"api_key": "secret"}) as one:
-            state = one.front._app.state.launchbound
+            state = one.front._state
             state.supervisor.deaths.first_retry_seconds = 3600.0
             os.kill(state.supervisor.pid, signal.SIGKILL)
             while state.client.engine is not None:
@@ -175,21 +163,12 @@ def test_a_request_without_the_key_is_refused_and_not_held_while_an_engine_start
     asyncio.run(run())
 
 
-def test_a_mode_that_fails_ends_the_start(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with started(tmp_path, states={"eager": "failed"}) as one:
-            assert not one.complete
-            assert one.told.failed[0].startswith("mode eager failed: ")
-
-    asyncio.run(run())
-
-
 def test_a_request_by_the_proxy_waits_for_the_next_engine_and_one_to_itself_is_told_to_retry(
     tmp_path: Path,
 ) -> None:
     async def run() -> None:
         async with started(tmp_path) as one:
-            state = one.front._app.state.launchbound
+            state = one.front._state
             os.kill(state.supervisor.pid, signal.SIGKILL)
             while state.client.engine is not None:
                 await asyncio.sleep(0)
