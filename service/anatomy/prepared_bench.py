@@ -7,7 +7,7 @@ import os
 import msgspec
 import torch
 
-from service.anatomy.errors import StudyError
+from service.anatomy.common import StudyError
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import pin

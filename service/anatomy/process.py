@@ -12,7 +12,7 @@ from collections import deque
 import msgspec
 
 from service.anatomy import studies
-from service.anatomy.errors import StudyError
+from service.anatomy.common import StudyError
 from service.measure.cases import Bench
 from service.protocol.frames import connect
 from service.protocol.messages import EngineSettings, Problem, Stop

@@ -11,13 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from service.anatomy.budget import steps as budget_steps
 from service.anatomy.budget import study as budget
+from service.anatomy.budget import study as budget_steps
 from service.anatomy.budget.show import show
-from service.anatomy.budget.steps import Steps
-from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
-from service.anatomy.budget.verdict import Budget, Quantity, make_budget
-from service.anatomy.errors import StudyError
+from service.anatomy.budget.study import (
+    Budget,
+    BudgetArguments,
+    BudgetFinding,
+    Quantity,
+    Steps,
+    draw_budget,
+    make_budget,
+)
+from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.anatomy.budget.gains import ModeGain, mode_gains, speedup_with
-from service.anatomy.budget.steps import Key, Steps
-from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
-from service.anatomy.budget.verdict import step_of, without_dispatch
+from service.anatomy.budget.study import (
+    BudgetArguments,
+    BudgetFinding,
+    Key,
+    ModeGain,
+    Steps,
+    draw_budget,
+    mode_gains,
+    speedup_with,
+    step_of,
+    without_dispatch,
+)
 from service.measure.cases import Bench
 from service.measure.split import DispatchSplit
 from service.statistics.intervals import Interval

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from service.anatomy.operators.guards import compiled_function, entries, read_guards
-from service.anatomy.operators.native import sample_native, summary
-from service.anatomy.operators.sources import FusedKernel, fused_kernels, fused_operators
+from service.anatomy.operators.compiled import (
+    FusedKernel,
+    compiled_function,
+    entries,
+    fused_kernels,
+    fused_operators,
+    read_guards,
+)
+from service.anatomy.operators.study import sample_native, summary
 from service.measure.cpu_sampler import CpuSampler, Place, SamplerError
 
 pytestmark = pytest.mark.compiles

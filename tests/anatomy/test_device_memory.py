@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from service.anatomy.probes import device_memory
-from service.anatomy.probes.device_memory import BLOCK_BYTES, BLOCKS, _Request
+from service.anatomy.probes import memory as device_memory
+from service.anatomy.probes.memory import BLOCK_BYTES, BLOCKS, _Request
 from tests.support.fake_allocator import FakeAllocator
 
 CUDA = torch.device("cuda")

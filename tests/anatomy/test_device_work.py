@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from service.anatomy.budget.steps import Steps, split_steps
-from service.anatomy.operators import device_work as device_work_file
-from service.anatomy.operators.device_work import device_work, reported_waits
-from service.anatomy.operators.wrapper_times import time_wrappers
+from service.anatomy.budget.study import Steps, split_steps
+from service.anatomy.operators import calls as device_work_file
+from service.anatomy.operators.calls import device_work, reported_waits
+from service.anatomy.operators.compiled import time_wrappers
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
 from service.statistics.intervals import Interval

@@ -17,16 +17,31 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from service.anatomy import cpp_library
-from service.anatomy.errors import StudyError
-from service.anatomy.layers import replays
-from service.anatomy.layers.ablations import ABLATIONS, ArmSeconds
-from service.anatomy.layers.arms import Arm, State, collector_off, python_arm, time_arms
-from service.anatomy.layers.loops import Loops, load_loops
-from service.anatomy.layers.operations import OPERATIONS, hollow_names
-from service.anatomy.layers.replays import KERNELS_PER_GRAPH
-from service.anatomy.layers.setup import Setup, arms_of
-from service.anatomy.layers.show import show
-from service.anatomy.layers.study import LayersArguments, LayersFinding, describe, measure_layers
+from service.anatomy.common import StudyError
+from service.anatomy.layers import arms as replays
+from service.anatomy.layers.arms import (
+    KERNELS_PER_GRAPH,
+    OPERATIONS,
+    Arm,
+    Loops,
+    Setup,
+    State,
+    arms_of,
+    collector_off,
+    hollow_names,
+    load_loops,
+    python_arm,
+    time_arms,
+)
+from service.anatomy.layers.study import (
+    ABLATIONS,
+    ArmSeconds,
+    LayersArguments,
+    LayersFinding,
+    describe,
+    measure_layers,
+    show,
+)
 from service.measure.cases import Bench
 from service.step.device_time import MOST_HOLD_SECONDS
 from tests.support.anatomy_bench import quiet, small_bench

@@ -13,15 +13,20 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy.errors import StudyError
+from service.anatomy.common import StudyError
 from service.anatomy.operators import lowering as lowered
-from service.anatomy.operators.decomposition import compare
-from service.anatomy.operators.dispatch_table import read_dispatch_table
-from service.anatomy.operators.graph_texts import LINES_KEPT, bounded
-from service.anatomy.operators.guards import entries
-from service.anatomy.operators.lowering import Lowering, read_lowering
-from service.anatomy.operators.registry import count_registry, is_core
-from service.anatomy.operators.show_lowering import show_lowering
+from service.anatomy.operators.compiled import entries
+from service.anatomy.operators.lowering import (
+    LINES_KEPT,
+    Lowering,
+    bounded,
+    compare,
+    count_registry,
+    is_core,
+    read_dispatch_table,
+    read_lowering,
+)
+from service.anatomy.operators.show import show_lowering
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.measure.cases import Bench
 from tests.support.anatomy_bench import quiet, small_bench

@@ -17,26 +17,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import console, profiler_note
-from service.anatomy.errors import StudyError
-from service.anatomy.layers.ablations import ABLATIONS
-from service.anatomy.layers.arms import State
-from service.anatomy.layers.loops import load_loops
-from service.anatomy.layers.operations import OPERATIONS
-from service.anatomy.operator_call import study as operator_call
-from service.anatomy.operator_call.dispatch import (
+from service.anatomy import common as profiler_note
+from service.anatomy import console, operator_call
+from service.anatomy.common import ATTACHED, StudyError
+from service.anatomy.layers.arms import OPERATIONS, State, load_loops
+from service.anatomy.layers.study import ABLATIONS
+from service.anatomy.operator_call import (
     COMPOSITE,
+    DispatchedCall,
+    OperatorCallArguments,
+    OperatorCallFinding,
     ThreadKeys,
     dispatched,
+    follow_call,
     key_set,
     keys_of,
+    show,
     table,
 )
-from service.anatomy.operator_call.finding import DispatchedCall
-from service.anatomy.operator_call.show import show
-from service.anatomy.operator_call.study import OperatorCallArguments, OperatorCallFinding, follow_call
 from service.anatomy.operators.calls import is_composite
-from service.anatomy.profiler_note import ATTACHED
 from service.measure.cases import Bench
 from service.protocol.expressions import OPERATOR_CALLS
 from service.protocol.modes import GradMode

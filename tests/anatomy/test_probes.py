@@ -21,21 +21,22 @@ from torch._dynamo.utils import counters, graph_break_reasons
 
 from models.checkpoint import save
 from models.transformer import Transformer
-from service.anatomy.errors import StudyError
-from service.anatomy.median_seconds import MedianSeconds
-from service.anatomy.prepared_bench import machine_of
-from service.anatomy.probes import device_memory, memory
+from service.anatomy.common import MedianSeconds, Report, StudyError
+from service.anatomy.probes import memory
+from service.anatomy.probes import memory as device_memory
 from service.anatomy.probes import study as probes
-from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, interleave
-from service.anatomy.probes.dynamic import LENGTHS
-from service.anatomy.probes.extension import cpp_operator, python_calls, python_norm, python_operator
-from service.anatomy.probes.page import PAGE, output_of, page_of
-from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
-from service.anatomy.probes.show import show
-from service.anatomy.probes.study import ProbeFinding, ProbesArguments, run_probe, verdict_of
-from service.anatomy.probes.table import TABLE
-from service.anatomy.progress import Report
-from service.anatomy.rms_norm.study import aten_rms_norm
+from service.anatomy.probes.compiler import LENGTHS
+from service.anatomy.probes.eager import cpp_operator, python_calls, python_norm, python_operator
+from service.anatomy.probes.faults import (
+    Counter,
+    FaultComparison,
+    ProbedModel,
+    TimedStep,
+    interleave,
+    make_probed_model,
+)
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, show, verdict_of
+from service.anatomy.rms_norm import aten_rms_norm
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.probes import NOT_ON_CPU, PROBES
@@ -304,21 +305,13 @@ def test_short_times_are_shown_in_microseconds_and_long_ones_in_milliseconds(
         assert {"µs": " 9.000 ", "ms": " 2.000 "}[unit] in text.getvalue()
 
 
-def test_the_page_has_every_probe_with_its_cure_or_its_reason() -> None:
-    sections = dict(part.split("\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
+def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> None:
+    page = (ROOT / "docs" / "probes.md").read_text(encoding="utf-8")
+    sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
     assert list(sections) == list(PROBES)
     for name, text in sections.items():
         assert PROBES[name][1:] in text
         assert NOT_ON_CPU.get(name, f"cure: {TABLE[name].cure}") in text
-
-
-def test_a_pages_output_is_that_of_the_terminal_or_the_refusal(bench: Bench) -> None:
-    assert output_of(bench, "pinned-copy", 9, quiet).startswith(f"launchbound: {NOT_ON_CPU['pinned-copy']}")
-    shown = output_of(bench, "hidden-copy", 9, quiet)
-    assert shown.startswith(f"hidden-copy: {PROBES['hidden-copy']}")
-    page = page_of(machine_of(bench), 9, [("hidden-copy", shown)])
-    assert f"```\n{shown}\n```" in page
-    assert str(Path(bench.settings.model).parent) not in page
 
 
 def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_refused() -> None:

@@ -12,17 +12,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy import prepared_bench, process, profiler_note, studies
+from service.anatomy import common as profiler_note
+from service.anatomy import prepared_bench, process, rms_norm, studies
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.study import BudgetArguments, draw_budget
+from service.anatomy.common import ATTACHED
 from service.anatomy.layers import study as layers
-from service.anatomy.operators import calls, device_work
+from service.anatomy.operators import calls
+from service.anatomy.operators import calls as device_work
 from service.anatomy.operators import study as operators
-from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.finding import OperatorsArguments
-from service.anatomy.operators.study import list_operators
-from service.anatomy.profiler_note import ATTACHED
-from service.anatomy.rms_norm import study as rms_norm
+from service.anatomy.operators.calls import thread_keys
+from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.measure.cases import Bench, Case
 from service.measure.roof import measure_roof
 from service.protocol.messages import EngineSettings, Stop

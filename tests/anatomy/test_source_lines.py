@@ -13,10 +13,8 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from service.anatomy import probes
-from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
-from service.anatomy.operators.source_lines import SourceLine
-from service.anatomy.probes.blame import line_in, line_of, line_of_break, line_that_calls
+from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, thread_keys
+from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
 from service.protocol.modes import MODES
 from service.step.precision import choose_precision
 

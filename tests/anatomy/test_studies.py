@@ -19,9 +19,8 @@ from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.anatomy import console, process, studies
+from service.anatomy.common import Report, StudyError
 from service.anatomy.console import further_arguments
-from service.anatomy.errors import StudyError
-from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.messages import Stop
 from service.protocol.studies import Finding, FromAnatomy, Refused, Study, StudyProgress

@@ -7,11 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.anatomy import page, studies
-from service.anatomy.page import BEGIN, EXAMPLES, Example, missing, section
-from service.anatomy.tape.computations import OF_THE_MODEL, TAPE_EXPRESSIONS
+from service.anatomy import studies
+from service.anatomy.tape.study import OF_THE_MODEL, TAPE_EXPRESSIONS
 from service.front.schemas.studies import STUDY_BODIES
-from tests.anatomy.test_operator_call import EXAMPLE, OperatorCallFinding
 
 NEEDED: dict[str, dict[str, Any]] = {"operators": {"mode": "eager"}}
 
@@ -59,42 +57,3 @@ def test_every_number_of_a_body_has_a_bound_above(name: str) -> None:
     properties = STUDY_BODIES[name].model_json_schema()["properties"]
     for key, schema in properties.items():
         assert key in ("batch_size", "batch_sizes") or unbounded(schema, key) == []
-
-
-def test_the_committed_page_shows_every_study(capsys: pytest.CaptureFixture[str]) -> None:
-    assert page.main(["--check"]) == 0, capsys.readouterr().err
-
-
-def test_a_page_without_a_study_is_refused_with_the_command_that_mends_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written = page.PAGE.read_text()
-    monkeypatch.setattr(page, "PAGE", tmp_path / "anatomy.md")
-    page.PAGE.write_text(written.replace("### `tape`\n", "### tape\n"))
-    assert page.main(["--check"]) == 1
-    assert "`tape`: run with --write" in capsys.readouterr().err
-
-
-def test_a_section_is_the_command_the_body_and_what_the_study_prints() -> None:
-    finding = msgspec.json.decode(EXAMPLE.read_bytes(), type=OperatorCallFinding)
-    text = section(Example("operator", "--op x", {"size": 4}), finding)
-    assert text.startswith("### `operator`\n\n`launchbound anatomy --op x`, or `POST /v1/studies/operator`")
-    assert '`{"size": 4}`' in text
-    assert "AutogradCPU" in text
-    made = f"{BEGIN}\n{text}"
-    assert "`operator`" not in missing(made)
-    assert set(missing(made)) == {example.name for example in EXAMPLES} - {"`operator`"}
-
-
-def test_a_section_may_begin_further_down() -> None:
-    finding = msgspec.json.decode(EXAMPLE.read_bytes(), type=OperatorCallFinding)
-    whole, later = (
-        section(Example("operator", "--op x", {}, title=title, begins=begins), finding)
-        for title, begins in (("", ""), (", below", "dispatched on"))
-    )
-    first, line = (text.partition("```text\n")[2] for text in (whole, later))
-    assert line.startswith("dispatched on: ")
-    assert first.endswith(line)
-    assert later.startswith("### `operator`, below\n")
-    with pytest.raises(ValueError, match="no line that begins with 'graphs'"):
-        section(Example("operator", "--op x", {}, begins="graphs"), finding)

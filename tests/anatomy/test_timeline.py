@@ -18,16 +18,30 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy.errors import StudyError
+from service.anatomy.common import StudyError
 from service.anatomy.timeline import study as timeline
-from service.anatomy.timeline import tax as timeline_tax
-from service.anatomy.timeline.blocks import TraceBlock, outermost, read_step
-from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
-from service.anatomy.timeline.page import page
-from service.anatomy.timeline.show import paint, show
-from service.anatomy.timeline.study import TimelineArguments, draw_timeline
-from service.anatomy.timeline.tax import Tax, Timed, tax_by_kernels, tax_by_samples
-from service.anatomy.timeline.tracks import TimelineFinding, tax_source_text
+from service.anatomy.timeline import tracks as timeline_tax
+from service.anatomy.timeline.study import (
+    PAGE_FILE,
+    TRACE_FILE,
+    TimelineArguments,
+    draw_timeline,
+    page,
+    paint,
+    show,
+    trace,
+)
+from service.anatomy.timeline.tracks import (
+    Tax,
+    Timed,
+    TimelineFinding,
+    TraceBlock,
+    outermost,
+    read_step,
+    tax_by_kernels,
+    tax_by_samples,
+    tax_source_text,
+)
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.protocol.splits import SampleCounts

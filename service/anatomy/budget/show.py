@@ -7,10 +7,7 @@ from math import isinf
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.budget.gains import ModeGain
-from service.anatomy.budget.points import BatchPoint, ModeCrossover
-from service.anatomy.budget.study import BudgetFinding
-from service.anatomy.budget.verdict import Budget, Quantity
+from service.anatomy.budget.study import BatchPoint, Budget, BudgetFinding, ModeCrossover, ModeGain, Quantity
 from service.measure.roof import bandwidth_text
 from service.protocol.status import MemoryBandwidth
 from service.statistics.intervals import Interval

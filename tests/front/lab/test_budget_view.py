@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.anatomy.budget.gains import speedup_with
+from service.anatomy.budget.study import speedup_with
 from tests.front.lab.study_pages import Kept, data, near, real, row
 from tests.support.browser import Tab
 

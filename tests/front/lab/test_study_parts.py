@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from service.anatomy.budget.gains import speedup_with
-from service.anatomy.budget.verdict import Quantity, make_budget, step_of, without_dispatch
-from service.anatomy.timeline.page import COLOURS, MEANINGS
+from service.anatomy.budget.study import Quantity, make_budget, speedup_with, step_of, without_dispatch
+from service.anatomy.timeline.study import COLOURS, MEANINGS
 from service.front.api.lab import FILES
 from service.protocol.expressions import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
 from service.statistics.boundedness import bounds_within
