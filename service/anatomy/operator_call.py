@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,21 +14,30 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
-from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
+from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
 from service.anatomy.common import Report, StudyError, attached_note
-from service.anatomy.layers.arms import OPERATIONS, Operation, Setup, State, load_loops
 from service.anatomy.layers.study import (
     ABLATIONS,
     AGREEMENT,
     STATES,
-    ArmSeconds,
     OperationLayers,
+    VariantSeconds,
     agreement_cell,
     describe,
     interval_cell,
     time_operations,
+)
+from service.anatomy.layers.variants import OPERATIONS, Operation, Setup, State, load_loops
+from service.anatomy.operators.calls import (
+    KeySet,
+    ThreadKeys,
+    dispatch_entries,
+    is_operator,
+    key_set,
+    keys_in_order,
+    keys_of,
 )
 from service.measure.cases import Bench
 from service.protocol.expressions import operator_named
@@ -218,12 +226,12 @@ def _argument(name: str, tensor: Tensor) -> ArgumentTensor:
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
         requires_grad=tensor.requires_grad,
-        keys=names(keys_of([tensor])),
+        keys=_names(keys_of([tensor])),
     )
 
 
 def _finding(
-    arguments: OperatorCallArguments, path: CallPath, seconds: ArmSeconds, layers: OperationLayers
+    arguments: OperatorCallArguments, path: CallPath, seconds: VariantSeconds, layers: OperationLayers
 ) -> OperatorCallFinding:
     return OperatorCallFinding(
         operator=layers.operation,
@@ -237,9 +245,9 @@ def _finding(
         requires_grad=arguments.requires_grad,
         rounds=arguments.rounds,
         arguments=path.arguments,
-        included=names(path.thread.included),
-        excluded=names(path.thread.excluded),
-        key_set=names(path.keys),
+        included=_names(path.thread.included),
+        excluded=_names(path.thread.excluded),
+        key_set=_names(path.keys),
         calls=path.calls,
         table=table(path.calls[0].operator, path.rows, path.keys),
         slices=list(_slices(seconds, layers, path.visited())),
@@ -251,7 +259,7 @@ def _finding(
     )
 
 
-def _slices(seconds: ArmSeconds, layers: OperationLayers, visited: list[VisitedKey]) -> Iterator[Slice]:
+def _slices(seconds: VariantSeconds, layers: OperationLayers, visited: list[VisitedKey]) -> Iterator[Slice]:
     running = np.zeros_like(seconds["whole"])
     for ablation, layer in zip(ABLATIONS, layers.layers, strict=True):
         if layer.in_sum:
@@ -288,89 +296,36 @@ def _notes(arguments: OperatorCallArguments, path: CallPath) -> Iterator[str]:
         yield f"{path.calls[0].operator} is composite: what it calls in turn is in the slice operator"
 
 
-KeySet = Any
-"""torch's own `DispatchKeySet`."""
-
 COMPOSITE = "math kernel"
 """How torch calls a kernel that only calls other operators (CompositeImplicitAutograd)."""
 
 MARK = "launchbound: the call"
 
-_KEY = torch._C.DispatchKey
-_ROW = re.compile(r"(\w+): (fallthrough )?(.*) \[([\w ]+)\]")
 _SOURCE = re.compile(r"[\w.]+:\d+")
 _ABOVE_BACKENDS = ("Autocast", "Autograd", "ADInplaceOrView", "BackendSelect")
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadKeys:
-    """The keys that the thread's state includes in every call, and excludes from it."""
-
-    included: KeySet
-    excluded: KeySet
-
-    @classmethod
-    def now(cls) -> ThreadKeys:
-        """Those of the present state."""
-        return cls(torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
-
-
-def key_set(*keys: KeySet) -> KeySet:
-    """All of `keys` in one set."""
-    found = torch._C.DispatchKeySet(_KEY.Undefined)
-    for each in keys:
-        found = found | each
-    return found
-
-
-def keys_of(tensors: Iterable[Tensor]) -> KeySet:
-    """The keys that `tensors` bring."""
-    return key_set(*(torch._C._dispatch_keys(tensor) for tensor in tensors))
-
-
-def names(keys: KeySet) -> list[str]:
-    """The names of `keys`, highest priority first."""
-    return [_name(key) for key in _in_order(keys)]
-
-
-def _name(key: Any) -> str:  # noqa: ANN401 - torch's enumeration, which has no name for some of its values
-    return str(torch._C._dispatch_key_name(key))
-
-
-def _in_order(keys: KeySet) -> Iterator[Any]:
-    while (key := keys.highestPriorityTypeId()) != _KEY.Undefined:
-        yield key
-        keys = keys.remove(key)
-
-
-@dataclass(frozen=True, slots=True)
-class _Registration:
-    kind: str | None
-    source: str | None
-
-
-@cache
-def _table(schema_name: str) -> dict[str, _Registration]:
-    """By key, the kernel in the dispatcher's computed table; `kind` None where it falls through."""
-    found = {}
-    for line in torch._C._dispatch_dump_table(schema_name).splitlines():
-        if row := _ROW.fullmatch(line):
-            source = _SOURCE.search(row[3])
-            kind = None if row[2] or row[4] == "missing" else row[4]
-            found[row[1]] = _Registration(kind, source[0] if source else None)
-    return found
+def _names(keys: KeySet) -> list[str]:
+    return [name for name, _ in keys_in_order(keys)]
 
 
 def table(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list[TableRow]:
     """The rows of the operator's dispatch table for the keys in `rows`."""
-    present = set(names(dispatched_on))
-    registered = _table(schema_name)
-    nothing = _Registration(None, None)
-    return [
-        TableRow(key=name, kind=entry.kind, source=entry.source, in_key_set=name in present)
-        for name in names(rows)
-        for entry in (registered.get(name, nothing),)
-    ]
+    present = set(_names(dispatched_on))
+    entries = dispatch_entries(schema_name)
+    found = []
+    for name in _names(rows):
+        entry = entries.get(name)
+        source = _SOURCE.search(entry.place) if entry else None
+        found.append(
+            TableRow(
+                key=name,
+                kind=entry.kind if entry and entry.runs else None,
+                source=source[0] if source else None,
+                in_key_set=name in present,
+            )
+        )
+    return found
 
 
 def visit(schema_name: str, keys: KeySet) -> tuple[list[VisitedKey], KeySet | None]:
@@ -380,16 +335,16 @@ def visit(schema_name: str, keys: KeySet) -> tuple[list[VisitedKey], KeySet | No
     with all. None where a backend's kernel ends the visit: its calls are below autograd, on its own tensors.
     """
     visited = []
-    for key in _in_order(keys):
-        name = _name(key)
-        entry = _table(schema_name).get(name)
-        if entry is None or entry.kind is None:
+    entries = dispatch_entries(schema_name)
+    for name, key in keys_in_order(keys):
+        entry = entries.get(name)
+        if entry is None or not entry.runs:
             continue
         visited.append(VisitedKey(key=name, kind=entry.kind))
         if name.startswith("Autocast"):
             return visited, torch._C.DispatchKeySet(key)
         if entry.kind == COMPOSITE:
-            return visited, torch._C.DispatchKeySet(_KEY.Undefined)
+            return visited, key_set()
         if not name.startswith(_ABOVE_BACKENDS):
             break
     return visited, None
@@ -414,7 +369,7 @@ def _entries(
     events: list[Any], overloads: dict[int, str], keys: KeySet | None, depth: int
 ) -> Iterator[DispatchedCall]:
     for event in events:
-        if not _is_operator(event):
+        if not is_operator(event):
             yield from _entries(event.children, overloads, keys, depth)
             continue
         overload = overloads.get(event.correlation_id, "")
@@ -423,14 +378,6 @@ def _entries(
         yield DispatchedCall(operator=schema_name, depth=depth, keys=visited)
         below = None if excludes is None else keys - excludes
         yield from _entries(event.children, overloads, below, depth + 1)
-
-
-def _is_operator(event: Any) -> bool:  # noqa: ANN401 - an event of torch's tree
-    return (
-        event.tag == _EventType.TorchOp
-        and event.extra_fields.scope == RecordScope.FUNCTION
-        and "::" in event.name
-    )
 
 
 def show(finding: OperatorCallFinding, console: Console) -> None:

@@ -42,7 +42,7 @@ def prepare_bench(settings: EngineSettings) -> Bench:
         bench = Bench(settings)
     except ValueError as error:
         raise StudyError("invalid_request", str(error)) from error
-    # The engine's cores, so that both measure the same ones.
+    # The engine's cores, so that both measure the same ones: it is paused meanwhile or not there.
     pin(bench.cpus)
     return bench
 

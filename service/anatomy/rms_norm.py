@@ -18,7 +18,7 @@ from torch._inductor import metrics
 from torch.nn import functional
 
 from service.anatomy.common import Report, StudyError, attached_note
-from service.anatomy.layers.arms import Arm, State, time_arms
+from service.anatomy.layers.variants import State, Variant, time_variants
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval, median_interval
 
@@ -129,9 +129,9 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
         report(f"compiling the {name} form")
         forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
     fits = {name: _share_of_tolerance(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
-    arms = {name: _arm(bench, form, inputs) for name, form in forms.items()}
+    variants = {name: _variant(bench, form, inputs) for name, form in forms.items()}
     notes = attached_note()
-    seconds = time_arms(arms, bench.device, arguments.rounds, report)
+    seconds = time_variants(variants, bench.device, arguments.rounds, report)
     ratio = median_interval(
         [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
     )
@@ -183,7 +183,7 @@ def _share_of_tolerance(form: Form, reference: Form, inputs: tuple[Tensor, ...])
     return found
 
 
-def _arm(bench: Bench, form: Form, inputs: tuple[Tensor, ...]) -> Arm:
+def _variant(bench: Bench, form: Form, inputs: tuple[Tensor, ...]) -> Variant:
     def run(times: int) -> float:
         began = perf_counter_ns()
         for _ in range(times):
@@ -191,7 +191,7 @@ def _arm(bench: Bench, form: Form, inputs: tuple[Tensor, ...]) -> Arm:
         bench.synchronise()
         return (perf_counter_ns() - began) / 1e9
 
-    return Arm(run, State())
+    return Variant(run, State())
 
 
 def save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:  # noqa: ANN401 - torch's

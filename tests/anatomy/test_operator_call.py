@@ -20,8 +20,8 @@ from launchbound import app
 from service.anatomy import common as profiler_note
 from service.anatomy import console, operator_call
 from service.anatomy.common import ATTACHED, StudyError
-from service.anatomy.layers.arms import OPERATIONS, State, load_loops
 from service.anatomy.layers.study import ABLATIONS
+from service.anatomy.layers.variants import OPERATIONS, State, load_loops
 from service.anatomy.operator_call import (
     COMPOSITE,
     DispatchedCall,
@@ -83,7 +83,7 @@ def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
     assert order == ["noted", "timed", "attached"]
 
 
-class Witness(TorchDispatchMode):
+class SeenCalls(TorchDispatchMode):
     """Sees each call where its backend's kernel would run.
 
     Composite operators get here too under inference mode; `detach` is autograd's copy of what it saves.
@@ -134,7 +134,7 @@ def overheard(operator: str) -> Iterator[list[str]]:
         library._destroy()
 
 
-def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], Witness]:
+def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], SeenCalls]:
     """A call's entries into the dispatcher, and what a dispatch mode saw of the same call."""
     operation = OPERATIONS[name]
     tensors = operation.tensors(4, 4, CPU, torch.float32, requires_grad)
@@ -142,9 +142,9 @@ def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[D
     with state.entered(CPU):
         thread = ThreadKeys.now()
         calls = dispatched(call, key_set(keys_of(tensors), thread.included) - thread.excluded)
-        with Witness() as witness:
+        with SeenCalls() as below:
             call()
-    return calls, witness
+    return calls, below
 
 
 def visited(calls: list[DispatchedCall]) -> list[tuple[str, list[str]]]:
@@ -157,13 +157,13 @@ def visited(calls: list[DispatchedCall]) -> list[tuple[str, list[str]]]:
 def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     name: str, grad: GradMode, autocast: bool
 ) -> None:
-    calls, witness = path_of(name, State(grad, autocast))
+    calls, below = path_of(name, State(grad, autocast))
     ended = [call.operator for call in calls if call.keys and call.keys[-1].kind != COMPOSITE]
     through_autocast = {call.operator for call in calls if call.keys and call.keys[-1].key == "AutocastCPU"}
     assert [operator for operator in ended if operator not in through_autocast] == [
-        operator for operator in witness.seen if operator not in through_autocast
+        operator for operator in below.seen if operator not in through_autocast
     ]
-    assert witness.seen
+    assert below.seen
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")

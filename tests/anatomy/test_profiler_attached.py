@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from service.anatomy import common as profiler_note
-from service.anatomy import prepared_bench, process, rms_norm, studies
+from service.anatomy import prepared_bench, rms_norm, studies
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.study import BudgetArguments, draw_budget
 from service.anatomy.common import ATTACHED
@@ -25,7 +25,7 @@ from service.anatomy.operators.calls import thread_keys
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.measure.cases import Bench, Case
 from service.measure.roof import measure_roof
-from service.protocol.messages import EngineSettings, Stop
+from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
 from service.step import profiler_session, profiling
 from service.step.null_kernel import NullKernel
@@ -105,18 +105,6 @@ def test_a_bench_of_a_cuda_device_begins_without_the_profiler(
     monkeypatch.setattr(prepared_bench, "Bench", lambda _: made)
     monkeypatch.setattr(prepared_bench, "pin", lambda _: None)
     assert prepared_bench.prepare_bench(SETTINGS) is cast(Bench, made)
-    assert sessions == []
-
-
-def test_the_process_of_studies_begins_without_the_profiler_too(
-    sessions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    front = SimpleNamespace(receive=Stop, send=lambda _: None, close=lambda: None)
-    monkeypatch.setattr(process, "prepare_process", lambda *_: None)
-    monkeypatch.setattr(process, "Bench", lambda _: SimpleNamespace(device=CUDA, cpus=[]))
-    monkeypatch.setattr(process, "pin", lambda _: None)
-    monkeypatch.setattr(process, "FrontSocket", lambda _: front)
-    assert process.main([msgspec.json.encode(SETTINGS).decode()]) == 0
     assert sessions == []
 
 

@@ -506,8 +506,8 @@ def ready_cases(
 
 def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> Steps:
     """Every case once per round, in a fresh order. Raises StudyError for a CPU that cannot be sampled."""
-    arms = {key: partial(_visit, bench, case, SAMPLED_SECONDS / rounds) for key, case in cases.items()}
-    visits = in_rounds(arms, rounds, "budget", counted(report, rounds))
+    variants = {key: partial(_visit, bench, case, SAMPLED_SECONDS / rounds) for key, case in cases.items()}
+    visits = in_rounds(variants, rounds, "budget", counted(report, rounds))
     steps = rounds * (LEAD_STEPS + TIMED_STEPS)
     return Steps(
         walls={key: [visit.wall_seconds for visit in found] for key, found in visits.items()},

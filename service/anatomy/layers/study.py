@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from service.anatomy.common import Report, attached_note
-from service.anatomy.layers.arms import (
+from service.anatomy.layers.variants import (
     OPERATIONS,
     Operation,
     Setup,
     State,
-    arms_of,
     load_loops,
-    python_arm,
-    time_arms,
+    python_variant,
+    time_variants,
+    variants_of,
 )
 from service.measure.cases import Bench
 from service.protocol.modes import GradMode
@@ -99,7 +99,7 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> LayersFinding:
-    """Time every arm of every operator and size in interleaved rounds.
+    """Time every variant of every operator and size in interleaved rounds.
 
     Raises StudyError where there is no C++ compiler.
     """
@@ -126,46 +126,51 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
 
 def time_operations(
     setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, report: Report
-) -> Iterator[tuple[ArmSeconds, int]]:
+) -> Iterator[tuple[VariantSeconds, int]]:
     """Every operator and size of `chosen`, in the same rounds."""
-    arms = {("", 0, "loop"): python_arm("pass", {})}
+    variants = {("", 0, "loop"): python_variant("pass", {})}
     for operation, size in chosen:
-        arms |= {(operation.name, size, key): arm for key, arm in arms_of(setup, operation, size).items()}
-    found = {key: np.array(values) for key, values in time_arms(arms, setup.device, rounds, report).items()}
+        variants |= {
+            (operation.name, size, key): variant
+            for key, variant in variants_of(setup, operation, size).items()
+        }
+    found = {
+        key: np.array(values) for key, values in time_variants(variants, setup.device, rounds, report).items()
+    }
     for operation, size in chosen:
         own = {key[2]: values for key, values in found.items() if key[:2] == (operation.name, size)}
-        yield ArmSeconds.of(setup, operation, own, found["", 0, "loop"]), size
+        yield VariantSeconds.of(setup, operation, own, found["", 0, "loop"]), size
 
 
-def describe(arm_seconds: ArmSeconds, size: int) -> OperationLayers:
+def describe(variant_seconds: VariantSeconds, size: int) -> OperationLayers:
     """Layers, sum and agreement of one operator at one size."""
     summed = [
         ablation
         for ablation in ABLATIONS
-        if ablation.counts(arm_seconds) and ablation.why_not(arm_seconds) is None
+        if ablation.counts(variant_seconds) and ablation.why_not(variant_seconds) is None
     ]
-    total = np.sum([ablation.seconds(arm_seconds) for ablation in summed], axis=0)
-    agreement = _median(total / arm_seconds["whole"])
+    total = np.sum([ablation.seconds(variant_seconds) for ablation in summed], axis=0)
+    agreement = _median(total / variant_seconds["whole"])
     return OperationLayers(
-        operation=arm_seconds.operation.name,
-        statement=arm_seconds.operation.statement,
+        operation=variant_seconds.operation.name,
+        statement=variant_seconds.operation.statement,
         size=size,
-        layers=[_layer(ablation, arm_seconds, ablation in summed) for ablation in ABLATIONS],
+        layers=[_layer(ablation, variant_seconds, ablation in summed) for ablation in ABLATIONS],
         sum_microseconds=_median(total * 1e6),
-        whole_microseconds=_median(arm_seconds["whole"] * 1e6),
+        whole_microseconds=_median(variant_seconds["whole"] * 1e6),
         agreement=agreement,
         agrees=abs(agreement.value - 1) <= AGREEMENT,
     )
 
 
-def _layer(ablation: Ablation, arm_seconds: ArmSeconds, in_sum: bool) -> Layer:
-    why_not = ablation.why_not(arm_seconds)
+def _layer(ablation: Ablation, variant_seconds: VariantSeconds, in_sum: bool) -> Layer:
+    why_not = ablation.why_not(variant_seconds)
     return Layer(
         name=ablation.name,
         in_sum=in_sum,
-        experiment=ablation.experiment(arm_seconds),
+        experiment=ablation.experiment(variant_seconds),
         why_not=why_not,
-        microseconds=None if why_not else _median(ablation.seconds(arm_seconds) * 1e6),
+        microseconds=None if why_not else _median(ablation.seconds(variant_seconds) * 1e6),
     )
 
 
@@ -184,24 +189,26 @@ HOST_BEHIND = "the host could not queue a replay ahead of the device, which may 
 
 
 @dataclass(frozen=True, slots=True)
-class ArmSeconds:
-    """Seconds of one operator's arms at one size, less the clock reads and the bare loop."""
+class VariantSeconds:
+    """Seconds of one operator's variants at one size, less the clock reads and the bare loop."""
 
     setup: Setup
     operation: Operation
     seconds: Mapping[str, Rounds]
 
     @classmethod
-    def of(cls, setup: Setup, operation: Operation, raw: Mapping[str, Rounds], loop: Rounds) -> ArmSeconds:
+    def of(
+        cls, setup: Setup, operation: Operation, raw: Mapping[str, Rounds], loop: Rounds
+    ) -> VariantSeconds:
         """From `raw` rounds; `loop` is an empty Python loop."""
         seconds = {**raw, "whole": raw["whole"] - loop}
         seconds |= {name: raw[name] - raw["python clock"] for name in _PYTHON}
         seconds |= {name: raw[name] - raw["native clock"] for name in _NATIVE}
         return cls(setup, operation, seconds)
 
-    def __getitem__(self, arm: str) -> Rounds:
+    def __getitem__(self, variant: str) -> Rounds:
         """Its seconds per call, round by round."""
-        return self.seconds[arm]
+        return self.seconds[variant]
 
     @property
     def cuda(self) -> bool:
@@ -229,22 +236,22 @@ class Ablation:
     """
 
     name: str
-    experiment: Callable[[ArmSeconds], str]
-    seconds: Callable[[ArmSeconds], Rounds]
-    counts: Callable[[ArmSeconds], bool] = lambda _: True
-    why_not: Callable[[ArmSeconds], str | None] = lambda _: None
+    experiment: Callable[[VariantSeconds], str]
+    seconds: Callable[[VariantSeconds], Rounds]
+    counts: Callable[[VariantSeconds], bool] = lambda _: True
+    why_not: Callable[[VariantSeconds], str | None] = lambda _: None
 
 
-def _autocast(r: ArmSeconds) -> Rounds:
+def _autocast(r: VariantSeconds) -> Rounds:
     fixed = r["autocast"] - r["no autocast"]
     return fixed + r["cast"] - r["cast of one"] if r.operation.lowered else fixed
 
 
-def _kernel(r: ArmSeconds) -> Rounds:
+def _kernel(r: VariantSeconds) -> Rounds:
     return r["graph"][np.isfinite(r["graph"])] if r.cuda else r.growing
 
 
-def _no_kernel(r: ArmSeconds) -> str | None:
+def _no_kernel(r: VariantSeconds) -> str | None:
     return HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None
 
 
@@ -252,7 +259,7 @@ def _grad_text(grad: GradMode) -> str:
     return {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}[grad]
 
 
-def _given_results(r: ArmSeconds) -> str:
+def _given_results(r: VariantSeconds) -> str:
     return "with out=" if r.operation.loop_out else "less its allocations (it has no out=)"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
@@ -111,7 +113,7 @@ def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - 
 def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[OperatorCall]:
     """The calls of a composite operator replace it, because it has no kernel."""
     for event in events:
-        if not _is_operator(event):
+        if not is_operator(event):
             yield from _calls(event.children, overloads, within)
             continue
         overload = overloads.get(event.correlation_id, "")
@@ -122,7 +124,7 @@ def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]
 
 
 def _call(event: Any, overload: str, within: tuple[str, ...]) -> OperatorCall:  # noqa: ANN401
-    inner = [other for other in _below(event) if _is_operator(other)]
+    inner = [other for other in _below(event) if is_operator(other)]
     copies = [other for other in (event, *inner) if other.name == COPY]
     return OperatorCall(
         name=event.name,
@@ -144,7 +146,7 @@ def is_composite(schema_name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(schema_name, key))
 
 
-def _is_operator(event: Any) -> bool:  # noqa: ANN401
+def is_operator(event: Any) -> bool:  # noqa: ANN401
     return (
         event.tag == _EventType.TorchOp
         and event.extra_fields.scope == RecordScope.FUNCTION
@@ -211,7 +213,7 @@ class OperatorRecorder(TorchDispatchMode):
         if decomposed is not NotImplemented:
             return decomposed
         result = func(*args, **kwargs)
-        self._see(func, _tensors((args, kwargs)), _tensors(result))
+        self._see(func, tensors_in((args, kwargs)), tensors_in(result))
         return result
 
     def _see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
@@ -219,7 +221,7 @@ class OperatorRecorder(TorchDispatchMode):
             return
         record = OperatorRecord(
             schema_name=func.name(),
-            line=calling_line(__name__),
+            line=calling_line(),
             keys=_keys(func, given, made, self._thread),
             is_view=is_view(func, given, made),
             to_host=_to_host(given, made),
@@ -238,7 +240,8 @@ def decompose(mode: TorchDispatchMode, func: OpOverload, args: _Args, kwargs: di
         return func.decompose(*args, **kwargs)
 
 
-def _tensors(tree: object) -> list[Tensor]:
+def tensors_in(tree: object) -> list[Tensor]:
+    """Every tensor in `tree`, however deep in lists, tuples and dicts."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -270,7 +273,7 @@ def is_autograds_copy(func: OpOverload, *dispatch_modes: str) -> bool:
     """
     if func.name() != _SHALLOW_COPY:
         return False
-    line = calling_line(__name__, *dispatch_modes)
+    line = calling_line(*dispatch_modes)
     return line is None or "detach" not in line.text
 
 
@@ -280,10 +283,15 @@ KeySet = Any
 
 @dataclass(frozen=True, slots=True)
 class ThreadKeys:
-    """The dispatch keys that thread-local state includes in and excludes from every call in a mode."""
+    """The dispatch keys that thread-local state includes in and excludes from every call."""
 
     included: KeySet
     excluded: KeySet
+
+    @classmethod
+    def now(cls) -> ThreadKeys:
+        """Those of the present state."""
+        return cls(torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
 
 
 class _KeyRecorder(nn.Module):
@@ -295,8 +303,7 @@ class _KeyRecorder(nn.Module):
         self.seen: ThreadKeys | None = None
 
     def forward(self, *_: object) -> tuple[Tensor, Tensor]:
-        included = torch._C._dispatch_tls_local_include_set()
-        self.seen = ThreadKeys(included, torch._C._dispatch_tls_local_exclude_set())
+        self.seen = ThreadKeys.now()
         return self.weight, self.weight
 
 
@@ -310,30 +317,74 @@ def thread_keys(mode: Mode, device: torch.device, precision: Precision) -> Threa
     return recorder.seen
 
 
+def key_set(*keys: KeySet) -> KeySet:
+    """All of `keys` in one set."""
+    found = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+    for each in keys:
+        found = found | each
+    return found
+
+
+def keys_of(tensors: Iterable[Tensor]) -> KeySet:
+    """The keys that `tensors` bring."""
+    return key_set(*(torch._C._dispatch_keys(tensor) for tensor in tensors))
+
+
+def keys_in_order(keys: KeySet) -> Iterator[tuple[str, Any]]:
+    """Names and values of `keys`, highest priority first. Torch's enumeration lacks some of the names."""
+    while (key := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
+        yield str(torch._C._dispatch_key_name(key)), key
+        keys = keys.remove(key)
+
+
 def visited(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
     """The keys whose kernels a call of `schema_name` with `tensors` runs, first to last.
 
     A key without a kernel, or with a fallthrough kernel, is left out.
     """
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
-    for tensor in tensors:
-        keys = keys | torch._C._dispatch_keys(tensor)
-    keys = (keys | thread.included) - thread.excluded
-    passed = []
-    with_kernel = _keys_with_kernel(schema_name)
-    while (key := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
-        if key.name in with_kernel:
-            passed.append(key.name)
-        keys = keys.remove(key)
-    return passed
+    keys = key_set(keys_of(tensors), thread.included) - thread.excluded
+    entries = dispatch_entries(schema_name)
+    return [name for name, _ in keys_in_order(keys) if name in entries and entries[name].runs]
+
+
+_ENTRY = re.compile(
+    r"^(?P<key>\w+): (?P<through>fallthrough )?registered at (?P<place>.*?) \[(?P<kind>.*)\]$"
+)
+
+
+class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator's dispatch table has for `key`. `place` is the C++ file and line that registered it.
+
+    `kind` is torch's word for how it came there: `kernel`, `autograd kernel`, `math kernel` of a composite,
+    `backend fallback`, … `falls_through`: the dispatcher goes on to the next key.
+    """
+
+    key: str
+    kind: str
+    place: str
+    falls_through: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a kernel, and the dispatcher does not go on."""
+        return not self.falls_through and self.kind != "missing"
 
 
 @cache
-def _keys_with_kernel(schema_name: str) -> frozenset[str]:
-    """Keys with a kernel for this operator that is no fallthrough, by the dispatcher's computed table."""
-    table = torch._C._dispatch_dump_table(schema_name).splitlines()
-    entries = (line.partition(": ") for line in table)
-    return frozenset(key for key, _, kernel in entries if kernel and "fallthrough" not in kernel)
+def dispatch_entries(schema_name: str) -> dict[str, DispatchEntry]:
+    """By key, the computed table of an operator that torch has, in the order of the keys' runtime entries."""
+    lines = torch._C._dispatch_dump_table(schema_name).splitlines()
+    return {
+        found["key"]: DispatchEntry(
+            key=found["key"],
+            kind=found["kind"],
+            # Without the folders of the machine that built torch.
+            place="/".join(found["place"].split("/")[-2:]),
+            falls_through=found["through"] is not None,
+        )
+        for found in map(_ENTRY.match, lines)
+        if found
+    }
 
 
 _OWN_PACKAGES = frozenset(name.partition(".")[0] for name in (__name__, Served.__module__))

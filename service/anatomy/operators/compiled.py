@@ -35,20 +35,11 @@ class GraphCall:
     inputs: list[Any]
 
 
-class CompilerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled step. `recompiles` counts the cache entries after the first."""
+def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
+    """The fields of a finding that are of the compiled step of `case`; recompiles: entries after the first.
 
-    tracing: Tracing
-    compiled_graphs: int
-    recompiles: int
-    guards: list[Guard]
-    fused_kernels: list[FusedKernel]
-    generated_code: str
-    times: WrapperTimes | None
-
-
-def read_compiled(bench: Bench, case: Case, report: Report) -> CompilerReport:
-    """Report on the compiled step of `case`. Raises StudyError where it ran no compiled code."""
+    Raises StudyError where it ran no compiled code.
+    """
     with graph_calls() as calls:
         case.call()
     compiled = entries(case.step)
@@ -57,15 +48,17 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> CompilerReport:
     report("timing guards and wrappers")
     times = time_wrappers(case, calls[0].graph, calls[0].inputs) if len(calls) == 1 else None
     code = [call.graph.source_code for call in calls]
-    return CompilerReport(
-        tracing=trace(bench, case),
-        compiled_graphs=len(calls),
-        recompiles=len(compiled) - 1,
-        guards=[guard for entry in compiled[:1] for guard in read_guards(entry)],
-        fused_kernels=[kernel for text in code for kernel in fused_kernels(text)],
-        generated_code="\n".join(code),
-        times=times,
-    )
+    tracing = trace(bench, case)
+    return {
+        "graphs": tracing.graphs,
+        "graph_break_count": tracing.graph_break_count,
+        "graph_breaks": tracing.graph_breaks,
+        "recompiles": len(compiled) - 1,
+        "guards": read_guards(compiled[0]),
+        "wrapper": times,
+        "fused_kernels": [kernel for text in code for kernel in fused_kernels(text)],
+        "generated_code": "\n".join(code),
+    }
 
 
 @contextmanager
@@ -315,16 +308,16 @@ def time_wrappers(
     call = _on_an_idle_device(case.call_seconds, case)
     direct = _on_an_idle_device(lambda: _direct_seconds(graph, inputs), case)
     long = call() >= LONG_SECONDS
-    arms = {
+    variants = {
         "whole": lambda: _best(call, long),
         "unguarded": lambda: _unguarded(call, long),
         "generated": lambda: _generated(direct, long),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     began = clock()
     done = 0
     while done < LEAST_ROUNDS or (done < ROUNDS and clock() - began < BUDGET_SECONDS):
-        for name, values in in_rounds(arms, 1, f"wrappers/{done}", lambda _: None).items():
+        for name, values in in_rounds(variants, 1, f"wrappers/{done}", lambda _: None).items():
             seconds[name] += values
         done += 1
     return WrapperTimes(

@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_map
 
 from service.anatomy.common import Report, StudyError
-from service.anatomy.operators.calls import SourceLine
+from service.anatomy.operators.calls import DispatchEntry, SourceLine, dispatch_entries
 from service.anatomy.operators.compiled import trace_with
 from service.measure.cases import Bench, Case
 from service.step.package import PositionalStep
@@ -186,24 +186,6 @@ def _counted(program: ExportedProgram) -> Counter[str]:
     return Counter(target.name() for target in targets if isinstance(target, OpOverload))
 
 
-_ENTRY = re.compile(
-    r"^(?P<key>\w+): (?P<through>fallthrough )?registered at (?P<place>.*?) \[(?P<kind>.*)\]$"
-)
-
-
-class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table has for `key`. `place` is the C++ file and line that registered the kernel.
-
-    `kind` is torch's word for how it came there: `kernel`, `autograd kernel`, `math kernel` of a composite,
-    `backend fallback`, … `falls_through`: the dispatcher goes on to the next key.
-    """
-
-    key: str
-    kind: str
-    place: str
-    falls_through: bool
-
-
 class DispatchTable(msgspec.Struct, frozen=True, kw_only=True):
     """The computed table of `operator`, in the order of the keys' runtime entries."""
 
@@ -218,19 +200,7 @@ def read_dispatch_table(operator: str) -> DispatchTable:
         near = difflib.get_close_matches(operator, names, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ": names are as aten::add.Tensor"
         raise StudyError("invalid_request", f"no operator '{operator[:64]}'{hint}", "operator")
-    lines = torch._C._dispatch_dump_table(operator).splitlines()
-    found = [_ENTRY.match(line) for line in lines]
-    return DispatchTable(operator=operator, entries=[_entry(one) for one in found if one])
-
-
-def _entry(found: re.Match[str]) -> DispatchEntry:
-    return DispatchEntry(
-        key=found["key"],
-        kind=found["kind"],
-        # Without the folders of the machine that built torch.
-        place="/".join(found["place"].split("/")[-2:]),
-        falls_through=found["through"] is not None,
-    )
+    return DispatchTable(operator=operator, entries=list(dispatch_entries(operator).values()))
 
 
 _ATEN = "aten::"

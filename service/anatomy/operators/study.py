@@ -37,7 +37,6 @@ from service.anatomy.operators.calls import (
     thread_keys,
 )
 from service.anatomy.operators.compiled import (
-    CompilerReport,
     FusedKernel,
     GraphBreak,
     Guard,
@@ -172,7 +171,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         report("tracing for graph breaks")
         trace(bench, case)
     prepared = perf_counter() - began
-    compiler = read_compiled(bench, case, report) if compiled else None
+    compiler = read_compiled(bench, case, report) if compiled else {}
     attached = attached_note()
     listed = _list(bench, case, report)
     native = sample_native(bench, case, report)
@@ -204,7 +203,7 @@ def _finding(
     case: Case,
     arguments: OperatorsArguments,
     listed: _OperatorList,
-    compiler: CompilerReport | None,
+    compiler: dict[str, Any],
     native: NativeSamples,
     prepared: float,
     notes: list[str],
@@ -240,7 +239,7 @@ def _finding(
         native=native if arguments.native else None,
         prepare_seconds=prepared,
         notes=notes,
-        **_compiled_fields(compiler),
+        **compiler,
     )
 
 
@@ -250,21 +249,6 @@ def _dispatch(step: Interval, native: NativeSamples, work: DeviceWork | None) ->
         return None if kernels is None else DispatchShare.of(measured_split(step, kernels))
     split = sampled_split(native.sides, step)
     return None if split is None else DispatchShare.of(split)
-
-
-def _compiled_fields(compiler: CompilerReport | None) -> dict[str, Any]:
-    if compiler is None:
-        return {}
-    return {
-        "graphs": compiler.tracing.graphs,
-        "graph_break_count": compiler.tracing.graph_break_count,
-        "graph_breaks": compiler.tracing.graph_breaks,
-        "recompiles": compiler.recompiles,
-        "guards": compiler.guards,
-        "wrapper": compiler.times,
-        "fused_kernels": compiler.fused_kernels,
-        "generated_code": compiler.generated_code,
-    }
 
 
 def _notes(bench: Bench, listed: _OperatorList, native: NativeSamples) -> list[str]:

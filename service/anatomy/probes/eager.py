@@ -24,13 +24,14 @@ from service.anatomy.probes.faults import (
     TimedStep,
     compile_counting,
     compiled,
+    copies,
+    hidden_of,
     line_of,
     line_that_calls,
     line_that_raised,
     median_of,
     records,
 )
-from service.anatomy.probes.memory import copies
 from service.anatomy.rms_norm import EPSILON, Norm
 from service.step.buffers import allocate
 
@@ -73,7 +74,7 @@ def _read_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401
 
 
 def _is_finite(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
-    return torch.isfinite(output[0] if isinstance(output, tuple) else output).all()
+    return torch.isfinite(hidden_of(output)).all()
 
 
 def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -270,7 +271,8 @@ def python_operator() -> Norm:
 def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
     """The operator in C++, and the same in Python, each called by itself on the step's hidden states."""
     in_cpp = cpp_operator(probed.bench.settings.cache_folder, report)
-    x, weight = _operands(probed)
+    width = probed.model.config.width
+    x, weight = probed.random((probed.buffers.bucket, width), (width,))
     without, with_fault = _calling(in_cpp, x, weight), _calling(python_operator(), x, weight)
     function = TimedStep(_calling(python_norm, x, weight))
     report("counting calls of Python")
@@ -305,18 +307,6 @@ def python_calls(run: Callable[[], object]) -> int:
     finally:
         sys.setprofile(previous)
     return count
-
-
-def _operands(probed: ProbedModel) -> tuple[Tensor, Tensor]:
-    """Hidden states [bucket, width] and a weight [width], as the model has them."""
-    generator = torch.Generator().manual_seed(0)
-    width = probed.model.config.width
-
-    def normal(*shape: int) -> Tensor:
-        made = torch.randn(shape, generator=generator)
-        return made.to(probed.bench.device, probed.bench.precision.weights)
-
-    return normal(probed.buffers.bucket, width), normal(width)
 
 
 def _calling(operator: Norm, x: Tensor, weight: Tensor) -> Callable[[], Tensor]:

@@ -28,7 +28,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.common import StudyError, resolve_bucket
-from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, thread_keys
+from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
@@ -90,11 +90,11 @@ def interleave(
 
     A time ends when the device has finished, so that waits that a fault causes are in it.
     """
-    arms = {
+    variants = {
         "without": partial(_seconds, comparison.without, synchronise),
         "with": partial(_seconds, comparison.with_fault, synchronise),
     }
-    seconds = in_rounds(arms, repeats, str(seed), lambda _: None)
+    seconds = in_rounds(variants, repeats, str(seed), lambda _: None)
     return seconds["without"], seconds["with"]
 
 
@@ -188,6 +188,12 @@ class ProbedModel:
 
         return call
 
+    def random(self, *shapes: tuple[int, ...]) -> list[Tensor]:
+        """Standard normal tensors of `shapes`, as the weights are, always the same."""
+        generator = torch.Generator().manual_seed(0)
+        made = [torch.randn(shape, generator=generator) for shape in shapes]
+        return [one.to(self.bench.device, self.bench.precision.weights) for one in made]
+
     def case(self, run: Callable[[], object], phase: Phase = "decode") -> Case:
         """`run`, which takes no arguments, as a case for other studies."""
         return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
@@ -240,6 +246,19 @@ def records(probed: ProbedModel, run: Callable[[], object]) -> list[OperatorReco
     with recorder:
         run()
     return recorder.seen
+
+
+def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
+    """Number and bytes of the tensors that a call of `run` copies, in operators and within their kernels."""
+    step = record(probed.case(run), 1, operands=True)[0]
+    copied = [target for call in step.calls for target in call.copied]
+    return len(copied), sum(target.bytes for target in copied)
+
+
+def hidden_of(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
+    """The hidden states that a layer returns, alone or first."""
+    hidden: Tensor = output[0] if isinstance(output, tuple) else output
+    return hidden
 
 
 def line_of(operator: str, seen: list[OperatorRecord]) -> str:

@@ -16,19 +16,21 @@ from torch.overrides import TorchFunctionMode
 
 from models.served import Served
 from service.anatomy.common import Report, StudyError
-from service.anatomy.operators.calls import OperatorRecord, record
+from service.anatomy.operators.calls import OperatorRecord, tensors_in
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
     ProbedModel,
     TimedStep,
+    copies,
+    hidden_of,
     line_of,
     line_that_calls,
     median_of,
     ratio_of,
     records,
 )
-from service.anatomy.tape.graph import distinct_bytes, tensors_in
+from service.anatomy.tape.graph import distinct_bytes
 from service.step.process_state import mapped_blocks
 from service.step.profiling import attach_profiler, record_steps
 from service.step.trace import DEVICE_WORK, complete_events
@@ -73,8 +75,7 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
 
 
 def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple
-    hidden: Tensor = output[0] if isinstance(output, tuple) else output
-    turned = hidden.transpose(-1, -2)
+    turned = hidden_of(output).transpose(-1, -2)
     copied = turned.flatten().view(turned.shape).transpose(-1, -2)
     return (copied, *output[1:]) if isinstance(output, tuple) else copied
 
@@ -87,13 +88,6 @@ def _further_copies(before: list[OperatorRecord], after: list[OperatorRecord], b
     ]
     further = sorted(line for line in lines[1] - lines[0] if line != blame)
     return [f"With this layout these lines copy as well: {', '.join(further)}."] if further else []
-
-
-def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
-    """Number and bytes of the tensors that a call of `run` copies, in operators and within their kernels."""
-    step = record(probed.case(run), 1, operands=True)[0]
-    copied = [target for call in step.calls for target in call.copied]
-    return len(copied), sum(target.bytes for target in copied)
 
 
 def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -166,7 +160,8 @@ SIDE = 32
 
 def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
     """A 3 × 3 convolution with a channels-last weight, on an input in the same layout and in the other."""
-    images, weight = _operands(probed)
+    shapes = (probed.buffers.bucket, CHANNELS, SIDE, SIDE), (CHANNELS, CHANNELS, 3, 3)
+    images, weight = probed.random(*shapes)
     last_images, last_weight = (tensor.to(memory_format=torch.channels_last) for tensor in (images, weight))
     without = _convolving(last_images, last_weight)
     with_fault = _convolving(images, last_weight)
@@ -187,17 +182,6 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
             "reorders for itself is in these times and in no counter.",
         ],
     )
-
-
-def _operands(probed: ProbedModel) -> tuple[Tensor, Tensor]:
-    """Images [bucket, channels, side, side] and a weight [channels, channels, 3, 3], channels-first."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        made = torch.randn(shape, generator=generator)
-        return made.to(probed.bench.device, probed.bench.precision.weights)
-
-    return normal(probed.buffers.bucket, CHANNELS, SIDE, SIDE), normal(CHANNELS, CHANNELS, 3, 3)
 
 
 def _convolving(images: Tensor, weight: Tensor) -> Callable[[], Tensor]:
@@ -236,16 +220,11 @@ def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
 
 
 def _keep_clone(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
-    layer.kept = _hidden(output)[-1:].clone()
+    layer.kept = hidden_of(output)[-1:].clone()
 
 
 def _keep_view(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
-    layer.kept = _hidden(output)[-1:]
-
-
-def _hidden(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
-    hidden: Tensor = output[0] if isinstance(output, tuple) else output
-    return hidden
+    layer.kept = hidden_of(output)[-1:]
 
 
 def _kept(probed: ProbedModel, model: Served) -> Tensor:
@@ -315,9 +294,9 @@ def _kept_results(probed: ProbedModel, results: _Results) -> tuple[int, int]:
     def step(*arguments: Any) -> list[Tensor]:  # noqa: ANN401 - as the model's
         with results:
             probed.model(*arguments)
-        return list(tensors_in(results.kept))
+        return tensors_in(results.kept)
 
-    owned = [*probed.model.parameters(), *probed.model.buffers(), *tensors_in(list(arguments))]
+    owned = [*probed.model.parameters(), *probed.model.buffers(), *tensors_in(arguments)]
     addresses = {tensor.untyped_storage().data_ptr() for tensor in owned}
     own = [
         tensor

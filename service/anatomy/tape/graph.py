@@ -14,7 +14,7 @@ from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy.common import StudyError
-from service.anatomy.operators.calls import decompose, is_autograds_copy, is_view
+from service.anatomy.operators.calls import decompose, is_autograds_copy, is_view, tensors_in
 from service.measure.cases import Bench, Case
 from service.protocol.modes import MODES
 from service.step.buffers import Buffers
@@ -85,8 +85,8 @@ class ForwardRecorder(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if is_autograds_copy(func, __name__):
             return result
-        given_tensors = list(tensors_in((args, kwargs)))
-        results = list(tensors_in(result))
+        given_tensors = tensors_in((args, kwargs))
+        results = tensors_in(result)
         given = {t.untyped_storage().data_ptr() for t in given_tensors}
         new = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in results}
         operator = ForwardOperator(
@@ -319,17 +319,6 @@ def owned_by(bench: Bench, buffers: Buffers) -> Iterator[tuple[OwnerKind, str, T
         yield "input", f"chunk of {length}", chunk
     for name in ("token", "positions", "last", "one"):
         yield "input", name, getattr(buffers, name)
-
-
-def tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor in `value`, however deep in lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_in(one)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
 
 
 def _address(tensor: Tensor) -> int:

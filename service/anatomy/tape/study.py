@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
+from service.anatomy.operators.calls import tensors_in
 from service.anatomy.tape.graph import (
     BackwardNode,
     ForwardOperator,
@@ -37,7 +38,6 @@ from service.anatomy.tape.graph import (
     owned_by,
     record,
     tape_of_step,
-    tensors_in,
 )
 from service.measure.cases import Bench
 from service.protocol.expressions import OF_THE_MODEL, TAPE_EXPRESSIONS
@@ -50,7 +50,7 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     `mode` None is every configured one.
 
-    Where `computations.own_expressions` is set, it may also be any expression over x, w, b and F.
+    Where `own_expressions` is set, it may also be any expression over x, w, b and F.
     """
 
     expression: str = "block"

@@ -149,10 +149,10 @@ def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
     Samples are taken between parts of them, so that both see a machine that is slow for a while.
     """
     timed = {case.mode: Timed(case) for case in cases}
-    arms = {case.mode: partial(_steps, bench, case) for case in cases}
+    variants = {case.mode: partial(_steps, bench, case) for case in cases}
     log = counted(report, PARTS * ROUNDS)
     for part in range(PARTS):
-        blocks = in_rounds(arms, ROUNDS, f"timeline/{part}", log)
+        blocks = in_rounds(variants, ROUNDS, f"timeline/{part}", log)
         for mode, one in timed.items():
             one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
             one.rounds.extend(map(median, blocks[mode]))

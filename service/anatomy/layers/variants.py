@@ -1,4 +1,4 @@
-"""The timed calls of the layer table: what each runs, in which state of torch, and their timing in rounds."""
+"""The variants of a call that the layer table times: what each runs, in which state of torch, in rounds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class Variant:
     """A function that makes a number of calls in a row and returns their seconds, and its state."""
 
     run: Times
@@ -87,9 +87,9 @@ class Arm:
         return self.run(times)
 
 
-def python_arm(statement: str, names: Mapping[str, Any], state: State | None = None) -> Arm:
+def python_variant(statement: str, names: Mapping[str, Any], state: State | None = None) -> Variant:
     """`statement` in a Python loop, the loop's own time included."""
-    return Arm(Timer(statement, globals=dict(names)).timeit, state or State())
+    return Variant(Timer(statement, globals=dict(names)).timeit, state or State())
 
 
 _AFTER = """
@@ -104,16 +104,16 @@ def run(times):
 """
 
 
-def python_arm_after(
+def python_variant_after(
     before: Callable[[], object], statement: str, names: Mapping[str, Any], state: State | None = None
-) -> Arm:
+) -> Variant:
     """`statement`, each time after an untimed call of `before`, which sets the state of the caches.
 
     The seconds include reading the clock, which the statement "pass" measures alone.
     """
     known = {**names, "repeat": repeat, "clock": perf_counter_ns, "before": before}
     exec(_AFTER.format(statement=statement), known)
-    return Arm(known["run"], state or State())
+    return Variant(known["run"], state or State())
 
 
 @contextmanager
@@ -129,12 +129,12 @@ def collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def calls_per_loop(arm: Arm, device: torch.device) -> int:
-    """Number of calls of `arm` that take about LOOP_SECONDS, their untimed parts included."""
+def calls_per_loop(variant: Variant, device: torch.device) -> int:
+    """Number of calls of `variant` that take about LOOP_SECONDS, their untimed parts included."""
     times = 1
     spent = 0.0
     while times < 2**16:
-        spent = min(_wall_seconds(arm, device, times) for _ in range(2))
+        spent = min(_wall_seconds(variant, device, times) for _ in range(2))
         if spent > LOOP_SECONDS / 2:
             break
         times *= 2
@@ -142,11 +142,11 @@ def calls_per_loop(arm: Arm, device: torch.device) -> int:
     return min(count, LONGEST_QUEUE) if device.type == "cuda" else count
 
 
-def _wall_seconds(arm: Arm, device: torch.device, times: int) -> float:
-    with arm.state.entered(device):
+def _wall_seconds(variant: Variant, device: torch.device, times: int) -> float:
+    with variant.state.entered(device):
         _wait(device)
         began = perf_counter()
-        arm.run(times)
+        variant.run(times)
         return perf_counter() - began
 
 
@@ -155,13 +155,13 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def time_arms(
-    arms: Mapping[Key, Arm], device: torch.device, rounds: int, report: Report
+def time_variants(
+    variants: Mapping[Key, Variant], device: torch.device, rounds: int, report: Report
 ) -> dict[Key, list[float]]:
-    """Seconds per call of every arm, round by round, with garbage collection off."""
+    """Seconds per call of every variant, round by round, with garbage collection off."""
     with collector_off():
-        times = {key: calls_per_loop(arm, device) for key, arm in arms.items()}
-        seconds = {key: partial(arm.seconds, device, times[key]) for key, arm in arms.items()}
+        times = {key: calls_per_loop(variant, device) for key, variant in variants.items()}
+        seconds = {key: partial(variant.seconds, device, times[key]) for key, variant in variants.items()}
         return in_rounds(seconds, rounds, "layers", counted(report, rounds))
 
 
@@ -196,8 +196,8 @@ class Tensors:
     """The kernel's arguments: `sized`, after autocast."""
 
 
-def arms_of(setup: Setup, operation: Operation, size: int) -> dict[str, Arm]:
-    """Every arm of `operation` on [size, size]."""
+def variants_of(setup: Setup, operation: Operation, size: int) -> dict[str, Variant]:
+    """Every variant of `operation` on [size, size]."""
     sized, smallest, empty = (
         operation.tensors(rows, width, setup.device, setup.dtype, setup.requires_grad)
         for rows, width in ((size, size), (1, 1), (0, 1))
@@ -210,32 +210,32 @@ def arms_of(setup: Setup, operation: Operation, size: int) -> dict[str, Arm]:
         [tensor.detach().to(lowered) for tensor in sized],
     )
     computing, given = _computing(operation, tensors.computed)
-    arms = {
-        "whole": python_arm(operation.statement, operation.names(sized), setup.state),
-        "compute": Arm(lambda times: setup.loops.plain(computing, given, times)),
+    variants = {
+        "whole": python_variant(operation.statement, operation.names(sized), setup.state),
+        "compute": Variant(lambda times: setup.loops.plain(computing, given, times)),
     }
     if setup.device.type == "cuda":
-        arms["graph"] = graph_arm(setup.loops, computing, given)
-    return arms | _from_python(setup, operation, tensors) | _from_native(setup, operation, tensors)
+        variants["graph"] = graph_variant(setup.loops, computing, given)
+    return variants | _from_python(setup, operation, tensors) | _from_native(setup, operation, tensors)
 
 
-def _from_python(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Arm]:
+def _from_python(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Variant]:
     """Statements of Python on one element, each after a call of the real size."""
     names = operation.names(tensors.smallest)
     before: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(tensors.sized))
 
-    def arm(statement: str, names: dict[str, Any], state: State | None = None) -> Arm:
-        return python_arm_after(before, statement, names, state)
+    def variant(statement: str, names: dict[str, Any], state: State | None = None) -> Variant:
+        return python_variant_after(before, statement, names, state)
 
     return {
-        "python clock": arm("pass", {}),
-        "hollow": arm(operation.statement, hollow_names(names)),
-        "from python": arm(operation.statement, names),
-        "taped": arm(operation.statement, names, setup.taped),
+        "python clock": variant("pass", {}),
+        "hollow": variant(operation.statement, hollow_names(names)),
+        "from python": variant(operation.statement, names),
+        "taped": variant(operation.statement, names, setup.taped),
     }
 
 
-def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Arm]:
+def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Variant]:
     """Calls from C++, each after a call of the real size."""
     results = operation.results(tensors.computed)
     computing, given = _computing(operation, tensors.empty)
@@ -245,23 +245,23 @@ def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[s
     cached = setup.requires_grad and state.grad != "inference_mode"
     cast = slice(1) if cached else slice(None)
 
-    def arm(name: str, these: list[Tensor], state: State | None = None) -> Arm:
+    def variant(name: str, these: list[Tensor], state: State | None = None) -> Variant:
         def run(times: int) -> float:
             return loops.after(name, these, operation.name, tensors.sized, times)
 
-        return Arm(run, state or State())
+        return Variant(run, state or State())
 
     return {
-        "native clock": arm("nothing", []),
-        "dispatcher": arm("dispatcher", (tensors.smallest * 2)[:2]),
-        "from native": arm(operation.name, tensors.smallest),
-        "autocast": arm(operation.name, tensors.smallest, State(state.grad, autocast=True)),
-        "no autocast": arm(operation.name, tensors.smallest, State(state.grad)),
-        "cast": arm("cast", tensors.sized[cast]),
-        "cast of one": arm("cast", tensors.smallest[cast]),
-        "compute nothing": arm(computing, given),
-        "allocate": arm("allocate", results),
-        "allocate nothing": arm("allocate", operation.results(tensors.empty)),
+        "native clock": variant("nothing", []),
+        "dispatcher": variant("dispatcher", (tensors.smallest * 2)[:2]),
+        "from native": variant(operation.name, tensors.smallest),
+        "autocast": variant(operation.name, tensors.smallest, State(state.grad, autocast=True)),
+        "no autocast": variant(operation.name, tensors.smallest, State(state.grad)),
+        "cast": variant("cast", tensors.sized[cast]),
+        "cast of one": variant("cast", tensors.smallest[cast]),
+        "compute nothing": variant(computing, given),
+        "allocate": variant("allocate", results),
+        "allocate nothing": variant("allocate", operation.results(tensors.empty)),
     }
 
 
@@ -394,7 +394,7 @@ HOLD_MARGIN = 8.0
 """The device is held for so many times what issuing one replay takes: two events are issued as well."""
 
 
-def graph_arm(loops: Loops, computing: str, given: list[Tensor]) -> Arm:
+def graph_variant(loops: Loops, computing: str, given: list[Tensor]) -> Variant:
     """Device seconds per kernel, of a replayed graph of KERNELS_PER_GRAPH."""
     graph = torch.cuda.CUDAGraph()
     with torch.inference_mode():
@@ -402,7 +402,7 @@ def graph_arm(loops: Loops, computing: str, given: list[Tensor]) -> Arm:
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             loops.plain(computing, given, KERNELS_PER_GRAPH)
-    return Arm(_times(CudaQueue(), graph.replay))
+    return Variant(_times(CudaQueue(), graph.replay))
 
 
 def _times(queue: DeviceQueue, replay: Callable[[], object]) -> Times:
