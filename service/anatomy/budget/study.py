@@ -351,18 +351,6 @@ def mode_gains(
     return found
 
 
-def speedup_with(
-    dispatch_ratio: float, kernel_ratio: float, dispatch: float, kernel: float, device_type: str
-) -> float | None:
-    """A step of `dispatch` and `kernel` over the same step with these shares of them left.
-
-    An extrapolation: it takes the ratios, which were measured on one step, to hold for another. None where
-    nothing would be left.
-    """
-    left = step_of(dispatch * dispatch_ratio, kernel * kernel_ratio, device_type)
-    return step_of(dispatch, kernel, device_type) / left if left > 0 else None
-
-
 def _ratio(above: Interval, below: Interval) -> Interval | None:
     if below.value <= 0:
         return None

@@ -100,7 +100,6 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True):
     graphs: int
     graph_break_count: int
     graph_breaks: list[GraphBreak]
-    traced_operators: int
 
 
 def trace(bench: Bench, case: Case) -> Tracing:
@@ -129,7 +128,6 @@ def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
         graphs=explained.graph_count,
         graph_break_count=explained.graph_break_count,
         graph_breaks=[_break(reason) for reason in explained.break_reasons],
-        traced_operators=explained.op_count,
     )
 
 
