@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import common as profiler_note
-from service.anatomy import console, operator_call
+from service.anatomy import common, console, operator_call
 from service.anatomy.common import ATTACHED, StudyError
 from service.anatomy.layers.study import ABLATIONS
 from service.anatomy.layers.variants import OPERATIONS, State, load_loops
@@ -76,7 +75,7 @@ def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
 
     known = operator_call.time_operations
     timed = lambda *given: order.append("timed") or known(*given)  # noqa: E731
-    monkeypatch.setattr(profiler_note, "profiler_attached", attached)
+    monkeypatch.setattr(common, "profiler_attached", attached)
     monkeypatch.setattr(operator_call, "time_operations", timed)
     monkeypatch.setattr(operator_call, "attach_profiler", lambda _: order.append("attached"))
     assert ATTACHED in follow(bench, expression="torch.add(a, b)").notes

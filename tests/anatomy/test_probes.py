@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -23,7 +24,6 @@ from models.checkpoint import save
 from models.transformer import Transformer
 from service.anatomy.common import MedianSeconds, Report, StudyError
 from service.anatomy.probes import memory
-from service.anatomy.probes import memory as device_memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.compiler import LENGTHS
 from service.anatomy.probes.eager import cpp_operator, python_calls, python_norm, python_operator
@@ -35,6 +35,7 @@ from service.anatomy.probes.faults import (
     interleave,
     make_probed_model,
 )
+from service.anatomy.probes.memory import BLOCK_BYTES, BLOCKS, _Request
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, show, verdict_of
 from service.anatomy.rms_norm import aten_rms_norm
 from service.measure.cases import Bench
@@ -42,6 +43,7 @@ from service.protocol.messages import EngineSettings
 from service.protocol.probes import NOT_ON_CPU, PROBES
 from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import CONFIG, quiet
+from tests.support.fake_allocator import FakeAllocator
 
 pytestmark = pytest.mark.compiles
 
@@ -415,9 +417,53 @@ def test_copies_from_pageable_memory_are_told_by_the_profilers_names(
         {"name": f"Memcpy HtoD ({kind} -> Device)", "cat": "gpu_memcpy", "ph": "X", "ts": 0.0, "dur": 1.0}
         for kind in kinds
     ]
-    monkeypatch.setattr(device_memory, "record_steps", lambda device, run, steps: events)
+    monkeypatch.setattr(memory, "record_steps", lambda device, run, steps: events)
     cpu = torch.device("cpu")
-    assert device_memory._pageable_copies(cpu, lambda: torch.ones(1)) == pageable
+    assert memory._pageable_copies(cpu, lambda: torch.ones(1)) == pageable
     events.clear()
     with pytest.raises(StudyError, match="gpu-check"):
-        device_memory._pageable_copies(cpu, lambda: torch.ones(1))
+        memory._pageable_copies(cpu, lambda: torch.ones(1))
+
+
+CUDA = torch.device("cuda")
+HALF = BLOCKS // 2 * BLOCK_BYTES
+WHOLE, PIECES = slice(BLOCKS // 2), slice(None, None, 2)
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> FakeAllocator:
+    fake = FakeAllocator()
+    monkeypatch.setattr(memory, "torch", SimpleNamespace(empty=fake.empty, cuda=fake, uint8=torch.uint8))
+    return fake
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        # As on an H100: what was left of weights' segments served one of the blocks.
+        [BLOCK_BYTES],
+        [BLOCK_BYTES + (1 << 20), 3 * BLOCK_BYTES, BLOCK_BYTES // 2],
+        [HALF, HALF - BLOCK_BYTES],
+        [5 * HALF, 2 * HALF, HALF + (1 << 20)],
+    ],
+)
+def test_only_free_memory_in_pieces_asks_the_device_whatever_others_left(
+    allocator: FakeAllocator, sizes: list[int]
+) -> None:
+    kept = [allocator.used_segment(BLOCK_BYTES // 8, size) for size in sizes]
+    before = allocator.memory_stats(CUDA)["inactive_split_bytes.all.current"]
+    for _ in range(2):
+        assert _Request(CUDA, WHOLE).counted()[0] == 0
+        assert _Request(CUDA, PIECES).counted()[0] == 1
+    assert allocator.memory_stats(CUDA)["inactive_split_bytes.all.current"] == before
+    assert sum(not piece.free for piece in allocator.pieces) == len(kept)
+
+
+def test_half_of_the_segment_is_free_in_one_piece_or_in_every_other_block(allocator: FakeAllocator) -> None:
+    for freed, sizes in ((WHOLE, [HALF]), (PIECES, [BLOCK_BYTES] * (BLOCKS // 2))):
+        request = _Request(CUDA, freed)
+        request.prepare()
+        assert [piece.size for piece in allocator.pieces if piece.free] == sizes
+        request.release()
+        assert allocator.pieces == []

@@ -12,14 +12,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy import common as profiler_note
-from service.anatomy import prepared_bench, rms_norm, studies
+from service.anatomy import common, prepared_bench, rms_norm, studies
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.study import BudgetArguments, draw_budget
 from service.anatomy.common import ATTACHED
 from service.anatomy.layers import study as layers
 from service.anatomy.operators import calls
-from service.anatomy.operators import calls as device_work
 from service.anatomy.operators import study as operators
 from service.anatomy.operators.calls import thread_keys
 from service.anatomy.operators.study import OperatorsArguments, list_operators
@@ -86,7 +84,7 @@ def on_cuda(bench: Bench, sessions: list[str], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(profiling, "warm_profiler", attached)
     monkeypatch.setattr(budget, "measure_null_kernel", alone)
     monkeypatch.setattr(budget, "measure_roof", lambda _: roof)
-    monkeypatch.setattr(device_work, "profile_steps", lambda *_: [PROFILED])
+    monkeypatch.setattr(calls, "profile_steps", lambda *_: [PROFILED])
     monkeypatch.setattr(calls, "attach_profiler", lambda _: profiling.attach_profiler(CUDA))
     monkeypatch.setattr(operators, "reported_waits", lambda *_: [])
     monkeypatch.setattr(operators, "kernels_of", lambda *_: None)
@@ -147,7 +145,7 @@ def test_a_second_study_of_a_process_says_that_the_first_one_profiled(
 def test_every_study_that_times_says_and_prints_what_was_attached_before(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, object]
 ) -> None:
-    monkeypatch.setattr(profiler_note, "profiler_attached", lambda: True)
+    monkeypatch.setattr(common, "profiler_attached", lambda: True)
     monkeypatch.setattr(layers, "load_loops", lambda *_: None)
     monkeypatch.setattr(layers, "time_operations", lambda *_: [])
     monkeypatch.setattr(rms_norm, "_compiled", lambda norm, _: (rms_norm.surrounded(norm), 1))

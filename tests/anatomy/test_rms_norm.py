@@ -137,7 +137,7 @@ def test_a_form_that_breaks_is_refused(bench: Bench, monkeypatch: pytest.MonkeyP
 
 def test_a_cpu_never_imports_triton() -> None:
     code = (
-        "import sys, torch; from service.anatomy.rms_norm.study import rms_norm_operator as made; "
+        "import sys, torch; from service.anatomy.rms_norm import rms_norm_operator as made; "
         "before = 'triton' in sys.modules; made()(torch.ones(2, 4), torch.ones(4), 1e-5); "
         "assert 'service.anatomy.rms_norm_triton' not in sys.modules; "
         "assert before == ('triton' in sys.modules)"
