@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from service.anatomy.common import MedianSeconds
+from service.anatomy.operators.calls import DispatchEntry
 from service.anatomy.operators.compiled import WrapperTimes
 from service.anatomy.operators.lowering import (
     Decomposition,
-    DispatchEntry,
     DispatchTable,
     GraphText,
     Lowering,
