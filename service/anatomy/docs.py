@@ -81,7 +81,8 @@ class Runs:
 
     def layers(self) -> list[Any]:
         """The table of layers of each operator on [SMALL, SMALL]."""
-        return [one for one in self("layers", sizes=[SMALL, 256]).operations if one.size == SMALL]
+        found: list[Any] = self("layers", sizes=[SMALL], rounds=self.rounds).operations
+        return found
 
     def against(self, mode: str, other: str) -> list[Any]:
         """The points of `mode` and of `other`, whose rounds pair with it, at batch 1."""
@@ -274,7 +275,7 @@ EXAMPLES: tuple[Example, ...] = (
 
 
 def measure(page: str, bench: Bench, rounds: int, report: Report) -> Findings:
-    """Run every probe, or every study and all that the claims need, which takes half an hour on two cores."""
+    """Run every probe, or every study and all that the claims need, which takes a quarter of an hour."""
     run = Runs(bench, rounds, report)
     if page == "probes":
         lessons = {}
@@ -282,9 +283,8 @@ def measure(page: str, bench: Bench, rounds: int, report: Report) -> Findings:
     else:
         lessons = {claim.about: lesson(run, claim) for claim in CLAIMS}
         shown = {one.options: printed(run, *one[1:]) for one in EXAMPLES}
-    today = datetime.now(UTC).date().isoformat()
-    machine = machine_of(bench)
-    return Findings(machine=machine, measured=today, rounds=rounds, printed=shown, lessons=lessons)
+    day = datetime.now(UTC).date().isoformat()
+    return Findings(machine=machine_of(bench), measured=day, rounds=rounds, printed=shown, lessons=lessons)
 
 
 def lesson(run: Runs, claim: Claim) -> list[Measured] | str:

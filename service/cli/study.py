@@ -145,7 +145,7 @@ def docs(
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """Write docs/anatomy.md and docs/probes.md from what this machine measures, which takes half an hour.
+    """Write docs/anatomy.md and docs/probes.md from what this machine measures, in twenty minutes.
 
     `anatomy`: every study, and the values of common claims about PyTorch's overhead, each with its interval
     and a verdict. `probes`: every probe. The findings are kept in `out`, benchmarks/DAY-MACHINE-COMMIT-docs.

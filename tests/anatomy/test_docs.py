@@ -114,7 +114,7 @@ def test_findings_that_cannot_be_read_are_refused_with_the_remedy(root: Path) ->
 
 def test_a_person_does_not_find_the_command_in_the_help() -> None:
     assert " docs " not in CliRunner().invoke(app, ["--help"]).output
-    assert "half an hour" in CliRunner().invoke(app, ["docs", "--help"]).output
+    assert "twenty minutes" in CliRunner().invoke(app, ["docs", "--help"]).output
 
 
 @pytest.mark.parametrize(

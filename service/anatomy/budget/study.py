@@ -37,6 +37,9 @@ from service.statistics.roofline import Roofline
 from service.step.null_kernel import measure_null_kernel
 from service.step.untimed import LEAD_STEPS
 
+Key = tuple[str, int]
+"""Mode and batch bucket."""
+
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -441,9 +444,6 @@ def crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
         found.append(ModeCrossover(mode=mode, where=place.where, batch_size=place.batch))
     return found
 
-
-Key = tuple[str, int]
-"""Mode and batch bucket."""
 
 TIMED_STEPS = 3
 """In a row, after LEAD_STEPS untimed ones."""
