@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from resource import RUSAGE_THREAD, getrusage
@@ -85,19 +85,22 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
 
     Raises StudyError for a mode or batch not configured, and where the parts of a step are unknown.
     """
-    mode, batch = _budgeted(bench, arguments)
+    own = _budgeted(bench, arguments)
     modes = _modes(bench, arguments.modes)
     batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
+    given = (arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
     cases, notes = ready_cases(bench, modes, batches, report)
     notes += attached_note()
     steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {}, {})
-    notes += disturbed_note(steps)
-    overrides = _overrides(arguments)
-    timed = with_own_step(bench, (mode, batch), overrides, arguments.rounds, TimedCases(cases, steps), report)
+    # The budget's own step, where it is none of these and something of it is not given.
+    apart = {own: resolve_case(bench, *own, "decode", report)} if None in given and own not in cases else {}
+    steps_apart = time_steps(bench, apart, arguments.rounds, report) if apart else Steps({}, {}, {}, {})
+    notes += [*disturbed_note(steps), *disturbed_note(steps_apart)]
     null = measure_null_kernel(bench.device).seconds["alone"]
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
     splits = split_steps(bench, cases, steps)
-    budget, budget_notes = budget_of(bench, (mode, batch), overrides, timed, splits, report)
+    own_split = (splits | split_steps(bench, apart, steps_apart)).get(own) if None in given else None
+    own_walls = (steps_apart if apart else steps).walls.get(own)
     roof = measure_roof(bench) if cases else None
     points = [make_point(bench, key, steps, splits[key], null, roof) for key in cases] if roof else []
     return BudgetFinding(
@@ -108,14 +111,36 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
         bandwidth=roof.bandwidth if roof else None,
         points=points,
         crossovers=crossovers(points),
-        budget=budget,
-        gains=mode_gains((mode, batch), steps, splits, bench.device.type),
-        notes=notes + budget_notes,
+        budget=make_budget(
+            *own,
+            *_quantities(bench, own, given, own_split, report),
+            device=bench.device.type,
+            # With a given value it is not the step that was timed.
+            step_microseconds=median_interval(own_walls).value * 1e6
+            if own_walls and not any(given)
+            else None,
+        ),
+        gains=mode_gains(own, steps, splits, bench.device.type),
+        notes=notes,
     )
 
 
-def _overrides(arguments: BudgetArguments) -> Overrides:
-    return Overrides(arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
+def _quantities(
+    bench: Bench, own: Key, given: Sequence[float | None], split: DispatchSplit | None, report: Report
+) -> list[Quantity]:
+    """Each of the three as it is given, else as measured: the two parts of the step as `split` has them."""
+    if split is None:
+        return [Quantity(value=value, source="given") for value in given if value is not None]
+    ops = len(record(resolve_case(bench, *own, "decode", report), 1)[0].calls)
+    measured = (
+        Quantity(value=ops, source="measured"),
+        Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
+        Quantity(value=split.kernel.value * 1e6, source=split.source),
+    )
+    return [
+        other if value is None else Quantity(value=value, source="given")
+        for value, other in zip(given, measured, strict=True)
+    ]
 
 
 def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
@@ -137,74 +162,6 @@ def _modes(bench: Bench, requested: list[str] | None) -> list[str]:
     if requested is None:
         return list(bench.modes)
     return [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(requested)]
-
-
-class Overrides(NamedTuple):
-    """Values that replace measured ones; None: measure it."""
-
-    ops_per_step: float | None
-    microseconds_per_op: float | None
-    kernel_microseconds: float | None
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to measure."""
-        return all(value is not None for value in self)
-
-
-class TimedCases(NamedTuple):
-    """Steps, and what they took."""
-
-    cases: Mapping[Key, Case]
-    steps: Steps
-
-
-def with_own_step(
-    bench: Bench, key: Key, overrides: Overrides, rounds: int, timed: TimedCases, report: Report
-) -> TimedCases:
-    """`timed` where the budget at `key` needs no other step; else that step alone, timed here."""
-    if overrides.complete or key in timed.cases:
-        return timed
-    cases = {key: resolve_case(bench, *key, "decode", report)}
-    return TimedCases(cases, time_steps(bench, cases, rounds, report))
-
-
-def budget_of(
-    bench: Bench,
-    key: Key,
-    overrides: Overrides,
-    timed: TimedCases,
-    splits: Mapping[Key, DispatchSplit],
-    report: Report,
-) -> tuple[Budget, list[str]]:
-    """The budget of the step at `key`, which was `timed`, and notes. One not in `splits` is split here."""
-    mode, batch = key
-    if overrides.complete:
-        quantities = [Quantity(value=value, source="given") for value in overrides if value is not None]
-        return make_budget(mode, batch, *quantities, device=bench.device.type), []
-    notes: list[str] = []
-    if key not in splits:
-        splits = split_steps(bench, timed.cases, timed.steps)
-        notes = disturbed_note(timed.steps)
-    found = _found(bench, key, splits[key], report)
-    quantities = [
-        other if value is None else Quantity(value=value, source="given")
-        for value, other in zip(overrides, found, strict=True)
-    ]
-    # With an override it is not the step that was timed.
-    as_timed = all(value is None for value in overrides)
-    step = median_interval(timed.steps.walls[key]).value * 1e6 if as_timed else None
-    return make_budget(mode, batch, *quantities, device=bench.device.type, step_microseconds=step), notes
-
-
-def _found(bench: Bench, key: Key, split: DispatchSplit, report: Report) -> list[Quantity]:
-    """All three as measured, the two parts of the step as `split` has them."""
-    ops = len(record(resolve_case(bench, *key, "decode", report), 1)[0].calls)
-    return [
-        Quantity(value=ops, source="measured"),
-        Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
-        Quantity(value=split.kernel.value * 1e6, source=split.source),
-    ]
 
 
 Source = Literal["measured", "sampled", "given"]
