@@ -397,8 +397,8 @@ def crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
     found = []
     for mode in dict.fromkeys(point.mode for point in points):
         index = {point.batch_size: point.device_bound_index for point in points if point.mode == mode}
-        place = crossover(index)
-        found.append(ModeCrossover(mode=mode, where=place.where, batch_size=place.batch))
+        found_at = crossover(index)
+        found.append(ModeCrossover(mode=mode, where=found_at.where, batch_size=found_at.batch))
     return found
 
 

@@ -365,8 +365,8 @@ def show(finding: LayersFinding, console: Console) -> None:
 
 def _table(sizes: list[OperationLayers]) -> Table:
     table = Table("layer", *(f"{each.size} × {each.size}" for each in sizes), title=sizes[0].statement)
-    for place, layer in enumerate(sizes[0].layers):
-        cells = [interval_cell(each.layers[place].microseconds, each.layers[place].in_sum) for each in sizes]
+    for index, layer in enumerate(sizes[0].layers):
+        cells = [interval_cell(each.layers[index].microseconds, each.layers[index].in_sum) for each in sizes]
         table.add_row(layer.name, *cells)
     table.add_section()
     table.add_row("sum", *(interval_cell(each.sum_microseconds, True) for each in sizes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -95,16 +96,24 @@ def _dispatch(found: DispatchShare) -> str:
     return f"{seconds}, {found.share:.0%} of dispatch + kernel (measured; they overlap); kernel {kernel}"
 
 
+def _table(title: str, *headings: str, numbers: Sequence[str] = ()) -> Table:
+    """An empty table whose `numbers` among the columns stand right."""
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in numbers else "left")
+    return table
+
+
 def _operators(finding: OperatorsFinding, console: Console) -> None:
     table = Table(title=f"{len(finding.operators)} operators, below autograd", title_justify="left")
     for heading in ("#", "operator", "keys", "shapes", "strides", "µs", "Σ µs", "before", "line"):
         number = "µs" in heading or heading in {"#", "before"}
         table.add_column(heading, justify="right" if number else "left", no_wrap=number or heading == "line")
-    for place, row in enumerate(finding.operators):
+    for index, row in enumerate(finding.operators):
         overload = "" if row.overload == "default" else f".{row.overload}"
         keys = "?" if row.keys is None else " ".join(row.keys)
         table.add_row(
-            str(place),
+            str(index),
             row.name.removeprefix("aten::") + overload + (" (view)" if row.is_view else ""),
             keys,
             _sizes(row.shapes),
@@ -124,9 +133,8 @@ def _sizes(lists: list[list[int]]) -> str:
 def _copies(finding: OperatorsFinding, console: Console) -> None:
     total = sum(copy.bytes for copy in finding.copies)
     views = sum(row.is_view is True for row in finding.operators)
-    table = Table(title=f"{len(finding.copies)} copies, {total} bytes; {views} views", title_justify="left")
-    for heading in ("by", "line", "copies", "bytes"):
-        table.add_column(heading, justify="right" if heading in {"copies", "bytes"} else "left")
+    title = f"{len(finding.copies)} copies, {total} bytes; {views} views"
+    table = _table(title, "by", "line", "copies", "bytes", numbers=("copies", "bytes"))
     groups: dict[tuple[str, str], list[int]] = {}
     for copy in finding.copies:
         groups.setdefault((copy.name, copy.line or "?"), []).append(copy.bytes)
@@ -151,9 +159,7 @@ def _native(finding: OperatorsFinding, console: Console) -> None:
         return
     sides = ", ".join(f"{getattr(native.sides, side)} {side}" for side in SIDES)
     title = f"native functions: {native.samples} samples ({sides}), kernel share {native.kernel_share:.0%}"
-    table = Table(title=title, title_justify="left")
-    for heading in ("share", "class", "function", "of", "by"):
-        table.add_column(heading, justify="right" if heading == "share" else "left")
+    table = _table(title, "share", "class", "function", "of", "by", numbers=("share",))
     for symbol in native.symbols[:15]:
         table.add_row(
             f"{symbol.share:.1%}", symbol.side, escape(symbol.symbol[:70]), symbol.binary, symbol.rule
@@ -180,11 +186,8 @@ def show_compiled(finding: OperatorsFinding, console: Console) -> None:
 
 
 def _kernels(finding: OperatorsFinding, console: Console) -> None:
-    table = Table(
-        title="kernels of the generated code, and the operators they stand for", title_justify="left"
-    )
-    for heading in ("calls", "by", "kernel", "operators"):
-        table.add_column(heading, justify="right" if heading == "calls" else "left")
+    title = "kernels of the generated code, and the operators they stand for"
+    table = _table(title, "calls", "by", "kernel", "operators", numbers=("calls",))
     for kernel in finding.fused_kernels or []:
         short = kernel.name if len(kernel.name) < 40 else f"{kernel.name[:30]}…{kernel.name[-6:]}"
         names = " ".join(name.removeprefix("aten::") for name in kernel.operators) or "?"
@@ -194,9 +197,8 @@ def _kernels(finding: OperatorsFinding, console: Console) -> None:
 
 def _guards(finding: OperatorsFinding, console: Console) -> None:
     kinds = Counter(guard.kind for guard in finding.guards or [])
-    table = Table(title="guards by kind, checked before every call", title_justify="left")
-    for heading in ("guards", "kind", "for example"):
-        table.add_column(heading, justify="right" if heading == "guards" else "left")
+    title = "guards by kind, checked before every call"
+    table = _table(title, "guards", "kind", "for example", numbers=("guards",))
     for kind, count in kinds.most_common(GUARDS_SHOWN):
         example = next(guard.expression for guard in finding.guards or [] if guard.kind == kind)
         table.add_row(str(count), kind, escape(example[:90]))
@@ -204,9 +206,7 @@ def _guards(finding: OperatorsFinding, console: Console) -> None:
 
 
 def _wrapper(times: WrapperTimes, console: Console) -> None:
-    table = Table(title="one call, taken apart", title_justify="left")
-    for heading in ("part", "µs", "95 %", "how"):
-        table.add_column(heading)
+    table = _table("one call, taken apart", "part", "µs", "95 %", "how")
     for name, found, how in (
         ("guards", times.guards, "with and without evaluating them"),
         ("wrappers", times.wrappers, "what is left around the generated code"),
@@ -224,11 +224,9 @@ ROWS_SHOWN = 25
 def show_kernels(kernels: KernelTable, console: Console) -> None:
     """The kernels by name, and what stands at the null-kernel floor."""
     busy = kernels.busy_seconds * 1e6
-    table = Table(
-        title=f"{kernels.kernels} kernels per step, {busy:.1f} µs, by the profiler", title_justify="left"
-    )
-    for heading in ("kernel", "per step", "µs", "share", "× null kernel"):
-        table.add_column(heading, justify="left" if heading == "kernel" else "right")
+    numbers = ("per step", "µs", "share", "× null kernel")
+    title = f"{kernels.kernels} kernels per step, {busy:.1f} µs, by the profiler"
+    table = _table(title, "kernel", *numbers, numbers=numbers)
     for row in kernels.rows[:ROWS_SHOWN]:
         times = "?" if row.null_times is None else f"{row.null_times:.1f}"
         name = escape(row.name[:70])
@@ -281,13 +279,11 @@ def _graph(graph: GraphText, console: Console) -> None:
 
 
 def _decomposition(found: Decomposition, console: Console) -> None:
-    table = Table(
-        title=f"core ATen: {found.before} operators ({found.distinct_before} different) become {found.after} "
-        f"({found.distinct_after} different), of which {found.not_core} are not core",
-        title_justify="left",
+    title = (
+        f"core ATen: {found.before} operators ({found.distinct_before} different) become {found.after} "
+        f"({found.distinct_after} different), of which {found.not_core} are not core"
     )
-    for heading in ("operator", "before", "after", "core"):
-        table.add_column(heading, justify="right" if heading in {"before", "after"} else "left")
+    table = _table(title, "operator", "before", "after", "core", numbers=("before", "after"))
     for row in found.operators[:OPERATORS_SHOWN]:
         name = row.name.removeprefix("aten::")
         table.add_row(name, str(row.before), str(row.after), "yes" if row.core else "no")
@@ -298,9 +294,7 @@ def _decomposition(found: Decomposition, console: Console) -> None:
 
 def _dispatch_table(found: DispatchTable, console: Console) -> None:
     title = f"dispatch table of {found.operator}: {len(found.entries)} keys, neighbours alike in one row"
-    table = Table(title=title, title_justify="left")
-    for heading in ("keys", "how", "registered at"):
-        table.add_column(heading)
+    table = _table(title, "keys", "how", "registered at")
     for (kind, place, through), entries in groupby(found.entries, _kernel):
         keys = [entry.key for entry in entries]
         named = keys[0] if len(keys) == 1 else f"{keys[0]} … {keys[-1]} ({len(keys)})"

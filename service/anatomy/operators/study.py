@@ -350,8 +350,8 @@ def agreeing(calls: tuple[OperatorCall, ...], records: list[OperatorRecord]) -> 
 def copies(calls: tuple[OperatorCall, ...], operators: list[Operator]) -> list[Copy]:
     """Every copy of the step, including those that an operator's kernel makes."""
     return [
-        Copy(operator=place, name=call.name, bytes=target.bytes, line=operators[place].line)
-        for place, call in enumerate(calls)
+        Copy(operator=index, name=call.name, bytes=target.bytes, line=operators[index].line)
+        for index, call in enumerate(calls)
         for target in call.copied
     ]
 
@@ -359,12 +359,12 @@ def copies(calls: tuple[OperatorCall, ...], operators: list[Operator]) -> list[C
 def syncs(operators: list[Operator], records: list[OperatorRecord] | None) -> list[Sync]:
     """Calls of `SYNCHRONISING`, and copies from a device to the host."""
     found = []
-    for place, operator in enumerate(operators):
+    for index, operator in enumerate(operators):
         kind = SYNCHRONISING.get(operator.name)
-        if kind is None and records is not None and records[place].to_host:
+        if kind is None and records is not None and records[index].to_host:
             kind = "device_to_host"
         if kind is not None:
-            found.append(Sync(operator=place, kind=kind, line=operator.line))
+            found.append(Sync(operator=index, kind=kind, line=operator.line))
     return found
 
 
@@ -470,22 +470,22 @@ def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
     cost = max(longer, 0.0) / max(events, 1)
     own = []
     lead = []
-    for place, call in enumerate(recorded[0].calls):
-        seconds = median(step.calls[place].seconds for step in recorded)
+    for index, call in enumerate(recorded[0].calls):
+        seconds = median(step.calls[index].seconds for step in recorded)
         own.append(max(seconds - call.inner * cost, 0.0))
-        between = median(_since_the_last(step, place) for step in recorded)
+        between = median(_since_the_last(step, index) for step in recorded)
         # Before a call begin its own event and those of the composite operators around it.
-        events_before = 1 + _newly_entered(recorded[0].calls, place)
+        events_before = 1 + _newly_entered(recorded[0].calls, index)
         lead.append(max(between - events_before * cost, 0.0))
     tail = median(_after_the_last(step) for step in recorded)
     return OperatorTimes(whole, profiled, cost, own, lead, tail)
 
 
-def _since_the_last(step: StepCalls, place: int) -> float:
-    call = step.calls[place]
-    if place == 0:
+def _since_the_last(step: StepCalls, index: int) -> float:
+    call = step.calls[index]
+    if index == 0:
         return (call.begin_ns - step.begin_ns) / 1e9
-    last = step.calls[place - 1]
+    last = step.calls[index - 1]
     return (call.begin_ns - last.begin_ns) / 1e9 - last.seconds
 
 
@@ -496,10 +496,10 @@ def _after_the_last(step: StepCalls) -> float:
     return step.seconds - (last.begin_ns - step.begin_ns) / 1e9 - last.seconds
 
 
-def _newly_entered(calls: tuple[OperatorCall, ...], place: int) -> int:
+def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:
     """Composite operators around this call that were not around the one before it, by name."""
-    within = calls[place].within
-    before = calls[place - 1].within if place else ()
+    within = calls[index].within
+    before = calls[index - 1].within if index else ()
     shared = 0
     for mine, theirs in zip(within, before, strict=False):
         if mine != theirs:

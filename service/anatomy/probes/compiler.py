@@ -271,8 +271,8 @@ class _Lengths:
         """Call with the second length, which compiles where the step has not seen it."""
         self._call(1)
 
-    def _call(self, place: int) -> None:
-        self.probed.served(unpadded(self.step, repeat(self.prompts[place])), "prefill")()
+    def _call(self, index: int) -> None:
+        self.probed.served(unpadded(self.step, repeat(self.prompts[index])), "prefill")()
 
 
 def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:

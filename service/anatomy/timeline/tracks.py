@@ -290,10 +290,10 @@ def _blocks(events: list[Event], mark: Event, work: list[tuple[Event | None, Eve
     on_host = [e for e in inside(events, mark) if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
     host = sorted(on_host, key=lambda event: (event["ts"], -event["dur"], event is not mark))
     blocks = [_block(event, begin, "host", depth) for event, depth in _nested(host)]
-    places = {id(event): place for place, event in enumerate(host)}
+    indices = {id(event): index for index, event in enumerate(host)}
     behind = clock_behind(work)
     for call, item in work:
-        launched_by = None if call is None else places[id(call)]
+        launched_by = None if call is None else indices[id(call)]
         block = _block(item, begin - behind, "device", 0)
         blocks.append(msgspec.structs.replace(block, launched_by=launched_by))
     return blocks
