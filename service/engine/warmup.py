@@ -14,7 +14,7 @@ from torch import nn
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
-from service.engine.cache_doubt import CacheBroken, CacheDoubt
+from service.engine.cache_retry import CacheBroken, CacheRetry
 from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import (
     CompileCounts,
@@ -56,7 +56,7 @@ class Warmup:
         build: BuildStep,
         cold_starts: ColdStarts,
         shares: StepShares,
-        doubt: CacheDoubt | None,
+        cache_retry: CacheRetry | None,
     ) -> None:
         self._model = model
         self._buffers = buffers
@@ -66,7 +66,7 @@ class Warmup:
         self._build = build
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
-        self._doubt = doubt
+        self._cache_retry = cache_retry
         self.attention: list[Attention] = []
         self.reference_seconds = self.reference_busy_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
@@ -177,15 +177,15 @@ class Warmup:
         if effect.compile is not None and (off := turned_off()):
             self._fail(configured, off)
             return
-        doubt = self._doubt if self._compiles(configured) else None
+        retry = self._cache_retry if self._compiles(configured) else None
         if self._compiles(configured) and not self._compiler_loaded:
             self._capture.elsewhere = self._start_elsewhere()
             loading = self._load_compiler()
-            yield from (doubt.watched(configured.mode.name, loading) if doubt else loading)
+            yield from (retry.watched(configured.mode.name, loading) if retry else loading)
         before = read_compile_counts()
         resident = resident_bytes()
         capture = self._capture.serving(configured)
-        seconds = yield from (doubt.watched(configured.mode.name, capture) if doubt else capture)
+        seconds = yield from (retry.watched(configured.mode.name, capture) if retry else capture)
         seen = before.increase()
         compilations = configured.status.compilations
         began = perf_counter()
@@ -201,8 +201,8 @@ class Warmup:
         if unlike_row := unlike(effect, len(configured.steps), seen):
             self._fail(configured, unlike_row)
             return
-        if doubt is not None:
-            doubt.judged(configured.mode.name, verdict.passed)
+        if retry is not None:
+            retry.judged(configured.mode.name, verdict.passed)
         if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
         elif wrong := wrong_attention(self.attention):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from service.engine import loop, parts, warmup
-from service.engine.device_witnesses import ROUNDS, DeviceWitnesses, NoDeviceWitnesses
+from service.engine.device_measurements import ROUNDS, DeviceMeasurements, NoDeviceMeasurements
 from service.engine.generation import Generator
 from service.engine.job_runner import JobRunner
 from service.engine.local_inbox import LocalInbox, local_job
@@ -156,7 +156,7 @@ def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) ->
     assert any(map(is_warm, inbox.sent))
 
 
-class Noted(NoDeviceWitnesses):
+class Noted(NoDeviceMeasurements):
     """Notes when the profiler would be attached and when the device's times would be taken."""
 
     def __init__(self, happened: list[str]) -> None:
@@ -192,7 +192,7 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
 
     monkeypatch.setattr(warmup.Capture, "effect", of)
     monkeypatch.setattr(warmup.Capture, "serving", captured)
-    monkeypatch.setattr(loop, "new_device_witnesses", lambda *_: Noted(happened))
+    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Noted(happened))
     monkeypatch.setattr(warmup, "verify_graph_replay", lambda *_: happened.append("proved"))
     Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)).run()
     assert happened[:7] == [
@@ -233,7 +233,7 @@ def test_captures_are_announced_once_they_are_proved_and_never_taken_back(
             announced.append(message.graph_captures)
 
     monkeypatch.setattr(warmup.Capture, "effect", of)
-    monkeypatch.setattr(loop, "new_device_witnesses", lambda *_: Announcing([]))
+    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Announcing([]))
     monkeypatch.setattr(warmup, "verify_graph_replay", prove)
     engines.append(Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)))
     engines[0].run()
@@ -280,12 +280,12 @@ def test_what_the_device_and_the_profiler_are_found_to_take_is_in_every_modes_st
     def profile(step: object, arguments: object, count: int) -> list[ProfiledStep]:
         return [ProfiledStep(operators=1, copies=0, kernel_seconds=1e-4)] * count
 
-    def witnesses(
+    def measurements(
         _: object, made: warmup.Warmup, buffers: dict[int, Buffers], profiler: RequestProfiler
-    ) -> DeviceWitnesses:
-        return DeviceWitnesses(made, buffers, profiler, FakeDevice(0.0, 0.0), profile)
+    ) -> DeviceMeasurements:
+        return DeviceMeasurements(made, buffers, profiler, FakeDevice(0.0, 0.0), profile)
 
-    monkeypatch.setattr(loop, "new_device_witnesses", witnesses)
+    monkeypatch.setattr(loop, "new_device_measurements", measurements)
     inbox = LocalInbox([])
     Engine(settings(tmp_path, batch_sizes=[1]), inbox).run()
     for mode in MODE_NAMES:

@@ -16,8 +16,9 @@ from torch._dynamo.exc import Unsupported
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from service.engine import life, warmup
-from service.engine.cache_doubt import CacheBroken, CacheDoubt
+from service.engine import run as engine_run
+from service.engine import warmup
+from service.engine.cache_retry import CacheBroken, CacheRetry
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.local_inbox import LocalInbox
 from service.engine.parity_check import ParityCheck
@@ -49,20 +50,20 @@ def code_in(cache: Path, mine: EngineSettings) -> Path:
 
 def test_a_failure_on_code_from_before_puts_the_blame_on_it(tmp_path: Path) -> None:
     with pytest.raises(CacheBroken, match="mode compiled failed on compiled code of an earlier start"):
-        CacheDoubt(with_code(tmp_path), "key").failed("compiled")
+        CacheRetry(with_code(tmp_path), "key").failed("compiled")
 
 
 def test_with_the_code_no_record_goes_of_what_failed_or_of_other_models(tmp_path: Path) -> None:
-    CacheDoubt(without_code(tmp_path), "key").failed("max-autotune")
+    CacheRetry(without_code(tmp_path), "key").failed("max-autotune")
     other = tmp_path / "0123-linears.json"
     other.write_text("{}")
     of_another_model = with_code(tmp_path / "model-two")
     with pytest.raises(CacheBroken):
-        CacheDoubt(with_code(tmp_path), "key").failed("compiled")
+        CacheRetry(with_code(tmp_path), "key").failed("compiled")
     assert list(without_code(tmp_path).iterdir()) == []
     assert other.exists()
     assert list(of_another_model.iterdir())
-    CacheDoubt(with_code(tmp_path), "key").failed("max-autotune")
+    CacheRetry(with_code(tmp_path), "key").failed("max-autotune")
 
 
 def test_where_the_code_cannot_be_removed_the_mode_fails_and_the_remedy_is_said(
@@ -72,7 +73,7 @@ def test_where_the_code_cannot_be_removed_the_mode_fails_and_the_remedy_is_said(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("service.step.compile_cache.shutil.rmtree", refused)
-    CacheDoubt(with_code(tmp_path), "key").failed("compiled")
+    CacheRetry(with_code(tmp_path), "key").failed("compiled")
     code = without_code(tmp_path)
     assert f"{code} cannot be removed (Permission denied): remove it" in capsys.readouterr().err
 
@@ -91,11 +92,11 @@ def test_a_compiler_that_cannot_compile_fails_the_mode_with_the_remedy_and_remov
             raise InvalidCxxCompiler
         return cxx
 
-    monkeypatch.setattr("service.engine.cache_doubt.get_cpp_compiler", compiler)
+    monkeypatch.setattr("service.engine.cache_retry.get_cpp_compiler", compiler)
     code = with_code(tmp_path)
-    doubt = CacheDoubt(code, "key")
+    retry = CacheRetry(code, "key")
     with pytest.raises(BuildError, match=r"install g\+\+, or set CXX|false cannot build trial"):
-        list(doubt.watched("compiled", failing(RuntimeError("of the compiler"))))
+        list(retry.watched("compiled", failing(RuntimeError("of the compiler"))))
     assert list(code.iterdir())
     assert not list(tmp_path.glob("*-failed.json"))
 
@@ -106,14 +107,14 @@ def test_a_model_that_cannot_be_traced_fails_its_mode_and_removes_nothing(
 ) -> None:
     code = with_code(tmp_path)
     with pytest.raises(type(error)):
-        list(CacheDoubt(code, "key").watched("compiled", failing(error)))
+        list(CacheRetry(code, "key").watched("compiled", failing(error)))
     assert list(code.iterdir())
     assert not list(tmp_path.glob("*-failed.json"))
 
 
 def test_what_else_fails_puts_the_blame_on_the_code(tmp_path: Path) -> None:
     with pytest.raises(CacheBroken):
-        list(CacheDoubt(with_code(tmp_path), "key").watched("compiled", failing(OSError("file too short"))))
+        list(CacheRetry(with_code(tmp_path), "key").watched("compiled", failing(OSError("file too short"))))
 
 
 HEADERS_LIE_IN = """
@@ -137,30 +138,30 @@ def test_headers_go_with_the_code_that_was_compiled_with_them(tmp_path: Path) ->
     headers = precompiled_headers(with_code(tmp_path))
     headers.mkdir()
     with pytest.raises(CacheBroken):
-        CacheDoubt(without_code(tmp_path), "key").failed("compiled")
+        CacheRetry(without_code(tmp_path), "key").failed("compiled")
     assert not headers.exists()
 
 
 def test_what_fails_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
-    CacheDoubt(without_code(tmp_path), "key").failed("compiled")
-    later = CacheDoubt(with_code(tmp_path), "key")
+    CacheRetry(without_code(tmp_path), "key").failed("compiled")
+    later = CacheRetry(with_code(tmp_path), "key")
     later.failed("compiled")
     with pytest.raises(CacheBroken):
         later.failed("max-autotune")
     with pytest.raises(CacheBroken):
-        CacheDoubt(with_code(tmp_path), "of other sizes").failed("compiled")
+        CacheRetry(with_code(tmp_path), "of other sizes").failed("compiled")
 
 
 def test_what_is_out_of_parity_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
-    CacheDoubt(without_code(tmp_path), "key").judged("compiled", passed=False)
-    CacheDoubt(with_code(tmp_path), "key").judged("compiled", passed=False)
+    CacheRetry(without_code(tmp_path), "key").judged("compiled", passed=False)
+    CacheRetry(with_code(tmp_path), "key").judged("compiled", passed=False)
 
 
 def test_a_mode_that_compiled_since_is_in_doubt_again(tmp_path: Path) -> None:
-    CacheDoubt(without_code(tmp_path), "key").failed("compiled")
-    CacheDoubt(without_code(tmp_path), "key").judged("compiled", passed=True)
+    CacheRetry(without_code(tmp_path), "key").failed("compiled")
+    CacheRetry(without_code(tmp_path), "key").judged("compiled", passed=True)
     with pytest.raises(CacheBroken):
-        CacheDoubt(with_code(tmp_path), "key").failed("compiled")
+        CacheRetry(with_code(tmp_path), "key").failed("compiled")
 
 
 BROKEN = "inference_mode"
@@ -171,7 +172,7 @@ BROKEN = "inference_mode"
 def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "load_compiler", lambda device: None)
     monkeypatch.setattr(warmup.Warmup, "_compiles", lambda self, configured: configured.mode.name == BROKEN)
-    monkeypatch.setattr(life, "prepare_process", lambda *_: None)
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
 
 
 def fail_capture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +218,7 @@ def test_a_proof_that_fails_fails_its_mode_and_not_the_cache(
     mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine)) / "ab"
     inbox = LocalInbox([])
-    assert life.live(mine, inbox) == 0
+    assert engine_run.run_engine(mine, inbox) == 0
     assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
     assert list(code.iterdir())
 
@@ -244,13 +245,13 @@ def test_an_engine_empties_the_cache_once_and_then_fails_the_mode(
     fail_capture(monkeypatch)
     mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine))
-    assert life.live(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
+    assert engine_run.run_engine(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
     assert list(code.iterdir()) == []
     again = LocalInbox([])
-    assert life.live(mine, again) == 0
+    assert engine_run.run_engine(mine, again) == 0
     assert (again.modes["eager"].state, again.modes[BROKEN].state) == ("ready", "failed")
     with_code(code)
-    assert life.live(mine, LocalInbox([])) == 0
+    assert engine_run.run_engine(mine, LocalInbox([])) == 0
 
 
 @pytest.mark.slow
@@ -261,7 +262,7 @@ def test_a_mode_out_of_parity_on_code_from_before_is_tried_without_it(
     fail_parity(monkeypatch)
     mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine))
-    assert life.live(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
+    assert engine_run.run_engine(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
     assert list(code.iterdir()) == []
 
 
@@ -275,7 +276,7 @@ def test_a_compiler_that_finds_no_room_fails_the_mode_and_the_others_serve(
 
     monkeypatch.setattr(warmup, "load_compiler", no_room)
     inbox = LocalInbox([])
-    assert life.live(settings(tmp_path, batch_sizes=[1]), inbox) == 0
+    assert engine_run.run_engine(settings(tmp_path, batch_sizes=[1]), inbox) == 0
     assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
     assert "No space left on device" in str(inbox.modes[BROKEN].detail)
 
@@ -288,10 +289,10 @@ def test_an_engine_that_is_told_so_begins_without_the_code_of_another(
         raise ValueError("enough")
 
     found: list[list[Path]] = []
-    monkeypatch.setattr(life, "prepare_process", seen)
+    monkeypatch.setattr(engine_run, "prepare_process", seen)
     with_code(code_in(tmp_path, settings(tmp_path)))
-    life.live(settings(tmp_path), LocalInbox([]))
-    life.live(settings(tmp_path, discard_compiled=True), LocalInbox([]))
+    engine_run.run_engine(settings(tmp_path), LocalInbox([]))
+    engine_run.run_engine(settings(tmp_path, discard_compiled=True), LocalInbox([]))
     assert [len(entries) for entries in found] == [1, 0]
 
 
@@ -299,7 +300,7 @@ def test_the_engine_ends_with_2_and_the_remedy_where_its_cache_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compile_cache(str(tmp_path)).chmod(0o777)
-    assert life.live(settings(tmp_path), LocalInbox([])) == life.EXIT_BAD_SETTINGS
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == engine_run.EXIT_BAD_SETTINGS
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "chmod 700" in line
-    assert prepare_process is life.prepare_process
+    assert prepare_process is engine_run.prepare_process

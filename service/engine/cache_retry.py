@@ -30,7 +30,7 @@ class CacheBroken(Exception):
     """
 
 
-class CacheDoubt:
+class CacheRetry:
     """The compiled code of one model in `code` as this process found it; `key` names what it compiles.
 
     A library that is cut off shows in many ways (it does not load, a compiler is tried with other options, a

@@ -1,4 +1,4 @@
-"""One life of the engine, on the thread that owns torch, to the exit code with which it ends."""
+"""Runs the engine, on the thread that owns torch, to the exit code with which it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import traceback
 from functools import partial
 
-from service.engine.cache_doubt import CacheBroken
+from service.engine.cache_retry import CacheBroken
 from service.engine.inbox import Inbox
 from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
@@ -24,7 +24,7 @@ LOAD_SECONDS = 3600.0
 """How long loading a model may take: gigabytes may come from a hub."""
 
 
-def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
+def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     """Serve until a Stop; returns the exit code.
 
     0 after a Stop, 2 for settings or a model that cannot work, 4 where the device's context is lost, 5 where
@@ -36,7 +36,7 @@ def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
         if settings.discard_compiled:
             discard(code_of(settings.cache_folder, settings.model))
         prepare_process(settings.cache_folder, settings.model)
-        engine = Engine(settings, inbox, doubts_cache=True)
+        engine = Engine(settings, inbox, retries_cache=True)
     except ValueError as error:
         return _refuse(error)
     try:

@@ -28,8 +28,8 @@ from service.step.untimed import LEAD_STEPS_OF_DISPATCH
 ProfileSteps = Callable[[Step, Arguments, int], Sequence[ProfiledStep]]
 
 
-class DeviceWitnesses:
-    """Two witnesses of a step's device time: the profiler's kernels, and queued calls between two events.
+class DeviceMeasurements:
+    """Two measurements of a step's device time: the profiler's kernels, and queued calls between two events.
 
     Both run steps as requests do, and agree where the device is busy all through a step. `missing` is the
     reason where they could not be taken; without them modes serve all the same.
@@ -101,7 +101,7 @@ class DeviceWitnesses:
         return device_time(self._queue, partial(step, *arguments), phase, bucket)
 
 
-class NoDeviceWitnesses:
+class NoDeviceMeasurements:
     """On a CPU: operators run where they are called, so there is no device beside the host to be observed."""
 
     missing: str | None = None
@@ -116,13 +116,13 @@ class NoDeviceWitnesses:
         return iter(())
 
 
-def new_device_witnesses(
+def new_device_measurements(
     device: torch.device, warmup: Warmup, buffers: Mapping[int, Buffers], profiler: RequestProfiler
-) -> DeviceWitnesses | NoDeviceWitnesses:
-    """The witnesses that there are on `device`."""
+) -> DeviceMeasurements | NoDeviceMeasurements:
+    """What can be measured on `device`."""
     if device.type == "cuda":
-        return DeviceWitnesses(warmup, buffers, profiler, CudaQueue())
-    return NoDeviceWitnesses()
+        return DeviceMeasurements(warmup, buffers, profiler, CudaQueue())
+    return NoDeviceMeasurements()
 
 
 ROUNDS = 8

@@ -1,4 +1,4 @@
-"""What a GPU engine learns of its steps at warm-up, on a fake device: both witnesses, and when one fails."""
+"""What a GPU engine measures of its steps at warm-up, on a fake device, and when that fails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 from models.checkpoint import build
 from service.engine.configured_mode import ConfiguredMode
-from service.engine.device_witnesses import (
-    DeviceWitnesses,
-    NoDeviceWitnesses,
-    new_device_witnesses,
+from service.engine.device_measurements import (
+    DeviceMeasurements,
+    NoDeviceMeasurements,
+    new_device_measurements,
 )
 from service.engine.request_profiler import KernelTimes
 from service.protocol.modes import MODES
@@ -62,13 +62,13 @@ class FakeProfiler:
         self.used = True
 
 
-def learnt(buffers: dict[int, Buffers], profile: Any) -> tuple[DeviceWitnesses, FakeWarmup, FakeProfiler]:
+def learnt(buffers: dict[int, Buffers], profile: Any) -> tuple[DeviceMeasurements, FakeWarmup, FakeProfiler]:
     device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
     warmup, profiler = FakeWarmup(device), FakeProfiler()
-    witnesses = DeviceWitnesses(warmup, buffers, profiler, device, profile)  # type: ignore[arg-type]
-    for _ in witnesses.learn():
+    measurements = DeviceMeasurements(warmup, buffers, profiler, device, profile)  # type: ignore[arg-type]
+    for _ in measurements.learn():
         continue
-    return witnesses, warmup, profiler
+    return measurements, warmup, profiler
 
 
 def steps_of(*seconds: float | None) -> Any:
@@ -78,14 +78,14 @@ def steps_of(*seconds: float | None) -> Any:
     ]
 
 
-def test_every_step_of_every_ready_mode_has_both_witnesses(buffers: dict[int, Buffers]) -> None:
+def test_every_step_of_every_ready_mode_has_both_measurements(buffers: dict[int, Buffers]) -> None:
     counts: list[int] = []
 
     def profile(step: Any, arguments: Any, count: int) -> list[ProfiledStep]:
         counts.append(count)
         return [ProfiledStep(operators=1, copies=0, kernel_seconds=90e-6)] * count
 
-    witnesses, warmup, profiler = learnt(buffers, profile)
+    measurements, warmup, profiler = learnt(buffers, profile)
     (status,) = warmup.sent
     expected = {(phase, batch) for phase in ("decode", "prefill") for batch in BUCKETS}
     assert {(one.phase, one.batch) for one in status.device_times} == expected
@@ -93,7 +93,7 @@ def test_every_step_of_every_ready_mode_has_both_witnesses(buffers: dict[int, Bu
     assert all(one.seconds == pytest.approx(100e-6) for one in status.device_times)
     assert all((one.low, one.high) == (90e-6, 90e-6) for one in status.kernel_times)
     assert counts == [INTERVAL_STEPS] * 4
-    assert witnesses.missing is None
+    assert measurements.missing is None
     assert profiler.kernel_times.per_step("eager", "decode", 4) == 90e-6
 
 
@@ -110,8 +110,8 @@ def test_a_profiler_that_fails_costs_the_numbers_and_says_why(buffers: dict[int,
     def failing(*_: object) -> list[ProfiledStep]:
         raise RuntimeError("CUPTI_ERROR_NOT_INITIALIZED")
 
-    witnesses, warmup, _ = learnt(buffers, failing)
-    assert witnesses.missing == "RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
+    measurements, warmup, _ = learnt(buffers, failing)
+    assert measurements.missing == "RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
     assert warmup.sent == []
     assert warmup.modes["eager"].status.state == "ready"
 
@@ -130,15 +130,15 @@ def test_the_profiler_is_attached_with_its_cost_in_every_modes_status(
     device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
     warmup, profiler = FakeWarmup(device), FakeProfiler()
     scatter = iter([1e-3, 1.01e-3] * 100)
-    monkeypatch.setattr("service.engine.device_witnesses.decode_dispatch", lambda *_: next(scatter))
-    witnesses = DeviceWitnesses(warmup, buffers, profiler, device, steps_of())  # type: ignore[arg-type]
-    for _ in witnesses.attach():
+    monkeypatch.setattr("service.engine.device_measurements.decode_dispatch", lambda *_: next(scatter))
+    measurements = DeviceMeasurements(warmup, buffers, profiler, device, steps_of())  # type: ignore[arg-type]
+    for _ in measurements.attach():
         assert not any(status.profiler_cost for status in warmup.sent)
     assert profiler.used
     costs = {status.mode: status.profiler_cost for status in warmup.sent}
     assert costs.keys() == {"eager", "no_grad"}
     assert all(cost is not None and cost.ratio == pytest.approx(1.0, rel=0.01) for cost in costs.values())
-    assert witnesses.profiler_note is None
+    assert measurements.profiler_note is None
 
 
 def test_a_profiler_that_cannot_be_attached_costs_what_it_would_have_told(
@@ -149,18 +149,18 @@ def test_a_profiler_that_cannot_be_attached_costs_what_it_would_have_told(
 
     device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
     warmup = FakeWarmup(device)
-    monkeypatch.setattr("service.engine.device_witnesses.decode_dispatch", failing)
-    witnesses = DeviceWitnesses(warmup, buffers, FakeProfiler(), device, steps_of())  # type: ignore[arg-type]
-    assert list(witnesses.attach()) == []
-    assert witnesses.profiler_note == (
+    monkeypatch.setattr("service.engine.device_measurements.decode_dispatch", failing)
+    measurements = DeviceMeasurements(warmup, buffers, FakeProfiler(), device, steps_of())  # type: ignore[arg-type]
+    assert list(measurements.attach()) == []
+    assert measurements.profiler_note == (
         "what the profiler costs is not known: RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
     )
     assert warmup.sent == []
 
 
 def test_on_a_cpu_there_is_nothing_to_learn_and_nothing_is_claimed(buffers: dict[int, Buffers]) -> None:
-    made: Any = new_device_witnesses(torch.device("cpu"), None, buffers, None)  # type: ignore[arg-type]
-    assert isinstance(made, NoDeviceWitnesses)
+    made: Any = new_device_measurements(torch.device("cpu"), None, buffers, None)  # type: ignore[arg-type]
+    assert isinstance(made, NoDeviceMeasurements)
     steps: Iterator[None] = made.attach()
     assert [*steps, *made.learn()] == []
     assert made.missing is made.profiler_note is None
