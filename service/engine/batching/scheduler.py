@@ -50,7 +50,7 @@ class Scheduler:
         self._inbox = inbox
         self._continuous = settings.batching == "continuous"
         self._window_ns = round(settings.batch_window_ms * 1e6)
-        self._buckets = sorted(generator.places)
+        self._buckets = sorted(generator.inputs)
         self._generator = generator
         self._meter = meter
         self._runner = runner
