@@ -1,6 +1,6 @@
 """What strangers can take from the front: connections, heads, the time of bodies, unread answers, memory.
 
-The server has no such limits with its fast parser: see docs/decisions/0039.
+The server has no such limits with its fast parser: see docs/decisions/front.md.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return not (head_complete or _bytes_to_read(self.transport))
 
     def crowd_out(self) -> None:
-        """Give up the place, which is needed for another connection."""
+        """Give up the slot, which is needed for another connection."""
         self._answer(self._too_many())
 
     # ------------------------------------------------------------ the transport's events
@@ -351,7 +351,7 @@ class Slots:
         self._warned = -WARN_SECONDS
 
     def take(self, connection: BoundedProtocol) -> bool:
-        """A connection was made. Returns whether it has a reserved place."""
+        """A connection was made. Returns whether it has a reserved slot."""
         reserved = len(self._ordinary) >= self.most
         if not reserved:
             self._ordinary.add(connection)
@@ -521,7 +521,7 @@ LARGE_BYTES = 65_536
 """A body up to this size fits in what the server reads ahead of a connection before the route begins."""
 
 LEAST_SLOTS = 16
-"""Also where the queue is shorter: who waits for its place in it sends meanwhile."""
+"""Also where the queue is shorter: who waits for its turn in it sends meanwhile."""
 
 
 class LargeBodies:

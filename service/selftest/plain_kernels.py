@@ -6,7 +6,7 @@ tape holds on to. Where such a price is booked as kernel, their kernel times dif
 They also differ where nothing is booked wrongly: the longer a step, the longer the machine's other users had
 the shared caches when the next one begins, and the longer its kernels take. So after each step of a mode
 that is faster than eager the thread is busy for the time that it was faster by, neither timed nor sampled:
-all modes begin equally many steps per second (decision 56).
+all modes begin equally many steps per second (docs/decisions/selftest.md).
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _measurable(status: EngineStatus) -> tuple[Start, ...]:
 
 
 class _Statuses:
-    """The newest status of each mode of one engine life."""
+    """The newest status of each mode since the engine started."""
 
     def __init__(self, series: Series) -> None:
         self._series = series
