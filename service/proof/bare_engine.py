@@ -50,14 +50,18 @@ class FrontSocket:
 
         Raises EOFError once the engine has closed its end and all are received.
         """
+        stream = self._connected()
+        if stream is None or not stream.wait(POLL_SECONDS * 1e3):
+            return []
+        return [_decode(frame) for frame in stream.receive()]
+
+    def _connected(self) -> FrameStream | None:
         if self._stream is None:
             try:
                 self._stream = accept(self._listener)
             except TimeoutError:
-                return []
-        if not self._stream.wait(POLL_SECONDS * 1e3):
-            return []
-        return [_decode(frame) for frame in self._stream.receive()]
+                return None
+        return self._stream
 
     def send(self, message: ToEngine) -> None:
         """Never waits. Raises ConnectionError where no engine is there to receive."""

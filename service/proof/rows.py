@@ -18,6 +18,11 @@ from service.statistics.intervals import Interval
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
 Numbers = Mapping[str, float | list[float]]
 
+STYLES: dict[Verdict, str] = {
+    "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
+}  # fmt: skip
+"""Of a terminal's table."""
+
 MOST_OFF_CPU = 0.02
 """Alone on its core, a check loses well under one percent, to the kernel's own ticks and threads."""
 
@@ -128,7 +133,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject, Key, Value]):
-    """`measure` runs the arms, and returns each one's samples by round; `judge`, which is pure, makes the rows.
+    """`measure` runs the arms, and returns each one's samples by round; `judge`, which is pure, makes rows.
 
     An arm that could not be measured is left out, and may be there in another run. A machine on which
     `measure` raises NotMeasurableError gets a row per one of `properties`.

@@ -35,7 +35,7 @@ from service.proof.over_http import (
     parts_check,
     served_samples_check,
 )
-from service.proof.rows import AnyCheck, Event, Row, Verdict, broken, run_check
+from service.proof.rows import STYLES, AnyCheck, Event, Row, Verdict, broken, run_check
 from service.proof.running_service import ServiceFailed, running_service
 from service.proof.sweeps import ITSELF, TWICE
 from service.protocol.parent_death import owned
@@ -406,9 +406,6 @@ def new_report(
     )
 
 
-_STYLES: dict[Verdict, str] = {
-    "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
-}  # fmt: skip
 _OUTCOMES: dict[Outcome, str] = {
     "passed": "passed",
     "failed": "FAILED",
@@ -424,7 +421,7 @@ def print_table(report: Report, console: Console) -> None:
     for row in report.rows:
         verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
         again = f" ({row.runs} runs)" if row.runs > 1 else ""
-        styled = f"[{_STYLES[row.verdict]}]{verdict}{again}[/]"
+        styled = f"[{STYLES[row.verdict]}]{verdict}{again}[/]"
         table.add_row(row.name, row.bound, measured(row), styled, row.note)
     console.print(table)
     lines = [f"{_OUTCOMES[report.outcome]}. {report.detail}."]

@@ -39,7 +39,8 @@ def measure_itself(service: RunningService, log: Log) -> dict[str, list[Comparis
     with service.connection() as connection:
 
         def latency() -> float:
-            return median([connection.generate(BASELINE, SHORT)["latency_seconds"] for _ in range(REQUESTS)])
+            answers = [connection.generate(BASELINE, SHORT) for _ in range(REQUESTS)]
+            return float(median(timings["latency_seconds"] for timings in answers))
 
         for repeat in range(REPEATS):
             log(f"comparison {repeat + 1} of {REPEATS}")

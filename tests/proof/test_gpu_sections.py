@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from service.gpu_check.cells import cells_of
-from service.gpu_check.rows import Row, Rows, read_rows
-from service.gpu_check.sections import device, ladder, profiler, sizes, teardown
-from service.gpu_check.teardown_goals import teardown_goals
+from service.proof import gpu_sections
+from service.proof.gpu_goals import Record, Records, cells_of, read_records, teardown_goals
 from service.protocol.messages import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks
@@ -85,12 +83,11 @@ def cpu_for_cuda(common_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     torch.set_num_threads(threads)
 
 
-def rows_of(folder: Path, section: Callable[[Rows], object]) -> dict[str, list[Row]]:
-    rows = Rows(folder / "rows.jsonl")
+def rows_of(folder: Path, section: Callable[[Records], object]) -> dict[str, list[Record]]:
+    rows = Records(folder / "rows.jsonl")
     section(rows)
-    found, garbage = read_rows(rows.path)
-    assert garbage == 0
-    kinds: dict[str, list[Row]] = {}
+    found = read_records(rows.path)
+    kinds: dict[str, list[Record]] = {}
     for row in found:
         kinds.setdefault(row["kind"], []).append(row)
     return kinds
@@ -113,10 +110,10 @@ def plain(short_tiny: Path) -> Plain:
 
 
 def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setattr(device, "EngineSettings", plain)
-    monkeypatch.setattr(device, "BUFFER_BYTES", (2**20,))
-    monkeypatch.setattr(device, "memory_bandwidth", partial(on_cpu, device.memory_bandwidth))
-    found = rows_of(tmp_path, device.main)
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "BUFFER_BYTES", (2**20,))
+    monkeypatch.setattr(gpu_sections, "memory_bandwidth", partial(on_cpu, gpu_sections.memory_bandwidth))
+    found = rows_of(tmp_path, gpu_sections.device)
     assert list(found) == ["versions", "environment", "gpu", "bandwidth", "attention"]
     assert found["versions"][0]["packages"]["torch"] == torch.__version__
     assert {"commit", "gpus"} <= found["environment"][0].keys()
@@ -124,20 +121,22 @@ def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -
 
 
 def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setattr(profiler, "EngineSettings", plain)
-    monkeypatch.setattr(profiler, "MODE", "inference_mode")
-    monkeypatch.setattr(profiler, "BATCH", 1)
-    monkeypatch.setattr(profiler, "CALLS", 5)
-    monkeypatch.setattr(profiler, "ROUNDS", 7)
-    monkeypatch.setattr(profiler, "STEPS_PER_ROUND", 2)
-    monkeypatch.setattr(profiler, "new_meter", partial(on_cpu, profiler.new_meter))
-    found = rows_of(tmp_path, profiler.main)
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "PROFILED_MODE", "inference_mode")
+    monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
+    monkeypatch.setattr(gpu_sections, "CALLS", 5)
+    monkeypatch.setattr(gpu_sections, "METER_ROUNDS", 7)
+    monkeypatch.setattr(gpu_sections, "STEPS_PER_ROUND", 2)
+    monkeypatch.setattr(gpu_sections, "new_meter", partial(on_cpu, gpu_sections.new_meter))
+    found = rows_of(tmp_path, gpu_sections.profiler)
     assert [row["when"] for row in found["unprofiled"]] == [
         "before the first session",
         "after session 1",
         "after session 4",
     ]
-    assert [row["kernels_by_window"] for row in found["session"]] == [[KERNELS] * profiler.STEPS] * 4
+    assert [row["kernels_by_window"] for row in found["session"]] == [
+        [KERNELS] * gpu_sections.PROFILED_STEPS
+    ] * 4
     assert found["instrumentation"][0]["low"] is not None
     assert len(list(tmp_path.glob("*.trace.json.gz"))) == 4
     assert found["null_kernel"]
@@ -145,10 +144,10 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
 
 def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setenv("TEARDOWN_CUPTI", "0")
-    monkeypatch.setattr(teardown, "EngineSettings", plain)
-    monkeypatch.setattr(teardown, "MODES", ("inference_mode",))
-    monkeypatch.setattr(teardown, "BATCH", 1)
-    found = rows_of(tmp_path, teardown.main)
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "TEARDOWN_MODES", ("inference_mode",))
+    monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
+    found = rows_of(tmp_path, gpu_sections.teardown)
     assert [(row["sessions"], bool(row["launches"])) for row in found["let_go"]] == [
         (0, False),
         (1, True),
@@ -156,17 +155,17 @@ def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
         (3, True),
     ]
     same, dispatch = teardown_goals({"teardown": [row for rows in found.values() for row in rows]})
-    assert (same.verdict, same.found) == ("met", "all 5")
-    assert dispatch.verdict != "unknown"
+    assert (same.verdict, same.note) == ("pass", "all 5")
+    assert dispatch.verdict != "not measurable here"
     assert os.environ["TEARDOWN_CUPTI"] == "1"
 
 
 def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setattr(sizes, "EngineSettings", plain)
-    monkeypatch.setattr(sizes, "MODES", ("inference_mode",))
-    monkeypatch.setattr(sizes, "BATCHES", [1, 2])
-    monkeypatch.setattr(sizes, "STEPS", 3)
-    found = rows_of(tmp_path, sizes.main)
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "SIZES_MODES", ("inference_mode",))
+    monkeypatch.setattr(gpu_sections, "SIZES_BATCHES", [1, 2])
+    monkeypatch.setattr(gpu_sections, "SIZES_STEPS", 3)
+    found = rows_of(tmp_path, gpu_sections.sizes)
     assert [(row["model"], row["batch"]) for row in found["size"]] == [
         ("small", 1),
         ("base", 1),
@@ -190,12 +189,12 @@ def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) ->
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, dtype: str) -> None:
-    monkeypatch.setattr(ladder, "EngineSettings", plain)
-    monkeypatch.setattr(ladder, "modes", lambda: ["eager", "inference_mode"])
-    monkeypatch.setattr(ladder, "BATCHES", [1, 2])
-    monkeypatch.setattr(ladder, "ROUNDS", 6)
-    monkeypatch.setattr(ladder, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU
-    found = rows_of(tmp_path, lambda rows: ladder.main(rows, dtype))
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "ladder_modes", lambda: ["eager", "inference_mode"])
+    monkeypatch.setattr(gpu_sections, "LADDER_BATCHES", [1, 2])
+    monkeypatch.setattr(gpu_sections, "LADDER_ROUNDS", 6)
+    monkeypatch.setattr(gpu_sections, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU
+    found = rows_of(tmp_path, lambda rows: gpu_sections.ladder(rows, dtype))
     assert {row["mode"] for row in found["mode"] if row["state"] == "ready"} == {"eager", "inference_mode"}
     if dtype == "float32":
         assert list(found) == ["plan", "mode"]

@@ -15,15 +15,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from service.gpu_check.__main__ import _end
-from service.gpu_check.check import Checked, conclude, run_sections
-from service.gpu_check.plan import Section
-from service.gpu_check.rows import read_rows
-from service.gpu_check.runner import Ended, run_section
+from service.proof.gpu_check import Section
+from service.proof.gpu_check import end as end_check
+from service.proof.gpu_goals import read_records
+from service.proof.gpu_runner import Checked, Ended, conclude, run_section, run_sections
 
 pytestmark = pytest.mark.slow
 
-WRITE = "from service.gpu_check.rows import own_rows; rows = own_rows(); rows.write('one', number=1); "
+WRITE = "from service.proof.gpu_goals import own_records; rows = own_records(); rows.write('one', number=1); "
 FINE = WRITE + "rows.write('two', number=2)"
 CRASH = WRITE + "import os; os._exit(7)"
 KILLED = WRITE + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -51,23 +50,23 @@ def run(folder: Path, name: str, code: str, limit: float = 60.0, grace: float = 
 
 
 @pytest.mark.parametrize(
-    ("code", "how", "detail", "rows", "garbage"),
+    ("code", "how", "detail", "rows"),
     [
-        (FINE, "done", "", 2, 0),
-        (CRASH, "failed", "exit code 7", 1, 0),
-        (KILLED, "killed", "by SIGKILL", 1, 0),
-        (FAILS, "failed", "exit code 1: ValueError: the third row [x] is wrong", 2, 0),
-        (GARBAGE, "done", "4 lines of its file are no rows", 2, 4),
-        (CUT_OFF, "done", "1 lines of its file are no rows", 2, 1),
-        (SILENT, "failed", "ended well, but wrote no row", 0, 0),
+        (FINE, "done", "", 2),
+        (CRASH, "failed", "exit code 7", 1),
+        (KILLED, "killed", "by SIGKILL", 1),
+        (FAILS, "failed", "exit code 1: ValueError: the third row [x] is wrong", 2),
+        (GARBAGE, "done", "", 2),
+        (CUT_OFF, "done", "", 2),
+        (SILENT, "failed", "ended well, but wrote no row", 0),
     ],
 )
 def test_what_was_written_stays_and_the_ending_is_said(
-    tmp_path: Path, code: str, how: str, detail: str, rows: int, garbage: int
+    tmp_path: Path, code: str, how: str, detail: str, rows: int
 ) -> None:
     ended = run(tmp_path, "one", code)
-    assert (ended.how, ended.detail, ended.rows, ended.garbage) == (how, detail, rows, garbage)
-    assert [row["number"] for row in read_rows(tmp_path / "one.jsonl")[0]] == [1, 2][:rows]
+    assert (ended.how, ended.detail, ended.rows) == (how, detail, rows)
+    assert [row["number"] for row in read_records(tmp_path / "one.jsonl")] == [1, 2][:rows]
 
 
 @pytest.mark.parametrize("code", [HANG, STUBBORN])
@@ -123,7 +122,7 @@ def test_a_process_that_cannot_be_killed_is_left_behind_and_named(
 
 
 def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGTERM, _end)
+    before = signal.signal(signal.SIGTERM, end_check)
     try:
         with living(tmp_path) as (path, end):
             tell = "import os; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"

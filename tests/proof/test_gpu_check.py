@@ -6,16 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-import service.gpu_check.__main__ as command
-from service.gpu_check.plan import FIRST, TOTAL_SECONDS, Section, limit_seconds, parts
-from service.gpu_check.rows import PATH_VARIABLE, Rows, read_rows
-from service.gpu_check.sections.attention import attention_backends
-from service.gpu_check.sections.profiler import session_fields
+from service.proof import gpu_check
+from service.proof.gpu_check import TOTAL_SECONDS, Section, parts
+from service.proof.gpu_goals import PATH_VARIABLE, Records, read_records
+from service.proof.gpu_runner import limit_seconds
+from service.proof.gpu_sections import SECTIONS, attention_backends, session_fields
 from tests.step.made_traces import KERNELS, graph_id, replays
 from tests.support.anatomy_bench import small_bench
 
@@ -23,7 +22,7 @@ PARTS = parts("folder")
 
 
 def test_the_order_is_that_of_what_they_decide() -> None:
-    assert [section.name for section in FIRST] == [
+    assert [section.name for section in PARTS[1]] == [
         "device",
         "profiler",
         "ladder",
@@ -49,16 +48,15 @@ def test_a_section_that_took_longer_takes_nothing_from_the_limit_of_the_next() -
     assert limit_seconds(sections, 1, left_seconds=15.0) == 10.0
 
 
-def test_every_sections_module_exists() -> None:
-    sections = [section for part in PARTS.values() for section in part]
-    modules = [section.command[1] for section in sections if section.writes_rows]
-    assert all(find_spec(module) for module in modules)
+def test_every_section_that_measures_has_its_function() -> None:
+    sections = [section for part in PARTS.values() for section in part if section.records]
+    assert {section.command[2] for section in sections} == SECTIONS.keys()
 
 
 @pytest.mark.slow
 def test_the_later_parts_run_verbs_that_exist() -> None:
     for section in (*PARTS[2], *PARTS[3]):
-        if section.writes_rows:
+        if section.records:
             continue
         arguments = [sys.executable, section.command[0], section.command[1], "--help"]
         text = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
@@ -78,10 +76,10 @@ def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
 
 
 def test_rows_are_on_disk_as_soon_as_they_are_written_and_hold_no_infinity(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "rows.jsonl")
+    rows = Records(tmp_path / "rows.jsonl")
     rows.write("one", high=float("inf"), share=float("nan"))
-    (row,), garbage = read_rows(rows.path)
-    assert (row["kind"], row["high"], row["share"], garbage) == ("one", None, None, 0)
+    (row,) = read_records(rows.path)
+    assert (row["kind"], row["high"], row["share"]) == ("one", None, None)
 
 
 def test_attention_names_one_backend_per_phase() -> None:
@@ -96,7 +94,7 @@ def test_without_a_gpu_one_sentence_says_so_and_nothing_is_written(
 ) -> None:
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert command.main([]) == 1
+    assert gpu_check.main([]) == 1
     assert capsys.readouterr().err == "gpu-check: torch sees no CUDA device, so nothing can be checked here\n"
     assert not (tmp_path / "out").exists()
 
@@ -104,8 +102,8 @@ def test_without_a_gpu_one_sentence_says_so_and_nothing_is_written(
 def test_a_python_without_the_packages_is_told_which(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "NEEDED", ("torch", "no_such_package"))
-    assert command.main([]) == 1
+    monkeypatch.setattr(gpu_check, "NEEDED", ("torch", "no_such_package"))
+    assert gpu_check.main([]) == 1
     assert "lacks no_such_package: install them or give another one as PYTHON=" in capsys.readouterr().err
 
 
@@ -114,7 +112,7 @@ def test_an_unknown_section_is_bad_input(
 ) -> None:
     monkeypatch.setenv("OUT", str(tmp_path))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert command.main(["--only", "devise"]) == 2
+    assert gpu_check.main(["--only", "devise"]) == 2
     assert "no section 'devise': try some of device, profiler" in capsys.readouterr().err
 
 
@@ -122,7 +120,7 @@ def test_an_unknown_section_is_bad_input(
 def test_the_gpu_tests_write_a_row_each(tmp_path: Path) -> None:
     path = tmp_path / "tests.jsonl"
     done = subprocess.run(
-        [sys.executable, "-m", "service.gpu_check.sections.gpu_tests"],
+        [sys.executable, "-m", "service.proof.gpu_sections", "tests"],
         env={**os.environ, PATH_VARIABLE: str(path), "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

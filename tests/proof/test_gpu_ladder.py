@@ -12,11 +12,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from service.gpu_check.cells import PROFILED_ROUND, cells_of, without_numbers
-from service.gpu_check.check import Checked, conclude
-from service.gpu_check.rows import Rows, read_rows
-from service.gpu_check.runner import Ended
-from service.gpu_check.sections.ladder import BATCHES, ROUNDS, _watch, jobs, modes
+from service.proof.gpu_goals import PROFILED_ROUND, Records, cells_of, read_records
+from service.proof.gpu_runner import Checked, Ended, conclude
+from service.proof.gpu_sections import LADDER_BATCHES, LADDER_ROUNDS, jobs, ladder_modes, watch
 from service.protocol.messages import Outcome, Output
 from service.protocol.status import ModeStatus
 from service.protocol.timings import PhaseTimings, StepProfile, Timings
@@ -78,11 +76,11 @@ REPLAYED = (1e-3, 1.1e-3, 0.95e-3)
 
 def cells(folder: Path, outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
     """The cells, by mode, of a section that was killed behind these outcomes."""
-    file = Rows(folder / "ladder.jsonl")
+    file = Records(folder / "ladder.jsonl")
     file.write("plan", modes=["eager", "reduce-overhead"], batches=[8], jobs=18)
     for one in outcomes:
-        _watch(file, one)
-    return {cell["mode"]: cell for cell in cells_of(read_rows(file.path)[0])}
+        watch(file, one)
+    return {cell["mode"]: cell for cell in cells_of(read_records(file.path))}
 
 
 def timed(mode: str, seconds: Sequence[float]) -> list[Outcome]:
@@ -131,7 +129,7 @@ def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) 
     folder = tmp_path / "check"
     folder.mkdir()
     cells(folder, timed("eager", EAGER))
-    killed = Checked(0.0, 1.0, True, [Ended("ladder", "timed out", "", 1.0, 4, 0)], None)
+    killed = Checked(0.0, 1.0, True, [Ended("ladder", "timed out", "", 1.0, 4)], None)
     out = io.StringIO()
     assert conclude(killed, folder, None, Console(file=out, width=150)) == 1
     (cell,) = json.loads((folder / "summary.json").read_text())["cells"]
@@ -144,10 +142,9 @@ def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
     tmp_path: Path, broken: dict[str, Any]
 ) -> None:
     cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
-    rows = read_rows(tmp_path / "ladder.jsonl")[0]
+    rows = read_records(tmp_path / "ladder.jsonl")
     rows[-1]["timings"]["decode"] |= broken
     assert [cell["mode"] for cell in cells_of(rows)] == ["eager"]
-    assert without_numbers(rows) == 1
 
 
 def test_a_job_that_failed_is_in_no_cell(tmp_path: Path) -> None:
@@ -158,19 +155,18 @@ def test_a_job_that_failed_is_in_no_cell(tmp_path: Path) -> None:
 
 def test_every_cell_is_visited_once_per_round_and_profiled_once_in_the_first() -> None:
     work = list(jobs())
-    assert all(job.profile for job in work[: len(modes()) * len(BATCHES)])
-    assert len(work) == (ROUNDS + 1) * len(modes()) * len(BATCHES)
-    assert sum(job.profile for job in work) == len(modes()) * len(BATCHES)
+    assert all(job.profile for job in work[: len(ladder_modes()) * len(LADDER_BATCHES)])
+    assert len(work) == (LADDER_ROUNDS + 1) * len(ladder_modes()) * len(LADDER_BATCHES)
+    assert sum(job.profile for job in work) == len(ladder_modes()) * len(LADDER_BATCHES)
     assert len({job.id for job in work}) == len(work)
 
 
 def test_modes_and_jobs_are_rows_at_once_without_the_texts(tmp_path: Path) -> None:
-    file = Rows(tmp_path / "ladder.jsonl")
-    _watch(file, ModeStatus(mode="eager", removes="nothing", state="cold", effective="eager"))
-    _watch(file, ModeStatus(mode="eager", removes="nothing", state="ready", effective="eager"))
-    _watch(file, outcome("eager", 8, 1, 2e-3))
-    found, garbage = read_rows(file.path)
+    file = Records(tmp_path / "ladder.jsonl")
+    watch(file, ModeStatus(mode="eager", removes="nothing", state="cold", effective="eager"))
+    watch(file, ModeStatus(mode="eager", removes="nothing", state="ready", effective="eager"))
+    watch(file, outcome("eager", 8, 1, 2e-3))
+    found = read_records(file.path)
     assert [(row["kind"], row["mode"]) for row in found] == [("mode", "eager"), ("job", "eager")]
-    assert garbage == 0
     assert "a text" not in json.dumps(found)
     assert found[1]["timings"]["decode"]["steps"] == 10

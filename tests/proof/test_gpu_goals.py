@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from service.gpu_check.goal import Goal
-from service.gpu_check.goals import goals
-from service.gpu_check.size_goals import size_goals
-from service.gpu_check.tables import show_cells, show_goals, show_sizes
+from service.proof.gpu_goals import Goal, Records, goals_of, size_goals, teardown_goals
+from service.proof.gpu_runner import Checked, Ended, cells_table, conclude, goals_table, sizes_table
 
 Rows = dict[str, list[dict[str, Any]]]
 STARTED = 1000.0
+UNKNOWN = "not measurable here"
 
 
 def session(number: int, by_id: float | None = 4e-4, by_window: float = 4e-4) -> dict[str, Any]:
@@ -123,17 +123,17 @@ SIZES: Rows = {"sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62), ker
 def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, Goal]:
     rows = deepcopy(GOOD)
     change(rows)
-    return {goal.name: goal for goal in goals(rows, STARTED, seconds=450.0, cold=True)}
+    return {goal.name: goal for goal in goals_of(1, rows, STARTED, seconds=450.0, cold=True)}
 
 
 def test_good_rows_meet_every_goal() -> None:
-    assert {goal.verdict for goal in judged().values()} == {"met"}
+    assert {goal.verdict for goal in judged().values()} == {"pass"}
 
 
 @pytest.mark.parametrize("section", GOOD)
 def test_what_a_section_did_not_measure_is_unknown_and_never_met(section: str) -> None:
     found = judged(lambda rows: rows.pop(section))
-    lost = {name for name, goal in found.items() if goal.verdict != "met"}
+    lost = {name for name, goal in found.items() if goal.verdict != "pass"}
     missing = judged().keys() - found.keys()
     assert lost or missing
     assert not [goal for name, goal in found.items() if name in lost and goal.decides and goal.holds]
@@ -162,43 +162,43 @@ SPAN = "a step's span by window over queued replays"
 @pytest.mark.parametrize(
     ("change", "name", "verdict"),
     [
-        (replace("device", "versions", at=1070.0), "first result on disk", "missed"),
-        (replace("ladder", "mode", state="failed"), "parity with eager, bfloat16", "missed"),
-        (replace("float32", "mode", state="failed"), "parity with eager, float32", "missed"),
-        (replace("tests", "test", outcome="failed"), "tests/gpu", "missed"),
-        (replace("tests", "test", outcome="skipped"), "tests/gpu", "missed"),
-        (replace("tests", "collected", count=2), "tests/gpu", "missed"),
-        (replace("ladder", "plan", modes=["eager", "compiled"]), "parity with eager, bfloat16", "missed"),
-        (replace("ladder", "mode", effective="compiled", reason="skipped"), REPLAYS, "missed"),
-        (replace("ladder", "mode", reason="graph replay is not proved"), REPLAYS, "missed"),
+        (replace("device", "versions", at=1070.0), "first result on disk", "fail"),
+        (replace("ladder", "mode", state="failed"), "parity with eager, bfloat16", "fail"),
+        (replace("float32", "mode", state="failed"), "parity with eager, float32", "fail"),
+        (replace("tests", "test", outcome="failed"), "tests/gpu", "fail"),
+        (replace("tests", "test", outcome="skipped"), "tests/gpu", "fail"),
+        (replace("tests", "collected", count=2), "tests/gpu", "fail"),
+        (replace("ladder", "plan", modes=["eager", "compiled"]), "parity with eager, bfloat16", "fail"),
+        (replace("ladder", "mode", effective="compiled", reason="skipped"), REPLAYS, "fail"),
+        (replace("ladder", "mode", reason="graph replay is not proved"), REPLAYS, "fail"),
         (
             lambda rows: rows["ladder"].append(mode("reduce-overhead", "failed")),
             REPLAYS,
-            "missed",
+            "fail",
         ),
-        (replace("ladder", "plan", modes=["eager", "cuda-graph"]), REPLAYS, "unknown"),
-        (replace("ladder", "plan", jobs=2), "jobs of the ladder", "missed"),
-        (replace("ladder", "job", outcome="error"), "jobs of the ladder", "missed"),
-        (replace("ladder", "plan", batches=[1, 8]), LAUNCHES, "unknown"),
-        (replace("ladder", "plan", batches=[1, 8]), OTHERS, "unknown"),
-        (lambda rows: rows["profiler"].pop(), WINDOWS, "unknown"),
-        (lambda rows: rows["profiler"].pop(), BUSY, "unknown"),
-        (lambda rows: rows["profiler"].pop(), QUEUED, "unknown"),
-        (replace("ladder", "cell", graph_launches=0), LAUNCHES, "missed"),
-        (replace("ladder", "cell", graph_launches=None), LAUNCHES, "unknown"),
-        (replace("ladder", "cell", launches=3), OTHERS, "missed"),
-        (replace("ladder", "cell", launches=None), OTHERS, "unknown"),
-        (replace("profiler", "instrumentation", low=1.02, high=1.05), INSTRUMENTATION, "missed"),
+        (replace("ladder", "plan", modes=["eager", "cuda-graph"]), REPLAYS, UNKNOWN),
+        (replace("ladder", "plan", jobs=2), "jobs of the ladder", "fail"),
+        (replace("ladder", "job", outcome="error"), "jobs of the ladder", "fail"),
+        (replace("ladder", "plan", batches=[1, 8]), LAUNCHES, UNKNOWN),
+        (replace("ladder", "plan", batches=[1, 8]), OTHERS, UNKNOWN),
+        (lambda rows: rows["profiler"].pop(), WINDOWS, UNKNOWN),
+        (lambda rows: rows["profiler"].pop(), BUSY, UNKNOWN),
+        (lambda rows: rows["profiler"].pop(), QUEUED, UNKNOWN),
+        (replace("ladder", "cell", graph_launches=0), LAUNCHES, "fail"),
+        (replace("ladder", "cell", graph_launches=None), LAUNCHES, UNKNOWN),
+        (replace("ladder", "cell", launches=3), OTHERS, "fail"),
+        (replace("ladder", "cell", launches=None), OTHERS, UNKNOWN),
+        (replace("profiler", "instrumentation", low=1.02, high=1.05), INSTRUMENTATION, "fail"),
         (replace("profiler", "instrumentation", high=1.03), INSTRUMENTATION, "undecided"),
-        (replace("profiler", "instrumentation", high=None), INSTRUMENTATION, "unknown"),
-        (replace("profiler", "unprofiled", queued_seconds=6e-4), QUEUED, "missed"),
-        (replace("profiler", "unprofiled", queued_seconds=3.7e-4), BUSY, "missed"),
-        (lambda rows: rows["profiler"].append(session(4) | SHORT), QUEUED, "missed"),
-        (replace("profiler", "unprofiled", upper_bound=True), BUSY, "unknown"),
-        (replace("profiler", "unprofiled", upper_bound=True), QUEUED, "unknown"),
-        (replace("profiler", "session", span_seconds_by_window=[None] * 5), QUEUED, "unknown"),
-        (replace("profiler", "session", busy_seconds_by_window=[None] * 5), BUSY, "unknown"),
-        (lambda rows: rows["profiler"].append(session(4, by_window=3e-4)), WINDOWS, "missed"),
+        (replace("profiler", "instrumentation", high=None), INSTRUMENTATION, UNKNOWN),
+        (replace("profiler", "unprofiled", queued_seconds=6e-4), QUEUED, "fail"),
+        (replace("profiler", "unprofiled", queued_seconds=3.7e-4), BUSY, "fail"),
+        (lambda rows: rows["profiler"].append(session(4) | SHORT), QUEUED, "fail"),
+        (replace("profiler", "unprofiled", upper_bound=True), BUSY, UNKNOWN),
+        (replace("profiler", "unprofiled", upper_bound=True), QUEUED, UNKNOWN),
+        (replace("profiler", "session", span_seconds_by_window=[None] * 5), QUEUED, UNKNOWN),
+        (replace("profiler", "session", busy_seconds_by_window=[None] * 5), BUSY, UNKNOWN),
+        (lambda rows: rows["profiler"].append(session(4, by_window=3e-4)), WINDOWS, "fail"),
     ],
 )
 def test_a_goal_that_is_not_met_decides(change: Callable[[Rows], None], name: str, verdict: str) -> None:
@@ -221,7 +221,7 @@ def test_a_goal_that_is_not_met_decides(change: Callable[[Rows], None], name: st
     ],
 )
 def test_speed_and_ids_are_judged_but_only_inform(change: Callable[[Rows], None], name: str) -> None:
-    missed = [goal for goal in judged(change).values() if goal.verdict == "missed"]
+    missed = [goal for goal in judged(change).values() if goal.verdict == "fail"]
     assert [goal.name.startswith(name) for goal in missed] == [True]
     assert missed[0].holds
 
@@ -234,11 +234,11 @@ def test_speed_and_ids_are_judged_but_only_inform(change: Callable[[Rows], None]
     ],
 )
 def test_goals_of_larger_models_only_inform(change: Callable[[Rows], None], name: str) -> None:
-    assert {goal.verdict for goal in size_goals(SIZES)} == {"met"}
-    assert {goal.verdict for goal in size_goals({})} == {"unknown"}
+    assert {goal.verdict for goal in size_goals(SIZES)} == {"pass"}
+    assert {goal.verdict for goal in size_goals({})} == {UNKNOWN}
     rows = deepcopy(SIZES)
     change(rows)
-    missed = [goal for goal in size_goals(rows) if goal.verdict == "missed"]
+    missed = [goal for goal in size_goals(rows) if goal.verdict == "fail"]
     assert [(goal.name.startswith(name), goal.holds) for goal in missed] == [(True, True)]
 
 
@@ -246,27 +246,27 @@ def test_gaps_that_lengthen_under_the_profiler_are_shown_and_decide_nothing() ->
     """As on an H100: a span of 1.12 times the queued replays, whose kernels are 0.88 of them."""
     change = replace("profiler", "session", span_seconds_by_window=[5.6e-4] * 5)
     found = judged(change)
-    assert (found[SPAN].verdict, found[SPAN].found) == ("missed", "1.120")
+    assert (found[SPAN].verdict, found[SPAN].note) == ("fail", "1.120")
     assert all(goal.holds for goal in found.values())
-    assert (found[BUSY].verdict, found[QUEUED].verdict) == ("met", "met")
+    assert (found[BUSY].verdict, found[QUEUED].verdict) == ("pass", "pass")
 
 
 def test_a_mode_that_failed_does_not_count_among_those_that_replay() -> None:
     goal = judged(lambda rows: rows["ladder"].append(mode("reduce-overhead", "failed")))[REPLAYS]
-    assert goal.found == "reduce-overhead: failed"
+    assert goal.note == "reduce-overhead: failed"
 
 
 def test_a_warm_check_has_less_time_than_a_cold_one() -> None:
     cold, warm = (
-        next(goal for goal in goals(GOOD, STARTED, 450.0, cold) if goal.name.startswith("all sections"))
+        next(goal for goal in goals_of(1, GOOD, STARTED, 450.0, cold) if goal.name.startswith("all sections"))
         for cold in (True, False)
     )
-    assert (cold.verdict, warm.verdict) == ("met", "missed")
+    assert (cold.verdict, warm.verdict) == ("pass", "fail")
 
 
 def test_kernels_without_ids_are_unknown_and_not_a_ratio_of_nothing() -> None:
     found = judged(lambda rows: rows["profiler"].append(session(3, by_id=None)))
-    assert found["kernels by id over those by window, session 3"].verdict == "unknown"
+    assert found["kernels by id over those by window, session 3"].verdict == UNKNOWN
 
 
 def test_tables_show_what_was_found_and_dashes_for_what_was_not() -> None:
@@ -274,9 +274,9 @@ def test_tables_show_what_was_found_and_dashes_for_what_was_not() -> None:
     console = Console(file=out, width=150)
     fallen_back = cell(8) | {"effective": "compiled"}
     unknown = dict.fromkeys(("kernel_seconds", "low", "high", "speedup"))
-    show_cells(console, [cell(1) | unknown, fallen_back])
-    show_sizes(console, SIZES["sizes"])
-    show_goals(console, [*judged().values(), *size_goals(SIZES)])
+    console.print(cells_table([cell(1) | unknown, fallen_back]))
+    console.print(sizes_table(SIZES["sizes"]))
+    console.print(goals_table([*judged().values(), *size_goals(SIZES)]))
     text = out.getvalue()
     assert "–" in text
     assert "reduce-overhead (ran compiled)" in text
@@ -284,4 +284,76 @@ def test_tables_show_what_was_found_and_dashes_for_what_was_not() -> None:
     assert "120" in text
     assert "stretch reached" in text
     assert "1.004 [1.001, 1.008]" in text
-    assert "met (informs)" in text
+    assert "pass (informs)" in text
+
+
+# A profiler that lets go: graphs that compute something else after it fail the check
+
+MODES = ("reduce-overhead", "cuda-graph")
+SAME = "logits after a profiler let go, as before it"
+
+MadeRows = list[dict[str, Any]]
+
+
+def made_rows() -> MadeRows:
+    rows: MadeRows = [{"kind": "plan", "modes": list(MODES), "sessions": 3}]
+    for sessions in range(4):
+        launches = 5 if sessions else None
+        for mode in MODES:
+            fields = {"mode": mode, "sessions": sessions, "launches": launches, "dispatch_seconds": 2e-5}
+            rows.append({"kind": "let_go", **fields, "same": True})
+    return rows + [{"kind": "made_after", "mode": mode, "same": True} for mode in MODES]
+
+
+def of_teardown(change: Callable[[MadeRows], object] = lambda rows: None) -> dict[str, Goal]:
+    rows = made_rows()
+    change(rows)
+    return {goal.name: goal for goal in teardown_goals({"teardown": rows})}
+
+
+def test_graphs_that_outlive_a_profiler_meet_every_goal() -> None:
+    found = of_teardown()
+    assert len(found) == 1 + len(MODES)
+    assert {goal.verdict for goal in found.values()} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "shown"),
+    [
+        (lambda rows: rows[4].update(same=False), "fail", "others: cuda-graph after 1"),
+        (lambda rows: rows[-1].update(same=False), "fail", "others: cuda-graph made after all"),
+        (lambda rows: rows.pop(), UNKNOWN, "not measured"),
+        (lambda rows: rows.clear(), UNKNOWN, "not measured"),
+        (lambda rows: rows[4].update(launches=0), UNKNOWN, "a session recorded no launch"),
+    ],
+)
+def test_what_is_computed_after_a_profiler_let_go_decides(
+    change: Callable[[MadeRows], object], verdict: str, shown: str
+) -> None:
+    goal = of_teardown(change)[SAME]
+    assert goal.verdict == verdict
+    assert goal.note.startswith(shown)
+    assert not goal.holds
+
+
+def test_dispatch_that_does_not_come_back_only_informs() -> None:
+    goal = of_teardown(lambda rows: rows[-3].update(dispatch_seconds=4.8e-5))[
+        "cuda-graph: dispatch after sessions that let go over before"
+    ]
+    assert (goal.verdict, goal.note, goal.holds) == ("fail", "2.400", True)
+
+
+@pytest.mark.parametrize(("same", "code"), [(True, 0), (False, 1)])
+def test_part_2_fails_where_a_graph_computes_something_else(tmp_path: Path, same: bool, code: int) -> None:
+    rows = Records(tmp_path / "teardown.jsonl")
+    for row in made_rows():
+        rows.write(**row)
+    if not same:
+        rows.write("made_after", mode=MODES[0], same=False)
+    ended = [Ended("teardown", "done", "", 1.0, 11)]
+    out = io.StringIO()
+    found = conclude(
+        Checked(0.0, 1.0, cold=True, ended=ended, unwatched=None), tmp_path, 2, Console(file=out, width=150)
+    )
+    assert found == code
+    assert SAME in out.getvalue()
