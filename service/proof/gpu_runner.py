@@ -23,7 +23,6 @@ from rich.table import Table
 
 from loadtests.run.environment import git_state
 from loadtests.run.gpu_watch import query_of, summary, watched
-from service.proof.gpu_check import Section
 from service.proof.gpu_goals import PATH_VARIABLE, Goal, Record, cells_of, goals_of, read_records
 from service.proof.rows import STYLES
 from service.protocol.parent_death import owned
@@ -38,6 +37,66 @@ GRACE_SECONDS = 10.0
 """After SIGTERM, for what a section has started to be ended by itself."""
 
 DETAIL_CHARACTERS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out.
+
+    It has longer where those before it left some of theirs. `records` False: its output is its result, in
+    NAME.out.
+    """
+
+    name: str
+    seconds: float
+    about: str
+    command: tuple[str, ...]
+    records: bool = True
+
+
+def _own(name: str, seconds: float, about: str, *arguments: str) -> Section:
+    return Section(name, seconds, about, ("-m", "service.proof.gpu_sections", *(arguments or (name,))))
+
+
+def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
+    return Section(name, seconds, about, ("launchbound.py", *arguments), records=False)
+
+
+def parts(folder: str) -> dict[int, tuple[Section, ...]]:
+    """The sections of every part, by its number, in the order of what they decide.
+
+    1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
+    models, a profiler that lets go, and the studies. 3, into `folder`: the selftest's rows for CUDA, and a
+    sweep.
+    """
+    study = ("--device", "cuda", "--json")
+    timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
+    selftest = ("selftest", "--only", "cuda,instrumentation", "--device", "cuda")
+    sweep = ("sweep", "--preset", "quick", "--device", "cuda")
+    return {
+        1: (
+            _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
+            _own("profiler", 55, "kernels by id, by window and by queued replays"),
+            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
+            _own("float32", 85, "parity in float32", "ladder", "float32"),
+            _own("tests", 150, "tests/gpu"),
+        ),
+        2: (
+            _own("teardown", 60, "a profiler that lets go after each session"),
+            _own("sizes", 150, "small and base at batch 1, 32, 128"),
+            _verb(
+                "timeline", 60, "one step of eager over one of reduce-overhead", "anatomy", *timeline, *study
+            ),
+            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", *study),
+            _verb("budget", 90, "dispatch, kernels and roofline by batch", "anatomy", "--budget", *study),
+            _verb("kernels", 60, "the kernels of a step", "anatomy", "--mode", "reduce-overhead", *study),
+        ),
+        3: (
+            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest, "--out", f"{folder}/selftest"),
+            _verb("sweep", 350, "the quick sweep", *sweep, "--out", f"{folder}/sweep"),
+        ),
+    }
+
 
 How = Literal["done", "failed", "killed", "timed out", "not begun"]
 
