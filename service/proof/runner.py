@@ -134,8 +134,10 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     path = folder / FILE
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     print_table(report, console)
-    print(json.dumps({"path": str(path), "seconds": report.seconds, **report.summary}))
-    return EXIT_FAILED if report.outcome == "failed" else 0
+    named = {name: names for name, names in report["rows_by_verdict"].items() if name != "passed"}
+    shown = ("seconds", "outcome", "complete", "incomplete_because", "counts")
+    print(json.dumps({"path": str(path), **{name: report[name] for name in shown}, **named}))
+    return EXIT_FAILED if report["outcome"] == "failed" else 0
 
 
 def _new_folder() -> Path:
@@ -250,6 +252,16 @@ class ProgressPrinter:
 
 Outcome = Literal["passed", "failed", "undecided", "partial"]
 
+_COUNTED: dict[Verdict, str] = {
+    "pass": "passed", "fail": "failed", "undecided": "undecided", "not measurable here": "not_measurable",
+}  # fmt: skip
+_NOT_PASSED = {
+    "failed": "failed",
+    "undecided": "undecided",
+    "not_measurable": "not measurable here",
+    "not_run": "not run",
+}
+
 MEASURED_AS_DEFAULT = (
     "model",
     "modes",
@@ -263,47 +275,31 @@ MEASURED_AS_DEFAULT = (
 """Settings that a complete selftest has at their defaults: the numbers that it proves depend on them."""
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of rows by their verdict; `not_run` are names of checks."""
-
-    passed: list[str]
-    failed: list[str]
-    undecided: list[str]
-    not_measurable: list[str]
-    not_run: list[str]
-
-    def outcome(self, complete: bool) -> Outcome:
-        """`passed` only where the selftest was `complete`, and no row failed or is undecided."""
-        if self.failed:
-            return "failed"
-        if not complete:
-            return "partial"
-        return "undecided" if self.undecided else "passed"
-
-    def sentence(self) -> str:
-        """How many rows passed of those that ran, and the names of all others by verdict."""
-        lists: dict[str, list[str]] = msgspec.structs.asdict(self)
-        ran = sum(len(lists[name]) for name in ("passed", "failed", "undecided"))
-        parts = [f"{len(self.passed)} of {ran} rows passed"]
-        for name in ("failed", "undecided", "not_measurable", "not_run"):
-            shown = name.replace("_", " ") + (" here" if name == "not_measurable" else "")
-            if lists[name]:
-                parts.append(f"{shown}: {', '.join(lists[name])}")
-        return "; ".join(parts)
-
-
-def tally(rows: Iterable[Row], finished: Collection[str]) -> Tally:
-    """`rows` by verdict; `finished` are the checks that have their rows, the others were not run."""
-    by_verdict: dict[Verdict, list[str]] = {}
+def tally(rows: Iterable[Row], finished: Collection[str]) -> dict[str, list[str]]:
+    """Names of `rows` by verdict; `finished` are the checks that have their rows, the others were not run."""
+    named: dict[str, list[str]] = {name: [] for name in _COUNTED.values()}
     for row in rows:
-        by_verdict.setdefault(row.verdict, []).append(row.name)
-    return Tally(
-        passed=by_verdict.get("pass", []),
-        failed=by_verdict.get("fail", []),
-        undecided=by_verdict.get("undecided", []),
-        not_measurable=by_verdict.get("not measurable here", []),
-        not_run=[name for name in ALL_CHECKS if name not in finished],
-    )
+        named[_COUNTED[row.verdict]].append(row.name)
+    return named | {"not_run": [name for name in ALL_CHECKS if name not in finished]}
+
+
+def outcome_of(named: Mapping[str, list[str]], complete: bool) -> Outcome:
+    """`passed` only where the selftest was `complete`, and no row failed or is undecided."""
+    if named["failed"]:
+        return "failed"
+    if not complete:
+        return "partial"
+    return "undecided" if named["undecided"] else "passed"
+
+
+def sentence(named: Mapping[str, list[str]]) -> str:
+    """How many rows passed of those that ran, and the names of all others by verdict."""
+    ran = sum(len(named[name]) for name in ("passed", "failed", "undecided"))
+    parts = [f"{len(named['passed'])} of {ran} rows passed"]
+    for name, shown in _NOT_PASSED.items():
+        if named[name]:
+            parts.append(f"{shown}: {', '.join(named[name])}")
+    return "; ".join(parts)
 
 
 def why_incomplete(
@@ -328,82 +324,48 @@ def why_incomplete(
     return reasons
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One selftest: the contents of FILE.
-
-    `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. `linears` is
-    how linear weights lay in memory, which decides which kernels ran (None: before it was recorded). Only a
-    `complete` one stands for its machine and commit; else `incomplete_because` has the reasons. `counts` and
-    `rows_by_verdict` list what the verdict is made of, `detail` says the same in a sentence.
-    """
-
-    format_version: int = FORMAT_VERSION
-    commit: str | None
-    dirty: bool | None
-    machine: str
-    cpu: str
-    cpu_features: str | None
-    device: str
-    outcome: Outcome
-    complete: bool
-    incomplete_because: list[str]
-    counts: dict[str, int]
-    rows_by_verdict: Tally
-    detail: str
-    torch: str
-    threads: int
-    dtype: str
-    linears: str | None = None
-    model: str
-    created: str
-    modes: list[str]
-    seconds: float
-    rows: list[Row]
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """What the command's last line says: the outcome, and every row that did not pass by its name."""
-        names = msgspec.structs.asdict(self.rows_by_verdict)
-        del names["passed"]
-        reasons = self.incomplete_because
-        return {"outcome": self.outcome, "complete": self.complete, "incomplete_because": reasons,
-                "counts": self.counts, **names}  # fmt: skip
-
-
 def new_report(
     rows: list[Row],
     finished: Collection[str],
     facts: Mapping[str, str | int],
     settings: Settings,
     seconds: float,
-) -> Report:
-    """`rows` of the checks that have `finished`, with the commit, the machine and the settings."""
+) -> dict[str, Any]:
+    """The contents of FILE: `rows` of the checks that have `finished`, with the commit and the machine.
+
+    `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. `linears` is
+    how linear weights lay in memory, which decides which kernels ran. Only a `complete` one stands for its
+    machine and commit; else `incomplete_because` has the reasons. `counts` and `rows_by_verdict` list what
+    the verdict is made of, `detail` says the same in a sentence.
+    """
     git = git_state()
-    found = tally(rows, finished)
-    reasons = why_incomplete(settings, facts, git, found.not_run)
-    return Report(
-        commit=git["commit"],
-        dirty=git["dirty"],
-        machine=" + ".join(dict.fromkeys(str(facts.get(key, "unknown")) for key in ("cpu", "device"))),
-        cpu=processor_name(),
-        cpu_features=processor_features(),
-        device=str(facts.get("device", "unknown")),
-        outcome=found.outcome(not reasons),
-        complete=not reasons,
-        incomplete_because=reasons,
-        counts={name: len(names) for name, names in msgspec.structs.asdict(found).items()},
-        rows_by_verdict=found,
-        detail=found.sentence(),
-        torch=str(facts.get("torch", "unknown")),
-        threads=int(facts.get("threads", 0)),
-        dtype=str(facts.get("dtype", "unknown")),
-        linears=None if "linears" not in facts else str(facts["linears"]),
-        model=settings.model,
-        modes=settings.modes,
-        seconds=seconds,
-        rows=rows,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
+    named = tally(rows, finished)
+    reasons = why_incomplete(settings, facts, git, named["not_run"])
+    cpu, device = (str(facts.get(key, "unknown")) for key in ("cpu", "device"))
+    return {
+        "format_version": FORMAT_VERSION,
+        "commit": git["commit"],
+        "dirty": git["dirty"],
+        "machine": " + ".join(dict.fromkeys((cpu, device))),
+        "cpu": processor_name(),
+        "cpu_features": processor_features(),
+        "device": device,
+        "outcome": outcome_of(named, not reasons),
+        "complete": not reasons,
+        "incomplete_because": reasons,
+        "counts": {name: len(names) for name, names in named.items()},
+        "rows_by_verdict": named,
+        "detail": sentence(named),
+        "torch": str(facts.get("torch", "unknown")),
+        "threads": facts.get("threads", 0),
+        "dtype": str(facts.get("dtype", "unknown")),
+        "linears": facts.get("linears"),
+        "model": settings.model,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "modes": settings.modes,
+        "seconds": seconds,
+        "rows": rows,
+    }
 
 
 _OUTCOMES: dict[Outcome, str] = {
@@ -414,19 +376,19 @@ _OUTCOMES: dict[Outcome, str] = {
 }
 
 
-def print_table(report: Report, console: Console) -> None:
+def print_table(report: Mapping[str, Any], console: Console) -> None:
     """Every row with its verdict, then what they amount to, and why it does not count where it does not."""
-    title = f"selftest, {report.machine}"
+    title = f"selftest, {report['machine']}"
     table = Table("property", "bound", "measured [95 %]", "verdict", "note", title=title)
-    for row in report.rows:
+    for row in report["rows"]:
         verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
         again = f" ({row.runs} runs)" if row.runs > 1 else ""
         styled = f"[{STYLES[row.verdict]}]{verdict}{again}[/]"
         table.add_row(row.name, row.bound, measured(row), styled, row.note)
     console.print(table)
-    lines = [f"{_OUTCOMES[report.outcome]}. {report.detail}."]
-    if not report.complete:
-        lines.append(f"partial, because: {'; '.join(report.incomplete_because)}")
+    lines = [f"{_OUTCOMES[report['outcome']]}. {report['detail']}."]
+    if not report["complete"]:
+        lines.append(f"partial, because: {'; '.join(report['incomplete_because'])}")
     for line in lines:
         console.print(line, highlight=False, markup=False)
 

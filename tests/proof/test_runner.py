@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,11 +21,12 @@ from service.proof.runner import (
     ENGINE_CHECKS,
     FILE,
     SERVICE_CHECKS,
-    Report,
     choose_checks,
     measured,
     new_report,
+    outcome_of,
     print_table,
+    sentence,
     tally,
     why_incomplete,
 )
@@ -56,7 +58,7 @@ def clean_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "git_state", lambda: {"commit": "0123456789ab", "dirty": False})
 
 
-def made(rows: list[Row], finished: set[str] | None = None) -> Report:
+def made(rows: list[Row], finished: set[str] | None = None) -> dict[str, Any]:
     return new_report(rows, set(ALL_CHECKS) if finished is None else finished, FACTS, Settings(), 12.0)
 
 
@@ -78,7 +80,7 @@ def test_the_document_has_the_fields_that_other_programs_read() -> None:
     assert document["rows"][2]["value"] is None
 
 
-def printed(report: Report) -> str:
+def printed(report: dict[str, Any]) -> str:
     console = Console(file=io.StringIO(), width=240)
     print_table(report, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -133,14 +135,14 @@ def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_no
 def test_a_report_can_be_made_of_what_git_says_of_this_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "git_state", git_state)
     report = runner.new_report([], [], {}, Settings(), 1.0)
-    assert (report.commit, report.dirty) == (git_state()["commit"], git_state()["dirty"])
+    assert (report["commit"], report["dirty"]) == (git_state()["commit"], git_state()["dirty"])
 
 
 def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_worker(selftest: runner._Selftest, names: list[str]) -> None:
         selftest.take(Event("injected", rows=[GOOD, BAD]))
 
-    def breaks(*_: object) -> Report:
+    def breaks(*_: object) -> dict[str, Any]:
         raise RuntimeError("no report")
 
     monkeypatch.setattr(runner._Selftest, "in_worker", in_worker)
@@ -168,16 +170,16 @@ def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch:
 def test_passed_is_said_only_of_a_complete_selftest_without_failed_and_undecided_rows(
     rows: list[Row], complete: bool, outcome: str
 ) -> None:
-    assert tally(rows, ALL_CHECKS).outcome(complete) == outcome
+    assert outcome_of(tally(rows, ALL_CHECKS), complete) == outcome
 
 
 def test_every_row_that_did_not_pass_and_every_check_that_was_not_run_is_named_beside_the_count() -> None:
     found = tally([GOOD, OPEN, BAD, GPU], set(ALL_CHECKS) - {"twice", "scrape"})
-    assert found.not_run == ["scrape", "twice"]
-    assert found.sentence() == (
+    assert found["not_run"] == ["scrape", "twice"]
+    assert sentence(found) == (
         "1 of 3 rows passed; failed: bad; undecided: open; not measurable here: gpu; not run: scrape, twice"
     )
-    assert tally([GOOD], ALL_CHECKS).sentence() == "1 of 1 rows passed"
+    assert sentence(tally([GOOD], ALL_CHECKS)) == "1 of 1 rows passed"
 
 
 def test_all_checks_at_the_defaults_of_a_clean_commit_are_a_complete_selftest() -> None:
