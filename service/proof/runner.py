@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.run.environment import git_state
+from loadtests.run.target import TargetError
 from service.front.launch import LaunchError
 from service.front.settings import Settings
 from service.measure.rounds import Log
@@ -36,7 +37,7 @@ from service.proof.over_http import (
     served_samples_check,
 )
 from service.proof.rows import STYLES, AnyCheck, Event, Row, Verdict, broken, run_check
-from service.proof.running_service import ServiceFailed, running_service
+from service.proof.running_service import running_service
 from service.proof.sweeps import ITSELF, TWICE
 from service.protocol.parent_death import owned
 from service.protocol.processor import processor_features, processor_name
@@ -199,7 +200,7 @@ class _Selftest:
                     log = partial(self._progress.running, name)
                     log("begins")
                     self._ended(name, run_check(name, checks[name], service, log))
-        except (LaunchError, ServiceFailed) as error:
+        except (LaunchError, TargetError) as error:
             self.rows.append(broken("a running service", f"{error} (see {log_file})"))
 
     def _ended(self, name: str, rows: list[Row]) -> None:

@@ -8,22 +8,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
 from loadtests.run.placement import off_cores
+from loadtests.run.readiness import await_modes
+from loadtests.run.target import Target, Unreachable
 from service.front.launch import launched
 from service.front.settings import Settings
 from service.measure.rounds import Log
 from service.proof.bare_engine import NEW_TOKENS, PROMPT
 
-READY_SECONDS = 600.0
-POLL_SECONDS = 0.5
+WITHOUT_PROGRESS_SECONDS = 600.0
 
 
 class ServiceFailed(RuntimeError):
-    """The service is not ready, or refused a request; the message has the reason."""
+    """The service refused a request; the message has the reason."""
 
 
 class Connection:
@@ -98,29 +99,12 @@ def service_flags(settings: Settings) -> Sequence[str]:
 def running_service(settings: Settings, log_file: Path, log: Log) -> Iterator[RunningService]:
     """Start a service, wait until it is warm, keep off its engine's cores, end it with the block.
 
-    Raises ServiceFailed where it does not become ready, and LaunchError where it does not start or has ended.
+    Raises TargetError where it does not become ready, and LaunchError where it does not start or has ended.
     """
     environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": None}
-    with launched(service_flags(settings), log_file, environment, lost=(ConnectionError,)) as url:
-        _await_ready(url, log)
-        with RunningService(url, [], [], []).connection() as connection:
-            engine = json.loads(connection.get("/v1/modes")[1])["engine"]
-        cpus = engine["cpus"]
+    lost = (ConnectionError, Unreachable)
+    with launched(service_flags(settings), log_file, environment, lost=lost) as url:
+        ready = await_modes(Target(url), settings.modes, log, WITHOUT_PROGRESS_SECONDS, settled=True)
+        cpus = ready["engine"]["cpus"]
         with off_cores(cpus):
             yield RunningService(url, settings.modes, settings.batch_sizes, cpus)
-
-
-def _await_ready(url: str, log: Log) -> None:
-    began = monotonic()
-    with RunningService(url, [], [], []).connection() as connection:
-        while monotonic() - began < READY_SECONDS:
-            status, body = connection.get("/health/ready")
-            known = json.loads(connection.get("/v1/modes")[1])
-            if status == 200 and known["engine"] is not None and known["engine"]["warm"]:
-                return
-            states = [mode["state"] for mode in known["modes"]]
-            if "failed" in states:
-                raise ServiceFailed(f"a mode failed to become ready: {body[:300].decode(errors='replace')}")
-            log(f"service warming up: {states.count('ready')} of {len(states)} modes ready")
-            sleep(POLL_SECONDS)
-    raise ServiceFailed(f"the service was not ready within {READY_SECONDS:.0f} s")
