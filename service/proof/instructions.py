@@ -93,17 +93,13 @@ def judge_instructions(found: Mapping[Step, list[Counted]]) -> list[Row]:
 def _kernels(mode: str, counts: Counted, eager: Counted) -> Row:
     ratio = counts.kernel / eager.kernel
     note = f"{counts.kernel:,} against {eager.kernel:,}, decode, {LAYERS} layer"
-    numbers: dict[str, float | list[float]] = {
-        "kernel_instructions": counts.kernel, "eager_kernel_instructions": eager.kernel
-    }  # fmt: skip
+    numbers = {"kernel_instructions": counts.kernel, "eager_kernel_instructions": eager.kernel}
     return KERNELS.exactly(abs(ratio - 1) <= KERNELS.most, ratio, f" of {mode} / {PLAIN[0]}", note, numbers)
 
 
 def _falls(modes: tuple[str, str], counted: Mapping[str, Counted]) -> Row:
     upper, lower = (counted[mode].host for mode in modes)
-    numbers: dict[str, float | list[float]] = {
-        "upper_host_instructions": upper, "lower_host_instructions": lower
-    }  # fmt: skip
+    numbers = {"upper_host_instructions": upper, "lower_host_instructions": lower}
     name = f" of {modes[0]} over {modes[1]}"
     return HOST.exactly(upper > lower, upper / lower, name, f"{upper:,} and {lower:,}", numbers)
 
@@ -117,9 +113,10 @@ def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted])
     more = Counted(large.kernel - small.kernel, large.host - small.host)
     share = more.host / max(more.kernel, 1)
     note = f"{more.host:,} more, {large.host:,} in all, where kernels have {more.kernel:,} more"
-    numbers: dict[str, float | list[float]] = {
-        "host_instructions": [small.host, large.host], "kernel_instructions": [small.kernel, large.kernel]
-    }  # fmt: skip
+    numbers = {
+        "host_instructions": [small.host, large.host],
+        "kernel_instructions": [small.kernel, large.kernel],
+    }
     name = f": {mode}, batch {batches[1]} over {batches[0]}"
     return GROWTH.exactly(abs(share) <= GROWTH.most, share, name, note, numbers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -16,7 +16,7 @@ from service.measure.rounds import Log
 from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
-Numbers = Mapping[str, float | list[float]]
+Numbers = Mapping[str, float | Sequence[float]]
 
 STYLES: dict[Verdict, str] = {
     "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     unit: str = "ratio"
     note: str = ""
-    numbers: dict[str, float | list[float]] = {}
+    numbers: dict[str, float | Sequence[float]] = {}
     runs: int = 1
 
 

@@ -391,7 +391,7 @@ def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list
         step, worst = max(shares.items(), key=lambda one: one[1].high)
         where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(SHOWN))
         note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
-        numbers: dict[str, float | list[float]] = {
+        numbers = {
             "unclassified": [counts.total() for counts in unknown.values()],
             "samples": [counts.total() for counts in within.values()],
         }

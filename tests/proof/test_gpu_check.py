@@ -13,9 +13,8 @@ import pytest
 from service.proof import gpu_check
 from service.proof.gpu_goals import MOST_SECONDS_COLD, PATH_VARIABLE, Records, read_records
 from service.proof.gpu_runner import Section, limit_seconds, parts
-from service.proof.gpu_sections import SECTIONS, attention_backends, session_fields
+from service.proof.gpu_sections import SECTIONS, session_fields
 from tests.step.made_traces import KERNELS, graph_id, replays
-from tests.support.anatomy_bench import small_bench
 
 PARTS = parts("folder")
 
@@ -79,13 +78,6 @@ def test_rows_are_on_disk_as_soon_as_they_are_written_and_hold_no_infinity(tmp_p
     rows.write("one", high=float("inf"), share=float("nan"))
     (row,) = read_records(rows.path)
     assert (row["kind"], row["high"], row["share"]) == ("one", None, None)
-
-
-def test_attention_names_one_backend_per_phase() -> None:
-    with small_bench() as bench:
-        found = attention_backends(bench, 2)
-    assert found.keys() == {"prefill", "decode"}
-    assert all(len(names) == 1 for names in found.values())
 
 
 def test_without_a_gpu_one_sentence_says_so_and_nothing_is_written(
