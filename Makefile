@@ -18,14 +18,14 @@ IN_PARALLEL := --numprocesses=4 --no-loadscope-reorder
 # for a time goes here as --ignore-vuln=ID, with its reason.
 AUDIT := .venv/bin/pip-audit --vulnerability-service=osv --timeout=3 --progress-spinner=off --no-deps --disable-pip \
   --requirement=requirements.lock
-QUICK := not (compiles or slow or end_to_end or stack or browser or ray or gpu)
+QUICK := not (compiles or slow or end_to_end or long or stack or browser or ray or gpu)
 
 # The installation leaves bytecode to Python, which compiles a module when it is first imported: of 21,000 modules a few
 # thousand ever are. So it must be allowed to keep what it compiles.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-peers test test-quick serve lint audit audit-if-reached sbom chaos evidence dashboards gpu-check up down
+.PHONY: help setup bench bench-peers test test-all test-quick serve lint audit audit-if-reached sbom chaos evidence dashboards gpu-check up down
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ bench-peers: $(RUNTIME) ## compare with other runtimes and servers (installs eac
 	@.venv/bin/launchbound peers
 
 test: $(READY) ## run the tests
+	@.venv/bin/python -m pytest $(IN_PARALLEL) -m "not long"
+
+test-all: $(READY) ## run all tests, those too that break services and send generated requests by the thousand
 	@.venv/bin/python -m pytest $(IN_PARALLEL)
 
 test-quick: $(READY) ## the tests that need no compilation, no browser and no Prometheus (a minute)
@@ -89,7 +92,7 @@ sbom: $(READY) ## the bill of materials of .venv: build/launchbound.cdx.json (Cy
 	  --output-file=build/launchbound.cdx.json .venv/bin/python
 
 # On loopback, with services of its own, which it ends by pid; about twenty-five minutes on two cores. SOAK=1800 makes the
-# soak a full one, ONLY=front,clock runs the faults with these words in their names. docs/chaos.md has more.
+# soak a full one, ONLY=front,clock runs the faults with these words in their names. CONTRIBUTING.md has more.
 chaos: $(READY) ## break a service in every way, print what came of it and keep the table (SOAK=1800, ONLY=NAME,NAME)
 	@.venv/bin/python -m tests.chaos --soak "$(SOAK)" --only "$(ONLY)"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from service.cli import check, compare, fleet, lessons, peers, report, serve, study, sweep
+from service.cli import check, compare, fleet, peers, report, serve, study, sweep
 from service.cli.options import EXIT_CODES
 from service.cli.surroundings import any_system
 
@@ -28,7 +28,7 @@ app = CommandLine(
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
 )
 
-for commands in (serve, sweep, report, compare, check, study, lessons, peers, fleet):
+for commands in (serve, sweep, report, compare, check, study, peers, fleet):
     app.add_typer(commands.app)
 
 

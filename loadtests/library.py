@@ -1,4 +1,4 @@
-"""Results folders as polars tables: what programs and notebooks of one's own may import (docs/library.md)."""
+"""Results folders as polars tables: what programs and notebooks of one's own may import (docs/sweeps.md)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from pathlib import Path
 
 import polars as pl
 
-from loadtests.compare.output import document
-from loadtests.compare.verdict import compare_builds
+from loadtests.compare.builds import compare_builds, document
 from loadtests.plan.slo import parse_slo
 from loadtests.report.csv_tables import summary_records
 from loadtests.report.load.csv_files import knee_records, load_records
-from loadtests.report.load.findings import LoadFindings
+from loadtests.report.load.knees import LoadFindings
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun, read_run

@@ -26,7 +26,7 @@ settings.load_profile("untimed")  # no test depends on time
 
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()
-BY_FOLDER = {"end_to_end": "end_to_end", "fuzz": "end_to_end", "stack": "stack", "gpu": "gpu"}
+BY_FOLDER = {"end_to_end": "end_to_end", "chaos": "long", "fuzz": "long", "stack": "stack", "gpu": "gpu"}
 LONGEST_FIRST: tuple[set[str], ...] = ({"ray"}, {*BY_FOLDER.values(), "browser"}, {"compiles"}, {"slow"})
 """Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 

@@ -78,13 +78,6 @@ ALLOWED: dict[str, set[str]] = {
         "loadtests.run",
         "service.protocol.modes",
         "service.statistics",
-    },
-    "loadtests.side_by_side": {
-        "loadtests.compare",
-        "loadtests.plan",
-        "loadtests.report",
-        "loadtests.run",
-        "service.statistics",
         "dashboards.theme",
     },
     "loadtests.fleet": {
@@ -92,10 +85,7 @@ ALLOWED: dict[str, set[str]] = {
         "loadtests.plan",
         "loadtests.report",
         "loadtests.run",
-        "loadtests.side_by_side",
         "service.protocol.modes",
-        "service.replicas.joining",
-        "service.replicas.patience",
         "service.statistics",
         "dashboards.theme",
         "models.config",
@@ -191,7 +181,7 @@ def test_the_processes_of_rivals_are_imported_by_nothing_else() -> None:
 
 def test_one_file_of_the_load_tests_imports_ray() -> None:
     of_ray = {name for name in modules() if any(within(other, "ray") for other in modules()[name])}
-    assert {name for name in of_ray if within(name, "loadtests")} == {"loadtests.fleet.ray_cluster"}
+    assert {name for name in of_ray if within(name, "loadtests")} == {"loadtests.fleet.node"}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str] | None:

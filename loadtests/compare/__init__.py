@@ -1,1 +1,1 @@
-"""Two builds compared from their sweeps: likeness, cells, verdict, and how they are told."""
+"""Runs compared: two builds by `launchbound compare`, several runs on one page by `launchbound report`."""

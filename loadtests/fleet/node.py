@@ -1,20 +1,25 @@
-"""What runs on a node: the ordinary sweep as a child process, and its folder sent back in pieces."""
+"""What Ray runs on a node: `launchbound sweep` in a subprocess, whose folder is returned."""
 
 from __future__ import annotations
 
+import fcntl
+import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter, sleep
+from time import monotonic, perf_counter
+from typing import Any
 
-from loadtests.fleet.left_over import other_owner, prefix_of
-from loadtests.fleet.messages import Ended, Event, NodeFacts, Order, Piece, Refused, Sent, Started
-from loadtests.fleet.record import Code
+import msgspec
+
+from loadtests.fleet.plan import Code, Try, now
 from loadtests.run.environment import git_state
 from loadtests.run.owned import owned
 from loadtests.run.run_file import PLAN_FILE
@@ -23,14 +28,34 @@ from service.statistics.method import METHOD
 SWEEP_LOG = "sweep.log"
 """What the sweep has printed, in its folder."""
 
-PIECE_BYTES = 4 * 2**20
-"""Small beside the least object store that Ray makes (75 MB)."""
+Handle = Any
+"""An actor of Ray, or a reference to what a task returns."""
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-ENDED_WITHIN_SECONDS = 60.0
-_POLL_SECONDS = 0.5
-_FOLDERS = "launchbound-fleet"
-_OF_RAY = ("RAY_", "SPT_NOENV")
+
+class Brought(msgspec.Struct, kw_only=True, frozen=True):
+    """What a sweep that took `seconds` by the node's clock has left: its folder as a zip file."""
+
+    exit_code: int
+    seconds: float
+    folder: bytes
+
+
+class Starts:
+    """An actor on the driver's node that is told of every sweep that begins: Ray tells nobody of a retry."""
+
+    def __init__(self) -> None:
+        self._new: list[tuple[str, float, Try]] = []
+
+    def add(self, task: str, node: str, address: str, niceness: int) -> None:
+        """One begins now, on a node."""
+        when = now()
+        attempt = Try(node=node, address=address, submitted=when, started=when, niceness=niceness)
+        self._new.append((task, monotonic(), attempt))
+
+    def take(self) -> list[tuple[str, float, Try]]:
+        """Those since the last call: the task, the clock of this machine, and the try."""
+        found, self._new = self._new, []
+        return found
 
 
 def installed_code() -> Code:
@@ -41,55 +66,65 @@ def installed_code() -> Code:
     )
 
 
-def node_facts() -> NodeFacts:
-    """Of this process and its machine."""
-    return NodeFacts(code=installed_code(), machine=BOOT_ID.read_text().strip(), niceness=os.nice(0))
+def sweep_on_node(task: str, plan: str, arguments: Sequence[str], code: Code, starts: Handle) -> Brought:
+    """Sweep the text of a `plan` by a command with these `arguments`, once this machine is free.
+
+    Raises RuntimeError where this launchbound is not the driver's, which `code` is.
+    """
+    import ray
+
+    if (own := installed_code()) != code:
+        raise RuntimeError(f"it has launchbound {own}, this command is {code}: install the same on both")
+    with machine_to_itself() as (folder, lock):
+        node, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+        ray.get(starts.add.remote(task, node, address, os.nice(0)))
+        return swept(plan, arguments, folder, lock)
 
 
-def run_order(order: Order) -> Iterator[Event]:
-    """Sweep into a temporary folder, and send it. The sweep ends with this process, however that ends."""
-    facts = node_facts()
-    if facts.code != order.code:
-        yield Refused(said=other_code(facts.code, order.code))
-        return
-    if (other := _machine_taken()) is not None:
-        yield Refused(
-            said=f"process {other} sweeps on this machine for another fleet: wait until it has ended"
-        )
-        return
-    with tempfile.TemporaryDirectory(prefix=prefix_of(_FOLDERS)) as place:
-        results = Path(place) / "results"
-        results.mkdir()
-        plan = Path(place) / PLAN_FILE
-        plan.write_text(order.plan, encoding="utf-8")
-        yield Started(facts=facts)
-        began = perf_counter()
-        exit_code = _sweep([*order.command, f"--plan={plan}", f"--out={results}", *order.options], results)
-        yield Ended(exit_code=exit_code, seconds=perf_counter() - began)
-        yield from _pieces(results, Path(place) / "results.zip")
-    yield Sent()
+@contextmanager
+def machine_to_itself() -> Iterator[tuple[Path, int]]:
+    """An empty folder of this machine, and the lock that gives it to one sweep at a time.
+
+    The lock ends with the processes that have it; what a killed one has left is removed.
+    """
+    place = Path(tempfile.gettempdir(), f"launchbound-fleet-{os.getuid()}")
+    place.mkdir(mode=0o700, exist_ok=True)
+    if place.is_symlink() or place.stat().st_uid != os.getuid():
+        raise RuntimeError(f"{place} belongs to another user: remove it there, or set TMPDIR")
+    folder = place / "sweep"
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            yield folder, lock.fileno()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def other_code(own: Code, drivers: Code) -> str:
-    """Why a node with the code `own` is not used, and the remedy."""
-    return f"it has launchbound {own}, this command is {drivers}: install the same on both"
-
-
-def _sweep(arguments: Sequence[str], results: Path) -> int:
+def swept(plan: str, arguments: Sequence[str], folder: Path, lock: int) -> Brought:
+    """What the sweep leaves. It ends with this process, and holds `lock` until then."""
+    results, plan_file = folder / "results", folder / PLAN_FILE
+    results.mkdir()
+    plan_file.write_text(plan, encoding="utf-8")
+    command = [sys.executable, *arguments, f"--plan={plan_file}", f"--out={results}"]
+    began = perf_counter()
     with (results / SWEEP_LOG).open("wb") as log:
         process = subprocess.Popen(
-            owned([sys.executable, *arguments]),
+            owned(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=results.parent,
+            cwd=folder,
             env=environment_before_ray(),
+            pass_fds=[lock],
         )
         try:
-            return process.wait()
+            exit_code = process.wait()
         finally:
             process.kill()
             process.wait()
+    return Brought(exit_code=exit_code, seconds=perf_counter() - began, folder=packed(results))
 
 
 def environment_before_ray() -> dict[str, str]:
@@ -99,25 +134,14 @@ def environment_before_ray() -> dict[str, str]:
     """
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
-    return {name: value for name, _, value in pairs if not name.startswith(_OF_RAY)}
+    return {name: value for name, _, value in pairs if not name.startswith(("RAY_", "SPT_NOENV"))}
 
 
-def _pieces(folder: Path, archive: Path) -> Iterator[Piece]:
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+def packed(folder: Path) -> bytes:
+    """The files of `folder` as a zip file."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                packed.write(path, path.relative_to(folder))
-    with archive.open("rb") as file:
-        while data := file.read(PIECE_BYTES):
-            yield Piece(data=data)
-
-
-def _machine_taken() -> int | None:
-    """Another process of this machine that sweeps; None once there is none. What killed ones left is removed.
-
-    Ray may call a node dead, and a new one may join, before the processes of the old one have ended.
-    """
-    deadline = perf_counter() + ENDED_WITHIN_SECONDS
-    while (other := other_owner(_FOLDERS)) is not None and perf_counter() < deadline:
-        sleep(_POLL_SECONDS)
-    return other
+                archive.write(path, path.relative_to(folder))
+    return data.getvalue()

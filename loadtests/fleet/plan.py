@@ -1,4 +1,4 @@
-"""A fleet's plan: which sweep is run in which models, precisions and devices, on which kinds of machines."""
+"""A fleet's plan, the tasks that it makes, and `fleet.json`: how far each has come, and where it ran."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import product
 from math import isfinite
 from pathlib import Path
@@ -20,19 +21,35 @@ from loadtests.plan.dtypes import DTYPES, REFERENCE, Dtype
 from loadtests.plan.plan_file import PLAN, line_of, read_plan_file, toml_of
 from loadtests.plan.presets import PRESETS, preset_document
 from loadtests.plan.toml_text import Grammar, Steps
+from loadtests.run.document_file import DocumentFile
+from loadtests.run.run_file import RUN_FILE, RunError, read_run
+from loadtests.run.validation import validate_folder
 from models.config import CONFIGS
+
+FLEET_FILE = "fleet.json"
+FORMAT_VERSION = 1
 
 DeviceName = Literal["cpu", "cuda"]
 Kind = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
 """A kind of machine: what Ray takes as a label's value."""
+
+Words = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
+
+State = Literal["not begun", "running", "complete", "not valid", "failed", "lost", "left out"]
+"""`complete`, `not valid` (a gate failed) and `left out` (its machine lacks the device) are final.
+
+`failed`: the sweep ended without results; `lost`: its nodes did."""
+
+FINAL: tuple[State, ...] = ("complete", "not valid", "left out")
+MEASURED: tuple[State, ...] = ("complete", "not valid")
+WITH_RESULTS = (0, 1)
+"""Exit codes of a sweep that has measured."""
 
 MOST_TASKS = 26
 """A report letters its runs."""
 
 HUB = "hf:"
 """Begins the name of a model of Hugging Face: a folder, or an id of the hub."""
-
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class FleetDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -43,35 +60,99 @@ class FleetDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
     name: Annotated[str, Meta(min_length=1)]
     sweep: str | PlanDocument = "quick"
-    models: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)] = msgspec.field(
-        default_factory=lambda: ["tiny"]
-    )
+    models: Words = msgspec.field(default_factory=lambda: ["tiny"])
     dtypes: Annotated[list[Dtype], Meta(min_length=1)] = msgspec.field(default_factory=lambda: [REFERENCE])
     devices: Annotated[list[DeviceName], Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["cpu"])
     machines: Annotated[list[Kind], Meta(min_length=1)] | None = None
     prices: dict[Kind, Annotated[float, Meta(gt=0)]] = {}
 
 
-FLEET = Grammar(
+GRAMMAR = Grammar(
     FleetDocument,
     tables={"sweep": PlanDocument, **{f"sweep.{name}": table for name, table in PLAN.tables.items()}},
     values={**PLAN.values, "dtypes": DTYPES, "devices": get_args(DeviceName)},
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TaskPlan:
-    """One task: the fleet's sweep on one kind of machine."""
+class Code(msgspec.Struct, kw_only=True, frozen=True):
+    """What makes two installations of launchbound the same: version, commit, a digest of changes, method."""
 
+    version: str
+    commit: str | None
+    changes: str | None
+    method: int
+
+    def __str__(self) -> str:
+        changed = f" with changes {self.changes}" if self.changes else ""
+        return f"{self.version}, commit {self.commit or 'unknown'}{changed}, method {self.method}"
+
+
+class Try(msgspec.Struct, kw_only=True):
+    """One try of a task on one node, in the driver's time.
+
+    `sweep_seconds` is the sweep alone, by the node's clock; `control_seconds` all else from its beginning
+    there until its folder is here, None where it is not. `niceness` of the sweep's processes: above 0
+    anything else on that machine goes first. `said`: what ended it early.
+    """
+
+    node: str
+    address: str
+    submitted: str
+    started: str | None = None
+    ended: str | None = None
+    written: str | None = None
+    sweep_seconds: float | None = None
+    control_seconds: float | None = None
+    niceness: int | None = None
+    said: str | None = None
+
+
+class FleetTask(msgspec.Struct, kw_only=True):
+    """The fleet's sweep on one kind of machine; its results are in the folder of its name.
+
+    `price`: dollars per hour, None: not in the plan. `said` is why it has no results. `exit_code` is that of
+    `launchbound sweep`.
+    """
+
+    # Also the name of a folder: nothing in it leads elsewhere.
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     machine: str
     device: DeviceName
     dtype: Dtype
     model: str
+    price: float | None = None
+    state: State = "not begun"
+    said: str | None = None
+    exit_code: int | None = None
+    tries: list[Try] = []
 
     @property
-    def name(self) -> str:
-        """Its name, and that of the folder of its results."""
-        return _NOT_IN_NAMES.sub("-", f"{self.machine}-{self.device}-{self.dtype}-{self.model}")
+    def control_seconds(self) -> float | None:
+        """Of the try that brought its results; None before."""
+        return self.tries[-1].control_seconds if self.tries else None
+
+
+class Fleet(msgspec.Struct, kw_only=True):
+    """A fleet. `plan` is its plan file, `sweep` that of every task, `code` the driver's.
+
+    `address` of the cluster; None: one of its own, on this machine.
+    """
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    started: str
+    ended: str | None = None
+    stopped_because: str | None = None
+    plan: str
+    sweep: str
+    code: Code
+    address: str | None = None
+    tasks: list[FleetTask]
+
+    @property
+    def owed(self) -> list[FleetTask]:
+        """The tasks without a final state."""
+        return [task for task in self.tasks if task.state not in FINAL]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +164,7 @@ class FleetPlan:
     sweep: str
     plan: Plan
 
-    def tasks(self, kinds: Sequence[str]) -> list[TaskPlan]:
+    def tasks(self, kinds: Sequence[str]) -> list[FleetTask]:
         """One per kind of machine, device, precision and model; of `kinds` where the plan names none.
 
         Raises PlanError where there is none, where two would share a folder, above 26, and for a price
@@ -101,10 +182,18 @@ class FleetPlan:
                 f"[prices] names {', '.join(strange)}, and the cluster has machines of kind "
                 f"{', '.join(machines)}: name one of these, or list in `machines` what is still to join"
             )
-        axes = product(machines, one.devices, one.dtypes, one.models)
-        found = [TaskPlan(*values) for values in axes]
-        names = [task.name for task in found]
-        if same := sorted({name for name in names if names.count(name) > 1}):
+        found = [
+            FleetTask(
+                name=re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{machine}-{device}-{dtype}-{model}"),
+                machine=machine,
+                device=device,
+                dtype=dtype,
+                model=model,
+                price=one.prices.get(machine),
+            )
+            for machine, device, dtype, model in product(machines, one.devices, one.dtypes, one.models)
+        ]
+        if same := _twice([task.name for task in found]):
             raise PlanError(f"two tasks are called {', '.join(same)}: take one of them out of the plan")
         if len(found) > MOST_TASKS:
             raise PlanError(f"{len(found)} tasks: one report takes {MOST_TASKS}, make several plans")
@@ -118,7 +207,7 @@ def read_fleet_plan(path: Path) -> FleetPlan:
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"cannot read the plan {path}: {error}; name a TOML file") from error
     try:
-        document = FLEET.parse(text)
+        document = GRAMMAR.parse(text)
     except PlanError as error:
         raise PlanError(f"{path}, {error}") from error
     for steps, fault in _faults(document, path.parent):
@@ -138,20 +227,19 @@ def read_fleet_plan(path: Path) -> FleetPlan:
     return FleetPlan(document, text, toml_of(sweep), plan)
 
 
+def _twice(values: Sequence[str]) -> list[str]:
+    return sorted({value for value in values if values.count(value) > 1})
+
+
 def _faults(document: FleetDocument, folder: Path) -> Iterator[tuple[Steps, str]]:
     for key in ("models", "dtypes", "devices", "machines"):
-        values = getattr(document, key) or []
-        if twice := sorted({value for value in values if values.count(value) > 1}):
+        if twice := _twice(getattr(document, key) or []):
             yield (key,), f"{', '.join(twice)} is in `{key}` twice: name each once"
-    named = document.machines
-    if named is not None and (strange := [kind for kind in document.prices if kind not in named]):
-        yield ("prices", strange[0]), f"`{strange[0]}` has a price and is not in `machines`: add it there"
     for kind, price in document.prices.items():
+        if document.machines is not None and kind not in document.machines:
+            yield ("prices", kind), f"`{kind}` has a price and is not in `machines`: add it there"
         if not isfinite(price):
-            yield (
-                ("prices", kind),
-                f"`{kind}` has the price {price}: write its dollars per hour",
-            )
+            yield ("prices", kind), f"`{kind}` has the price {price}: write its dollars per hour"
     for index, model in enumerate(document.models):
         if _of_this_machine(model, folder):
             yield (
@@ -165,10 +253,9 @@ def _of_this_machine(model: str, folder: Path) -> bool:
     """Whether `model` is a relative path; beside such a folder also what else would be an id of the hub."""
     if not model.startswith(HUB):
         return model not in CONFIGS and not Path(model).is_absolute()
-    place = Path(os.path.expanduser(model.removeprefix(HUB)))
-    return not place.is_absolute() and (
-        model.startswith(f"{HUB}.") or place.is_dir() or (folder / place).is_dir()
-    )
+    path = Path(os.path.expanduser(model.removeprefix(HUB)))
+    here = model.startswith(f"{HUB}.") or path.is_dir() or (folder / path).is_dir()
+    return here and not path.is_absolute()
 
 
 def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:
@@ -186,3 +273,49 @@ def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:
             f"`sweep`: '{document.sweep}' is no preset ({', '.join(PRESETS)}), and {path} no file: name one"
         )
     return read_plan_file(path)
+
+
+_FILE = DocumentFile(
+    FLEET_FILE,
+    Fleet,
+    FORMAT_VERSION,
+    RunError,
+    folder="fleet",
+    writer="launchbound fleet",
+    mend="report its folders by `report A B C`",
+)
+
+
+def is_fleet(folder: Path) -> bool:
+    """Whether `folder` holds the results of a fleet."""
+    return _FILE.is_in(folder)
+
+
+def write_fleet(folder: Path, fleet: Fleet) -> None:
+    """Write `fleet.json` atomically."""
+    _FILE.write(folder, fleet)
+
+
+def read_fleet(folder: Path) -> Fleet:
+    """`fleet.json` of `folder`. Raises RunError where it is missing, broken or of another format.
+
+    A task that is said to run, and whose results are there, has them: the driver was stopped in between.
+    """
+    fleet = _FILE.read(folder)
+    for task in fleet.tasks:
+        # A sweep that has not ended well has sent nothing that counts: the folder is of an earlier try.
+        ended_well = task.state == "running" and task.exit_code in WITH_RESULTS
+        if ended_well and (folder / task.name / RUN_FILE).is_file():
+            task.state = measured_state(folder / task.name)
+    return fleet
+
+
+def measured_state(folder: Path) -> State:
+    """What a results folder that came back is: complete, or not valid because a gate failed."""
+    gates = validate_folder(folder, read_run(folder))
+    return "not valid" if any(gate.failed for gate in gates) else "complete"
+
+
+def now() -> str:
+    """The time in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

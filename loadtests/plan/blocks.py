@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from loadtests.plan.arrivals import Arrivals
-from loadtests.plan.cells import Cell, PlanError, ShareOf, ladder_cells
+from loadtests.plan.cells import Cell, PlanError, ladder_cells
 from loadtests.plan.checks import LOAD_MOST, RATE_MOST
 from loadtests.plan.prompts import PromptSet
 
@@ -48,7 +48,7 @@ class ClosedLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Cells of all modes whose requests arrive by a schedule of `arrivals`, `requests` per visit.
 
-    Either `loads`, shares of what `share_of` says and above 1 past saturation, or `rates`, in requests per
+    Either `loads`, shares of what each mode can do and above 1 past saturation, or `rates`, in requests per
     second and the same for every mode.
     """
 
@@ -56,7 +56,6 @@ class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     new_tokens: Counts = 32
     loads: Annotated[list[Load], Meta(min_length=1)] | None = None
     rates: Annotated[list[Rate], Meta(min_length=1)] | None = None
-    share_of: ShareOf = "capacity"
     arrivals: Arrivals = "poisson"
     requests: Count = 12
 
@@ -72,7 +71,6 @@ class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
                 new_tokens=tokens,
                 load=load,
                 rate=rate,
-                share_of=self.share_of,
                 arrivals=self.arrivals,
                 requests=self.requests,
             )

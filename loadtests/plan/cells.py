@@ -28,7 +28,7 @@ the cell's name.
 """
 
 ShareOf = Literal["capacity", "search"]
-"""Of what a load is a share: 1 / latency of warm-up, or the rate, found by search, that meets the SLO."""
+"""Of what a load is a share: 1 / latency of warm-up. `search` is in folders of older sweeps only."""
 
 
 def mode_names() -> list[str]:
@@ -40,8 +40,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One point of a sweep.
 
     `concurrency` requests are kept in flight (closed loop). With `load` or `rate`, they follow a schedule of
-    `arrivals` instead (open loop): at that share of what `share_of` says, each mode's own, or at that many
-    requests per second, the same for every mode. `requests` are sent per visit. The control cell runs the
+    `arrivals` instead (open loop): at that share of what its mode can do, or at that many requests per
+    second, the same for every mode. `requests` are sent per visit. The control cell runs the
     baseline again: their difference is the noise floor.
     """
 
@@ -99,8 +99,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Every cell is visited in `rounds` rounds. Main groups whose fastest mode is not told apart by then go on
     with all their cells, up to `rounds_most` (None: `rounds`); `looks` are the rounds after which to judge.
-    `slo` is what open-loop cells are judged by, and what a search looks for. `replicas`: the service may be
-    several replicas behind a proxy.
+    `slo` is what open-loop cells are judged by. `replicas`: the service may be several replicas behind a
+    proxy.
     """
 
     preset: str

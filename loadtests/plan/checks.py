@@ -58,8 +58,6 @@ def _open_loop_fault(plan: Plan, cell: Cell) -> str | None:
         return f"load is a share of what the mode can do, above 0 and at most {LOAD_MOST:g}"
     if cell.rate is not None and not 0 < cell.rate <= RATE_MOST:
         return f"rate is in requests per second, above 0 and at most {RATE_MOST:g}"
-    if cell.share_of == "search" and (cell.load is None or plan.slo is None):
-        return "a search is for the rate that meets an SLO, of which a load is a share: give both"
     if cell.open_loop and cell.new_tokens == 1 and plan.slo is not None and plan.slo.tpot_seconds is not None:
         return "one token has no time per output token: leave tpot out of the SLO, or ask for more tokens"
     return None

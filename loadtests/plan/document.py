@@ -91,7 +91,7 @@ def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
     seen = set[str]()
     for name, index, block in _blocks(document):
         if isinstance(block, OpenLoop):
-            _check_arrivals(document, index, block)
+            _check_arrivals(index, block)
         try:
             chosen = chosen_sizes(block.batch_sizes, sizes)
         except PlanError as error:
@@ -112,7 +112,7 @@ def _blocks(document: PlanDocument) -> Iterator[tuple[str, int, ClosedLoop | Ope
         yield "open_loop", index, opened
 
 
-def _check_arrivals(document: PlanDocument, index: int, block: OpenLoop) -> None:
+def _check_arrivals(index: int, block: OpenLoop) -> None:
     """Raise DocumentError where a block does not say at which rates its requests arrive."""
     if (block.loads is None) == (block.rates is None):
         raise DocumentError(
@@ -120,10 +120,3 @@ def _check_arrivals(document: PlanDocument, index: int, block: OpenLoop) -> None
             "open_loop",
             index,
         )
-    if block.share_of == "search" and (block.rates is not None or document.slo is None):
-        remedy = (
-            "rates of one's own are shares of nothing: leave it out"
-            if block.rates is not None
-            else "there is no SLO to search for: add a table [slo] with a limit, such as e2e = 0.1"
-        )
-        raise DocumentError(f"share_of is search, and {remedy}", "open_loop", index, "share_of")

@@ -11,7 +11,7 @@ import msgspec
 
 from loadtests.plan.arrivals import Arrivals
 from loadtests.plan.blocks import ClosedLoop, OpenLoop, Place
-from loadtests.plan.cells import PlanError, ShareOf
+from loadtests.plan.cells import PlanError
 from loadtests.plan.document import DocumentError, PlanDocument, plan_of
 from loadtests.plan.dtypes import DTYPES
 from loadtests.plan.prompts import PROMPT_SETS
@@ -28,7 +28,6 @@ PLAN = Grammar(
         "prompts": PROMPT_SETS,
         "batch_sizes": (*get_args(Place), "numbers from 1 on"),
         "arrivals": get_args(Arrivals),
-        "share_of": get_args(ShareOf),
         "dtypes": DTYPES,
     },
 )

@@ -11,7 +11,6 @@ import msgspec
 from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError, order
 from loadtests.plan.document import PlanDocument, plan_of
 from loadtests.plan.plan_file import read_plan_file
-from loadtests.plan.rate_search import PROBES, probe_requests, searched
 from loadtests.plan.slo import SloTable
 
 Preset = Literal["quick", "standard", "full", "gpu", "saturation"]
@@ -32,9 +31,6 @@ _RELATIVE_COST = {
 """A mode's usual share of eager's time, for estimates; one that is not listed counts as eager."""
 
 _CHUNKS = {"short": 1, "any": 2, "long": 5}
-
-_SEARCHED_LOAD = 0.6
-"""About the share of the capacity that a search finds, for estimates: it depends on the SLO."""
 
 
 def preset_document(preset: str) -> PlanDocument:
@@ -91,7 +87,7 @@ def estimate_seconds(plan: Plan) -> float:
     """About how long the least number of rounds takes on the reference machine, with two warm-up passes."""
     one_pass = sum(request_seconds(cell) for cell in plan.cells)
     rounds = plan.rounds * _round_seconds(plan.cells)
-    return plan.warmup_passes_least * one_pass + _search_seconds(plan) + rounds
+    return plan.warmup_passes_least * one_pass + rounds
 
 
 def estimate_most_seconds(plan: Plan) -> float:
@@ -104,20 +100,12 @@ def _round_seconds(cells: Iterable[Cell]) -> float:
     return sum(cell.requests * _seconds_per_request(cell) for cell in cells)
 
 
-def _search_seconds(plan: Plan) -> float:
-    if plan.slo is None:
-        return 0.0
-    one_each = sum(request_seconds(cell) for cell in searched(plan))
-    return PROBES * probe_requests(plan.slo) * one_each / _SEARCHED_LOAD
-
-
 def _seconds_per_request(cell: Cell) -> float:
     """Of a visit: the mean gap of the arrivals, or the service's own time where that is longer."""
     seconds = request_seconds(cell)
     if cell.rate is not None:
         return max(seconds, 1 / cell.rate)
-    share = (cell.load or 1.0) * (_SEARCHED_LOAD if cell.share_of == "search" else 1.0)
-    return max(seconds, seconds / share)
+    return max(seconds, seconds / (cell.load or 1.0))
 
 
 def describe(plan: Plan) -> str:
@@ -129,7 +117,7 @@ def describe(plan: Plan) -> str:
         *_more_rounds(plan),
         f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; baseline "
         f"'{BASELINE}', and 'control' cells that run it a second time",
-        *_search_lines(plan),
+        *([f"SLO: {plan.slo.text}"] if plan.slo else []),
         "",
         "cells",
     ]
@@ -154,16 +142,3 @@ def _more_rounds(plan: Plan) -> list[str]:
         f"after rounds {', '.join(map(str, plan.looks))}: batch sizes whose fastest mode is not told apart "
         f"(at {plan.confidence:.1%}) go on, to {plan.looks[-1]} rounds; at most about {most:.0f} s in all"
     ]
-
-
-def _search_lines(plan: Plan) -> list[str]:
-    """The SLO, and what is searched by it; nothing where the plan has none."""
-    if plan.slo is None:
-        return []
-    found = [f"SLO: {plan.slo.text}"]
-    if cells := searched(plan):
-        found.append(
-            f"search: the highest rate that meets it, {len(cells)} times {PROBES} probes of "
-            f"{probe_requests(plan.slo)} requests, about {_search_seconds(plan):.0f} s"
-        )
-    return found

@@ -67,20 +67,6 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             limits.append(f"which is {of_eager}" if self.is_settled else f"the answer within {of_eager}")
         return f"{', '.join(limits)}, for {100 * self.share:g} % of the requests"
 
-    def met(self, ttft_seconds: float | None, tpot_seconds: float | None, e2e_seconds: float) -> bool:
-        """Whether a request with these latencies meets it; one that was not measured does not.
-
-        Raises PlanError before it is settled.
-        """
-        if not self.is_settled:
-            raise PlanError(f"the SLO is not known in seconds yet: {self.text}")
-        limits = (
-            (self.ttft_seconds, ttft_seconds),
-            (self.tpot_seconds, tpot_seconds),
-            (self.e2e_seconds, e2e_seconds),
-        )
-        return all(most is None or (found is not None and found <= most) for most, found in limits)
-
 
 class SloTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An SLO as plan files and the command line write it: limits in seconds, and the share."""

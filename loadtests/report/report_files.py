@@ -6,20 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loadtests.plan.slo import Slo
-from loadtests.report import plots_batches, plots_index, plots_modes, plots_parts, plots_time
-from loadtests.report.advice_file import write_advice
+from loadtests.report import plots, wording
+from loadtests.report.auto_section import auto_numbers
 from loadtests.report.csv_tables import write_tables
-from loadtests.report.headline import headline
 from loadtests.report.load import plots as plots_load
 from loadtests.report.load.csv_files import write_load
 from loadtests.report.page import TEMPLATES, embedded, template, written_page
+from loadtests.report.payback import Count, Requests
 from loadtests.report.peers_section import comparable
 from loadtests.report.plotting import Plot
+from loadtests.report.proof import proof
 from loadtests.report.results import read_results
+from loadtests.report.summaries import Verdict
 from loadtests.report.terminal import print_findings, print_table
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
+from loadtests.report.wall_time import wall_time
 from loadtests.run.validation import write_validation
 
 REPORT_FILE = "report.html"
@@ -52,7 +57,7 @@ def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any
     context = view(findings, compared)
     drawn = [
         {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}
-        for plot in plots(findings)
+        for plot in all_plots(findings)
     ]
     page = written_page(TEMPLATES, REPORT_FILE, context, drawn)
     (findings.results.folder / REPORT_FILE).write_text(page, encoding="utf-8")
@@ -61,19 +66,113 @@ def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any
     return headline(findings)
 
 
-def plots(findings: Findings) -> Iterator[Plot]:
+def all_plots(findings: Findings) -> Iterator[Plot]:
     """All plots that have data, in the page's order."""
     for plot in (
-        plots_modes.speedups,
-        plots_parts.parts,
-        plots_modes.latency,
-        plots_modes.throughput,
-        plots_index.index_map,
-        plots_batches.trade_off,
+        plots.speedups,
+        plots.parts,
+        plots.latency,
+        plots.throughput,
+        plots.index_map,
+        plots.trade_off,
         plots_load.goodput,
         plots_load.saturation,
         plots_load.concurrency,
-        plots_time.timeline,
+        plots.timeline,
     ):
         if made := plot(findings):
             yield made
+
+
+ADVICE_FILE = "advice.json"
+FORMAT_VERSION = 1
+
+
+def write_advice(findings: Findings) -> None:
+    """Write it into the results folder, for a sweep that is not valid too: it says so."""
+    text = msgspec.json.format(msgspec.json.encode(advice(findings)), indent=2)
+    (findings.results.folder / ADVICE_FILE).write_bytes(text + b"\n")
+
+
+def advice(findings: Findings) -> dict[str, Any]:
+    """The document: what was swept, and the choice of each main batch size; None is what is not recorded."""
+    run = findings.results.run
+    names = ("model", "model_hash", "device_name", "dtype")
+    return {
+        "format_version": FORMAT_VERSION,
+        "run": run.run,
+        "valid": not findings.results.failed_gates,
+        **{name: run.engine.get(name) for name in names},
+        "commit": run.environment.get("commit"),
+        "confidence": findings.confidence,
+        "batches": list(_batches(findings)),
+    }
+
+
+def _batches(findings: Findings) -> Iterator[dict[str, Any]]:
+    """None for a batch size whose rounds were too few to decide."""
+    for verdict in findings.main:
+        shipped = verdict.shipped
+        if shipped is None:
+            continue
+        reasons = [wording.gain(verdict), wording.tie(verdict, findings.confidence)]
+        speedup = shipped.comparison.speedup if shipped.comparison else None
+        yield {
+            "batch_size": verdict.batch_size,
+            "mode": shipped.cell.mode,
+            "effective": shipped.effective,
+            "reason": "; ".join(reason.rstrip(".") for reason in reasons if reason),
+            "speedup": None
+            if speedup is None
+            else {
+                "vs": verdict.baseline.cell.mode,
+                "ratio": speedup.value,
+                "low": speedup.low,
+                "high": speedup.high,
+            },
+        }
+
+
+def headline(findings: Findings) -> dict[str, Any]:
+    """A sentence, its validity, and the choice per batch size; None is what is unknown."""
+    crossing = findings.crossover
+    return {
+        "text": wording.headline(findings),
+        "valid": not findings.results.failed_gates,
+        "provisional": bool(wording.provisional(findings.main)),
+        "failed_gates": [gate.name for gate in findings.results.failed_gates],
+        "measured_share": wall_time(findings.results).measured_share,
+        "split_proved": proof(findings).proved,
+        "crossover_batch": crossing.typical.batch if crossing.typical.where == "at" else None,
+        "batches": [_batch(verdict, findings) for verdict in findings.main],
+    }
+
+
+def _batch(verdict: Verdict, findings: Findings) -> dict[str, Any]:
+    choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
+    comparison = shipped.comparison if shipped else None
+    back = shipped.payback if shipped else None
+    return {
+        "batch_size": verdict.batch_size,
+        "ship": choice.ship if choice else None,
+        "effective": shipped.effective if shipped else None,
+        "fastest": choice.fastest if choice else None,
+        "tied": list(choice.tied) if choice else None,
+        "gives_up_at_most": choice.at_most - 1 if choice and choice.at_most is not None else None,
+        "given_up": msgspec.to_builtins(choice.given_up) if choice and choice.given_up else None,
+        "speedup": msgspec.to_builtins(comparison.speedup) if comparison else None,
+        "word": comparison.word if comparison else None,
+        "auto": auto_numbers(verdict, findings),
+        "bound": decode.bound,
+        "headroom": decode.headroom.value if decode.headroom else None,
+        "device_bound_index": decode.index,
+        "device_bound_index_interval": [decode.interval.low, decode.interval.high]
+        if decode.interval
+        else None,
+        "payback_requests": _typical(back.requests if back else None),
+        "cold_payback_requests": _typical(back.cold_requests if back else None),
+    }
+
+
+def _typical(requests: Requests | None) -> int | None:
+    return requests.typical if isinstance(requests, Count) else None

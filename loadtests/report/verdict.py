@@ -10,7 +10,7 @@ from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.plan.slo import Slo
 from loadtests.report.comparison import typical
 from loadtests.report.frame import PARTS, PHASES
-from loadtests.report.load.findings import LoadFindings
+from loadtests.report.load.knees import LoadFindings
 from loadtests.report.machine_selftest import Document, find_selftest, misclassed
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
 from loadtests.report.phases import phase_of

@@ -36,8 +36,7 @@ class WallTime:
     request to the last. Of these, in `measured` at least one measured request was under way, in `sampled`
     none but one whose steps were sampled, which is in no latency; in `idle` an open-loop visit waited for its
     next arrival; `between` lies between other measured requests, `warm_up` between a part's first request and
-    its first that is no warm-up; `searched` is the search for rates. `before`: from the command's start to
-    the service being ready.
+    its first that is no warm-up. `before`: from the command's start to the service being ready.
     """
 
     total: float
@@ -46,7 +45,6 @@ class WallTime:
     idle: float
     between: float
     warm_up: float
-    searched: float
     before: float | None
 
     @property
@@ -60,7 +58,6 @@ class WallTime:
         named = {
             "sampled requests": self.sampled,
             "warm-up": self.warm_up,
-            "search": self.searched,
         }
         named |= {"waiting for arrivals": self.idle, "between requests": self.between}
         named["the rest"] = self.total - self.measured - sum(named.values())
@@ -99,7 +96,6 @@ def wall_time(results: Results) -> WallTime:
         idle=idle,
         between=seconds[_MEASURED] - measured - sampled - idle,
         warm_up=seconds["warmup"],
-        searched=seconds["search"],
         before=seconds["before"] if known else None,
     )
 

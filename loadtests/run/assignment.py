@@ -6,7 +6,7 @@ import msgspec
 
 from loadtests.plan.cells import Plan
 from loadtests.plan.slo import Slo
-from loadtests.run.open_loop import CutVisit, Search
+from loadtests.run.open_loop import CutVisit
 from loadtests.run.rows import Stage
 from loadtests.run.run_file import Look, RoundMachine
 
@@ -14,12 +14,12 @@ from loadtests.run.run_file import Look, RoundMachine
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
 
-    `profile_first`: the first warm-up pass runs under the service's profiler, from which the service learns
-    the kernel time of each cell's step where no clock measures it. `sampled`: one request before each visit
-    of a closed loop has its steps sampled. `canary_bytes` is the size of the model's weights; 0: not known,
-    no canary. In a `part` after the first, requests that have a row in the folder are not sent again, and
-    open-loop cells keep the `rates` of the first (arrivals per second by cell), what its `searches` found,
-    and the `cut_visits`. `workers` load processes post the requests; 1: the load generator itself does.
+    `profile_first`: the first warm-up pass runs under the service's profiler, from which the service
+    learns the kernel time of each cell's step where no clock measures it. `sampled`: one request before
+    each visit of a closed loop has its steps sampled. `canary_bytes` is the size of the model's weights;
+    0: not known, no canary. In a `part` after the first, requests that have a row in the folder are not
+    sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell) and the
+    `cut_visits`. `workers` load processes post the requests; 1: the load generator itself does.
     `rows_at_once`: sequences that a service runs together which merges requests; 1 for any other.
     """
 
@@ -36,7 +36,6 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     part: int = 1
     workers: int = 1
     rates: dict[str, float] = {}
-    searches: list[Search] = []
     cut_visits: list[CutVisit] = []
     rows_at_once: int = 1
 
@@ -85,12 +84,6 @@ class SloSettled(msgspec.Struct, frozen=True, tag="slo"):
     slo: Slo
 
 
-class SearchEnded(msgspec.Struct, frozen=True, tag="searched"):
-    """A search has ended, between warm-up and the first round."""
-
-    search: Search
-
-
 class VisitCut(msgspec.Struct, frozen=True, tag="cut"):
     """No further request of a visit is sent; the rows of those in flight follow."""
 
@@ -125,7 +118,6 @@ KeptEvent = (
     GeneratorStarted
     | WarmupPassEnded
     | SloSettled
-    | SearchEnded
     | MeasuringBegan
     | VisitCut
     | RoundEnded

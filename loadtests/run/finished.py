@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run.decisions import Latencies, rounds
-from loadtests.run.open_loop import CutVisit, Search
+from loadtests.run.open_loop import CutVisit
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 
@@ -86,16 +86,13 @@ class Finished:
 
 
 class Owed:
-    """How many requests the plan has in a visit: fewer where it was cut, none where a search was in vain."""
+    """How many requests the plan has in a visit: fewer where it was cut."""
 
-    def __init__(self, cut_visits: Iterable[CutVisit] = (), searches: Iterable[Search] = ()) -> None:
+    def __init__(self, cut_visits: Iterable[CutVisit] = ()) -> None:
         self._sent = {(cut.round, cut.cell): cut.sent for cut in cut_visits}
-        self._fruitless = [search for search in searches if search.rate is None]
 
     def requests(self, number: int, cell: Cell) -> int:
         """Requests of `cell` in round `number`, those with a row too."""
-        if any(search.of(cell) for search in self._fruitless):
-            return 0
         return self._sent.get((number, cell.name), cell.requests)
 
 
@@ -115,4 +112,4 @@ def first_missing(plan: Plan, finished: Finished, owed: Owed) -> tuple[int, Cell
 
 def is_whole(run: SweepRun, finished: Finished) -> bool:
     """Whether every request that the plan of `run` owes has a row."""
-    return first_missing(run.plan, finished, Owed(run.cut_visits, run.searches)) is None
+    return first_missing(run.plan, finished, Owed(run.cut_visits)) is None

@@ -14,7 +14,6 @@ from loadtests.run.assignment import (
     LookEnded,
     MeasuringBegan,
     RoundEnded,
-    SearchEnded,
     SloSettled,
     VisitCut,
     WarmupPassEnded,
@@ -39,8 +38,6 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
             part.canary_before = canary
         case SloSettled(slo=slo):
             run.plan = msgspec.structs.replace(run.plan, slo=slo)
-        case SearchEnded(search=search):
-            run.searches = [*run.searches, search]
         case VisitCut(visit=visit):
             place = (visit.round, visit.cell)
             run.cut_visits = [*(one for one in run.cut_visits if (one.round, one.cell) != place), visit]
@@ -98,7 +95,7 @@ def recover(folder: Path, run: SweepRun, finished: Finished) -> None:
         return
     parts = {part.number: part for part in run.parts}
     run.client, run.machine_by_round, run.looks = Client(), [], []
-    run.searches, run.cut_visits = [], []
+    run.cut_visits = []
     for one in read_events(folder):
         if one.part in parts:
             record(run, parts[one.part], one.event)

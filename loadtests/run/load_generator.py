@@ -6,24 +6,23 @@ is measured. Rows go to `requests.jsonl`, events to standard output.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import sub
 from pathlib import Path
-from time import perf_counter
+from queue import Empty
+from time import (
+    perf_counter,
+    sleep,  # the patched one
+)
 
 import msgspec
+import psutil
 
-# isort: off
-from loadtests.run.locust_client import (
-    OPEN_LOOP_USERS,
-    LocustClient,
-)  # first: locust patches what the others import
-# isort: on
-
-from loadtests.plan.cells import Cell, order
-from loadtests.run.arrival_rates import ArrivalRates
+from loadtests.plan.cells import BASELINE, Cell, order
 from loadtests.run.assignment import (
     Assignment,
     GeneratorEvent,
@@ -31,19 +30,26 @@ from loadtests.run.assignment import (
     GeneratorStarted,
     MeasuringBegan,
     RoundEnded,
+    SloSettled,
     WarmupPassEnded,
 )
 from loadtests.run.decisions import Latencies, rounds
 from loadtests.run.disk import is_full
 from loadtests.run.exporter import Exporter
 from loadtests.run.finished import Finished, Owed, first_missing
+from loadtests.run.locust_users import Answer, LocalUsers  # first: locust patches what the others import
 from loadtests.run.machine import Canary, cpu_times, steal_share
 from loadtests.run.placement import off_cores
+from loadtests.run.requests import LoadRequest
 from loadtests.run.rows import RowWriter, each_row
 from loadtests.run.run_file import RoundMachine
 from loadtests.run.target import Target, compile_counters
 from loadtests.run.visits import Abort, Visits
-from loadtests.run.warmup import WarmUp
+from loadtests.run.worker_pool import WorkerPool
+from service.statistics.intervals import mean_interval
+
+# isort: off
+# isort: on
 
 
 def emit(event: GeneratorEvent) -> None:
@@ -69,11 +75,10 @@ class LoadGenerator:
         self._target = target
         self._cpu_seconds = cpu_seconds
         self._finished = finished
-        self._owed = Owed(assignment.cut_visits, assignment.searches)
+        self._owed = Owed(assignment.cut_visits)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
         self._canary = Canary(assignment.canary_bytes)
         self._latencies = Latencies()
-        self._arrival_rates = ArrivalRates(assignment, visits, self._capacity, emit)
         self._rates: dict[str, float] = {}
 
     def run(self) -> GeneratorFinished:
@@ -83,7 +88,7 @@ class LoadGenerator:
         aborted, disk_full = None, False
         try:
             self._warm_up()
-            self._rates = self._arrival_rates.settled()
+            self._rates = self._settled_rates()
             emit(MeasuringBegan(self._rates, self._canary.bytes_per_second()))
             for number, cells in rounds(self._plan, self._latencies, emit):
                 if any(self._missing(number, cell) for cell in cells):
@@ -122,6 +127,18 @@ class LoadGenerator:
             raise Abort(f"no request of '{cell.name}' succeeded during warm-up")
         return 1.0 / latency_seconds
 
+    def _settled_rates(self) -> dict[str, float]:
+        """Arrivals per second of each open-loop cell; one that an earlier part had keeps its rate."""
+        slo, rates = self._plan.slo, dict(self._assignment.rates)
+        opened = [cell for cell in self._plan.cells if cell.open_loop]
+        if slo is not None and not slo.is_settled:
+            eager = next(cell for cell in opened if cell.mode == BASELINE)
+            emit(SloSettled(slo.settled(1.0 / self._capacity(eager))))
+        for cell in opened:
+            if cell.name not in rates:
+                rates[cell.name] = cell.rate or (cell.load or 1.0) * self._capacity(cell)
+        return rates
+
     def _measured_round(self, number: int, cells: list[Cell]) -> None:
         """One round, and what the machine did in it."""
         canary = self._canary.bytes_per_second()
@@ -142,10 +159,10 @@ class LoadGenerator:
 
     def _visit(self, number: int, cell: Cell) -> None:
         self._take_in(number, [cell])
-        missing, rate = self._missing(number, cell), self._rates.get(cell.name)
-        if not missing or (cell.open_loop and rate is None):  # None: its search found no rate
+        missing = self._missing(number, cell)
+        if not missing:
             return
-        for row in self._visits.measured(cell, number, missing, rate):
+        for row in self._visits.measured(cell, number, missing, self._rates.get(cell.name)):
             if row["stage"] == "measure" and row["error"] is None and not row.get("profiled"):
                 self._latencies.add(cell.name, number, row["latency_seconds"])
 
@@ -190,6 +207,151 @@ def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
             return LoadGenerator(assignment, visits, target, finished, client.cpu_seconds).run()
     finally:
         client.close()
+
+
+# isort: off
+# isort: on
+
+
+OPEN_LOOP_USERS = 64
+"""More in flight than an open loop below saturation needs; past it, a visit is cut before one has to wait."""
+
+
+class LocustClient:
+    """`users` locust users or more: in this process, or with `workers` above 1 in so many load processes."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], users: int, workers: int = 1) -> None:
+        if workers == 1:
+            self._users: LocalUsers | WorkerPool = LocalUsers(url, headers, users)
+        else:
+            self._users = WorkerPool(url, headers, users, workers)
+        self._work = self._ended = self._users
+        self._asked = users
+
+    @property
+    def users(self) -> int:
+        """Running users; of several processes not more than were asked for, each of which has as many."""
+        return min(self._asked, self._users.users)
+
+    @property
+    def lead_seconds(self) -> float:
+        """How long before it is due a request leaves this process."""
+        return self._users.lead_seconds
+
+    def cpu_seconds(self) -> list[float]:
+        """CPU time of this process and of each load process, since they started. Raises Abort without one."""
+        try:
+            processes = [psutil.Process(), *(psutil.Process(pid) for pid in self._users.process_ids)]
+            read = [process.cpu_times() for process in processes]
+        except psutil.NoSuchProcess as error:
+            raise Abort(f"load process {error.pid} has ended: see load_generator.log") from error
+        return [float(times.user + times.system) for times in read]
+
+    def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Iterator[Answer]:
+        """Send `requests`, `concurrency` of them in flight at a time; yields each as it ends."""
+        waiting = deque(requests)
+        in_flight = 0
+        while waiting or in_flight:
+            while waiting and in_flight < concurrency:
+                self._work.put(waiting.popleft())
+                in_flight += 1
+            ended = self._ended.get()
+            in_flight -= 1
+            if waiting:
+                # Sent before the caller writes the row of the one that ended.
+                self._work.put(waiting.popleft())
+                in_flight += 1
+                sleep(0)
+            yield ended
+
+    def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Iterator[Answer]:
+        """Send each of `requests` when it is due, without waiting for responses; yields each as it ends.
+
+        Before each `goes_on` is given the number in flight; false: it and the later ones are not sent.
+        """
+        in_flight = 0
+        for request in requests:
+            assert request.intended is not None
+            while (wait_seconds := request.intended - self.lead_seconds - perf_counter()) > 0:
+                try:
+                    ended = self._ended.get(timeout=wait_seconds)
+                except Empty:
+                    break
+                in_flight -= 1
+                yield ended
+            if not goes_on(self._users.in_flight):
+                break
+            self._work.put(request)
+            in_flight += 1
+            sleep(0)  # sent now, also where the next one is late already and nothing is waited for
+        for _ in range(in_flight):
+            yield self._ended.get()
+
+    def close(self) -> None:
+        """Stop locust's users."""
+        self._users.close()
+
+
+SLOPE_TOLERATED = 0.03
+"""A mean fall below 3 % from one pass to the next is no slope, even where it is significant."""
+
+SLOPE_CERTAIN = 0.10
+"""A mean fall from 10 % on is a slope, however wide its interval: few cells scatter as much by chance."""
+
+
+class WarmUp:
+    """Judges passes over all cells, one request per cell and pass.
+
+    Over after the first pass, from the `least`-th on, during which no compile counter moved and whose
+    latencies are not lower than the pass before, by the mean of the per-cell log ratios (this pass over the
+    one before) and its t interval: a fall below 3 % is no slope, one from 10 % on is, and one between is
+    where the interval excludes 0. A rising latency does not prolong it: more passes would not lower it, and
+    the control cell shows the drift. Ends unsettled after `most` passes.
+    """
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least = least
+        self._most = most
+        self._passes: list[Mapping[str, float]] = []
+        self._counters: list[Mapping[str, float]] = []
+        self.settled = False
+        self.reason = "no pass yet"
+
+    @property
+    def passes(self) -> int:
+        """Passes so far."""
+        return len(self._passes)
+
+    def add(self, latency_seconds: Mapping[str, float], counters: Mapping[str, float]) -> bool:
+        """Add a pass: latency by cell that succeeded, compile counters after it. True: warm-up is over."""
+        self._passes.append(latency_seconds)
+        self._counters.append(counters)
+        self.settled, self.reason = self._judge()
+        return self.settled or self.passes >= self._most
+
+    def _judge(self) -> tuple[bool, str]:
+        if self.passes < max(2, self._least):
+            return False, f"pass {self.passes} of at least {max(2, self._least)}"
+        before, after = self._counters[-2:]
+        if moved := sorted(name for name in after if after[name] != before.get(name, 0.0)):
+            return False, f"still compiling: {', '.join(moved)} moved"
+        return _has_no_slope(*self._passes[-2:])
+
+    def latency_seconds(self, cells: Sequence[str]) -> float | None:
+        """Median over the last two passes and `cells`; None where none of them succeeded."""
+        values = sorted(one[cell] for one in self._passes[-2:] for cell in cells if cell in one)
+        return values[len(values) // 2] if values else None
+
+
+def _has_no_slope(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[bool, str]:
+    changes = [math.log(after[cell] / before[cell]) for cell in after if cell in before]
+    if not changes:
+        return False, "no cell answered twice"
+    change = mean_interval(changes)
+    reason = f"latency {math.expm1(change.value):+.1%} from one pass to the next"
+    fall = -math.expm1(change.value)
+    sloping = fall >= SLOPE_CERTAIN or (fall > SLOPE_TOLERATED and change.high < 0)
+    return not sloping, reason
 
 
 if __name__ == "__main__":

@@ -149,7 +149,6 @@ class SweepPart:
             part=self._part.number,
             workers=run.settings.get("workers", 1),
             rates=run.client.rates,
-            searches=run.searches,
             cut_visits=run.cut_visits,
             rows_at_once=rows_at_once(run.engine),
         )

@@ -16,13 +16,12 @@ from loadtests.run.assignment import (
     GeneratorStarted,
     LookEnded,
     RequestEnded,
-    SearchEnded,
     SloSettled,
     VisitCut,
     WarmupPassEnded,
 )
 from loadtests.run.finished import Owed
-from loadtests.run.open_loop import CutVisit, Search
+from loadtests.run.open_loop import CutVisit
 from loadtests.run.run_file import SweepRun
 
 LINE_SECONDS = 5.0
@@ -72,7 +71,7 @@ class SweepProgress:
     def already_measured(self, run: SweepRun, requests: int) -> None:
         """Count the measured `requests` of earlier parts as done, and leave out what `run` does not owe."""
         self._earlier = requests
-        self._leave_out(run.cut_visits, run.searches)
+        self._leave_out(run.cut_visits)
         self.print_line(f"going on: {requests} requests were measured before")
 
     def print_line(self, text: str) -> None:
@@ -111,7 +110,7 @@ class SweepProgress:
                     groups = ", ".join(look.undecided)
                     self.print_line(f"after round {look.round} undecided, and measured further: {groups}")
             case RequestEnded():
-                stage = {"search": "search", "sample": "sampled"}.get(event.stage, "warm-up")
+                stage = "sampled" if event.stage == "sample" else "warm-up"
                 text = f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms"
                 if event.stage == "sample":
                     self._update(text, self._measured, self._planned - self._earlier)
@@ -119,10 +118,6 @@ class SweepProgress:
                     self._update(text)
             case SloSettled(slo=slo):
                 self.print_line(f"SLO: {slo.text}")
-            case SearchEnded(search=search):
-                self._leave_out(searches=[search])
-                self.print_line(search.text)
-                self._began = monotonic()
             case VisitCut(visit=visit):
                 self._leave_out([visit])
                 where = f"round {visit.round}, {visit.cell}"
@@ -136,9 +131,9 @@ class SweepProgress:
                     f"measured {self._measured} requests in {spent:.0f} s, {self._errors} failed{refused}"
                 )
 
-    def _leave_out(self, cut_visits: Sequence[CutVisit] = (), searches: Sequence[Search] = ()) -> None:
+    def _leave_out(self, cut_visits: Sequence[CutVisit]) -> None:
         """Plan no request that these make the sweep not owe."""
-        owed = Owed(cut_visits, searches)
+        owed = Owed(cut_visits)
         rounds = range(1, self._plan.rounds + 1)
         for cell in self._plan.cells:
             self._planned -= sum(cell.requests - owed.requests(number, cell) for number in rounds)

@@ -64,16 +64,17 @@ class RowSources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. Instants are Unix seconds; `status` 0: there was no response.
 
-    `index` counts the requests of one visit: requests of one round with the same index, batch size and prompt
-    set have the same prompts. `load` or `rate` is that of an open-loop cell; stage "search" was sent to find
-    a rate, and "sample" before a visit, for how its steps split into dispatch and kernel: both are in no
-    statistic of latency. The second block has the response's timings under their own names, absent where the
-    request failed. Files hold more fields than these: all others of `timings` are kept unchanged.
-    `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
-    the cache positions that attention read in the last step. `text_digest` identifies the completions' texts.
-    `profiled`: it ran under the profiler, which slows it down, and counts in no statistic. `part` is the
-    start of the sweep that it belongs to: 1, or more after `--resume`. `picked_mode` is the mode that `auto`
-    ran; None: `auto` was not asked for, or did not answer.
+    `index` counts the requests of one visit: requests of one round with the same index, batch size and
+    prompt set have the same prompts. `load` or `rate` is that of an open-loop cell; stage "sample" was
+    sent before a visit, for how its steps split into dispatch and kernel, and "search", in folders of
+    older sweeps, to find a rate: both are in no statistic of latency. The second block has the response's
+    timings under their own names, absent where the request failed. Files hold more fields than these: all
+    others of `timings` are kept unchanged. `padded_prompt_tokens` are the tokens per row that prefill
+    computed, padding included; `attended_tokens` the cache positions that attention read in the last
+    step. `text_digest` identifies the completions' texts. `profiled`: it ran under the profiler, which
+    slows it down, and counts in no statistic. `part` is the start of the sweep that it belongs to: 1, or
+    more after `--resume`. `picked_mode` is the mode that `auto` ran; None: `auto` was not asked for, or
+    did not answer.
     """
 
     run: str

@@ -10,8 +10,6 @@ import msgspec
 from loadtests.plan.cells import Plan
 from loadtests.run.document_file import DocumentFile
 from loadtests.run.open_loop import CutVisit as CutVisit
-from loadtests.run.open_loop import Search as Search
-from loadtests.run.open_loop import SearchProbe as SearchProbe
 from loadtests.run.rows import RowsError
 
 RUN_FILE = "run.json"
@@ -88,8 +86,8 @@ class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
     `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
-    `looks` are the looks taken so far. `ended` None: the sweep did not finish. `searches` and `cut_visits`
-    are of open-loop cells, whose rates `client` has. `service` is how the sweep started it (`options` of
+    `looks` are the looks taken so far. `ended` None: the sweep did not finish. `cut_visits` are
+    of open-loop cells, whose rates `client` has. `service` is how the sweep started it (`options` of
     `serve`, `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides`
     are the options that replaced what the preset or plan file says; `plan_from_file`: it was a file.
     `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
@@ -118,7 +116,6 @@ class SweepRun(msgspec.Struct, kw_only=True):
     modes_before: list[dict[str, Any]] = []
     modes: list[dict[str, Any]] = []
     machine_by_round: list[RoundMachine] = []
-    searches: list[Search] = []
     cut_visits: list[CutVisit] = []
     client: Client = msgspec.field(default_factory=Client)
     settings: dict[str, Any] = {}

@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 
 from loadtests.run.finished import Finished
-from loadtests.run.gates import modes, open_loop
+from loadtests.run.gates import requests, service
 from loadtests.run.gates import run as of_run
-from loadtests.run.gates.counters import Counters, Scrapes
 from loadtests.run.gates.gate import Gate as Gate
 from loadtests.run.gates.requests import Disturbed, Errors, Merged, Queue
-from loadtests.run.gates.texts import Texts
+from loadtests.run.gates.service import Counters, Scrapes, Texts
 from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.run.scrapes import read_scrapes
@@ -29,10 +28,10 @@ class CheckedRows:
         self.errors = Errors()
         self._counters = Counters()
         self._gaps = of_run.Gaps()
-        self._fallbacks = modes.Fallbacks()
-        self._rate = open_loop.Rate()
-        self._delay = open_loop.ScheduleDelay()
-        self._rejections = open_loop.Rejections()
+        self._fallbacks = service.Fallbacks()
+        self._rate = requests.Rate()
+        self._delay = requests.ScheduleDelay()
+        self._rejections = requests.Rejections()
         self._texts = Texts()
         self._disturbed = Disturbed()
         self._queue = Queue()
@@ -79,9 +78,9 @@ class CheckedRows:
             self._counters.gate(run, [*earlier, (before, after)]),
             self._rate.gate(),
             of_run.client_cpu(run),
-            modes.parity(run),
+            service.parity(run),
             self._texts.gate(run),
-            modes.control(self.finished.all_latencies(), run),
+            service.control(self.finished.all_latencies(), run),
             of_run.verdicts(run),
             of_run.rounds(run),
             of_run.warmup(run),
@@ -93,8 +92,7 @@ class CheckedRows:
             self._fallbacks.gate(run),
             self._delay.gate(),
             self._rejections.gate(run),
-            open_loop.cuts(run),
-            open_loop.searches(run),
+            requests.cuts(run),
         ]
         return sorted(gates, key=lambda gate: gate.warning)
 

@@ -99,17 +99,6 @@ class Visits:
         due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/{number}/{cell.name}")
         yield from self._open(requests, due, lambda cut: self._emit(VisitCut(cut)))
 
-    def probe(self, cell: Cell, rate: float) -> tuple[list[dict[str, Any]], bool]:
-        """The rows of a visit of a search at `rate`, and whether it was cut because its queue only grew.
-
-        All probes of a plan have the same prompts and the same arrivals but for their scale: whether the SLO
-        is met then falls with the rate, as a bisection needs it, and all modes are asked the same.
-        """
-        requests = [self._request(cell, 0, index, "search") for index in range(cell.requests)]
-        cuts = list[CutVisit]()
-        due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/search")
-        return list(self._open(requests, due, cuts.append)), bool(cuts)
-
     def _open(
         self, requests: Sequence[LoadRequest], due: Sequence[float], cut: Callable[[CutVisit], None]
     ) -> Rows:

@@ -12,10 +12,9 @@ import msgspec
 from rich.console import Console
 
 from service.anatomy import studies
-from service.anatomy.errors import StudyError
+from service.anatomy.common import Report, StudyError
 from service.anatomy.prepared_bench import prepare_bench
-from service.anatomy.progress import Report
-from service.anatomy.tape.computations import own_expressions
+from service.anatomy.tape.study import own_expressions
 from service.protocol.messages import EngineSettings
 
 PIPE_COLUMNS = 160

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from torch.utils.cpp_extension import include_paths, library_paths
 
-from service.anatomy.errors import StudyError
-from service.anatomy.progress import Report
+from service.anatomy.common import Report, StudyError
 from service.measure.compiled_library import BuildError, compiled_library
 
 

@@ -7,7 +7,7 @@ import os
 import msgspec
 import torch
 
-from service.anatomy.errors import StudyError
+from service.anatomy.common import StudyError
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import pin
@@ -42,7 +42,7 @@ def prepare_bench(settings: EngineSettings) -> Bench:
         bench = Bench(settings)
     except ValueError as error:
         raise StudyError("invalid_request", str(error)) from error
-    # The engine's cores, so that both measure the same ones.
+    # The engine's cores, so that both measure the same ones: it is paused meanwhile or not there.
     pin(bench.cpus)
     return bench
 

@@ -12,13 +12,12 @@ from collections import deque
 import msgspec
 
 from service.anatomy import studies
-from service.anatomy.errors import StudyError
+from service.anatomy.common import StudyError
+from service.anatomy.prepared_bench import prepare_bench
 from service.measure.cases import Bench
 from service.protocol.frames import connect
 from service.protocol.messages import EngineSettings, Problem, Stop
-from service.protocol.placement import pin
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
-from service.step.process_state import prepare_process
 
 EXIT_UNKNOWN_STATE = 3
 
@@ -81,13 +80,10 @@ def main(arguments: list[str]) -> int:
     front = FrontSocket(settings.address)
     try:
         try:
-            prepare_process(settings.cache_folder, settings.model)
-            bench = Bench(settings)
-        except ValueError as error:
+            bench = prepare_bench(settings)
+        except StudyError as error:
             print(f"launchbound anatomy: {error}", file=sys.stderr)
             return 2
-        # The engine's cores: it is paused meanwhile, and the front and the load generator use the others.
-        pin(bench.cpus)
         front.send(Ready())
         return work(front, bench)
     finally:

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from service.anatomy.errors import StudyError
-from service.anatomy.progress import Report
+from service.anatomy.common import Report, StudyError
 from service.measure.cases import Bench
 
 
@@ -25,29 +24,33 @@ class LoadedStudy:
 
 @dataclass(frozen=True, slots=True)
 class StudySpec:
-    """Where a study is: its package below `service.anatomy`, and the names of its type and function."""
+    """Where a study is: its module below `service.anatomy`, and the names of its type and function.
 
-    package: str
+    `shown_by` is the module of its `show`, where that is another one.
+    """
+
+    module: str
     arguments: str
     function: str
+    shown_by: str | None = None
 
     def load(self) -> LoadedStudy:
         """Import it. A study is imported when it is first run, as some import a compiler."""
-        module = import_module(f"service.anatomy.{self.package}.study")
+        module = import_module(f"service.anatomy.{self.module}")
         return LoadedStudy(getattr(module, self.arguments), getattr(module, self.function))
 
 
 STUDIES: dict[str, StudySpec] = {
-    "operators": StudySpec("operators", "OperatorsArguments", "list_operators"),
-    "layers": StudySpec("layers", "LayersArguments", "measure_layers"),
-    "budget": StudySpec("budget", "BudgetArguments", "draw_budget"),
-    "tape": StudySpec("tape", "TapeArguments", "read_tape"),
-    "timeline": StudySpec("timeline", "TimelineArguments", "draw_timeline"),
+    "operators": StudySpec("operators.study", "OperatorsArguments", "list_operators", "operators.show"),
+    "layers": StudySpec("layers.study", "LayersArguments", "measure_layers"),
+    "budget": StudySpec("budget.study", "BudgetArguments", "draw_budget", "budget.show"),
+    "tape": StudySpec("tape.study", "TapeArguments", "read_tape"),
+    "timeline": StudySpec("timeline.study", "TimelineArguments", "draw_timeline"),
     "memory": StudySpec("memory", "MemoryArguments", "read_memory"),
     "operator": StudySpec("operator_call", "OperatorCallArguments", "follow_call"),
     "instructions": StudySpec("instructions", "InstructionsArguments", "count_instructions"),
     "rms-norm": StudySpec("rms_norm", "RmsNormArguments", "compare_rms_norm"),
-    "probes": StudySpec("probes", "ProbesArguments", "run_probe"),
+    "probes": StudySpec("probes.study", "ProbesArguments", "run_probe"),
 }
 """Every study; a new one is one more row."""
 
@@ -71,6 +74,7 @@ def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.St
 
 def shown(name: str) -> Callable[[Any, Console], None]:
     """The function that prints a finding of study `name` as tables on a console."""
-    module = import_module(f"service.anatomy.{STUDIES[name].package}.show")
+    study = STUDIES[name]
+    module = import_module(f"service.anatomy.{study.shown_by or study.module}")
     show: Callable[[Any, Console], None] = module.show
     return show

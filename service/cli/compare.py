@@ -51,9 +51,8 @@ def compare(
 ) -> None:
     """Compare two builds cell by cell. Exit codes: 0 not slower, 1 slower, 2 bad input, 3 undecided."""
     with report_extra_needed():
-        from loadtests.compare.output import document, print_comparison
-        from loadtests.compare.output import markdown as as_markdown
-        from loadtests.compare.verdict import compare_builds
+        from loadtests.compare.builds import compare_builds, document, print_comparison
+        from loadtests.compare.builds import markdown as as_markdown
     from loadtests.run.rows import RowsError
 
     allowed = _share(fail_if_slower, "--fail-if-slower")

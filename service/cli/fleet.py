@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +40,7 @@ def fleet(
     Exit codes: 0 all valid, 1 a gate or a task failed or the fleet was stopped, 2 bad input, 4 disk full, 130
     stopped before a task had finished.
     """
-    from loadtests.fleet.plan import read_fleet_plan
-    from loadtests.fleet.record import read_fleet
+    from loadtests.fleet.plan import read_fleet, read_fleet_plan
     from loadtests.plan.errors import PlanError
     from loadtests.run.rows import RowsError
 
@@ -60,15 +60,15 @@ def fleet(
 
 def _run(plan: FleetPlan | None, folder: Path, address: str | None, wait: float, dry_run: bool) -> int:
     """On the cluster; without a plan go on in `folder`. Returns the exit code."""
-    from loadtests.fleet.ray_cluster import NoCluster
     from loadtests.plan.errors import PlanError
     from loadtests.run.disk import is_full
     from loadtests.run.rows import RowsError
+    from service.replicas.cluster import ClusterError
 
     try:
         interrupted = _on_cluster(plan, folder, address, wait, dry_run)
         return 0 if dry_run else pictured(picture_of_fleet, folder, interrupted)
-    except (PlanError, RowsError, NoCluster) as error:
+    except (PlanError, RowsError, ClusterError) as error:
         bad_input(error)
     except ModuleNotFoundError as error:
         bad_input(f"{error.name} is not installed here: install it with `pip install 'launchbound[ray]'`")
@@ -84,19 +84,21 @@ def _on_cluster(
     plan: FleetPlan | None, folder: Path, address: str | None, wait: float, dry_run: bool
 ) -> bool:
     """Run or show; returns whether it was interrupted."""
-    from loadtests.fleet import session
-    from loadtests.fleet.ray_cluster import connected
+    from loadtests.fleet import run
+    from service.replicas import cluster
 
     report = printed(Console())
+    os.environ.update(cluster.environment(address))
     # Ray takes SIGTERM for itself when it starts, hence the inner block.
-    with ended_in_order(), connected(address) as cluster, ended_in_order():
+    with ended_in_order(), cluster.connected(address, {run.LABEL: run.LOCAL_KIND}) as ray, ended_in_order():
         try:
             if plan is None:
-                session.go_on(cluster, folder, report, wait_seconds=wait)
+                run.go_on(ray, folder, report, wait_seconds=wait)
             elif dry_run:
-                session.show(cluster, plan, report)
+                nodes = run.alive(ray)
+                report(run.described(plan, run.planned(plan, nodes, address).tasks, nodes))
             else:
-                session.begin(cluster, plan, folder, report, address=address, wait_seconds=wait)
+                run.begin(ray, plan, folder, report, address=address, wait_seconds=wait)
         except KeyboardInterrupt:
             typer.echo(f"interrupted: what has finished is kept; {_to_go_on(folder)}")
             return True

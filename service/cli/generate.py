@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from loadtests.report.formatting import milliseconds, significant
 from loadtests.run.readiness import await_modes
 from loadtests.run.target import RequestRefused, Target, TargetError
-from service.cli.timing_bar import timing_bar
 
 READ_TIMEOUT_SECONDS = 600.0
 """Read timeout: longer than the service's own deadline, after which it answers."""
@@ -109,3 +111,98 @@ def _headline(result: dict[str, Any]) -> str:
 def printable(text: str) -> str:
     """`text` with the control characters that a terminal would execute replaced."""
     return text.translate(_CONTROL)
+
+
+WIDTH = 60
+"""Cells of the bar."""
+
+_LOOKS = {"queue": ("░", "yellow"), "dispatch": ("█", "blue"), "kernel": ("▓", "green"),
+          "sync wait": ("▓", "green"), "stall": ("▒", "red"), "other": ("▒", "bright_black")}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BarSegment:
+    """One part of the total. `seconds` None: not measured on this device; then `other` includes it."""
+
+    name: str
+    seconds: float | None
+    note: str = ""
+
+
+def bar_segments(timings: Mapping[str, Any], sampled: bool) -> list[BarSegment]:
+    """The segments that add up to the total, by the definitions of docs/method.md.
+
+    `timings` are those of an answer. On a CPU kernels are a part of their own; on CUDA they run beside the
+    host, which waits. `sampled`: sampling operators ran, which count as dispatch.
+    """
+    sources = timings.get("sources") or {}
+    note = _dispatch_note(timings, sampled)
+    dispatch = BarSegment("dispatch", timings["dispatch_seconds"], note)
+    if timings["sync_wait_seconds"] is None:
+        beside = BarSegment("kernel", timings["kernel_seconds"], sources.get("kernel") or "")
+    else:
+        beside = BarSegment("sync wait", timings["sync_wait_seconds"], _kernel_beside(timings, sources))
+    unknown = [segment.name for segment in (dispatch, beside) if segment.seconds is None]
+    note = f"{' and '.join(unknown)} in it: not measured here" if unknown else ""
+    stall = timings.get("stall_seconds")
+    stalls = [] if stall is None else [BarSegment("stall", stall, "others, merged with it, were prefilled")]
+    return [
+        BarSegment("queue", timings["queue_seconds"]),
+        dispatch,
+        beside,
+        *stalls,
+        BarSegment("other", timings["other_seconds"], note),
+    ]
+
+
+def timing_bar(timings: Mapping[str, Any], sampled: bool, width: int = WIDTH) -> RenderableType:
+    """`bar_segments` as a bar of `width` cells; below it percent, milliseconds and the source of each."""
+    segments = bar_segments(timings, sampled)
+    total = timings["total_seconds"]
+    bar = Text()
+    lengths = proportional_cells([segment.seconds or 0.0 for segment in segments], width)
+    for segment, length in zip(segments, lengths, strict=True):
+        glyph, style = _LOOKS[segment.name]
+        bar.append(glyph * length, style=style)
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify)
+    for segment in segments:
+        glyph, style = _LOOKS[segment.name]
+        share = "–" if segment.seconds is None or total <= 0 else f"{segment.seconds / total:.0%}"
+        table.add_row(
+            Text.assemble((glyph, style), f" {segment.name}"),
+            share,
+            milliseconds(segment.seconds),
+            Text(segment.note, style="dim"),
+        )
+    return Group(bar, table)
+
+
+def proportional_cells(values: list[float], width: int) -> list[int]:
+    """`width` cells shared out in proportion to `values`, by largest remainder; negative counts as 0."""
+    kept = [max(0.0, value) for value in values]
+    if (total := sum(kept)) <= 0:
+        return [0] * len(kept)
+    exact = [value / total * width for value in kept]
+    counts = [int(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda place: counts[place] - exact[place])
+    for place in by_remainder[: width - sum(counts)]:
+        counts[place] += 1
+    return counts
+
+
+def _dispatch_note(timings: Mapping[str, Any], sampled: bool) -> str:
+    source = (timings.get("sources") or {}).get("dispatch")
+    if source != "sampled":
+        return source or ""
+    of_tokens = ", token sampling and its kernels included" if sampled else ""
+    phases = [timings[name] for name in ("prefill", "decode")]
+    ends = [sum(phase.get(f"dispatch_{end}_seconds") or 0.0 for phase in phases) for end in ("low", "high")]
+    return f"sampled, {milliseconds(ends[0])} to {milliseconds(ends[1])}{of_tokens}"
+
+
+def _kernel_beside(timings: Mapping[str, Any], sources: Mapping[str, Any]) -> str:
+    if timings["kernel_seconds"] is None:
+        return "kernels ran beside the host, for an unknown time until a request is profiled"
+    return f"kernels ran for {milliseconds(timings['kernel_seconds'])} beside the host ({sources['kernel']})"

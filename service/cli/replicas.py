@@ -19,17 +19,14 @@ def serve_on_ray(
     targets: Path | None,
 ) -> int:
     """The exit code of serving `settings` as `replicas`, with `cpus` each, on the Ray at `address`."""
-    from service.replicas.count import ReplicaCount
-    from service.replicas.joining import NotJoined, joining
-    from service.replicas.local_ray import environment_for
+    from service.replicas.cluster import ClusterError, environment
 
-    os.environ.update(environment_for(address))
     try:
-        count = ReplicaCount.parse(replicas)
-        if address is not None:
-            os.environ.update(joining(address))
-        from service.replicas.command import serve_replicas
-    except (ValueError, NotJoined) as error:
+        os.environ.update(environment(address))
+        from service.replicas.application import replica_count, serve_replicas
+
+        count = replica_count(replicas)
+    except (ValueError, ClusterError) as error:
         bad_input(error)
     except ModuleNotFoundError as error:
         bad_input(f"{error.name} is not installed here: install it with `pip install launchbound[ray]`")

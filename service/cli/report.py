@@ -68,7 +68,7 @@ def report(
 
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 4 disk full.
     """
-    from loadtests.fleet.record import is_fleet
+    from loadtests.fleet.plan import is_fleet
     from loadtests.peers.results import PeersError
     from loadtests.plan.cells import PlanError
     from loadtests.plan.slo import parse_slo
@@ -111,7 +111,7 @@ def _new_folder() -> Path:
 
 def _picture(folders: Sequence[Path], folder: Path) -> bool:
     """Several runs on one page; headline, path and one JSON line are printed. Whether all are valid."""
-    from loadtests.side_by_side.files import PAGE_FILE, make_picture
+    from loadtests.compare.page import PAGE_FILE, make_picture
 
     return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
 
@@ -121,15 +121,14 @@ def picture_of_series(folder: Path) -> bool:
 
     Raises RowsError where none has, and ModuleNotFoundError without the packages of the extra `report`.
     """
-    from loadtests.side_by_side.files import PAGE_FILE
-    from loadtests.side_by_side.series import make_series_picture
+    from loadtests.compare.page import PAGE_FILE, make_series_picture
 
     return _pictured(make_series_picture(folder), folder, PAGE_FILE)
 
 
 def picture_of_fleet(folder: Path) -> bool:
     """The same of a fleet; not valid where a task of it has no results. Raises as `picture_of_series`."""
-    from loadtests.fleet.files import PAGE_FILE, make_fleet_report
+    from loadtests.fleet.report import PAGE_FILE, make_fleet_report
 
     return _pictured(make_fleet_report(folder), folder, PAGE_FILE)
 

@@ -1,8 +1,10 @@
-"""The commands that examine one step: `anatomy` and `probe`."""
+"""The commands that examine one step: `anatomy` and `probe`; `docs` writes the pages that show them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,10 +117,53 @@ def _study(
     size = arguments.get("batch_size")
     if size is not None and size > max(settings.batch_sizes):
         settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
+    from service.anatomy.common import StudyError
     from service.anatomy.console import further_arguments, main
-    from service.anatomy.errors import StudyError
 
     try:
         main(settings.engine_settings(""), name, arguments | further_arguments(more or ()), as_json)
     except StudyError as error:
+        bad_input(error)
+
+
+class Page(StrEnum):
+    """The pages that `docs` writes."""
+
+    anatomy = "anatomy"
+    probes = "probes"
+
+
+@app.command(hidden=True)
+def docs(
+    pages: Annotated[list[Page] | None, typer.Argument(help="What to write; both by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where findings are kept.")] = None,
+    rounds: Annotated[int, typer.Option(min=6, max=500, help="Repeats behind an interval.")] = 25,
+    drawn_from: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: write from this folder.")
+    ] = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """Write docs/anatomy.md and docs/probes.md from what this machine measures, in twenty minutes.
+
+    `anatomy`: every study, and the values of common claims about PyTorch's overhead, each with its interval
+    and a verdict. `probes`: every probe. The findings are kept in `out`, benchmarks/DAY-MACHINE-COMMIT-docs.
+    """
+    settings = settings_from(model=model, device=device, dtype=dtype)
+    from service.anatomy.common import StudyError
+    from service.anatomy.docs import ROOT, main, write_page
+    from service.anatomy.prepared_bench import machine_label
+    from service.front.build import build_commit
+
+    chosen = pages or list(Page)
+    try:
+        if drawn_from is None:
+            day = datetime.now(UTC).strftime("%Y%m%d")
+            name = f"{day}-{machine_label(settings.device)}-{build_commit(None)[:8]}-docs"
+            main(settings.engine_settings(""), chosen, out or ROOT / "benchmarks" / name, rounds)
+        else:
+            for page in chosen:
+                write_page(page, drawn_from)
+    except (StudyError, ValueError) as error:
         bad_input(error)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
-from service.engine.feed import new_feed
+from service.engine.feed import Feed, new_feed
 from service.engine.job_result import JobResult
-from service.engine.prefill import Place, prefill
-from service.engine.prompts import check_lengths, encode_prompts
+from service.engine.prompts import check_lengths, encode_prompts, lay_out
 from service.engine.text import Completion, Completions
 from service.protocol.messages import Job, OutcomeKind, Phase, Token
 from service.step.buffers import Buffers
 from service.step.callables import Step
-from service.step.meters import Meter
+from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
 
 POLL_NS = 10_000_000
@@ -56,7 +56,7 @@ class _JobContext:
     result: JobResult
     longest: int
     rows: Completions
-    place: Place
+    inputs: BucketInputs
     sampler: Sampler
     meter: Meter
 
@@ -67,7 +67,7 @@ class Generator:
     def __init__(
         self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, channel: JobChannel
     ) -> None:
-        self.places = {bucket: Place(one, new_feed(one)) for bucket, one in buffers.items()}
+        self.inputs = {bucket: BucketInputs(one, new_feed(one)) for bucket, one in buffers.items()}
         self.tokenizer = tokenizer
         self._context = context
         self._channel = channel
@@ -82,9 +82,9 @@ class Generator:
         before = resource.getrusage(resource.RUSAGE_THREAD)
         try:
             prompts, rows = self.tokenise(job, result)
-            place = self.places[result.bucket]
-            sampler = Sampler(job, place.buffers.token.device, self.tokenizer.ends)
-            context = _JobContext(job, result, max(map(len, prompts)), rows, place, sampler, meter)
+            inputs = self.inputs[result.bucket]
+            sampler = Sampler(job, inputs.buffers.token.device, self.tokenizer.ends)
+            context = _JobContext(job, result, max(map(len, prompts)), rows, inputs, sampler, meter)
             tokens = self._prefill(context, prompts, steps["prefill", result.bucket])
             now = resource.getrusage(resource.RUSAGE_THREAD)
             result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
@@ -108,7 +108,7 @@ class Generator:
         prompts = encode_prompts(job.prompts, self.tokenizer, self._context)
         result.prompt_tokens = sum(map(len, prompts))
         check_lengths(prompts, job.max_new_tokens, self._context)
-        result.bucket = min(bucket for bucket in self.places if bucket >= len(prompts))
+        result.bucket = min(bucket for bucket in self.inputs if bucket >= len(prompts))
         result.rows = rows = Completions(job, self.tokenizer)
         result.tokenise_ns = perf_counter_ns() - began
         return prompts, rows
@@ -128,17 +128,17 @@ class Generator:
 
     def _prefill(self, context: _JobContext, prompts: list[list[int]], step: Step) -> Tensor:
         """Fill the cache; returns the first new tokens, int64 [bucket]."""
-        job, result, place = context.job, context.result, context.place
+        job, result, inputs = context.job, context.result, context.inputs
         found = prefill(
             prompts,
-            place,
+            inputs,
             step,
             context.meter,
             result.prefill,
             between=lambda: self._check(job, perf_counter_ns()),
         )
         result.padded_prompt_tokens = found.padded
-        place.buffers.positions.copy_(found.lengths, non_blocking=True)
+        inputs.buffers.positions.copy_(found.lengths, non_blocking=True)
         return context.sampler.choose(found.logits, found.greedy, result.prefill)
 
     def _decode(self, context: _JobContext, tokens: Tensor, step: Step) -> None:
@@ -148,8 +148,8 @@ class Generator:
         """
         job, result, rows = context.job, context.result, context.rows
         buffers, feed, meter, sampler = (
-            context.place.buffers,
-            context.place.feed,
+            context.inputs.buffers,
+            context.inputs.feed,
             context.meter,
             context.sampler,
         )
@@ -182,3 +182,66 @@ class Generator:
             for index, row in examined:
                 if piece := row.unsent():
                     self._channel.send(Token(id=job.id, index=index, text=piece))
+
+
+@dataclass(frozen=True, slots=True)
+class BucketInputs:
+    """The static inputs of the steps of one batch bucket, and what writes them."""
+
+    buffers: Buffers
+    feed: Feed
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """What the last token of each prompt predicts: `logits` [bucket, vocabulary], `greedy` int64 [bucket].
+
+    `lengths`, int64 [bucket] on the host, are the tokens of each row, `padded` those that were computed.
+    """
+
+    logits: Tensor
+    greedy: Tensor
+    lengths: Tensor
+    padded: int
+
+
+def prefill(
+    prompts: list[list[int]],
+    inputs: BucketInputs,
+    step: Step,
+    meter: Meter,
+    readings: Readings,
+    between: Callable[[], None],
+) -> Prefilled:
+    """Run `step` over `prompts` in the first rows of the cache; `between` is called before every chunk.
+
+    Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and is
+    overwritten by decode before anything may attend to it.
+    """
+    buffers = inputs.buffers
+    layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
+    logits = greedy = None
+    begin = 0
+    try:
+        for index, chunk in enumerate(layout.chunks):
+            between()
+            length = chunk.shape[1]
+            arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
+            inputs.feed.put_chunk(chunk, begin, layout.last[index], readings)
+            new_logits, new_greedy = meter.run(step, arguments, readings)
+            begin += length
+            if logits is None or greedy is None:
+                logits, greedy = new_logits, new_greedy
+                if len(layout.chunks) > 1:
+                    # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
+                    logits, greedy = logits.clone(), greedy.clone()
+            else:
+                contains = layout.contains[index].to(new_logits.device, non_blocking=True)
+                logits = torch.where(contains.unsqueeze(1), new_logits, logits)
+                greedy = torch.where(contains, new_greedy, greedy)
+    finally:
+        # Given up between two chunks, it would else be what steps of this bucket go by.
+        buffers.last.zero_()
+    assert logits is not None
+    assert greedy is not None
+    return Prefilled(logits, greedy, layout.lengths, begin)

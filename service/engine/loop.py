@@ -14,16 +14,15 @@ import torch
 
 from service.engine.announcements import announced
 from service.engine.batching.scheduler import Scheduler
-from service.engine.device_witnesses import new_device_witnesses
+from service.engine.device_measurements import new_device_measurements
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner, not_ready
 from service.engine.local_inbox import LocalInbox
-from service.engine.outcome import build_outcome
+from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.parts import build_parts
 from service.engine.request_profiler import PHASES, RequestProfiler
-from service.engine.timings import StepEstimates, timings
 from service.protocol.messages import EngineSettings, Job, Phase
 from service.protocol.placement import pin
 from service.protocol.splits import SampleCounts
@@ -39,17 +38,17 @@ NEWS_SECONDS = 1.0
 
 
 class Engine:
-    """One engine life: its parts, and the loop that serves with them.
+    """An engine: its parts, and the loop that serves with them.
 
-    `doubts_cache`: a mode that fails on compiled code of an earlier start ends `run` by CacheBroken, for
+    `retries_cache`: a mode that fails on compiled code of an earlier start ends `run` by CacheBroken, for
     another process to try again without it. Else it fails like any other.
     """
 
     def __init__(
-        self, settings: EngineSettings, inbox: Inbox | LocalInbox, doubts_cache: bool = False
+        self, settings: EngineSettings, inbox: Inbox | LocalInbox, retries_cache: bool = False
     ) -> None:
         self._inbox = inbox
-        self.parts = parts = build_parts(settings, inbox.send, doubts_cache)
+        self.parts = parts = build_parts(settings, inbox.send, retries_cache)
         self._shares = shares = parts.shares
         meter = new_meter(parts.loaded.device, max(parts.buffers), settings.instrumentation, shares.labels)
         if settings.nvtx:
@@ -73,7 +72,7 @@ class Engine:
         self._run_job: Callable[[Job], None] = self._serve
         if settings.batching != "off":
             self._run_job = lambda job: self._scheduler.serve(job, self._busy_until_ns)
-        self._witnesses = new_device_witnesses(
+        self._device = new_device_measurements(
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
         self._busy_until_ns = self._announced_ns = perf_counter_ns()
@@ -99,7 +98,7 @@ class Engine:
     def _start(self) -> Iterator[None]:
         """Make modes ready; the profiler is not attached before all have been measured without it."""
         warmup = self.parts.warmup
-        return chain(warmup.run(), self._witnesses.attach(), warmup.finish(), self._settle())
+        return chain(warmup.run(), self._device.attach(), warmup.finish(), self._settle())
 
     def _settle(self) -> Iterator[None]:
         """Freeze all that must not change any more (compiled entries, long-lived objects, cores).
@@ -116,12 +115,12 @@ class Engine:
             self._scheduler.warm()
         gc.collect()
         gc.freeze()
-        yield from self._witnesses.learn()
+        yield from self._device.learn()
         yield from self.parts.warmup.sample()
         self._status = msgspec.structs.replace(
             self.parts.status(measured),
-            profiler_note=self._witnesses.profiler_note,
-            no_device_times=self._witnesses.missing,
+            profiler_note=self._device.profiler_note,
+            no_device_times=self._device.missing,
         )
         self._inbox.send(self._status)
 

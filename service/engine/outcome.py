@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.job_result import JobResult
-from service.engine.request_profiler import totals
-from service.protocol.messages import Job, Outcome
+from service.engine.step_shares import ENOUGH
+from service.protocol.messages import Job, Outcome, Phase
 from service.protocol.modes import Mode
+from service.protocol.splits import SampleCounts
 from service.protocol.status import ModeStatus
-from service.protocol.timings import StepProfile, Timings
+from service.protocol.timings import PhaseTimings, SamplesOf, Source, StepProfile, Timings
+from service.statistics.sampled_share import dispatch_share
+from service.step.meters import Readings
+from service.step.profiling import STEPS_PER_TRACE
 
 
 def build_outcome(
@@ -60,3 +65,171 @@ def ran_as(mode: Mode, status: ModeStatus, profile: Sequence[StepProfile] | None
     if any(launches is not None and launches != 1 for launches in decode):
         return mode.cuda.without_replay, "graph_skipped"
     return status.effective, status.reason
+
+
+@dataclass(frozen=True, slots=True)
+class StepEstimates:
+    """Costs per step that the job's own clocks do not show.
+
+    On a CPU the newest samples of the same steps (`newest`). On CUDA kernel seconds per step and phase, from
+    earlier profiled requests (`sampled`) or from this one (`profiled`).
+    """
+
+    cuda: bool
+    newest: Mapping[Phase, SampleCounts | None]
+    kernel_per_step_seconds: Mapping[Phase, float | None]
+    kernel_source: Source
+
+
+def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
+    """What the job took, in seconds, by the definitions of `service.protocol.timings.Timings`."""
+    decode_begins_ns = result.decode.begin[0] if result.decode.begin else result.ended_ns
+    prefill = phase_timings(result.prefill, "prefill", estimates, decode_begins_ns)
+    decode = phase_timings(result.decode, "decode", estimates, result.ended_ns)
+    return job_timings(result, prefill, decode, estimates, done_ns)
+
+
+def job_timings(
+    result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
+) -> Timings:
+    """Those of a job whose phases took `prefill` and `decode`."""
+    dispatch_source, kernel_source = sources(estimates)
+    return Timings(
+        queue_seconds=result.queue_ns / 1e9,
+        prefill=prefill,
+        decode=decode,
+        tokenise_seconds=result.tokenise_ns / 1e9,
+        involuntary_switches=result.involuntary_switches,
+        padded_prompt_tokens=result.padded_prompt_tokens,
+        attended_tokens=result.attended_tokens,
+        dispatch_source=dispatch_source if prefill.dispatch_seconds is not None else None,
+        kernel_source=kernel_source if prefill.kernel_seconds is not None else None,
+        taken_ns=result.taken_ns,
+        first_token_ns=result.first_token_ns,
+        done_ns=done_ns,
+    )
+
+
+def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, until_ns: int) -> PhaseTimings:
+    """What the steps in `readings` took, the last of which ended, with its bookkeeping, at `until_ns`."""
+    if readings.unmeasured:
+        # Instrumentation is off: only the number of steps is known.
+        return PhaseTimings(
+            steps=readings.steps,
+            wall_seconds=None,
+            dispatch_seconds=None,
+            device_span_seconds=None,
+            kernel_seconds=None,
+            sync_wait_seconds=None,
+            minor_faults=readings.minor_faults,
+        )
+    if estimates.cuda:
+        return _cuda_phase(readings, phase, estimates.kernel_per_step_seconds.get(phase), until_ns)
+    return _cpu_phase(readings, estimates.newest.get(phase), until_ns)
+
+
+def sources(estimates: StepEstimates) -> tuple[Source, Source]:
+    """How dispatch and kernel are found, where they are."""
+    return ("measured", estimates.kernel_source) if estimates.cuda else ("sampled", "sampled")
+
+
+def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -> PhaseTimings:
+    """Dispatch is the host's share of the wall time, by the job's own samples where they are enough.
+
+    What chooses tokens after the steps is dispatch as well.
+    """
+    sampling = sum(readings.sampling) / 1e9
+    step_wall = sum(readings.call) / 1e9
+    counts, samples_of = _rests_on(readings.samples, newest)
+    share = dispatch_share(counts.kernel, counts.host, counts.unclassified) if counts else None
+    found = low = high = None
+    if share is not None:
+        found, low, high = (step_wall * value + sampling for value in share)
+    return PhaseTimings(
+        kernel_samples=counts.kernel if counts else None,
+        host_samples=counts.host if counts else None,
+        system_samples=counts.system if counts else None,
+        unclassified_samples=counts.unclassified if counts else None,
+        samples_of=samples_of,
+        steps=readings.steps,
+        wall_seconds=step_wall + sampling,
+        dispatch_seconds=found,
+        device_span_seconds=None,
+        kernel_seconds=None if found is None else step_wall + sampling - found,
+        sync_wait_seconds=None,
+        dispatch_low_seconds=low,
+        dispatch_high_seconds=high,
+        minor_faults=readings.minor_faults,
+        period_seconds=_period_seconds(readings, until_ns),
+    )
+
+
+def _rests_on(
+    own: SampleCounts | None, newest: SampleCounts | None
+) -> tuple[SampleCounts | None, SamplesOf | None]:
+    """The samples that a split rests on, and whose they are."""
+    if own is not None and own.kernel + own.host >= ENOUGH:
+        return own, "request"
+    return (newest, "traffic") if newest is not None else (None, None)
+
+
+def _period_seconds(readings: Readings, until_ns: int) -> float:
+    """All the time of a phase, from its first call to `until_ns`; 0 for a phase without steps."""
+    return (until_ns - readings.begin[0]) / 1e9 if readings.begin else 0.0
+
+
+def _dispatch_steps(readings: Readings, phase: Phase) -> list[int]:
+    """Nanoseconds of dispatch of each step: its call, what feeds it, and the choice of its tokens.
+
+    A step that failed has been fed and did not return: it is no step. Tokens are chosen after prefill's last
+    step alone, and after every step of decode, up to the last that may not take the greedy token.
+    """
+    steps = [call + feed for call, feed in zip(readings.call, readings.feed, strict=False)]
+    first = max(0, len(steps) - 1) if phase == "prefill" else 0
+    for index, sampling in zip(range(first, len(steps)), readings.sampling, strict=False):
+        steps[index] += sampling
+    return steps
+
+
+def _cuda_phase(
+    readings: Readings, phase: Phase, kernel_per_step: float | None, until_ns: int
+) -> PhaseTimings:
+    """Dispatch, wait and period by the host's clock, device span by events, kernel from the profiler."""
+    dispatch = (sum(readings.call) + sum(readings.sampling) + sum(readings.feed)) / 1e9
+    wait = sum(readings.wait) / 1e9
+    spanned = len(readings.span) == readings.steps
+    return PhaseTimings(
+        steps=readings.steps,
+        wall_seconds=dispatch + wait,
+        dispatch_seconds=dispatch,
+        device_span_seconds=sum(readings.span) / 1e9 if spanned else None,
+        kernel_seconds=None if kernel_per_step is None else readings.steps * kernel_per_step,
+        sync_wait_seconds=wait,
+        minor_faults=readings.minor_faults,
+        period_seconds=_period_seconds(readings, until_ns),
+        dispatch_steps_seconds=[value / 1e9 for value in _dispatch_steps(readings, phase)],
+        device_span_steps_seconds=[value / 1e9 for value in readings.span] if spanned else [],
+        period_steps_seconds=[value / 1e9 for value in readings.periods(until_ns)],
+    )
+
+
+def totals(result: JobResult) -> tuple[int | None, int | None]:
+    """Kernels and launch calls of the whole request; None where not all of it is known, or on a CPU."""
+    profile = result.profile
+    if not profile or not covered(result):
+        return None, None
+    counts = [entry.steps for entry in profile]
+
+    def total(values: list[float | None]) -> int | None:
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return round(sum(value * count for value, count in zip(known, counts, strict=True)))
+
+    kernels = [entry.kernels if entry.kernel_steps == entry.steps else None for entry in profile]
+    return total(kernels), total([entry.launches for entry in profile])
+
+
+def covered(result: JobResult) -> bool:
+    """Whether all steps of a profiled job fit into its trace."""
+    return result.prefill.steps + result.decode.steps <= STEPS_PER_TRACE

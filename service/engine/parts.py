@@ -1,4 +1,4 @@
-"""Builds the parts of one engine life: model, buffers, modes; and describes them to the front."""
+"""Builds the parts of an engine: model, buffers, modes; and describes them to the front."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from models.opening import content_hash, open_tokenizer, revision
 from models.served import ServedTokenizer
-from service.engine.cache_doubt import CacheDoubt
+from service.engine.cache_retry import CacheRetry
 from service.engine.cold_starts import ColdStarts
 from service.engine.prompts import most_prompt_bytes
 from service.engine.step_shares import StepShares
@@ -139,11 +139,11 @@ def blas_libraries(config: str) -> str:
 
 
 def build_parts(
-    settings: EngineSettings, announce: Callable[[ModeStatus], None], doubts_cache: bool = False
+    settings: EngineSettings, announce: Callable[[ModeStatus], None], retries_cache: bool = False
 ) -> EngineParts:
     """Load the model and allocate everything else around it.
 
-    `doubts_cache`: CacheBroken may end warm-up, and who runs it then starts another process.
+    `retries_cache`: CacheBroken may end warm-up, and who runs it then starts another process.
 
     Raises ValueError, with the remedy, for a device, dtype, core, checkpoint, context or tokenizer that
     cannot work.
@@ -164,7 +164,7 @@ def build_parts(
         build_one,
         ColdStarts(compiled, key),
         shares,
-        CacheDoubt(code_of(settings.cache_folder, settings.model), key) if doubts_cache else None,
+        CacheRetry(code_of(settings.cache_folder, settings.model), key) if retries_cache else None,
     )
     return EngineParts(settings, loaded, tokenizer, buffers, warmup, shares)
 

@@ -19,14 +19,14 @@ IMPORT = Doing(what="importing torch", limit_seconds=300.0)
 
 
 def main(arguments: list[str]) -> int:
-    """Run one engine life; returns the exit code: that of `service.engine.life.live`."""
+    """Run the engine; returns the exit code: that of `service.engine.run.run_engine`."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     inbox = Inbox(settings.address)
     try:
         inbox.announce(IMPORT)
-        from service.engine.life import live
+        from service.engine.run import run_engine
 
-        return live(settings, inbox)
+        return run_engine(settings, inbox)
     finally:
         inbox.close()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns, time
@@ -10,14 +12,14 @@ from time import perf_counter_ns, time
 import torch
 
 from service.engine.job_result import JobResult
-from service.engine.kernel_times import KernelTimes
-from service.engine.profile_schedule import ProfileSchedule
-from service.engine.timings import StepEstimates
+from service.engine.outcome import StepEstimates, covered
+from service.protocol.device_times import KernelTime
 from service.protocol.messages import Job, Phase
 from service.protocol.splits import SampleCounts
 from service.protocol.timings import StepProfile
+from service.statistics.intervals import median_interval
 from service.step.meters import Meter
-from service.step.profiling import STEPS_PER_TRACE, Profiler
+from service.step.profiling import Profiler
 from service.step.trace import ProfiledStep
 
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
@@ -94,28 +96,6 @@ class RequestProfiler:
         return StepEstimates(self._cuda, newest, per_step, "sampled")
 
 
-def covered(result: JobResult) -> bool:
-    """Whether all steps of a profiled job fit into its trace."""
-    return result.prefill.steps + result.decode.steps <= STEPS_PER_TRACE
-
-
-def totals(result: JobResult) -> tuple[int | None, int | None]:
-    """Kernels and launch calls of the whole request; None where not all of it is known, or on a CPU."""
-    profile = result.profile
-    if not profile or not covered(result):
-        return None, None
-    counts = [entry.steps for entry in profile]
-
-    def total(values: list[float | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return round(sum(value * count for value, count in zip(known, counts, strict=True)))
-
-    kernels = [entry.kernels if entry.kernel_steps == entry.steps else None for entry in profile]
-    return total(kernels), total([entry.launches for entry in profile])
-
-
 def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
     """Means per step over `steps`, at least one; what this device cannot measure stays None."""
 
@@ -141,3 +121,83 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
 
 def _split(steps: list[ProfiledStep], prefill: int) -> tuple[list[ProfiledStep], list[ProfiledStep]]:
     return steps[:prefill], steps[prefill:]
+
+
+SAMPLES_KEPT = 16
+"""Of each step, the newest."""
+
+Key = tuple[str, Phase, int]
+
+
+class KernelTimes:
+    """Learnt at warm-up, and followed by what profiled requests add."""
+
+    def __init__(self) -> None:
+        self._samples: dict[Key, deque[float]] = defaultdict(lambda: deque(maxlen=SAMPLES_KEPT))
+
+    def add(self, mode: str, phase: Phase, bucket: int, samples: Iterable[float | None]) -> None:
+        """Add samples in seconds; None is a step whose kernels the profiler did not see, and is left out."""
+        seen = [seconds for seconds in samples if seconds is not None]
+        if seen:
+            self._samples[mode, phase, bucket].extend(seen)
+
+    def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
+        """The median of the newest samples; None where none has been taken."""
+        samples = self._samples.get((mode, phase, bucket))
+        return median(samples) if samples else None
+
+    def of_mode(self, mode: str) -> list[KernelTime]:
+        """All that is known of a mode, each with its interval."""
+        found = []
+        for (name, phase, bucket), samples in self._samples.items():
+            if name == mode:
+                interval = median_interval(list(samples))
+                bounded = math.isfinite(interval.low)
+                found.append(
+                    KernelTime(
+                        phase=phase,
+                        batch=bucket,
+                        seconds=interval.value,
+                        low=interval.low if bounded else None,
+                        high=interval.high if bounded else None,
+                        samples=interval.samples,
+                    )
+                )
+        return found
+
+
+DEFAULT_EVERY = 200
+"""On CUDA, where kernel time is known from profiled steps only: one request in so many, unless it is set.
+
+The sixteen samples that are kept are then those of the last 3,200 requests, few enough to follow a change of
+clocks or of the prompts, and a quantile of latency up to the 99th hardly meets a profiled one waiting in
+front."""
+
+MOST_SHARE = 0.01
+"""At most this share of the engine's time goes into profiling by default: reading a trace takes as long as
+some twenty requests, and whatever arrives meanwhile waits."""
+
+
+class ProfileSchedule:
+    """Counts requests: one in `every`, none where 0; None: the default of the device, within MOST_SHARE."""
+
+    def __init__(self, every: int | None, cuda: bool, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self._limited = every is None
+        self._every = (DEFAULT_EVERY if cuda else 0) if every is None else every
+        self._clock = clock
+        self._requests = 0
+        self._free_ns = 0
+
+    def is_due(self) -> bool:
+        """Whether the next request is. Call it once for each.
+
+        One whose turn comes too early for MOST_SHARE is not made up for.
+        """
+        self._requests += 1
+        if self._every == 0 or self._requests % self._every:
+            return False
+        return not self._limited or self._clock() >= self._free_ns
+
+    def took(self, seconds: float) -> None:
+        """A profiled request has just ended, and took so long."""
+        self._free_ns = self._clock() + round(seconds / MOST_SHARE * 1e9)

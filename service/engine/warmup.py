@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, thread_time
+from typing import Protocol
 
 import msgspec
+import torch
+from torch import nn
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
-from service.engine.cache_doubt import CacheBroken, CacheDoubt
-from service.engine.capture import BuildStep, Capture, CompiledElsewhere, callable_name
+from service.engine.cache_retry import CacheBroken, CacheRetry
 from service.engine.cold_starts import ColdStarts
-from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts, turned_off, unlike
+from service.engine.compiler import (
+    CompileCounts,
+    load_compiler,
+    not_one_graph,
+    read_compile_counts,
+    turned_off,
+    unlike,
+)
 from service.engine.configured_mode import ConfiguredMode
-from service.engine.mode_checks import verify_graph_replay
 from service.engine.parity_check import ParityCheck, new_parity_check
 from service.engine.step_shares import StepShares
-from service.protocol.modes import MODES, Mode
-from service.protocol.status import Attention, ModeStatus
+from service.protocol.messages import Phase
+from service.protocol.modes import MODES, Effect, Mode
+from service.protocol.status import Attention, Compilation, ModeStatus
 from service.step.attention import wrong_attention
-from service.step.buffers import Buffers
+from service.step.buffers import Arguments, Buffers, prepare
+from service.step.callables import Step
 from service.step.device_errors import free_memory, is_device_lost
 from service.step.process_state import resident_bytes
+from service.step.profiling import profile_step
+from service.step.trace import ProfiledStep
+from service.step.untimed import CALLS_TO_CAPTURE
 
 
 class Warmup:
@@ -42,7 +56,7 @@ class Warmup:
         build: BuildStep,
         cold_starts: ColdStarts,
         shares: StepShares,
-        doubt: CacheDoubt | None,
+        cache_retry: CacheRetry | None,
     ) -> None:
         self._model = model
         self._buffers = buffers
@@ -52,7 +66,7 @@ class Warmup:
         self._build = build
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
-        self._doubt = doubt
+        self._cache_retry = cache_retry
         self.attention: list[Attention] = []
         self.reference_seconds = self.reference_busy_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
@@ -163,15 +177,15 @@ class Warmup:
         if effect.compile is not None and (off := turned_off()):
             self._fail(configured, off)
             return
-        doubt = self._doubt if self._compiles(configured) else None
+        retry = self._cache_retry if self._compiles(configured) else None
         if self._compiles(configured) and not self._compiler_loaded:
             self._capture.elsewhere = self._start_elsewhere()
             loading = self._load_compiler()
-            yield from (doubt.watched(configured.mode.name, loading) if doubt else loading)
+            yield from (retry.watched(configured.mode.name, loading) if retry else loading)
         before = read_compile_counts()
         resident = resident_bytes()
         capture = self._capture.serving(configured)
-        seconds = yield from (doubt.watched(configured.mode.name, capture) if doubt else capture)
+        seconds = yield from (retry.watched(configured.mode.name, capture) if retry else capture)
         seen = before.increase()
         compilations = configured.status.compilations
         began = perf_counter()
@@ -187,8 +201,8 @@ class Warmup:
         if unlike_row := unlike(effect, len(configured.steps), seen):
             self._fail(configured, unlike_row)
             return
-        if doubt is not None:
-            doubt.judged(configured.mode.name, verdict.passed)
+        if retry is not None:
+            retry.judged(configured.mode.name, verdict.passed)
         if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
         elif wrong := wrong_attention(self.attention):
@@ -215,3 +229,194 @@ class Warmup:
         effect = self._capture.effect(configured)
         replays = effect.graph_replay and configured.status.effective == effect.name
         return configured.captures if replays else 0
+
+
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
+
+BuildStep = Callable[[Mode, nn.Module], Step]
+
+
+def callable_name(mode: str, phase: Phase, bucket: int) -> str:
+    """Names a callable among all that are compiled for one model and set of sizes."""
+    return f"{mode} {phase} {bucket}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Callable:
+    """A step to be warmed, in each of `shapes`, largest first."""
+
+    step: Step
+    shapes: list[Arguments]
+    phase: Phase
+    bucket: int
+
+
+class CompiledElsewhere(Protocol):
+    """Another process that compiles into the same cache."""
+
+    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
+        """What compiling `name` took there, once it has; None: it is to be compiled here."""
+        ...
+
+
+class Capture:
+    """Builds and captures the callables of one mode after another; yields between two callables.
+
+    What `elsewhere` compiles is waited for, and loaded from the cache.
+    """
+
+    def __init__(
+        self,
+        model: Served,
+        buffers: Mapping[int, Buffers],
+        build: BuildStep,
+        cold_starts: ColdStarts,
+    ) -> None:
+        self._model = model
+        self._buffers = buffers
+        self._build = build
+        self._cold_starts = cold_starts
+        self.elsewhere: CompiledElsewhere | None = None
+        self._device_type = next(model.parameters()).device.type
+
+    def effect(self, configured: ConfiguredMode) -> Effect:
+        """What a mode does on this device."""
+        return configured.mode.effect(self._device_type)
+
+    def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
+        """Capture every callable that serves a mode; returns the seconds that took."""
+        return (yield from self._capture(configured, self._callables(configured)))
+
+    def count_graphs(self, configured: ConfiguredMode, before: CompileCounts, compiled_before: int) -> None:
+        """Add the graph breaks and recompilations since `before` to a mode's status, without sending it."""
+        status, increase = configured.status, before.increase()
+        compiled = len(status.compile_seconds) - compiled_before
+        configured.status = msgspec.structs.replace(
+            status,
+            graph_breaks=status.graph_breaks + increase.graph_breaks,
+            recompiles=status.recompiles + max(0, increase.graphs - compiled),
+        )
+
+    def _capture(
+        self, configured: ConfiguredMode, callables: Iterator[_Callable]
+    ) -> Generator[None, None, float]:
+        effect = self.effect(configured)
+        seconds = 0.0
+        for one in callables:
+            started = perf_counter()
+            there = (yield from self._compiled_elsewhere(configured, one)) if effect.compiles else None
+            misses = read_compile_counts()
+            called = perf_counter()
+            one.step(*one.shapes[0])
+            first = perf_counter() - called
+            if effect.graph_replay:
+                for arguments in one.shapes:
+                    for _ in range(CALLS_TO_CAPTURE - 1):
+                        one.step(*arguments)
+                configured.captures += len(one.shapes)
+            elif self._device_type == "cuda":
+                # Attention is planned, and kernels are loaded, at the first call in each shape.
+                for arguments in one.shapes[1:]:
+                    one.step(*arguments)
+            else:
+                # Its first call is final; another shape shows that one compilation serves all of them.
+                one.step(*one.shapes[-1])
+            if effect.compiles:
+                missed = misses.increase().cache_misses > 0
+                # Compiled elsewhere and missed here all the same: then what counts is what it took here.
+                cold_seconds = first if missed else there
+                self._count(configured, one, first if cold_seconds is None else cold_seconds, cold_seconds)
+            seconds += perf_counter() - started
+            yield
+        return seconds
+
+    def _compiled_elsewhere(
+        self, configured: ConfiguredMode, one: _Callable
+    ) -> Generator[None, None, float | None]:
+        """The seconds that it took there; None where it did not."""
+        if self.elsewhere is None:
+            return None
+        mode = configured.mode.name
+        name = callable_name(mode, one.phase, one.bucket)
+        return (yield from self.elsewhere.compiled(mode, name))
+
+    def _count(
+        self, configured: ConfiguredMode, one: _Callable, seconds: float, cold_seconds: float | None
+    ) -> None:
+        """Record the first call of a compiled callable; `cold_seconds` None: its code was in the cache."""
+        status = configured.status
+        compilation = Compilation(
+            phase=one.phase,
+            batch=one.bucket,
+            seconds=seconds,
+            cold=cold_seconds is not None,
+            cold_seconds=self._cold_starts.recorded(
+                callable_name(configured.mode.name, one.phase, one.bucket), cold_seconds
+            ),
+        )
+        configured.status = msgspec.structs.replace(
+            status,
+            compilations=[*status.compilations, compilation],
+            compile_seconds=[*status.compile_seconds, seconds],
+        )
+
+    def _callables(self, configured: ConfiguredMode) -> Iterator[_Callable]:
+        """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""
+        for bucket in sorted(self._buffers, reverse=True):
+            buffers = self._buffers[bucket]
+            for phase in PHASES:
+                step = self._build(configured.mode, self._model)
+                configured.steps[phase, bucket] = step
+                prepare(buffers)
+                yield _Callable(step, list(buffers.shapes(phase)), phase, bucket)
+
+
+def verify_graph_replay(
+    configured: ConfiguredMode, buffers: dict[int, Buffers], device: torch.device, skips: int
+) -> None:
+    """Change the status of a mode that promises CUDA-graph replay where it does not replay, or shows neither.
+
+    `skips` is how often torch itself counted, while the mode was captured, that it gave up graphs. What it
+    did not count must show in a trace: one graph launch per step of either phase, at every bucket. A trace
+    without launches and kernels says nothing: it is taken twice, and then the replay is called not proved.
+    """
+    if not configured.mode.effect(device.type).graph_replay:
+        return
+    if skips:
+        _skipped(configured, f"torch gave them up for {skips} compiled callables")
+        return
+    for bucket, own in buffers.items():
+        for phase in PHASES:
+            prepare(own)
+            seen = _profiled(configured.steps[phase, bucket], own, phase)
+            where = f"per {phase} step at batch {bucket}"
+            if not _recorded(seen):
+                _not_proved(configured, f"{where}: {seen.unknown}")
+            elif seen.graph_launches != 1:
+                _skipped(configured, f"{seen.graph_launches} graph launches {where}")
+                return
+
+
+def _profiled(step: Step, buffers: Buffers, phase: Phase) -> ProfiledStep:
+    seen = profile_step(step, buffers, phase)
+    return seen if _recorded(seen) else profile_step(step, buffers, phase)
+
+
+def _recorded(seen: ProfiledStep) -> bool:
+    """Whether the trace shows anything of a step's way to the device."""
+    return bool(seen.launches) or seen.kernels is not None
+
+
+def _skipped(configured: ConfiguredMode, detail: str) -> None:
+    configured.status = msgspec.structs.replace(
+        configured.status,
+        effective=configured.mode.cuda.without_replay,
+        reason=f"CUDA graphs were skipped: {detail}",
+    )
+
+
+def _not_proved(configured: ConfiguredMode, detail: str) -> None:
+    """The mode keeps its name: torch counted no skip, and nothing contradicts it."""
+    configured.status = msgspec.structs.replace(
+        configured.status, reason=f"graph replay is not proved {detail}"
+    )

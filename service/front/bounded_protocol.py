@@ -1,7 +1,7 @@
 """Bounds what one connection can take from the front: the size and the time of a request's head, the time of
 its body, and the time for which an answer may lie unread. What it reads is framed as it says of itself.
 
-The server has none of these with its fast parser: see docs/decisions/0039.
+The server has none of these with its fast parser: see docs/decisions/front.md.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ def gpu_tests(records: Records) -> None:
 
 # Section `teardown`: a profiler that lets go of the process after each session. Does it give replayed graphs
 # their dispatch back, and do they compute after it what they did before? If so on the GPUs in use,
-# `TEARDOWN_CUPTI=1` could be the default (decision 29).
+# `TEARDOWN_CUPTI=1` could be the default (docs/decisions/cuda.md).
 
 TEARDOWN_MODES = ("reduce-overhead", "cuda-graph")
 TEARDOWN_SESSIONS = 3

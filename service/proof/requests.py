@@ -24,10 +24,9 @@ from service.engine.generation import POLL_NS, Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.local_inbox import LocalInbox, local_job
-from service.engine.outcome import build_outcome
+from service.engine.outcome import build_outcome, timings
 from service.engine.request_profiler import RequestProfiler
 from service.engine.step_shares import StepShares
-from service.engine.timings import timings
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench

@@ -240,7 +240,7 @@ BACKGROUND = Check(measure_background, judge_background, (COST,))
 # They also differ where nothing is booked wrongly: the longer a step, the longer the machine's other users
 # had the shared caches when the next one begins, and the longer its kernels take. So after each step of a
 # mode that is faster than eager the thread is busy for the time that it was faster by, neither timed nor
-# sampled: all modes begin equally many steps per second (decision 56).
+# sampled: all modes begin equally many steps per second (docs/decisions/selftest.md).
 
 PLAIN_ROUNDS = 16
 KERNEL_SAMPLES = 240

@@ -1,56 +1,190 @@
-"""What the command asks of Ray and Serve."""
+"""Connects to a Ray cluster, or starts one on loopback that ends with this process.
+
+Ray reads its environment when it is imported, so nothing here imports it before `environment` is set. Run as
+a program, this file is the process that holds the Ray of a command.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import ipaddress
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
 
-from service.front.settings import Settings
-from service.replicas.count import ReplicaCount
-from service.replicas.options import Share
-from service.replicas.registry import View
+OBJECT_STORE_BYTES = 100_000_000
+"""Of a Ray started here: requests and answers do not pass through it, and larger results spill to disk."""
+
+STARTS = 4
+"""Ray gives a node 30 s to start, which may pass on a busy machine."""
+
+ANSWER_SECONDS = 10.0
+FIRST_CALL = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+"""What Ray itself calls first. Its request is a message without fields that have to be."""
+
+NAMESPACE = "launchbound"
+MODE = "RAY_AUTH_MODE"
+ALWAYS = {"RAY_USAGE_STATS_ENABLED": "0"}
+ON_LOOPBACK = {
+    # All of Ray's ports on 127.0.0.1. Ray replaces a given 127.0.0.1 by another address of the machine,
+    # unless it is told so that no other machine will join.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Else engines run at nice 15, and whatever else runs here makes them slow.
+    "RAY_worker_niceness": "0",
+    # Proxy and replica talk by gRPC, and each handles a request in one thread: else it takes a quarter more.
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    # A Ray that somebody has ended is waited for, by calls to it, a minute.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+
+STARTED = "ray: "
 
 
-class ClusterEnded(RuntimeError):
-    """Ray, or what runs in it, has gone."""
+class ClusterError(RuntimeError):
+    """There is no Ray to run on; the message has the remedy."""
 
 
-class Cluster(Protocol):
-    """Ray and Serve; every call raises ClusterEnded where they have gone."""
+def environment(address: str | None) -> dict[str, str]:
+    """What a process has set before it imports Ray to join it at `address`; None: to start one of its own.
 
-    @property
-    def own(self) -> bool:
-        """Whether they end with this command."""
+    Raises ClusterError, and ModuleNotFoundError without the package of the extra `ray`.
+    """
+    # Unless it is 0, Ray shows one of the lines that several replicas log and that differ in numbers alone.
+    found = {**ALWAYS, "RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
+    if address is None:
+        return {**found, **ON_LOOPBACK, MODE: "token"}
+    if address == "auto":  # Ray finds it, and shows the token where there is one
+        return found
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or "/" in host:
+        raise ClusterError(f"{address} is no address of a Ray cluster: give HOST:PORT, or auto")
+    here, asks = is_loopback(host.strip("[]")), _asks_for_a_token(address)
+    if not here and not asks:
+        raise ClusterError(
+            f"Ray at {address} runs without a token, and whoever reaches it runs programs on all of its "
+            "nodes: start it with one (docs/fleet.md)"
+        )
+    return {**found, **(ON_LOOPBACK if here else {}), MODE: "token" if asks else "disabled"}
 
-    @property
-    def address(self) -> str:
-        """What another command joins them by."""
 
-    def resources(self) -> dict[str, float]:
-        """What the nodes have in all, as CPU and GPU."""
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
-    def open_proxy(self, host: str, port: int) -> str:
-        """Start Serve with its proxy there, unless it runs; returns the URL of its proxy."""
 
-    def deploy(self, settings: Settings, count: ReplicaCount, share: Share, command: str) -> None:
-        """Begin to run replicas; those that run are replaced one after another."""
+def _asks_for_a_token(address: str) -> bool:
+    """Whether Ray answers only who shows a token. Raises ClusterError where no Ray answers.
 
-    def settled(self) -> bool:
-        """Whether as many run as are wanted, all of the newest settings."""
+    It has to be asked: Ray would try such an address for minutes, and where a Ray without a token is joined
+    with one, its nodes cannot call back.
+    """
+    import grpc
 
-    def trouble(self) -> str | None:
-        """What keeps them from running; None where nothing does."""
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        ask: Any = channel.unary_unary(FIRST_CALL)
+        try:
+            ask(b"", timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                return True
+            raise ClusterError(
+                f"no Ray answers at {address} ({error.code().name.lower()}): start one there by `ray start "
+                "--head`, give the address that it prints, or leave out --address"
+            ) from error
+    return False
 
-    def view(self) -> View:
-        """The registry, without those that ended before they could say so."""
 
-    def begin(self, command: str) -> None:
-        """As the registry."""
+@contextmanager
+def connected(
+    address: str | None, labels: Mapping[str, str] | None = None, log_to_driver: bool = False
+) -> Iterator[ModuleType]:
+    """The module `ray`, connected to Ray at `address`, None: to one of its own with `labels`, in the block.
 
-    def complete(self, command: str) -> None:
-        """As the registry."""
+    `environment(address)` is set before. `log_to_driver`: what its processes log appears on standard error.
+    Raises ClusterError.
+    """
+    import ray
 
-    def give_up(self, command: str) -> None:
-        """As the registry."""
+    with ExitStack() as stack:
+        at = address or stack.enter_context(_local_ray(labels or {}))
+        try:
+            ray.init(
+                address=at,
+                namespace=NAMESPACE,
+                log_to_driver=log_to_driver,
+                logging_level=logging.ERROR,
+            )
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            reason = str(error.__cause__ or error).strip().partition("\n")[0]
+            raise ClusterError(
+                f"Ray at {at} is not joined: {reason}; where it asks for a token, copy ~/.ray/auth_token of "
+                "the node where `ray start --head` ran to this user's home"
+            ) from error
+        stack.callback(ray.shutdown)
+        yield ray
 
-    def remove(self, command: str) -> None:
-        """End the replicas, which are `command`'s, once what they run has ended."""
+
+@contextmanager
+def _local_ray(labels: Mapping[str, str]) -> Iterator[str]:
+    """The address of a Ray on 127.0.0.1 until the block ends. Raises ClusterError.
+
+    Its process leads a session, since a signal to the command's process group must not end Ray before what
+    runs on it. It ends when its standard input does, so also where the command is killed.
+    """
+    last = ""
+    for _ in range(STARTS):
+        with subprocess.Popen(
+            # By its file: a folder `service` where the command runs is another one.
+            [sys.executable, "-P", __file__, json.dumps(dict(labels))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment(None)},
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith(STARTED):
+                    yield line.removeprefix(STARTED).strip()
+                    return
+                last = line.strip() or last
+    raise ClusterError(f"Ray did not start, {STARTS} times: {last or 'it wrote nothing'}")
+
+
+def main() -> None:
+    """Start Ray with the labels that follow, say where it is, and end it with the standard input."""
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="lb-ray-", ignore_cleanup_errors=True) as folder:
+        try:
+            ray.init(
+                address="local",
+                num_cpus=len(os.sched_getaffinity(0)),
+                labels=json.loads(sys.argv[1]),
+                include_dashboard=False,  # whose job interface runs what anyone sends it
+                object_store_memory=OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=folder,
+            )
+        except Exception as error:  # noqa: BLE001 - Ray raises no class of its own
+            print(" ".join(str(error).split()), flush=True)
+            raise SystemExit(1) from None
+        print(STARTED + ray.get_runtime_context().gcs_address, flush=True)
+        sys.stdin.read()
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,6 @@
-"""Whether two builds differ in speed, from sweeps of each. Imports nothing of ours but the other statistics.
+"""Whether two builds differ in speed, and what sweeps of one build say together.
+
+Imports nothing of ours but the other statistics.
 
 One sweep is some minutes of one machine, and minutes differ: sweeps of one build scatter by more than the
 interval of one sweep says. So sweeps are the unit of replication wherever there are enough of them.
@@ -15,7 +17,7 @@ from typing import Literal
 from scipy.special import nctdtrinc, ndtri, stdtrit
 
 from service.statistics.choice import EQUIVALENT, Word
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, mean_interval
 from service.statistics.looks import CONFIDENCE
 
 Unit = Literal["pairs of sweeps", "sweeps", "rounds"]
@@ -42,7 +44,7 @@ class Scatter:
 
 
 LATENCY_SCATTER = Scatter(0.082, 4)
-"""Of latencies: five sweeps of one build on the reference machine (benchmarks/*-five-sweeps), pooled."""
+"""Of latencies: five sweeps of one build, pooled (benchmarks/20261122-epyc2-30a3a3a9-five-sweeps)."""
 
 RATIO_SCATTER = Scatter(0.028, 4)
 """Of a mode's latency over the baseline's of its own sweep, from the same five."""
@@ -141,6 +143,53 @@ def confidence_of_each(cells: int) -> float:
     return 1 - (1 - CONFIDENCE) / max(1, cells)
 
 
+@dataclass(frozen=True, slots=True)
+class OverSweeps:
+    """A ratio over several sweeps: their geometric mean, with Student's t interval over them.
+
+    `deviation` is the standard deviation of the sweeps' mean logarithms; 0.04 is about 4 %. `chance` is how
+    often sweeps would scatter at least as much if all of it came from their rounds; None: rounds do not say.
+    """
+
+    ratio: Interval
+    deviation: float
+    chance: float | None
+
+
+def over_sweeps(sweeps: Sweeps) -> OverSweeps:
+    """What `sweeps`, each the ratios of its rounds, say together. Raises ValueError below two sweeps."""
+    if len(sweeps) < 2:
+        raise ValueError("what sweeps say together needs two of them")
+    logs = [[math.log(value) for value in rounds] for rounds in sweeps]
+    means = [fmean(rounds) for rounds in logs]
+    found = mean_interval(means)
+    high = math.exp(found.high) if found.high < 700 else math.inf
+    ratio = Interval(math.exp(found.value), math.exp(found.low), high, found.samples)
+    return OverSweeps(ratio, stdev(means), _chance(logs))
+
+
+def most_named(answers: Sequence[Sequence[str]]) -> tuple[str | None, int]:
+    """The mode that is in most of the sweeps' `answers`, and in how many; None where nothing is named.
+
+    An answer is the modes that tie, the one to ship first. Of several modes in equally many answers it is the
+    one that is most often to be shipped, then the one that is named first.
+    """
+    modes = dict.fromkeys(mode for answer in answers for mode in answer)
+    if not modes:
+        return None, 0
+
+    def counts(mode: str) -> tuple[int, int]:
+        return sum(mode in answer for answer in answers), sum(mode in answer[:1] for answer in answers)
+
+    named = max(modes, key=counts)
+    return named, counts(named)[0]
+
+
+def replicates(named: int, sweeps: int) -> bool:
+    """Whether an answer that `named` of the `sweeps` contain replicates: at least four of five do."""
+    return sweeps > 1 and 5 * named >= 4 * sweeps
+
+
 def _of_pairs(baseline: Sequence[float], candidate: Sequence[float]) -> Difference:
     gaps = [after - before for before, after in zip(baseline, candidate, strict=True)]
     count = len(gaps)
@@ -175,3 +224,15 @@ def _quantile(freedom: float, probability: float) -> float:
 
 def _exp(exponent: float) -> float:
     return math.exp(exponent) if exponent < 700 else math.inf
+
+
+def _chance(logs: Sequence[Sequence[float]]) -> float | None:
+    """Welch's test that all sweeps have one mean, whatever the scatter of their rounds (Biometrika 38, 1951).
+
+    None where a sweep has a single round, or rounds that do not scatter.
+    """
+    from scipy.stats import f_oneway  # where sweeps are compared: its import takes long
+
+    if min(map(len, logs)) < 2 or not all(variance(rounds) for rounds in logs):
+        return None
+    return float(f_oneway(*logs, equal_var=False).pvalue)

@@ -98,7 +98,7 @@ def knee(points: Sequence[RatePoint], least_share: float) -> BoundedEstimate:
     ordered = sorted(points, key=lambda point: point.rate)
     rates, weights = [point.rate for point in ordered], [point.requests for point in ordered]
     value, low, high = (
-        _crossing(rates, falling(shares, weights), least_share)
+        _crossing(rates, _falling(shares, weights), least_share)
         for shares in zip(*((point.share, point.low, point.high) for point in ordered), strict=True)
     )
     return BoundedEstimate(value, low.low, high.high)
@@ -121,17 +121,11 @@ def knee_ratio(first: BoundedEstimate, second: BoundedEstimate) -> BoundedEstima
     return BoundedEstimate(value, value.low * math.exp(-below), value.low * _exp(above))
 
 
-def falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The non-increasing sequence nearest to `values` in weighted squares (pool adjacent violators)."""
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values, weights, strict=True):
-        mean, total, count = value, float(weight), 1
-        while blocks and blocks[-1][0] < mean:
-            before, mass, members = blocks.pop()
-            mean = (before * mass + mean * total) / (mass + total)
-            total, count = total + mass, count + members
-        blocks.append((mean, total, count))
-    return [mean for mean, _, count in blocks for _ in range(count)]
+def _falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The non-increasing sequence nearest to `values` in weighted squares."""
+    from scipy.optimize import isotonic_regression  # where there are knees: its import takes long
+
+    return [float(value) for value in isotonic_regression(values, weights=weights, increasing=False).x]
 
 
 def _crossing(rates: Sequence[float], shares: Sequence[float], least_share: float) -> Bounds:

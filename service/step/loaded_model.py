@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+from typing import get_args
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from models.linears import Layout, laid_out, lay_out, linears
 from models.opening import content_hash, open_model
 from models.served import Served
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import engine_cpus, physical_cores
 from service.protocol.status import LinearLayout
+from service.step.compile_cache import compile_cache
 from service.step.device import choose_device, device_name
-from service.step.linear_layout import apply_layout
+from service.step.kept_records import keep_record, read_record
 from service.step.precision import Precision, choose_precision
 
 
@@ -57,3 +68,122 @@ def load_model(settings: EngineSettings) -> LoadedModel:
         casts=precision.autocast is not None,
     )
     return LoadedModel(device, precision, cpus, model, parameters, linears)
+
+
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+ROWS = (1, 4, 16)
+"""Rows of the products that are timed: those of decode steps. Always these, so that the choice does not
+depend on the batch sizes of a process."""
+
+GAIN = 1.05
+"""How many times as fast as `aten` another layout must be, over all of ROWS."""
+
+ROUNDS, FEWEST_ROUNDS, LIMIT_SECONDS = 15, 3, 1.0
+VISIT_SECONDS = 1e-4
+"""Least time of one visit, so that the clock does not matter."""
+
+GROUP_BYTES = 32 * 2**20
+"""Weights of one shape that are timed in turn, at least one: in no nearer cache than in a step."""
+
+
+def apply_layout(
+    model: nn.Module, requested: str, cache_folder: str, key: str, casts: bool = False
+) -> LinearLayout:
+    """Lay out the linear weights of `model` as `requested`, `auto` or a layout by name; says what was done.
+
+    `auto` is timed once per `key`, which names the model, its dtype, the threads and the machine, and is kept
+    in `cache_folder`, so that every process there has the same layout. `casts`: each call casts the weights
+    first, as autocast does, so that their layout does not matter. Raises ValueError for an unknown layout.
+    """
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    if requested != "auto":
+        chosen = LinearLayout(layout=_known(requested), reason="requested")
+    elif not on_cpu or casts:
+        reason = "autocast casts the weights at each call" if on_cpu else "chosen by timing on CPUs only"
+        chosen = LinearLayout(layout="aten", reason=reason)
+    else:
+        chosen = _recorded(model, compile_cache(cache_folder), key)
+    lay_out(model, _known(chosen.layout))
+    return chosen
+
+
+def _known(layout: str) -> Layout:
+    for known in LAYOUTS:
+        if layout == known:
+            return known
+    raise ValueError(f"linears '{layout}': try one of auto, {', '.join(LAYOUTS)}")
+
+
+def _recorded(model: nn.Module, folder: Path, key: str) -> LinearLayout:
+    file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-linears.json"
+    kept = read_record(file, LinearLayout)
+    if kept is not None:
+        return kept
+    chosen = choose(step_seconds(model))
+    keep_record(file, chosen)
+    return chosen
+
+
+def choose(seconds: dict[str, dict[int, float]]) -> LinearLayout:
+    """The fastest layout by `seconds`, by layout and rows; `aten` unless another gains more than GAIN."""
+    ratios = {layout: _ratio(seconds["aten"], own) for layout, own in seconds.items()}
+    best = max(ratios, key=lambda layout: ratios[layout])
+    if best == "aten" or ratios[best] < GAIN:
+        others = ", ".join(f"{layout} {ratio:.2f}×" for layout, ratio in ratios.items() if layout != "aten")
+        return LinearLayout(
+            layout="aten", reason=f"no other layout is {GAIN:g}× as fast: {others}", step_seconds=seconds
+        )
+    by_rows = ", ".join(
+        f"{base / seconds[best][rows]:.2f}× at {rows}" for rows, base in seconds["aten"].items()
+    )
+    reason = f"{ratios[best]:.2f}× as fast as aten over rows ({by_rows})"
+    return LinearLayout(layout=best, reason=reason, step_seconds=seconds)
+
+
+def _ratio(base: dict[int, float], own: dict[int, float]) -> float:
+    return math.exp(sum(math.log(base[rows] / own[rows]) for rows in base) / len(base))
+
+
+@torch.inference_mode()
+def step_seconds(model: nn.Module) -> dict[str, dict[int, float]]:
+    """Seconds of all linear layers of `model` in one decode step, by layout and rows.
+
+    Each distinct shape is timed on weights of the model itself, layouts in turn, and counted as often as the
+    model has it.
+    """
+    groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
+    for linear in linears(model):
+        groups[linear.weight.shape].append(linear.weight)
+    arms = []
+    for weights in groups.values():
+        few = weights[: max(1, GROUP_BYTES // (weights[0].numel() * weights[0].element_size()))]
+        copies = {layout: [laid_out(weight, layout) for weight in few] for layout in LAYOUTS}
+        for rows in ROWS:
+            x = torch.randn(rows, weights[0].shape[1], dtype=torch.float32).to(weights[0].dtype)
+            arms += [(layout, rows, x, own, len(weights)) for layout, own in copies.items()]
+    samples: list[list[float]] = [[] for _ in arms]
+    began = perf_counter_ns()
+    for number in range(ROUNDS):
+        if number >= FEWEST_ROUNDS and perf_counter_ns() - began > LIMIT_SECONDS * 1e9:
+            break
+        for own_samples, (_, _, x, weights, _) in zip(samples, arms, strict=True):
+            own_samples.append(_seconds(x, weights))
+    found: dict[str, dict[int, float]] = {layout: dict.fromkeys(ROWS, 0.0) for layout in LAYOUTS}
+    for own_samples, (layout, rows, _, _, count) in zip(samples, arms, strict=True):
+        found[layout][rows] += count * median(own_samples)
+    return found
+
+
+def _seconds(x: Tensor, weights: list[Tensor]) -> float:
+    """Seconds of one product of `x` with one of `weights`, after an untimed pass over them."""
+    for weight in weights:
+        F.linear(x, weight)
+    passes = 0
+    began = ended = perf_counter_ns()
+    while ended - began < VISIT_SECONDS * 1e9:
+        for weight in weights:
+            F.linear(x, weight)
+        passes += 1
+        ended = perf_counter_ns()
+    return (ended - began) / 1e9 / (passes * len(weights))

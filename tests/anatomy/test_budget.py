@@ -1,9 +1,10 @@
-"""Budget: the verdict follows from three numbers, given values replace measured ones, parts add up."""
+"""Budget: the verdict follows from three numbers, given values replace measured ones, ratios scale a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from io import StringIO
+from math import inf
 
 import msgspec
 import pytest
@@ -11,18 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from service.anatomy.budget import steps as budget_steps
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.show import show
-from service.anatomy.budget.steps import Steps
-from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
-from service.anatomy.budget.verdict import Budget, Quantity, make_budget
-from service.anatomy.errors import StudyError
+from service.anatomy.budget.study import (
+    Budget,
+    BudgetArguments,
+    BudgetFinding,
+    Key,
+    ModeGain,
+    Quantity,
+    Steps,
+    draw_budget,
+    make_budget,
+    mode_gains,
+    step_of,
+)
+from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
+from service.measure.split import DispatchSplit
 from service.protocol.splits import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
+from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import BUCKETS, PLAIN, quiet, small_bench
 
 amounts = st.floats(0.01, 1e6)
@@ -208,7 +220,7 @@ def test_where_the_thread_cannot_be_sampled_the_reason_is_given(
 
 
 def test_a_step_without_a_sample_has_no_budget(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_steps, "sample_case", lambda *_: None)
+    monkeypatch.setattr(budget, "sample_case", lambda *_: None)
     with pytest.raises(StudyError, match="no sample fell into a step of eager at 1"):
         draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1], rounds=6), quiet)
 
@@ -253,3 +265,77 @@ def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFindin
     for word in (*PLAIN, "will compile help me?", "kernel share", "sampled", "GB/s, read over a buffer of"):
         assert word in out.getvalue()
     assert "-bound" not in out.getvalue()
+
+
+EAGER: Key = ("eager", 1)
+ONE = Interval(1.0, 0.9, 1.1, 9)
+
+
+def split_of(dispatch: float, kernel: float) -> DispatchSplit:
+    return DispatchSplit(
+        Interval(dispatch, dispatch * 0.9, dispatch * 1.1, 9),
+        Interval(kernel, kernel * 0.9, kernel * 1.1, 11),
+        "sampled",
+    )
+
+
+def gains_of(splits: dict[Key, DispatchSplit]) -> list[ModeGain]:
+    walls = {key: [one.dispatch.value + one.kernel.value] * 6 for key, one in splits.items()}
+    return mode_gains(EAGER, Steps(walls, walls, {}, {}), splits, "cpu")
+
+
+def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() -> None:
+    found = gains_of({EAGER: split_of(900.0, 100.0), ("compiled", 1): split_of(300.0, 50.0)})
+    (gain,) = found
+    assert (gain.mode, gain.compiles, gain.graph_replay) == ("compiled", True, False)
+    assert gain.dispatch_ratio is not None
+    assert gain.kernel_ratio is not None
+    assert gain.dispatch_ratio.value == pytest.approx(1 / 3)
+    assert gain.dispatch_ratio.low == pytest.approx(270 / 990)
+    assert gain.dispatch_ratio.high == pytest.approx(330 / 810)
+    assert gain.kernel_ratio.value == pytest.approx(0.5)
+    assert gain.kernel_ratio.samples == 11
+    assert gain.speedup.value == pytest.approx(1000 / 350)
+
+
+def test_gains_are_of_the_budgets_batch_only() -> None:
+    splits = {
+        EAGER: split_of(9.0, 1.0),
+        ("compiled", 4): split_of(1.0, 1.0),
+        ("no_grad", 1): split_of(6.0, 1.0),
+    }
+    assert [gain.mode for gain in gains_of(splits)] == ["no_grad"]
+
+
+def test_a_part_that_was_nothing_has_no_ratio() -> None:
+    (gain,) = gains_of({EAGER: split_of(9.0, 0.0), ("compiled", 1): split_of(3.0, 1.0)})
+    assert gain.kernel_ratio is None
+    assert gain.dispatch_ratio is not None
+
+
+def test_a_part_without_an_interval_has_a_ratio_without_ends() -> None:
+    open_ended = DispatchSplit(ONE, Interval(2.0, -inf, inf, 3), "measured")
+    (gain,) = gains_of({EAGER: open_ended, ("compiled", 1): open_ended})
+    assert gain.kernel_ratio == Interval(1.0, 0.0, inf, 3)
+
+
+def test_without_the_budgets_own_step_there_is_no_gain() -> None:
+    assert gains_of({("compiled", 1): split_of(1.0, 1.0)}) == []
+
+
+@given(amounts, amounts)
+def test_the_longer_part_is_the_step_on_cuda_and_the_sum_on_a_cpu(dispatch: float, kernel: float) -> None:
+    assert step_of(dispatch, kernel, "cuda") == max(dispatch, kernel)
+    assert step_of(dispatch, kernel, "cpu") == dispatch + kernel
+
+
+def test_the_measured_modes_ratios_give_back_their_own_parts(finding: BudgetFinding) -> None:
+    points = {point.mode: point for point in finding.points if point.batch_size == 1}
+    base = points[finding.budget.mode]
+    assert [gain.mode for gain in finding.gains] == [mode for mode in PLAIN if mode != base.mode]
+    for gain in finding.gains:
+        assert gain.dispatch_ratio is not None
+        assert gain.dispatch_ratio.value * base.dispatch_seconds.value == pytest.approx(
+            points[gain.mode].dispatch_seconds.value
+        )
+        assert gain.speedup == points[gain.mode].speedup

@@ -17,15 +17,15 @@ from torch.nn import functional as F
 
 from models.served import Cache
 from models.transformer import Transformer
-from service.anatomy.errors import StudyError
-from service.anatomy.instructions import study
-from service.anatomy.instructions.parts import part_of
-from service.anatomy.instructions.show import show
-from service.anatomy.instructions.study import (
+from service.anatomy import instructions as study
+from service.anatomy.common import StudyError
+from service.anatomy.instructions import (
     InstructionsArguments,
     InstructionsFinding,
     InstructionsOfStep,
     count_instructions,
+    part_of,
+    show,
 )
 from service.measure.cases import FEW_WORDS, Bench, Case
 from service.measure.cpu_sampler import Place

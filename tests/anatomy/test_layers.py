@@ -17,16 +17,31 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from service.anatomy import cpp_library
-from service.anatomy.errors import StudyError
-from service.anatomy.layers import replays
-from service.anatomy.layers.ablations import ABLATIONS, ArmSeconds
-from service.anatomy.layers.arms import Arm, State, collector_off, python_arm, time_arms
-from service.anatomy.layers.loops import Loops, load_loops
-from service.anatomy.layers.operations import OPERATIONS, hollow_names
-from service.anatomy.layers.replays import KERNELS_PER_GRAPH
-from service.anatomy.layers.setup import Setup, arms_of
-from service.anatomy.layers.show import show
-from service.anatomy.layers.study import LayersArguments, LayersFinding, describe, measure_layers
+from service.anatomy.common import StudyError
+from service.anatomy.layers import variants
+from service.anatomy.layers.study import (
+    ABLATIONS,
+    LayersArguments,
+    LayersFinding,
+    VariantSeconds,
+    describe,
+    measure_layers,
+    show,
+)
+from service.anatomy.layers.variants import (
+    KERNELS_PER_GRAPH,
+    OPERATIONS,
+    Loops,
+    Setup,
+    State,
+    Variant,
+    collector_off,
+    hollow_names,
+    load_loops,
+    python_variant,
+    time_variants,
+    variants_of,
+)
 from service.measure.cases import Bench
 from service.step.device_time import MOST_HOLD_SECONDS
 from tests.support.anatomy_bench import quiet, small_bench
@@ -121,14 +136,14 @@ def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
     ]
     setup = Setup(CPU, torch.float32, State("enabled"), loops)
     for operation in OPERATIONS.values():
-        assert set(arms_of(setup, operation, 4)) == set(names)
+        assert set(variants_of(setup, operation, 4)) == set(names)
         raw = {name: np.ones(6) for name in names}
         before = [
-            ablation.seconds(ArmSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
+            ablation.seconds(VariantSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
         ]
         raw["whole"] = np.full(6, 5.0)
         after = [
-            ablation.seconds(ArmSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
+            ablation.seconds(VariantSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
         ]
         np.testing.assert_array_equal(before, after)
 
@@ -139,30 +154,30 @@ CUDA_SETUP = Setup(torch.device("cuda"), torch.float32, State("enabled"), NO_LOO
 
 def test_the_hosts_launch_of_a_graph_is_no_part_of_a_kernel_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(issue_seconds=59e-6, step_seconds=KERNELS_PER_GRAPH * 1e-6)
-    pretend_graphs(monkeypatch, replays, device)
-    arm = replays.graph_arm(NO_LOOPS, "add", [])
-    assert arm.run(1) == pytest.approx(1e-6)
-    assert arm.run(64) == pytest.approx(64e-6)
+    pretend_graphs(monkeypatch, variants, device)
+    variant = variants.graph_variant(NO_LOOPS, "add", [])
+    assert variant.run(1) == pytest.approx(1e-6)
+    assert variant.run(64) == pytest.approx(64e-6)
 
 
 def test_a_replay_that_the_device_may_have_waited_for_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=1e-3)
-    pretend_graphs(monkeypatch, replays, device)
-    assert replays.graph_arm(NO_LOOPS, "add", []).run(1) == math.inf
+    pretend_graphs(monkeypatch, variants, device)
+    assert variants.graph_variant(NO_LOOPS, "add", []).run(1) == math.inf
 
 
 @pytest.mark.parametrize(("lost", "known"), [(0, True), (1, True), (2, False)])
 def test_a_kernel_is_left_out_where_too_few_rounds_have_its_time(lost: int, known: bool) -> None:
     kernel = next(ablation for ablation in ABLATIONS if ablation.name == "kernel")
     graph = np.array([1e-6] * (7 - lost) + [math.inf] * lost)
-    found = ArmSeconds(CUDA_SETUP, OPERATIONS["add"], {"graph": graph})
+    found = VariantSeconds(CUDA_SETUP, OPERATIONS["add"], {"graph": graph})
     assert (kernel.why_not(found) is None) == known
     assert kernel.seconds(found) == pytest.approx([1e-6] * (7 - lost))
 
 
 @given(st.floats(0.5, 2.0))
 def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
-    """With made-up arms of which the parts are known: 1 µs each of eight, seven in the sum."""
+    """With made-up variants of which the parts are known: 1 µs each of eight, seven in the sum."""
     setup = Setup(CPU, torch.float32, State("enabled"), NO_LOOPS)
     seconds = {
         "hollow": 1.0,
@@ -188,7 +203,7 @@ def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
         0.0,
     )
     raw = {name: np.full(6, value * 1e-6) for name, value in (seconds | others).items()}
-    found = describe(ArmSeconds.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
+    found = describe(VariantSeconds.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
     assert found.sum_microseconds.value == pytest.approx(7.0)
     assert found.agreement.value == pytest.approx(1 / share)
     assert found.agrees == (abs(1 / share - 1) <= 0.15)
@@ -218,7 +233,7 @@ def test_results_are_those_that_the_operator_allocates(name: str) -> None:
     assert made == allocated + (2 * 3 * 4 if name == "layer_norm" else 0)
 
 
-def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> None:
+def test_every_variant_is_timed_in_every_round_and_the_collector_comes_back() -> None:
     collecting: list[bool] = []
 
     def run(times: int) -> float:
@@ -227,7 +242,7 @@ def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> Non
 
     assert gc.isenabled()
     assert (
-        time_arms({"a": Arm(run), "b": python_arm("pass", {})}, CPU, 7, quiet)["a"]
+        time_variants({"a": Variant(run), "b": python_variant("pass", {})}, CPU, 7, quiet)["a"]
         == [pytest.approx(1e-3)] * 7
     )
     assert not any(collecting)
@@ -236,7 +251,7 @@ def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> Non
         assert not gc.isenabled()
 
 
-def test_an_arm_runs_in_its_state_and_leaves_none_behind() -> None:
+def test_a_variant_runs_in_its_state_and_leaves_none_behind() -> None:
     seen: list[tuple[bool, bool, bool]] = []
 
     def run(times: int) -> float:
@@ -246,7 +261,7 @@ def test_an_arm_runs_in_its_state_and_leaves_none_behind() -> None:
         return 1.0
 
     for state in (State("enabled", autocast=True), State("no_grad"), State()):
-        Arm(run, state).seconds(CPU, 1)
+        Variant(run, state).seconds(CPU, 1)
     assert sorted(set(seen)) == [(False, False, False), (False, True, False), (True, False, True)]
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()

@@ -14,12 +14,22 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy.errors import StudyError
-from service.anatomy.memory import resident as memory_resident
-from service.anatomy.memory.resident import growth, process_now, why_not
-from service.anatomy.memory.show import show
-from service.anatomy.memory.statistics import SNAPSHOT_FILE, Snapshot, Statistic, pool_bytes, statistics
-from service.anatomy.memory.study import MemoryArguments, MemoryFinding, read_memory
+from service.anatomy import memory as memory_resident
+from service.anatomy.common import StudyError
+from service.anatomy.memory import (
+    SNAPSHOT_FILE,
+    MemoryArguments,
+    MemoryFinding,
+    Snapshot,
+    Statistic,
+    growth,
+    pool_bytes,
+    process_now,
+    read_memory,
+    show,
+    statistics,
+    why_not,
+)
 from service.measure.cases import Bench
 from tests.support.anatomy_bench import BUCKETS, CONFIG, PLAIN, quiet, small_bench
 from tests.support.lacking import without

@@ -17,26 +17,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import console, profiler_note
-from service.anatomy.errors import StudyError
-from service.anatomy.layers.ablations import ABLATIONS
-from service.anatomy.layers.arms import State
-from service.anatomy.layers.loops import load_loops
-from service.anatomy.layers.operations import OPERATIONS
-from service.anatomy.operator_call import study as operator_call
-from service.anatomy.operator_call.dispatch import (
+from service.anatomy import common, console, operator_call
+from service.anatomy.common import ATTACHED, StudyError
+from service.anatomy.layers.study import ABLATIONS
+from service.anatomy.layers.variants import OPERATIONS, State, load_loops
+from service.anatomy.operator_call import (
     COMPOSITE,
+    DispatchedCall,
+    OperatorCallArguments,
+    OperatorCallFinding,
     ThreadKeys,
     dispatched,
+    follow_call,
     key_set,
     keys_of,
+    show,
     table,
 )
-from service.anatomy.operator_call.finding import DispatchedCall
-from service.anatomy.operator_call.show import show
-from service.anatomy.operator_call.study import OperatorCallArguments, OperatorCallFinding, follow_call
 from service.anatomy.operators.calls import is_composite
-from service.anatomy.profiler_note import ATTACHED
 from service.measure.cases import Bench
 from service.protocol.expressions import OPERATOR_CALLS
 from service.protocol.modes import GradMode
@@ -77,14 +75,14 @@ def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
 
     known = operator_call.time_operations
     timed = lambda *given: order.append("timed") or known(*given)  # noqa: E731
-    monkeypatch.setattr(profiler_note, "profiler_attached", attached)
+    monkeypatch.setattr(common, "profiler_attached", attached)
     monkeypatch.setattr(operator_call, "time_operations", timed)
     monkeypatch.setattr(operator_call, "attach_profiler", lambda _: order.append("attached"))
     assert ATTACHED in follow(bench, expression="torch.add(a, b)").notes
     assert order == ["noted", "timed", "attached"]
 
 
-class Witness(TorchDispatchMode):
+class SeenCalls(TorchDispatchMode):
     """Sees each call where its backend's kernel would run.
 
     Composite operators get here too under inference mode; `detach` is autograd's copy of what it saves.
@@ -135,7 +133,7 @@ def overheard(operator: str) -> Iterator[list[str]]:
         library._destroy()
 
 
-def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], Witness]:
+def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], SeenCalls]:
     """A call's entries into the dispatcher, and what a dispatch mode saw of the same call."""
     operation = OPERATIONS[name]
     tensors = operation.tensors(4, 4, CPU, torch.float32, requires_grad)
@@ -143,9 +141,9 @@ def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[D
     with state.entered(CPU):
         thread = ThreadKeys.now()
         calls = dispatched(call, key_set(keys_of(tensors), thread.included) - thread.excluded)
-        with Witness() as witness:
+        with SeenCalls() as below:
             call()
-    return calls, witness
+    return calls, below
 
 
 def visited(calls: list[DispatchedCall]) -> list[tuple[str, list[str]]]:
@@ -158,13 +156,13 @@ def visited(calls: list[DispatchedCall]) -> list[tuple[str, list[str]]]:
 def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     name: str, grad: GradMode, autocast: bool
 ) -> None:
-    calls, witness = path_of(name, State(grad, autocast))
+    calls, below = path_of(name, State(grad, autocast))
     ended = [call.operator for call in calls if call.keys and call.keys[-1].kind != COMPOSITE]
     through_autocast = {call.operator for call in calls if call.keys and call.keys[-1].key == "AutocastCPU"}
     assert [operator for operator in ended if operator not in through_autocast] == [
-        operator for operator in witness.seen if operator not in through_autocast
+        operator for operator in below.seen if operator not in through_autocast
     ]
-    assert witness.seen
+    assert below.seen
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")

@@ -23,18 +23,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
-from service.anatomy.errors import StudyError
-from service.anatomy.operators.calls import record
-from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.finding import DispatchShare
-from service.anatomy.operators.graph_breaks import trace
-from service.anatomy.operators.guards import entries
-from service.anatomy.operators.records import OperatorRecorder
-from service.anatomy.operators.rows import copies, operator_rows, syncs
+from service.anatomy.common import StudyError
+from service.anatomy.operators.calls import OperatorRecorder, record, thread_keys
+from service.anatomy.operators.compiled import entries, time_wrappers, trace
 from service.anatomy.operators.show import show
-from service.anatomy.operators.study import OperatorsArguments, OperatorsFinding, list_operators
-from service.anatomy.operators.times import OperatorTimes, time_operators
-from service.anatomy.operators.wrapper_times import time_wrappers
+from service.anatomy.operators.study import (
+    DispatchShare,
+    OperatorsArguments,
+    OperatorsFinding,
+    OperatorTimes,
+    copies,
+    list_operators,
+    operator_rows,
+    syncs,
+    time_operators,
+)
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.measure.split import measured_split

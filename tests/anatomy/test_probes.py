@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,26 +22,28 @@ from torch._dynamo.utils import counters, graph_break_reasons
 
 from models.checkpoint import save
 from models.transformer import Transformer
-from service.anatomy.errors import StudyError
-from service.anatomy.median_seconds import MedianSeconds
-from service.anatomy.prepared_bench import machine_of
-from service.anatomy.probes import device_memory, memory
+from service.anatomy.common import MedianSeconds, Report, StudyError
+from service.anatomy.probes import memory
 from service.anatomy.probes import study as probes
-from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, interleave
-from service.anatomy.probes.dynamic import LENGTHS
-from service.anatomy.probes.extension import cpp_operator, python_calls, python_norm, python_operator
-from service.anatomy.probes.page import PAGE, output_of, page_of
-from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
-from service.anatomy.probes.show import show
-from service.anatomy.probes.study import ProbeFinding, ProbesArguments, run_probe, verdict_of
-from service.anatomy.probes.table import TABLE
-from service.anatomy.progress import Report
-from service.anatomy.rms_norm.study import aten_rms_norm
+from service.anatomy.probes.compiler import LENGTHS
+from service.anatomy.probes.eager import cpp_operator, python_calls, python_norm, python_operator
+from service.anatomy.probes.faults import (
+    Counter,
+    FaultComparison,
+    ProbedModel,
+    TimedStep,
+    interleave,
+    make_probed_model,
+)
+from service.anatomy.probes.memory import BLOCK_BYTES, BLOCKS, _Request
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, show, verdict_of
+from service.anatomy.rms_norm import aten_rms_norm
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.probes import NOT_ON_CPU, PROBES
 from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import CONFIG, quiet
+from tests.support.fake_allocator import FakeAllocator
 
 pytestmark = pytest.mark.compiles
 
@@ -304,21 +307,13 @@ def test_short_times_are_shown_in_microseconds_and_long_ones_in_milliseconds(
         assert {"µs": " 9.000 ", "ms": " 2.000 "}[unit] in text.getvalue()
 
 
-def test_the_page_has_every_probe_with_its_cure_or_its_reason() -> None:
-    sections = dict(part.split("\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
+def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> None:
+    page = (ROOT / "docs" / "probes.md").read_text(encoding="utf-8")
+    sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
     assert list(sections) == list(PROBES)
     for name, text in sections.items():
         assert PROBES[name][1:] in text
         assert NOT_ON_CPU.get(name, f"cure: {TABLE[name].cure}") in text
-
-
-def test_a_pages_output_is_that_of_the_terminal_or_the_refusal(bench: Bench) -> None:
-    assert output_of(bench, "pinned-copy", 9, quiet).startswith(f"launchbound: {NOT_ON_CPU['pinned-copy']}")
-    shown = output_of(bench, "hidden-copy", 9, quiet)
-    assert shown.startswith(f"hidden-copy: {PROBES['hidden-copy']}")
-    page = page_of(machine_of(bench), 9, [("hidden-copy", shown)])
-    assert f"```\n{shown}\n```" in page
-    assert str(Path(bench.settings.model).parent) not in page
 
 
 def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_refused() -> None:
@@ -422,9 +417,53 @@ def test_copies_from_pageable_memory_are_told_by_the_profilers_names(
         {"name": f"Memcpy HtoD ({kind} -> Device)", "cat": "gpu_memcpy", "ph": "X", "ts": 0.0, "dur": 1.0}
         for kind in kinds
     ]
-    monkeypatch.setattr(device_memory, "record_steps", lambda device, run, steps: events)
+    monkeypatch.setattr(memory, "record_steps", lambda device, run, steps: events)
     cpu = torch.device("cpu")
-    assert device_memory._pageable_copies(cpu, lambda: torch.ones(1)) == pageable
+    assert memory._pageable_copies(cpu, lambda: torch.ones(1)) == pageable
     events.clear()
     with pytest.raises(StudyError, match="gpu-check"):
-        device_memory._pageable_copies(cpu, lambda: torch.ones(1))
+        memory._pageable_copies(cpu, lambda: torch.ones(1))
+
+
+CUDA = torch.device("cuda")
+HALF = BLOCKS // 2 * BLOCK_BYTES
+WHOLE, PIECES = slice(BLOCKS // 2), slice(None, None, 2)
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> FakeAllocator:
+    fake = FakeAllocator()
+    monkeypatch.setattr(memory, "torch", SimpleNamespace(empty=fake.empty, cuda=fake, uint8=torch.uint8))
+    return fake
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        # As on an H100: what was left of weights' segments served one of the blocks.
+        [BLOCK_BYTES],
+        [BLOCK_BYTES + (1 << 20), 3 * BLOCK_BYTES, BLOCK_BYTES // 2],
+        [HALF, HALF - BLOCK_BYTES],
+        [5 * HALF, 2 * HALF, HALF + (1 << 20)],
+    ],
+)
+def test_only_free_memory_in_pieces_asks_the_device_whatever_others_left(
+    allocator: FakeAllocator, sizes: list[int]
+) -> None:
+    kept = [allocator.used_segment(BLOCK_BYTES // 8, size) for size in sizes]
+    before = allocator.memory_stats(CUDA)["inactive_split_bytes.all.current"]
+    for _ in range(2):
+        assert _Request(CUDA, WHOLE).counted()[0] == 0
+        assert _Request(CUDA, PIECES).counted()[0] == 1
+    assert allocator.memory_stats(CUDA)["inactive_split_bytes.all.current"] == before
+    assert sum(not piece.free for piece in allocator.pieces) == len(kept)
+
+
+def test_half_of_the_segment_is_free_in_one_piece_or_in_every_other_block(allocator: FakeAllocator) -> None:
+    for freed, sizes in ((WHOLE, [HALF]), (PIECES, [BLOCK_BYTES] * (BLOCKS // 2))):
+        request = _Request(CUDA, freed)
+        request.prepare()
+        assert [piece.size for piece in allocator.pieces if piece.free] == sizes
+        request.release()
+        assert allocator.pieces == []

@@ -12,20 +12,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy import prepared_bench, process, profiler_note, studies
+from service.anatomy import common, prepared_bench, rms_norm, studies
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.study import BudgetArguments, draw_budget
+from service.anatomy.common import ATTACHED
 from service.anatomy.layers import study as layers
-from service.anatomy.operators import calls, device_work
+from service.anatomy.operators import calls
 from service.anatomy.operators import study as operators
-from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.finding import OperatorsArguments
-from service.anatomy.operators.study import list_operators
-from service.anatomy.profiler_note import ATTACHED
-from service.anatomy.rms_norm import study as rms_norm
+from service.anatomy.operators.calls import thread_keys
+from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.measure.cases import Bench, Case
 from service.measure.roof import measure_roof
-from service.protocol.messages import EngineSettings, Stop
+from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
 from service.step import profiler_session, profiling
 from service.step.null_kernel import NullKernel
@@ -86,7 +84,7 @@ def on_cuda(bench: Bench, sessions: list[str], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(profiling, "warm_profiler", attached)
     monkeypatch.setattr(budget, "measure_null_kernel", alone)
     monkeypatch.setattr(budget, "measure_roof", lambda _: roof)
-    monkeypatch.setattr(device_work, "profile_steps", lambda *_: [PROFILED])
+    monkeypatch.setattr(calls, "profile_steps", lambda *_: [PROFILED])
     monkeypatch.setattr(calls, "attach_profiler", lambda _: profiling.attach_profiler(CUDA))
     monkeypatch.setattr(operators, "reported_waits", lambda *_: [])
     monkeypatch.setattr(operators, "kernels_of", lambda *_: None)
@@ -105,18 +103,6 @@ def test_a_bench_of_a_cuda_device_begins_without_the_profiler(
     monkeypatch.setattr(prepared_bench, "Bench", lambda _: made)
     monkeypatch.setattr(prepared_bench, "pin", lambda _: None)
     assert prepared_bench.prepare_bench(SETTINGS) is cast(Bench, made)
-    assert sessions == []
-
-
-def test_the_process_of_studies_begins_without_the_profiler_too(
-    sessions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    front = SimpleNamespace(receive=Stop, send=lambda _: None, close=lambda: None)
-    monkeypatch.setattr(process, "prepare_process", lambda *_: None)
-    monkeypatch.setattr(process, "Bench", lambda _: SimpleNamespace(device=CUDA, cpus=[]))
-    monkeypatch.setattr(process, "pin", lambda _: None)
-    monkeypatch.setattr(process, "FrontSocket", lambda _: front)
-    assert process.main([msgspec.json.encode(SETTINGS).decode()]) == 0
     assert sessions == []
 
 
@@ -159,7 +145,7 @@ def test_a_second_study_of_a_process_says_that_the_first_one_profiled(
 def test_every_study_that_times_says_and_prints_what_was_attached_before(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, object]
 ) -> None:
-    monkeypatch.setattr(profiler_note, "profiler_attached", lambda: True)
+    monkeypatch.setattr(common, "profiler_attached", lambda: True)
     monkeypatch.setattr(layers, "load_loops", lambda *_: None)
     monkeypatch.setattr(layers, "time_operations", lambda *_: [])
     monkeypatch.setattr(rms_norm, "_compiled", lambda norm, _: (rms_norm.surrounded(norm), 1))

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from service.anatomy.errors import StudyError
-from service.anatomy.rms_norm import study as rms_norm
-from service.anatomy.rms_norm.show import show
-from service.anatomy.rms_norm.study import (
+from service.anatomy import rms_norm
+from service.anatomy.common import StudyError
+from service.anatomy.rms_norm import (
     EPSILON,
     RmsNormArguments,
     RmsNormFinding,
     aten_rms_norm,
     compare_rms_norm,
     rms_norm_operator,
+    show,
     surrounded,
 )
 from service.measure.cases import Bench
@@ -137,9 +137,9 @@ def test_a_form_that_breaks_is_refused(bench: Bench, monkeypatch: pytest.MonkeyP
 
 def test_a_cpu_never_imports_triton() -> None:
     code = (
-        "import sys, torch; from service.anatomy.rms_norm.study import rms_norm_operator as made; "
+        "import sys, torch; from service.anatomy.rms_norm import rms_norm_operator as made; "
         "before = 'triton' in sys.modules; made()(torch.ones(2, 4), torch.ones(4), 1e-5); "
-        "assert 'service.anatomy.rms_norm.triton_kernel' not in sys.modules; "
+        "assert 'service.anatomy.rms_norm_triton' not in sys.modules; "
         "assert before == ('triton' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""The table of studies, the loop of the anatomy process, and the commands of the command line."""
+"""The table of studies and their bodies over HTTP, the loop of the anatomy process, the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.anatomy import console, process, studies
+from service.anatomy.common import Report, StudyError
 from service.anatomy.console import further_arguments
-from service.anatomy.errors import StudyError
-from service.anatomy.progress import Report
+from service.anatomy.tape.study import OF_THE_MODEL, TAPE_EXPRESSIONS
+from service.front.schemas.studies import STUDY_BODIES
 from service.measure.cases import Bench
 from service.protocol.messages import Stop
 from service.protocol.studies import Finding, FromAnatomy, Refused, Study, StudyProgress
@@ -202,3 +203,51 @@ def test_bad_input_ends_with_2_and_the_remedy(arguments: list[str], words: str) 
     assert ended.returncode == 2
     assert words in ended.stderr
     assert ended.stdout == ""
+
+
+NEEDED: dict[str, dict[str, Any]] = {"operators": {"mode": "eager"}}
+
+
+def test_every_study_is_served() -> None:
+    assert STUDY_BODIES.keys() | {"probes"} == studies.STUDIES.keys()
+
+
+@pytest.mark.parametrize("name", STUDY_BODIES)
+def test_a_bodys_defaults_are_those_of_its_study(name: str) -> None:
+    body = STUDY_BODIES[name].model_validate(NEEDED.get(name, {}))
+    arguments = body.arguments(body.given)
+    own = studies.find(name).arguments
+    decoded = msgspec.json.decode(msgspec.json.encode(arguments), type=own)
+    differing = {key for key in own.__struct_fields__ if getattr(decoded, key) != getattr(own(), key)}
+    assert differing <= {"page"}
+
+
+@pytest.mark.parametrize("name", STUDY_BODIES)
+def test_a_body_has_every_argument_of_its_study_but_those_of_a_folder(name: str) -> None:
+    own = set(studies.find(name).arguments.__struct_fields__)
+    assert set(STUDY_BODIES[name].model_fields) - {"snapshot"} == own - {"out", "page"}
+
+
+def test_the_expressions_of_a_tape_are_listed_in_its_schema() -> None:
+    schema = STUDY_BODIES["tape"].model_json_schema()
+    assert schema["properties"]["expression"]["enum"] == [*OF_THE_MODEL, *TAPE_EXPRESSIONS]
+
+
+@pytest.mark.parametrize("name", STUDY_BODIES)
+def test_every_number_of_a_body_has_a_bound_above(name: str) -> None:
+    """But batch sizes, which the instance's largest bucket bounds."""
+
+    def unbounded(node: Any, key: str) -> list[str]:
+        if isinstance(node, list):
+            return [found for item in node for found in unbounded(item, key)]
+        if not isinstance(node, dict):
+            return []
+        if node.get("type") in ("integer", "number"):
+            return [] if "maximum" in node else [key]
+        if node.get("type") == "array" and "maxItems" not in node:
+            return [key]
+        return [found for own, value in node.items() for found in unbounded(value, f"{key}.{own}")]
+
+    properties = STUDY_BODIES[name].model_json_schema()["properties"]
+    for key, schema in properties.items():
+        assert key in ("batch_size", "batch_sizes") or unbounded(schema, key) == []

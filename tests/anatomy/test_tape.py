@@ -12,14 +12,18 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from service.anatomy.errors import StudyError
-from service.anatomy.operators.records import SAME_CALL
+from service.anatomy.common import StudyError
+from service.anatomy.operators.calls import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.anatomy.tape.computations import choose_computation, own_expressions
-from service.anatomy.tape.nodes import execution_order, short_name
-from service.anatomy.tape.show import show
-from service.anatomy.tape.steps import peak_of_events
-from service.anatomy.tape.study import TapeArguments, TapeFinding, read_tape
+from service.anatomy.tape.graph import execution_order, peak_of_events, short_name
+from service.anatomy.tape.study import (
+    TapeArguments,
+    TapeFinding,
+    choose_computation,
+    own_expressions,
+    read_tape,
+    show,
+)
 from service.measure.cases import Bench
 from service.protocol.expressions import TAPE_EXPRESSIONS
 from tests.support.anatomy_bench import PLAIN, quiet, small_bench

@@ -18,16 +18,30 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy.errors import StudyError
+from service.anatomy.common import StudyError
 from service.anatomy.timeline import study as timeline
-from service.anatomy.timeline import tax as timeline_tax
-from service.anatomy.timeline.blocks import TraceBlock, outermost, read_step
-from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
-from service.anatomy.timeline.page import page
-from service.anatomy.timeline.show import paint, show
-from service.anatomy.timeline.study import TimelineArguments, draw_timeline
-from service.anatomy.timeline.tax import Tax, Timed, tax_by_kernels, tax_by_samples
-from service.anatomy.timeline.tracks import TimelineFinding, tax_source_text
+from service.anatomy.timeline import tracks
+from service.anatomy.timeline.study import (
+    PAGE_FILE,
+    TRACE_FILE,
+    TimelineArguments,
+    draw_timeline,
+    page,
+    paint,
+    show,
+    trace,
+)
+from service.anatomy.timeline.tracks import (
+    Tax,
+    Timed,
+    TimelineFinding,
+    TraceBlock,
+    outermost,
+    read_step,
+    tax_by_kernels,
+    tax_by_samples,
+    tax_source_text,
+)
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.protocol.splits import SampleCounts
@@ -231,9 +245,9 @@ def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPat
         seen.append(case.phase)
         return SampleCounts(kernel=75, host=25)
 
-    monkeypatch.setattr(timeline_tax, "sample_case", sample)
+    monkeypatch.setattr(tracks, "sample_case", sample)
     found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert seen == ["prefill"] * timeline_tax.PARTS
+    assert seen == ["prefill"] * tracks.PARTS
     assert found.tracks[0].tax is not None
     assert found.tracks[0].tax.fraction.value == 0.25
 
@@ -344,5 +358,5 @@ def test_one_track_has_no_speedup_and_two_have_one_of_all_their_rounds(
 ) -> None:
     assert draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet).speedup is None
     assert finding.speedup is not None
-    assert finding.speedup.samples == timeline_tax.PARTS * timeline_tax.ROUNDS
+    assert finding.speedup.samples == tracks.PARTS * tracks.ROUNDS
     assert finding.speedup.low <= finding.speedup.value <= finding.speedup.high

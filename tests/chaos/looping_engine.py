@@ -11,13 +11,13 @@ from tests.chaos.victim import PATIENCE_SECONDS
 from tests.support.serving import running
 
 LOOP = """
-from service.engine import prefill
-lay_out = prefill.lay_out
+from service.engine import generation
+lay_out = generation.lay_out
 def endless(prompts, *others, **named):
     while len(prompts[0]) > 100:
         continue
     return lay_out(prompts, *others, **named)
-prefill.lay_out = endless
+generation.lay_out = endless
 """
 ENGINE = f"""
 import sys

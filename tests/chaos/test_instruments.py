@@ -12,7 +12,7 @@ from time import time
 
 import pytest
 
-from service.engine import prefill
+from service.engine import generation
 from tests.chaos.body_faults import Lag
 from tests.chaos.disk_faults import sweep_amiss
 from tests.chaos.fault import NotPossible
@@ -124,8 +124,8 @@ def test_a_wait_is_counted_in_services_of_its_own_time() -> None:
 
 
 def test_the_endless_loop_stands_where_a_prompt_is_prefilled(monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out = prefill.lay_out  # type: ignore[attr-defined]
-    monkeypatch.setattr(prefill, "lay_out", lay_out)  # what puts it back afterwards
+    lay_out = generation.lay_out  # type: ignore[attr-defined]
+    monkeypatch.setattr(generation, "lay_out", lay_out)  # what puts it back afterwards
     exec(LOOP, {})
-    assert prefill.lay_out is not lay_out  # type: ignore[attr-defined]
-    assert "lay_out" in prefill.prefill.__code__.co_names
+    assert generation.lay_out is not lay_out  # type: ignore[attr-defined]
+    assert "lay_out" in generation.prefill.__code__.co_names

@@ -10,8 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.cli.generate import printable
-from service.cli.timing_bar import bar_segments, proportional_cells, timing_bar
+from service.cli.generate import bar_segments, printable, proportional_cells, timing_bar
 from tests.support.serving import Front, running, until
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import launchbound
 from service.cli.options import EXIT_BAD_INPUT
-from service.replicas.local_ray import environment_for
+from service.replicas.cluster import environment
 
 
 def refusal(*options: str) -> str:
@@ -21,7 +21,7 @@ def refusal(*options: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in environment_for(None):
+    for name in environment(None):
         monkeypatch.setenv(name, "as before")
 
 
@@ -38,12 +38,11 @@ def test_an_address_at_which_nothing_answers_is_refused_before_ray_is_asked() ->
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
-        assert f"nothing answers at {address}" in refusal("--replicas=1", f"--address={address}")
+        assert f"no Ray answers at {address}" in refusal("--replicas=1", f"--address={address}")
 
 
 def test_without_ray_the_remedy_is_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("command", "ray_cluster", "actors"):
-        monkeypatch.delitem(sys.modules, f"service.replicas.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, "service.replicas.application", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "ray is not installed here: install it with `pip install launchbound[ray]`" in refusal(
         "--replicas=2"

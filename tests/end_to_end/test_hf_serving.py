@@ -42,7 +42,7 @@ PLAIN = ["eager", "no_grad", "inference_mode"]
 
 @dataclass
 class Served:
-    """What an engine life left behind."""
+    """What an engine left behind."""
 
     modes: list[str]
     folder: Path

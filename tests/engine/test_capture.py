@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 from models.checkpoint import build
-from service.engine.capture import PHASES, Capture
 from service.engine.cold_starts import ColdStarts
 from service.engine.configured_mode import ConfiguredMode
+from service.engine.warmup import PHASES, Capture
 from service.protocol.modes import MODES, Mode
 from service.protocol.status import ModeStatus
 from service.step.buffers import Arguments, Buffers, allocate

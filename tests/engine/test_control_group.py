@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import control_group
-from service.engine.control_group import allowed_cpus, free_memory_bytes
+from service.engine import second_compiler
+from service.engine.second_compiler import allowed_cpus, free_memory_bytes
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     own = tmp_path / "fs" / "outer" / "own"
     own.mkdir(parents=True)
     (tmp_path / "member").write_text("1:name=systemd:/legacy\n0::/outer/own\n")
-    monkeypatch.setattr(control_group, "ROOT", tmp_path / "fs")
-    monkeypatch.setattr(control_group, "MEMBERSHIP", tmp_path / "member")
+    monkeypatch.setattr(second_compiler, "ROOT", tmp_path / "fs")
+    monkeypatch.setattr(second_compiler, "MEMBERSHIP", tmp_path / "member")
     return own
 
 
@@ -49,6 +49,6 @@ def test_more_than_is_allowed_leaves_nothing(group: Path) -> None:
 def test_where_linux_says_nothing_of_groups_there_is_no_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_group, "ROOT", tmp_path / "none")
-    monkeypatch.setattr(control_group, "MEMBERSHIP", tmp_path / "missing")
+    monkeypatch.setattr(second_compiler, "ROOT", tmp_path / "none")
+    monkeypatch.setattr(second_compiler, "MEMBERSHIP", tmp_path / "missing")
     assert (allowed_cpus(), free_memory_bytes()) == (inf, inf)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from models.transformer import Transformer
-from service.engine import capture, life, warmup
+from service.engine import run as engine_run
+from service.engine import warmup
 from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
@@ -78,14 +79,14 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
         def run(self) -> None:
             raise error
 
-    monkeypatch.setattr(life, "Engine", Failing)
-    monkeypatch.setattr(life, "prepare_process", lambda *_: None)
+    monkeypatch.setattr(engine_run, "Engine", Failing)
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
     error: Exception = LOST[0]
-    assert life.live(settings(tmp_path), LocalInbox([])) == EXIT_DEVICE_LOST
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_DEVICE_LOST
     assert "an illegal memory access" in capsys.readouterr().err
     error = RuntimeError("something else")
     with pytest.raises(RuntimeError, match="something else"):
-        life.live(settings(tmp_path), LocalInbox([]))
+        engine_run.run_engine(settings(tmp_path), LocalInbox([]))
 
 
 def test_a_model_whose_eager_step_fails_is_refused_with_its_architecture_and_the_remedy(
@@ -95,8 +96,8 @@ def test_a_model_whose_eager_step_fails_is_refused_with_its_architecture_and_the
         raise IndexError("index 64 is out of bounds for dimension 0 with size 64")
 
     monkeypatch.setattr(Transformer, "forward", fail)
-    monkeypatch.setattr(life, "prepare_process", lambda *_: None)
-    assert life.live(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "Transformer cannot be served: its eager step failed" in line
     assert "IndexError: index 64" in line
@@ -110,8 +111,8 @@ def test_a_model_that_does_not_fit_in_memory_is_refused_with_the_remedy(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
     monkeypatch.setattr(Transformer, "forward", fail)
-    monkeypatch.setattr(life, "prepare_process", lambda *_: None)
-    assert life.live(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
     assert "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less" in capsys.readouterr().err
 
 
@@ -122,7 +123,7 @@ def test_a_warm_up_that_loses_the_device_ends_the_engine(
     def fail(*_: object) -> object:
         raise error
 
-    monkeypatch.setattr(capture.Capture, "_callables", fail)
+    monkeypatch.setattr(warmup.Capture, "_callables", fail)
     with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
 
@@ -135,7 +136,7 @@ def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
     def fail(*_: object) -> object:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(capture.Capture, "_callables", fail)
+    monkeypatch.setattr(warmup.Capture, "_callables", fail)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
     inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
     assert inbox.modes["inference_mode"].state == "failed"

@@ -13,10 +13,9 @@ from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
 from service.engine.feed import new_feed
-from service.engine.generation import POLL_NS, Generator
+from service.engine.generation import POLL_NS, BucketInputs, Generator, prefill
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
-from service.engine.prefill import Place, prefill
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
@@ -95,7 +94,7 @@ def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behi
             raise InterruptedError
 
     with torch.no_grad(), pytest.raises(InterruptedError):
-        prefill([[5] * 100], Place(buffers, new_feed(buffers)), step, HostMeter(), readings, give_up)
+        prefill([[5] * 100], BucketInputs(buffers, new_feed(buffers)), step, HostMeter(), readings, give_up)
     assert not buffers.last.any()
 
 

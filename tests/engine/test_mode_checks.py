@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from service.engine import mode_checks
+from service.engine import warmup
 from service.engine.compiler import CompileCounts, unlike
 from service.engine.configured_mode import ConfiguredMode
-from service.engine.mode_checks import PHASES, verify_graph_replay
+from service.engine.warmup import PHASES, verify_graph_replay
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 from service.step.kernel_matching import NOTHING_RECORDED
@@ -56,8 +56,8 @@ def verified(
         looked_at.append(phase)
         return next(steps)
 
-    monkeypatch.setattr(mode_checks, "profile_step", profiled)
-    monkeypatch.setattr(mode_checks, "prepare", lambda _: None)
+    monkeypatch.setattr(warmup, "profile_step", profiled)
+    monkeypatch.setattr(warmup, "prepare", lambda _: None)
     one = configured(name)
     verify_graph_replay(one, cast("Any", {1: None}), device, skips)
     return one.status, looked_at

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.engine.configured_mode import ConfiguredMode
-from service.engine.profiler_cost import REMEDY, ROUNDS, UNKNOWN, ProfilerAttachment
+from service.engine.device_measurements import REMEDY, ROUNDS, UNKNOWN, ProfilerAttachment
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 

@@ -12,7 +12,8 @@ import torch
 from service.engine import request_profiler
 from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
-from service.engine.request_profiler import RequestProfiler, totals
+from service.engine.outcome import totals
+from service.engine.request_profiler import RequestProfiler
 from service.step.meters import Meter, Readings
 from service.step.trace import ProfiledStep
 

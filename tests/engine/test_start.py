@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from service.engine import capture, loop, parts, warmup
-from service.engine.device_witnesses import DeviceWitnesses, NoDeviceWitnesses
+from service.engine import loop, parts, warmup
+from service.engine.device_measurements import ROUNDS, DeviceMeasurements, NoDeviceMeasurements
 from service.engine.generation import Generator
 from service.engine.job_runner import JobRunner
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.engine.profiler_cost import ROUNDS
 from service.engine.request_profiler import RequestProfiler
 from service.engine.step_shares import StepShares
 from service.protocol.messages import Job, Outcome, ToFront
@@ -91,7 +90,7 @@ def test_every_step_of_the_ready_modes_has_a_split_before_the_engine_is_warm(tmp
     assert positions == sorted(set(positions))
     for status in inbox.modes.values():
         found = {(split.phase, split.batch): split for split in status.splits}
-        assert found.keys() == {(phase, batch) for phase in capture.PHASES for batch in (1, 2)}
+        assert found.keys() == {(phase, batch) for phase in warmup.PHASES for batch in (1, 2)}
         assert all(split.newest.total > 0 and split.step_seconds > 0 for split in found.values())
 
 
@@ -157,7 +156,7 @@ def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) ->
     assert any(map(is_warm, inbox.sent))
 
 
-class Noted(NoDeviceWitnesses):
+class Noted(NoDeviceMeasurements):
     """Notes when the profiler would be attached and when the device's times would be taken."""
 
     def __init__(self, happened: list[str]) -> None:
@@ -177,13 +176,13 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
 ) -> None:
     happened: list[str] = []
     replaying, plain = MODE_NAMES
-    effect = capture.Capture.effect
-    serving = capture.Capture.serving
+    effect = warmup.Capture.effect
+    serving = warmup.Capture.serving
 
-    def of(self: capture.Capture, configured: capture.ConfiguredMode) -> Effect:
+    def of(self: warmup.Capture, configured: warmup.ConfiguredMode) -> Effect:
         return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
 
-    def captured(self: capture.Capture, configured: capture.ConfiguredMode) -> Iterator[None]:
+    def captured(self: warmup.Capture, configured: warmup.ConfiguredMode) -> Iterator[None]:
         happened.append(f"{configured.mode.name} captured")
         return serving(self, configured)
 
@@ -191,9 +190,9 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
         if isinstance(message, ModeStatus) and message.state == "ready" and not message.splits:
             happened.append(f"{message.mode} ready")
 
-    monkeypatch.setattr(capture.Capture, "effect", of)
-    monkeypatch.setattr(capture.Capture, "serving", captured)
-    monkeypatch.setattr(loop, "new_device_witnesses", lambda *_: Noted(happened))
+    monkeypatch.setattr(warmup.Capture, "effect", of)
+    monkeypatch.setattr(warmup.Capture, "serving", captured)
+    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Noted(happened))
     monkeypatch.setattr(warmup, "verify_graph_replay", lambda *_: happened.append("proved"))
     Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)).run()
     assert happened[:7] == [
@@ -212,14 +211,14 @@ def test_captures_are_announced_once_they_are_proved_and_never_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: bool
 ) -> None:
     replaying = MODE_NAMES[0]
-    effect = capture.Capture.effect
+    effect = warmup.Capture.effect
     announced: list[int] = []
     engines: list[Engine] = []
 
-    def of(self: capture.Capture, configured: capture.ConfiguredMode) -> Effect:
+    def of(self: warmup.Capture, configured: warmup.ConfiguredMode) -> Effect:
         return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
 
-    def prove(configured: capture.ConfiguredMode, *_: object) -> None:
+    def prove(configured: warmup.ConfiguredMode, *_: object) -> None:
         if skipped:
             configured.status = msgspec.structs.replace(configured.status, effective="another")
 
@@ -233,8 +232,8 @@ def test_captures_are_announced_once_they_are_proved_and_never_taken_back(
         if isinstance(message, ModeStatus) and message.mode == replaying:
             announced.append(message.graph_captures)
 
-    monkeypatch.setattr(capture.Capture, "effect", of)
-    monkeypatch.setattr(loop, "new_device_witnesses", lambda *_: Announcing([]))
+    monkeypatch.setattr(warmup.Capture, "effect", of)
+    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Announcing([]))
     monkeypatch.setattr(warmup, "verify_graph_replay", prove)
     engines.append(Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)))
     engines[0].run()
@@ -281,12 +280,12 @@ def test_what_the_device_and_the_profiler_are_found_to_take_is_in_every_modes_st
     def profile(step: object, arguments: object, count: int) -> list[ProfiledStep]:
         return [ProfiledStep(operators=1, copies=0, kernel_seconds=1e-4)] * count
 
-    def witnesses(
+    def measurements(
         _: object, made: warmup.Warmup, buffers: dict[int, Buffers], profiler: RequestProfiler
-    ) -> DeviceWitnesses:
-        return DeviceWitnesses(made, buffers, profiler, FakeDevice(0.0, 0.0), profile)
+    ) -> DeviceMeasurements:
+        return DeviceMeasurements(made, buffers, profiler, FakeDevice(0.0, 0.0), profile)
 
-    monkeypatch.setattr(loop, "new_device_witnesses", witnesses)
+    monkeypatch.setattr(loop, "new_device_measurements", measurements)
     inbox = LocalInbox([])
     Engine(settings(tmp_path, batch_sizes=[1]), inbox).run()
     for mode in MODE_NAMES:

@@ -449,7 +449,7 @@ def test_a_thread_is_seen_in_kernels_in_the_step_that_multiplies_and_in_the_host
 
 @pytest.fixture
 def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.timings.ENOUGH", 1)
+    monkeypatch.setattr("service.engine.outcome.ENOUGH", 1)
 
 
 @pytest.mark.slow

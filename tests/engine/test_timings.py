@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.engine.job_result import JobResult
-from service.engine.timings import StepEstimates, timings
+from service.engine.outcome import StepEstimates, timings
 from service.protocol.splits import SampleCounts
 from service.protocol.timings import PhaseTimings, Timings
 from service.statistics.sampled_share import dispatch_share

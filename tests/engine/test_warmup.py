@@ -11,7 +11,7 @@ import torch
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine import capture, loop
+from service.engine import loop, warmup
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
@@ -28,14 +28,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 def test_a_mode_whose_warm_up_raises_fails_alone_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = capture.Capture._callables
+    ready = warmup.Capture._callables
 
-    def failing(self: capture.Capture, configured: capture.ConfiguredMode) -> object:
+    def failing(self: warmup.Capture, configured: warmup.ConfiguredMode) -> object:
         if configured.mode.name == "inference_mode":
             raise RuntimeError("the backend gave up")
         return ready(self, configured)
 
-    monkeypatch.setattr(capture.Capture, "_callables", failing)
+    monkeypatch.setattr(warmup.Capture, "_callables", failing)
     inbox = serve(tmp_path, [local_job(mode, mode, [PROMPT], 2) for mode in MODE_NAMES])
     assert inbox.modes["inference_mode"].state == "failed"
     assert "the backend gave up" in (inbox.modes["inference_mode"].detail or "")

@@ -53,6 +53,6 @@ def test_a_probe_that_needs_cuda_moves_its_counter_and_gives_its_memory_back(
     before = torch.cuda.memory_allocated()
     finding = run_probe(bench, ProbesArguments(name=name, repeats=9), lambda words: None)
     assert (finding.counter.before, finding.counter.after) == (0, 1)
-    assert finding.blame.startswith("service/anatomy/probes/device_memory.py:")
+    assert finding.blame.startswith("service/anatomy/probes/memory.py:")
     gc.collect()
     assert torch.cuda.memory_allocated() == before

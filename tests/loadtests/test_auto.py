@@ -16,7 +16,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.compare.verdict import compare_builds
+from loadtests.compare.builds import compare_builds
+from loadtests.compare.page import make_picture
+from loadtests.compare.runs import best, read_entries
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.document import plan_of
 from loadtests.plan.plan_file import parse_plan, toml_of
@@ -36,9 +38,6 @@ from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.sweep import run_sweep
 from loadtests.run.target import Target, TargetError
 from loadtests.run.validation import validate
-from loadtests.side_by_side.entry import best, read_entries
-from loadtests.side_by_side.precisions import precisions_of
-from loadtests.side_by_side.view import groups
 from service.cli.options import EXIT_BAD_INPUT
 from service.front.sweep_advice import read_advice
 from service.protocol.modes import AUTO, MODES, named_endpoints
@@ -335,7 +334,7 @@ def test_a_batch_size_that_was_not_decided_is_absent(tmp_path: Path) -> None:
 def test_two_builds_are_not_compared_by_what_they_were_advised(made: Path, tmp_path: Path) -> None:
     make_results(tmp_path, plan=PLAN, auto_runs="eager", seed=3)
     found = compare_builds(made, tmp_path)
-    assert AUTO not in {one.cell.mode for one in found.changes}
+    assert AUTO not in {one.mode for one in found.cells}
     assert "what each sweep was advised" in found.left_out[CELL]
 
 
@@ -346,11 +345,8 @@ def test_of_several_runs_the_best_is_one_of_the_ladder(tmp_path: Path, made: Pat
     entries = read_entries([made, tmp_path])
     for entry in entries:
         assert {best(verdict).cell.mode for verdict in entry.findings.main} == {"compiled"}
-    found = precisions_of(entries, groups(entries))
-    assert found is not None
-    for group in found.groups:
-        assert group.fastest.summary.cell.mode == "compiled"
-        assert AUTO not in {place.summary.cell.mode for place in group.near} | group.bought.keys()
+    for group in make_picture([made, tmp_path], tmp_path / "out")["precision"]["groups"]:
+        assert AUTO not in {row["mode"] for row in group["modes"]}
 
 
 @pytest.mark.parametrize(

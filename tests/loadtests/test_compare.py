@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.compare.likeness import Unlike
-from loadtests.compare.side import read_side
-from loadtests.compare.verdict import BuildComparison, compare_builds
+from loadtests.compare.builds import BuildComparison, compare_builds
+from loadtests.compare.runs import Unlike, read_side
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowsError
@@ -66,11 +65,11 @@ def run(root: Path, *arguments: str) -> Any:
 
 def test_cells_are_matched_and_the_control_is_left_out(root: Path) -> None:
     found = compared(root, "old", "same")
-    assert len(found.changes) == CELLS
-    assert {(one.cell.mode, one.cell.batch_size) for one in found.changes} == {
+    assert len(found.cells) == CELLS
+    assert {(one.mode, one.batch_size) for one in found.cells} == {
         (mode, batch) for mode in ("eager", "inference_mode", "compiled") for batch in (1, 4)
     }
-    assert all(one.rounds == (8, 8) for one in found.changes)
+    assert all(one.rounds == [8, 8] for one in found.cells)
     assert found.confidence == pytest.approx(1 - 0.05 / CELLS)
 
 
@@ -84,13 +83,13 @@ def test_open_loops_are_not_compared_at_rates_of_ones_own_either(tmp_path: Path)
 def test_two_single_sweeps_of_equal_builds_do_not_differ(root: Path) -> None:
     found = compared(root, "old", "same")
     assert found.unit == "rounds"
-    assert {found.word(one) for one in found.changes} == {"no detectable difference"}
+    assert {one.word for one in found.cells} == {"no detectable difference"}
 
 
 def test_a_fifth_in_a_single_sweep_is_within_what_sweeps_scatter_unless_stated_otherwise(root: Path) -> None:
-    assert {w.cell.mode for w in compared(root, "old", "slow").with_word("slower")} == set()
+    assert {w.mode for w in compared(root, "old", "slow").with_word("slower")} == set()
     stated = compared(root, "old", "slow", scatter=0.01)
-    assert {one.cell.mode for one in stated.with_word("slower")} == {"compiled"}
+    assert {one.mode for one in stated.with_word("slower")} == {"compiled"}
 
 
 def test_builds_that_were_swept_in_turn_are_paired_and_a_drift_cancels(root: Path) -> None:
@@ -98,8 +97,8 @@ def test_builds_that_were_swept_in_turn_are_paired_and_a_drift_cancels(root: Pat
     assert (alike.in_turn, alike.unit) == (True, "pairs of sweeps")
     assert not alike.with_word("slower")
     worse = compared(root, "before", "late")
-    assert {one.cell.mode for one in worse.with_word("slower")} == {"compiled"}
-    assert all(worse.relative_word(one) == "slower" for one in worse.with_word("slower"))
+    assert {one.mode for one in worse.with_word("slower")} == {"compiled"}
+    assert all(one.word_against_baseline == "slower" for one in worse.with_word("slower"))
 
 
 def test_several_old_sweeps_and_a_new_one_rest_on_sweeps(root: Path) -> None:
@@ -218,7 +217,7 @@ def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> N
     few.mkdir()
     make_results(few, plan=plan)
     found = compare_builds(root / "old", few)
-    assert len(found.changes) == 2
+    assert len(found.cells) == 2
     assert set(found.left_out.values()) == {f"only in {root / 'old'}"}
 
 
@@ -233,7 +232,7 @@ def test_a_cell_that_some_sweeps_of_a_side_lack_is_left_out_for_that_reason(
     make_results(fewer, plan=make_plan("quick", 1, ["eager", "compiled"], [1]))
     edit_run(fewer, lambda run: run.environment.update(commit="b" * 12))
     found = compare_builds(root / "before", partial)
-    assert len(found.changes) == 2
+    assert len(found.cells) == 2
     assert len(found.left_out) == CELLS - 2
     assert set(found.left_out.values()) == {f"not in every sweep of {partial}"}
 

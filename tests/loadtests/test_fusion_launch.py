@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loadtests.plan.presets import make_plan
-from loadtests.report.fusion_launch import Buys, FusionLaunch, fusion_launch
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
+from loadtests.report.view import Buys, FusionLaunch, fusion_launch
 from loadtests.run.run_file import SweepRun
 from tests.support.fake_service import STEP_SECONDS
 from tests.support.made_evidence import edit_run

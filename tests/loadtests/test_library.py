@@ -76,7 +76,7 @@ def test_the_documented_example_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    (code,) = EXAMPLE.findall((ROOT / "docs" / "library.md").read_text())
+    (code,) = EXAMPLE.findall((ROOT / "docs" / "sweeps.md").read_text())
     names: dict[str, object] = {}
-    exec(compile(code, "docs/library.md", "exec"), names)
+    exec(compile(code, "docs/sweeps.md", "exec"), names)
     assert "compiled was faster in 16 of 16 rounds: faster" in capsys.readouterr().out

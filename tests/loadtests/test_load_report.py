@@ -25,7 +25,7 @@ from loadtests.plan.slo import Slo, parse_slo
 from loadtests.report.load.csv_files import KNEES_FILE, LOAD_FILE, load_records
 from loadtests.report.load.knees import LoadGroup, ModeKnee
 from loadtests.report.load.sentences import pair, sentence
-from loadtests.report.report_files import make_report, plots
+from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import Results, read_results
 from loadtests.report.terminal import print_findings
 from loadtests.report.verdict import Findings
@@ -351,7 +351,7 @@ def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
         if line.startswith("| ")
     ]
     assert rows[1:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]
-    assert "concurrency" in [plot.id for plot in plots(Findings(results(tmp_path)))]
+    assert "concurrency" in [plot.id for plot in all_plots(Findings(results(tmp_path)))]
 
 
 def test_the_command_judges_by_other_objectives_and_refuses_what_is_none(loaded: Path) -> None:

@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.report.load_side import load_side
 from loadtests.report.results import read_results
 from loadtests.report.surroundings import reproduce
 from loadtests.report.verdict import Findings
-from loadtests.report.view import view
+from loadtests.report.view import load_side, view
 from loadtests.run.run_file import read_run, write_run
 from tests.support.made_results import make_results
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.compare.page import make_picture
 from loadtests.plan.presets import make_plan
 from loadtests.report.report_files import make_report
-from loadtests.side_by_side.files import make_picture
 from tests.support import machine_evidence
 from tests.support.machine_evidence import Evidence, clone_of, machine_name
 from tests.support.made_results import CLEAR, make_results

@@ -10,9 +10,9 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run.gates.gate import Gate
-from loadtests.run.gates.open_loop import MOST_DELAY
+from loadtests.run.gates.requests import MOST_DELAY
 from loadtests.run.rows import RequestRow
-from loadtests.run.run_file import CutVisit, Search, SearchProbe, SweepRun
+from loadtests.run.run_file import CutVisit, SweepRun
 from loadtests.run.validation import validate
 
 CLOSED = Cell(mode="eager", batch_size=1)
@@ -179,36 +179,6 @@ def test_visits_that_were_cut_are_counted_and_below_saturation_a_warning() -> No
     found = gate(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
     assert (found.passed, found.warning) == (False, True)
     assert found.detail.endswith(f"; below saturation: {BELOW.name}")
-
-
-def test_rates_that_were_searched_for_are_listed_and_one_not_found_is_named() -> None:
-    name = "rates found by search"
-    assert gate(name, run_of(PAST), []).passed is None
-    wanted = [Cell(mode=mode, batch_size=1, load=0.9, share_of="search") for mode in ("eager", "compiled")]
-    probes = [SearchProbe(rate=40.0, requests=60, met_share=1.0, cut=False)] * 7
-    found = [
-        Search(mode=mode, batch_size=1, new_tokens=32, probes=probes, rate=41.7)
-        for mode in ("eager", "compiled")
-    ]
-    both = gate(name, run_of(*wanted, searches=found), [])
-    assert both.passed
-    shown = [f"{mode} b=1 short n=32 41.7/s in 7 probes" for mode in ("eager", "compiled")]
-    assert both.detail == ", ".join(shown)
-    one = gate(name, run_of(*wanted, searches=found[:1]), [])
-    assert (one.passed, one.warning) == (False, True)
-    assert one.detail.endswith("not found: compiled b=1 short n=32 load=0.9 of search")
-
-
-def test_a_search_for_other_tokens_finds_nothing_for_these() -> None:
-    cells = [Cell(mode="eager", batch_size=1, new_tokens=n, load=0.9, share_of="search") for n in (16, 64)]
-    probes = [SearchProbe(rate=4.0, requests=60, met_share=0.5, cut=False)]
-    found = [
-        Search(mode="eager", batch_size=1, new_tokens=16, probes=probes, rate=20.0),
-        Search(mode="eager", batch_size=1, new_tokens=64, probes=probes, rate=None),
-    ]
-    judged = gate("rates found by search", run_of(*cells, searches=found), [])
-    assert not judged.passed
-    assert judged.detail.endswith("not found: eager b=1 short n=64 load=0.9 of search")
 
 
 def test_a_closed_loop_has_no_gate_of_arrivals() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from loadtests.peers import run as running
 from loadtests.peers import session
-from loadtests.peers.bandwidth import fastest_read
 from loadtests.peers.catalogue import Rival
 from loadtests.peers.contestants import call_seconds, steps_seconds
 from loadtests.peers.installation import NotInstalled
@@ -30,6 +29,7 @@ from loadtests.peers.results import (
 )  # fmt: skip
 from loadtests.peers.rounds import order
 from loadtests.peers.run import run_peers
+from loadtests.peers.session import fastest_read
 from loadtests.peers.summary import added, added_ratio, service_standings, summaries
 from loadtests.peers.table import leaving, markdown
 from loadtests.report.peers_section import peers_section

@@ -128,7 +128,6 @@ def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments:
         Cell(mode="compiled", batch_size=1, load=3.5),
         Cell(mode="compiled", batch_size=1, rate=-1.0),
         Cell(mode="compiled", batch_size=1, rate=1.0, load=0.5),
-        Cell(mode="compiled", batch_size=1, load=0.5, share_of="search"),
         Cell(mode="compiled", batch_size=1, requests=0),
         Cell(mode="compiled", batch_size=1, concurrency=8, requests=14),
         Cell(mode="compiled", batch_size=1, rate=float("inf")),
@@ -147,16 +146,14 @@ def test_an_slo_by_output_tokens_needs_two_of_them() -> None:
         check(Plan(preset="own", seed=0, rounds=8, cells=cells, slo=slo))
 
 
-def test_the_saturation_preset_is_a_ladder_and_a_search_within_forty_minutes() -> None:
+def test_the_saturation_preset_is_a_ladder_of_rates_within_forty_minutes() -> None:
     plan = make_plan("saturation")
     assert {cell.concurrency for cell in plan.cells if not cell.open_loop} == {1, 2, 4, 8}
-    assert {cell.load for cell in plan.cells if cell.open_loop} == {0.5, 0.7, 0.85, 1.0, 1.2, 1.45}
-    assert {cell.share_of for cell in plan.cells if cell.open_loop} == {"search"}
+    assert {cell.load for cell in plan.cells if cell.open_loop} == {0.3, 0.45, 0.6, 0.75, 0.9, 1.1}
     assert plan.slo == Slo(e2e_of_eager=3.0)
     assert [group[3] for group in plan.main_groups] == [1]
     assert 300 < estimate_most_seconds(plan) < 40 * 60
     text = describe(plan)
-    assert "search: the highest rate that meets it, 5 times 8 probes of 120 requests" in text
     assert "the answer within 3 times eager's latency without load, for 95 % of the requests" in text
 
 

@@ -122,7 +122,6 @@ arrivals = "constant"
 
 [[open_loop]]
 loads = [0.9, 1.2]
-share_of = "search"
 """
 
 
@@ -133,8 +132,8 @@ def test_load_past_saturation_is_written_and_read_again(tmp_path: Path) -> None:
     assert [cell.name.removeprefix("eager b=1 short n=32 ") for cell in plan.cells if cell.open_loop] == [
         "rate=5/s constant",
         "rate=40.5/s constant",
-        "load=0.9 of search",
-        "load=1.2 of search",
+        "load=0.9",
+        "load=1.2",
     ]
     assert plan.slo == Slo(ttft_seconds=0.05, tpot_seconds=0.01, share=0.9)
 
@@ -192,9 +191,7 @@ def test_a_block_names_batch_sizes_by_their_place_or_by_number() -> None:
         ("loads = [0.5]", "requests = 3", "line 14: give `loads`, shares of what"),
         ("loads = [0.5]", "loads = [0.5]\nrates = [9]", "line 14: give `loads`"),
         ("loads = [0.5]", 'loads = [0.5]\narrivals = "even"', "write one of poisson, constant"),
-        ("loads = [0.5]", 'loads = [0.5]\nshare_of = "best"', "write one of capacity, search"),
-        ("loads = [0.5]", 'loads = [0.5]\nshare_of = "search"', "line 17: share_of is search, and there"),
-        ("loads = [0.5]", 'rates = [9]\nshare_of = "search"', "line 17: share_of is search, and rates"),
+        ("loads = [0.5]", 'loads = [0.5]\nshare_of = "search"', "line 17: unknown key `share_of`"),
         ("# a block", "[slo]\nshare = 0.9", "line 6: an SLO without a limit is met by"),
         ("# a block", "[slo]\ne2 = 0.9", "line 7: unknown key `e2`: did you mean `e2e`?"),
         ("# a block", "[slo]\ne2e = 0", "line 7: `e2e`: expected `float` > 0.0"),

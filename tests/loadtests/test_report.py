@@ -17,11 +17,11 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
-from loadtests.report import plots_time
+from loadtests.report import plots
 from loadtests.report.formatting import significant
 from loadtests.report.page import PLOTLY_BUNDLE, embedded
 from loadtests.report.proof import SPLIT_ROWS
-from loadtests.report.report_files import make_report, plots
+from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
@@ -172,13 +172,13 @@ def test_the_vendored_bundle_is_of_the_version_that_figures_are_written_for() ->
 
 
 def test_only_traces_of_the_basic_bundle_are_drawn(clear: Path) -> None:
-    drawn = {trace.type for plot in plots(Findings(read_results(clear))) for trace in plot.figure.data}
+    drawn = {trace.type for plot in all_plots(Findings(read_results(clear))) for trace in plot.figure.data}
     assert drawn <= {"scatter", "bar", "pie"}
 
 
 def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: Path) -> None:
     findings = Findings(read_results(clear))
-    (heat_map,) = [plot.figure for plot in plots(findings) if plot.id == "index"]
+    (heat_map,) = [plot.figure for plot in all_plots(findings) if plot.id == "index"]
     shown = {
         (mode, column): index
         for column, trace in enumerate(trace for trace in heat_map.data if trace.type == "bar")
@@ -193,7 +193,7 @@ def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: P
 
 
 def test_an_embedded_figure_cannot_end_its_script_element(clear: Path) -> None:
-    for plot in plots(Findings(read_results(clear))):
+    for plot in all_plots(Findings(read_results(clear))):
         plot.figure.update_layout(title={"text": "</script>"})
         text = embedded(plot)
         assert "</script" not in text
@@ -201,7 +201,7 @@ def test_an_embedded_figure_cannot_end_its_script_element(clear: Path) -> None:
 
 
 def test_every_plot_has_its_title_and_caption_and_axis_units(clear: Path) -> None:
-    drawn = list(plots(Findings(read_results(clear))))
+    drawn = list(all_plots(Findings(read_results(clear))))
     assert [plot.id for plot in drawn] == [
         "speedup",
         "parts",
@@ -221,12 +221,12 @@ def test_saturation_is_drawn_where_there_are_open_loop_cells(tmp_path: Path) -> 
     run = read_run(tmp_path)
     run.client.rates = {cell.name: 10.0 for cell in plan.cells if cell.load is not None}
     write_run(tmp_path, run)
-    assert "saturation" in [plot.id for plot in plots(Findings(read_results(tmp_path)))]
+    assert "saturation" in [plot.id for plot in all_plots(Findings(read_results(tmp_path)))]
 
 
 def test_modes_have_one_colour_in_every_plot(clear: Path) -> None:
     seen: dict[str, set[Any]] = {}
-    for plot in plots(Findings(read_results(clear))):
+    for plot in all_plots(Findings(read_results(clear))):
         for trace in plot.figure.data:
             if trace.type == "scatter" and trace.name in EFFECTIVE:
                 seen.setdefault(trace.name, set()).add(trace.line.color or trace.marker.color)
@@ -362,7 +362,7 @@ def test_what_an_old_folder_did_not_record_is_said_to_be_unknown(clear: Path) ->
 
 def test_bars_stack_prefill_and_decode_apart_and_sum_to_the_total(complete: Path) -> None:
     findings = Findings(read_results(complete))
-    (bars,) = [plot.figure for plot in plots(findings) if plot.id == "parts"]
+    (bars,) = [plot.figure for plot in all_plots(findings) if plot.id == "parts"]
     first = [trace for trace in bars.data if trace.xaxis in (None, "x")]
     assert [trace.name for trace in first] == [
         "queue",
@@ -380,7 +380,7 @@ def test_bars_stack_prefill_and_decode_apart_and_sum_to_the_total(complete: Path
 def test_marked_rounds_are_shaded_in_the_latencies_over_time(complete: Path, clear: Path) -> None:
     shaded = {}
     for folder in (complete, clear):
-        (plot,) = [p for p in plots(Findings(read_results(folder))) if p.id == "timeline"]
+        (plot,) = [p for p in all_plots(Findings(read_results(folder))) if p.id == "timeline"]
         shaded[folder] = [note.text for note in plot.figure.layout.annotations]
     assert shaded[complete] == ["warm-up", "round 3 marked", "round 8 marked"]
     assert shaded[clear] == ["warm-up"]
@@ -453,8 +453,8 @@ def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
 ) -> None:
     findings = Findings(read_results(clear))
     count = findings.results.rows.height
-    monkeypatch.setattr(plots_time, "MOST_POINTS", 100)
-    plot = plots_time.timeline(findings)
+    monkeypatch.setattr(plots, "MOST_POINTS", 100)
+    plot = plots.timeline(findings)
     assert plot is not None
     drawn = sum(len(trace.x) for trace in plot.figure.data)
     assert 50 < drawn <= 100

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.report.report_files import make_report, plots
+from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run import scrapes
@@ -111,7 +111,7 @@ def test_the_report_of_a_resumed_sweep_leaves_the_gap_out_and_names_it(stopped: 
     resumed(url, folder)
     make_report(folder)
     assert "1 gap: within round 3" in (folder / "report.md").read_text()
-    (timeline,) = (plot for plot in plots(Findings(read_results(folder))) if plot.id == "timeline")
+    (timeline,) = (plot for plot in all_plots(Findings(read_results(folder))) if plot.id == "timeline")
     shaded = [note.text for note in timeline.figure.layout.annotations]
     assert shaded.count("warm-up") == 2
     rows = read_rows(folder)

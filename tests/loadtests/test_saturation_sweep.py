@@ -1,4 +1,4 @@
-"""Whole sweeps past saturation, against the stand-in with a queue: what is cut, found, and gone on with."""
+"""Whole sweeps past saturation, against the stand-in with a queue: what is cut, and gone on with."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 from rich.console import Console
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.plan.rate_search import PROBES
 from loadtests.plan.slo import Slo
 from loadtests.run import part, readiness, scrapes
-from loadtests.run.assignment import GeneratorEvent, RequestEnded, SearchEnded, SloSettled, VisitCut
+from loadtests.run.assignment import GeneratorEvent, RequestEnded, SloSettled, VisitCut
 from loadtests.run.events_file import read_events
 from loadtests.run.finished import Finished, Owed, is_whole
 from loadtests.run.load_generator_process import run_load_generator
@@ -32,7 +31,7 @@ CLOSED = Cell(mode="eager", batch_size=1, new_tokens=4, requests=1)
 PAST = Cell(mode="eager", batch_size=1, new_tokens=4, requests=150, rate=600.0)
 """More requests than the load generator has users: on any machine it is cut, for one reason or the other."""
 CONSTANT = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.2, arrivals="constant")
-FOUND = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.5, share_of="search")
+SHARE = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -96,20 +95,6 @@ def test_what_a_full_service_refuses_is_kept_and_is_no_failure(tmp_path: Path) -
     assert result.run.complete
 
 
-def test_a_search_finds_a_rate_and_its_rows_are_in_no_statistic(tmp_path: Path) -> None:
-    out = io.StringIO()
-    result = swept(tmp_path, plan_of(FOUND, e2e=30.0), out)
-    (search,) = result.run.searches
-    assert search.rate is not None
-    assert len(search.probes) == PROBES
-    assert result.run.client.rates[FOUND.name] == pytest.approx(0.5 * search.rate)
-    rows = [row for row in read_rows(tmp_path) if row.stage == "search"]
-    assert len(rows) == sum(probe.requests for probe in search.probes)
-    assert not any(row.counts for row in rows)
-    assert failed(result) == set()
-    assert "meets the SLO up to" in out.getvalue()
-
-
 def test_a_multiple_of_eagers_latency_is_settled_once_and_kept_by_what_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +106,7 @@ def test_a_multiple_of_eagers_latency_is_settled_once_and_kept_by_what_goes_on(
             if isinstance(event, SloSettled):
                 raise KeyboardInterrupt
 
-    plan = msgspec.structs.replace(plan_of(FOUND), slo=Slo(e2e_of_eager=900.0))
+    plan = msgspec.structs.replace(plan_of(SHARE), slo=Slo(e2e_of_eager=900.0))
     with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
         with monkeypatch.context() as patched:
             patched.setattr(part, "run_load_generator", stopping)
@@ -138,33 +123,20 @@ def test_a_multiple_of_eagers_latency_is_settled_once_and_kept_by_what_goes_on(
     assert [isinstance(one.event, SloSettled) for one in read_events(tmp_path)].count(True) == 1
 
 
-def test_a_mode_that_misses_its_slo_unloaded_gets_no_cells_and_that_is_said(tmp_path: Path) -> None:
-    out = io.StringIO()
-    result = swept(tmp_path, plan_of(FOUND, e2e=1e-6), out, service_seconds=0.0)
-    assert result.run.searches[0].rate is None
-    assert FOUND.name not in result.run.client.rates
-    assert (1, FOUND.name) not in visits(read_rows(tmp_path))
-    assert result.run.complete
-    assert failed(result) == set()
-    assert "the SLO is missed even at" in out.getvalue()
-    assert "measured 2 requests" in out.getvalue()
-
-
-@pytest.mark.parametrize("until", [VisitCut, SearchEnded])
-def test_a_stopped_sweep_goes_on_with_its_rates_its_searches_and_its_cut_visits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: type[VisitCut] | type[SearchEnded]
+def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_visits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped at once after a visit was cut, while its requests are in flight, or after a search."""
+    """Stopped at once after a visit was cut, while its requests are in flight."""
 
     def stopping(*arguments: Any) -> Iterator[GeneratorEvent | None]:
         after = 0
         for event in run_load_generator(*arguments):
             yield event
-            after += isinstance(event, until) or (after > 0 and isinstance(event, RequestEnded))
+            after += isinstance(event, VisitCut) or (after > 0 and isinstance(event, RequestEnded))
             if after > 2:
                 raise KeyboardInterrupt
 
-    plan = plan_of(PAST, FOUND, e2e=30.0)
+    plan = plan_of(PAST, SHARE, e2e=30.0)
     with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
         with monkeypatch.context() as patched:
             patched.setattr(part, "run_load_generator", stopping)
@@ -173,7 +145,6 @@ def test_a_stopped_sweep_goes_on_with_its_rates_its_searches_and_its_cut_visits(
         assert not before.complete
         result = resume_sweep(url, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
     run, rows = result.run, read_rows(tmp_path)
-    assert run.searches == before.searches
     assert before.client.rates.items() <= run.client.rates.items()
     # What a cut visit still owes may be too much for its queue again: on a busy machine it is cut twice.
     sent = {(one.round, one.cell): one.sent for one in run.cut_visits}
@@ -181,9 +152,7 @@ def test_a_stopped_sweep_goes_on_with_its_rates_its_searches_and_its_cut_visits(
     assert is_whole(run, Finished(rows))
     assert run.complete
     measured = Counter((r.round, r.cell, r.index) for r in rows if r.stage == "measure")
-    requests = Owed(run.cut_visits, run.searches).requests
+    requests = Owed(run.cut_visits).requests
     owed = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(requests(n, c))}
     assert owed <= measured.keys()
     assert set(measured.values()) == {1}
-    kinds = Counter(type(one.event) for one in read_events(tmp_path))
-    assert kinds[SearchEnded] == 1

@@ -158,7 +158,7 @@ def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(whole: Whole
     assert [run["label"] for run in last(result)["runs"]] == DTYPES
     assert last(result)["path"] == str(folder)
     assert result.exit_code == (0 if all(run["valid"] for run in last(result)["runs"]) else EXIT_FAILED)
-    assert "What precision buys" in (folder / "runs.html").read_text()
+    assert "How far from A (float32)" in (folder / "runs.html").read_text()
 
 
 def test_all_precisions_get_the_same_prompts_in_the_same_order(whole: Whole) -> None:

@@ -12,7 +12,6 @@ from loadtests.plan.checks import check
 from loadtests.plan.slo import Slo, SloTable, parse_slo, slo_table
 from loadtests.run.requests import LoadRequest, LoadResponse, row
 from loadtests.run.rows import RequestRow
-from loadtests.run.slo_met import meets
 from tests.support.fake_service import timings
 
 LIMITS = st.none() | st.floats(1e-6, 3600)
@@ -67,16 +66,12 @@ def test_what_is_no_slo_is_refused_with_the_remedy(text: str, message: str) -> N
         parse_slo(text)
 
 
-def test_a_multiple_of_eagers_latency_becomes_seconds_and_judges_nothing_before() -> None:
+def test_a_multiple_of_eagers_latency_becomes_seconds() -> None:
     relative = slo_table("e2e_of_eager=3,share=0.9").slo
-    with pytest.raises(PlanError, match="not known in seconds yet: the answer within 3 times eager's"):
-        meets(relative, answered())
     settled = relative.settled(0.0671)
     assert settled == Slo(e2e_seconds=0.2, e2e_of_eager=3.0, share=0.9)
     assert settled.settled(9.0) is settled
     assert settled.text.startswith("the answer within 200 ms, which is 3 times eager's latency without load")
-    assert meets(settled, answered(latency=0.19))
-    assert not meets(settled, answered(latency=0.21))
 
 
 def test_a_multiple_needs_one_latency_of_eager() -> None:
@@ -91,32 +86,9 @@ def test_a_multiple_needs_one_latency_of_eager() -> None:
         check(msgspec.structs.replace(plan, cells=(closed,)))
 
 
-def test_limits_count_from_the_intended_start() -> None:
-    on_time, late = answered(latency=0.03), answered(late=0.05, latency=0.03)
-    assert meets(Slo(e2e_seconds=0.04), on_time)
-    assert not meets(Slo(e2e_seconds=0.04), late)
-    assert meets(Slo(e2e_seconds=0.0801), late)
-    first = timings("eager", 1, 9)["time_to_first_token_seconds"]
-    assert meets(Slo(ttft_seconds=first + 0.001), on_time)
-    assert not meets(Slo(ttft_seconds=first + 0.049), late)
-    assert meets(Slo(ttft_seconds=first + 0.051), late)
-
-
-def test_time_per_output_token_is_what_follows_the_first_one() -> None:
-    measured = answered(total_seconds=0.9, time_to_first_token_seconds=0.1, new_tokens=9)
-    assert meets(Slo(tpot_seconds=0.1001), measured)
-    assert not meets(Slo(tpot_seconds=0.0999), measured)
-
-
-def test_all_limits_have_to_be_met() -> None:
-    assert not meets(Slo(e2e_seconds=9.0, ttft_seconds=1e-6), answered())
-    assert meets(Slo(e2e_seconds=9.0, ttft_seconds=9.0, tpot_seconds=9.0), answered())
-
-
 @pytest.mark.parametrize("status", [429, 500, 0])
-def test_what_was_not_answered_meets_no_slo(status: int) -> None:
+def test_only_a_refusal_is_rejected(status: int) -> None:
     missed = answered(status=status)
-    assert not meets(Slo(e2e_seconds=9.0), missed)
     assert missed.rejected is (status == 429)
 
 

@@ -11,10 +11,8 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.prompts import PROMPT_FILE
-from loadtests.plan.rate_search import HIGHEST, LOWEST, PROBES
 from loadtests.plan.slo import Slo
-from loadtests.run.arrival_rates import ArrivalRates
-from loadtests.run.assignment import Assignment, GeneratorEvent, RequestEnded, SearchEnded, VisitCut
+from loadtests.run.assignment import Assignment, GeneratorEvent, VisitCut
 from loadtests.run.exporter import Exporter
 from loadtests.run.requests import LoadRequest, LoadResponse, can_sample
 from loadtests.run.rows import RowWriter, read_rows
@@ -69,16 +67,6 @@ class Bench:
     @property
     def cuts(self) -> list[VisitCut]:
         return [event for event in self.events if isinstance(event, VisitCut)]
-
-    def rates(self, searches: Sequence[SearchEnded] = ()) -> dict[str, float]:
-        kept = {"searches": [one.search for one in searches]}
-        assignment = Assignment(**{**_fields(self.assignment), **kept})  # type: ignore[arg-type]
-        emit = self.events.append
-        return ArrivalRates(assignment, self.visits, lambda _: CAPACITY, emit).settled()
-
-
-def _fields(assignment: Assignment) -> dict[str, object]:
-    return {name: getattr(assignment, name) for name in assignment.__struct_fields__}
 
 
 @pytest.fixture
@@ -164,65 +152,6 @@ def test_requests_that_fail_in_an_open_loop_end_it(bench: Callable[..., Bench]) 
     cell = opened(0.5)
     with pytest.raises(Abort):
         list(bench(cell, status=500).visits.measured(cell, 1, range(30), 1.0))
-
-
-def test_probes_of_all_rates_have_the_same_prompts_and_arrivals(bench: Callable[..., Bench]) -> None:
-    made = bench(opened(0.5))
-    sent = []
-    for mode, rate in (("eager", 2.0), ("compiled", 4.0)):
-        made.service.sent.clear()
-        cell = Cell(mode=mode, batch_size=1, rate=rate, requests=30)
-        rows, cut = made.visits.probe(cell, rate)
-        due = [request.intended or 0.0 for request in made.service.sent]
-        sent.append(([request.body for request in made.service.sent], [rate * (d - due[0]) for d in due]))
-        assert (len(rows), cut) == (30, False)
-        assert {(row["stage"], row["round"], row["rate"]) for row in rows} == {("search", 0, rate)}
-    assert sent[0][0] == sent[1][0]
-    assert sent[0][1] == pytest.approx(sent[1][1], abs=1e-6)
-
-
-def test_rates_are_shares_of_the_capacity_or_given(bench: Callable[..., Bench]) -> None:
-    cells = (
-        opened(0.5),
-        opened(1.5),
-        Cell(mode="eager", batch_size=1, rate=3.0),
-        Cell(mode="eager", batch_size=1),
-    )
-    rates = bench(*cells).rates()
-    assert rates == {cells[0].name: 5.0, cells[1].name: 15.0, cells[2].name: 3.0}
-
-
-def test_a_search_is_made_once_and_its_cells_are_shares_of_what_it_found(bench: Callable[..., Bench]) -> None:
-    cells = [opened(load, share_of="search") for load in (0.5, 1.2)]
-    made = bench(*cells)
-    rates = made.rates()
-    (ended,) = (event for event in made.events if isinstance(event, SearchEnded))
-    found, probes = ended.search.rate, ended.search.probes
-    assert found is not None
-    assert LOWEST * CAPACITY < found < HIGHEST * CAPACITY
-    assert rates == {cells[0].name: 0.5 * found, cells[1].name: 1.2 * found}
-    assert len(probes) == PROBES
-    met = [probe.rate for probe in probes if not probe.cut and probe.met_share >= SLO.share]
-    assert found == max(met) < min(probe.rate for probe in probes if probe.rate not in met)
-    assert {event.stage for event in made.events if isinstance(event, RequestEnded)} == {"search"}
-    assert made.cuts == []
-
-
-def test_a_search_of_an_earlier_part_is_not_made_again(bench: Callable[..., Bench]) -> None:
-    made = bench(opened(0.5, share_of="search"))
-    rates = made.rates()
-    searched = [event for event in made.events if isinstance(event, SearchEnded)]
-    made.events.clear()
-    assert made.rates(searched) == rates
-    assert made.events == []
-
-
-def test_a_mode_that_cannot_meet_the_slo_gets_no_rate(bench: Callable[..., Bench]) -> None:
-    made = bench(opened(0.5, share_of="search"), opened(0.5), slo=Slo(e2e_seconds=0.5 / CAPACITY))
-    assert list(made.rates()) == [opened(0.5).name]
-    (ended,) = (event for event in made.events if isinstance(event, SearchEnded))
-    assert ended.search.rate is None
-    assert "missed even at 1/s" in ended.search.text
 
 
 def sent_before(made: Bench, cell: Cell, indexes: Sequence[int]) -> tuple[list[str], list[dict[str, object]]]:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.report.headline import headline
+from loadtests.report.report_files import headline
 from loadtests.report.results import Results, read_results
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
@@ -100,13 +100,6 @@ def test_the_gap_between_two_parts_is_no_time_of_the_sweep(tmp_path: Path) -> No
     assert found.before == pytest.approx(10 + 4)
     assert found.measured == pytest.approx(8 + 7)
     assert found.warm_up == pytest.approx(2 + 3)
-
-
-def test_the_search_for_rates_is_named(tmp_path: Path) -> None:
-    rows = [closed(0, 1, stage="warmup"), closed(2, 8, stage="search"), closed(8, 10)]
-    found = wall_time(made(tmp_path, rows, []))
-    assert (found.warm_up, found.searched, found.measured, found.total) == (2.0, 6.0, 2.0, 10.0)
-    assert "search 60 %" in found.text
 
 
 def test_a_run_of_before_counts_from_its_first_request_and_says_so(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf import check, masks
+from models.hf import loading, masks
 from models.hf.adapter import HuggingFaceModel
 from tests.models.test_hf_models import opened
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
@@ -50,11 +50,11 @@ def test_a_window_longer_than_a_piece_is_checked_in_pieces(
         steps.append(tokens.shape[1])
         return right(self, tokens, *rest)
 
-    monkeypatch.setattr(check, "PIECE", 4)
+    monkeypatch.setattr(loading, "PIECE", 4)
     monkeypatch.setattr(HuggingFaceModel, "forward", noted)
     opened(folder)
     assert max(steps) == 4
-    assert sum(steps) == 7 + 2 + (WINDOW + check.BEYOND - 2) + 2 + (CONTEXT - 2) + 2
+    assert sum(steps) == 7 + 2 + (WINDOW + loading.BEYOND - 2) + 2 + (CONTEXT - 2) + 2
 
 
 @pytest.mark.parametrize("kind", SLIDING)
@@ -111,10 +111,10 @@ def test_a_row_of_longrope_is_the_same_alone_and_beside_a_long_one(tmp_path: Pat
 
 def test_yarn_is_checked_beyond_its_original_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = list[tuple[int, ...]]()
-    monkeypatch.setattr(check, "_compare", lambda model, lengths, *_: compared.append(lengths))
+    monkeypatch.setattr(loading, "_compare", lambda model, lengths, *_: compared.append(lengths))
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
     opened(write_model(tmp_path / "model", "llama", rope_parameters=scaling))
-    assert compared == [check.LENGTHS, (128 + check.BEYOND, 128), (CONTEXT,)]
+    assert compared == [loading.LENGTHS, (128 + loading.BEYOND, 128), (CONTEXT,)]
 
 
 @pytest.mark.parametrize("window", [64, 512])

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
-from models.hf.token_bytes import SHRINKS, longest_token_bytes
+from models.hf.tokens import SHRINKS, longest_token_bytes
 
 BYTES = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 MERGED = {**BYTES, "ab": 256, "abab": 257}

@@ -17,8 +17,8 @@ from models import checkpoint
 from models.config import CONFIGS, Config
 from models.tokenizer import Tokenizer
 from models.training import bits_per_byte, corpus, full_sequence, trainer
-from models.training.batches import batches, epoch_windows, pieces
 from models.training.corpus import Corpus, CorpusError
+from models.training.trainer import batches, epoch_windows, pieces
 from models.transformer import Transformer
 from tests.support.stepping import greedy
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.replicas.local_ray import environment_for
 from tests.support.serving import fake_engine_command, until
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 180.0
+START_SECONDS = 400.0
 
 TOKEN = secrets.token_hex(32)
 
@@ -27,17 +26,15 @@ import os
 import sys
 from pathlib import Path
 from service.cli.signals import ended_in_order
-from service.replicas.joining import joining
 from service.front.settings import Settings
+from service.replicas.cluster import environment
 address, count, targets, modes, *engine = sys.argv[1:]
-if address:
-    os.environ.update(joining(address))
-from service.replicas.command import serve_replicas
-from service.replicas.count import ReplicaCount
+os.environ.update(environment(address or None))
+from service.replicas.application import replica_count, serve_replicas
 settings = Settings(
     port=0, modes=modes, batch_sizes=[1], drain_seconds=1.0, request_timeout_seconds=30.0, log_requests="all"
 )
-count = ReplicaCount.parse(count)
+count = replica_count(count)
 sys.exit(serve_replicas(settings, count, 1, address or None, Path(targets), ended_in_order, engine))
 """
 
@@ -96,12 +93,12 @@ def replicas(
     folder.mkdir()
     arguments = [address, count, str(folder / "targets.json"), modes, *fake_engine_command(**engine)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
-    environment = {**kept, **environment_for(address or None), "PYTHONPATH": str(ROOT)}
-    environment["RAY_AUTH_TOKEN"] = TOKEN  # else Ray keeps one in the home of whoever runs the tests
-    environment["LAUNCHBOUND_CACHE_FOLDER"] = str(folder / "cache")
+    # Else Ray keeps a token in the home of whoever runs the tests.
+    kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_TOKEN": TOKEN}
+    kept["LAUNCHBOUND_CACHE_FOLDER"] = str(folder / "cache")
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, *arguments], env=environment, stdout=out, stderr=err, cwd=folder
+            [sys.executable, "-c", SERVE, *arguments], env=kept, stdout=out, stderr=err, cwd=folder
         )
     command = Command(process, folder)
     try:

@@ -147,6 +147,25 @@ def test_a_replica_whose_process_is_killed_is_replaced_and_the_targets_follow(
     assert http.post(GENERATE, json=BODY).status_code == 200
 
 
+def test_settings_that_no_replica_starts_with_end_the_command_with_the_words_of_the_engine(
+    first: Command, tmp_path: Path
+) -> None:
+    """And the replicas that were to be replaced serve again."""
+    words = "no model 'none': name a folder"
+    with replicas(
+        tmp_path / "refused",
+        "1",
+        address=first.cluster,
+        serving=False,
+        exit=2,
+        says=f"launchbound engine: {words}",
+    ) as refused:
+        assert refused.process.wait(START_SECONDS) == 2
+        assert words in refused.log.splitlines()[-1]
+    until(lambda: "of this command serve again" in first.log, "the first's replicas", START_SECONDS)
+    assert httpx.post(f"{first.url}{GENERATE}", json=BODY, trust_env=False).status_code == 200
+
+
 def _is_engine(process: psutil.Process) -> bool:
     return any(part.endswith("fake_engine.py") for part in process.cmdline())
 
@@ -177,6 +196,7 @@ class Client:
 def test_a_rolling_update_loses_no_request_and_leaves_nothing_behind(first: Command, tmp_path: Path) -> None:
     """The last one: it ends what the others use."""
     old, children = set(first.addresses()), descendants(first.process.pid)
+    again = first.log.count("of this command serve again")
     client = Client(first.url)
     try:
         with replicas(tmp_path / "second", "2", "eager", first.cluster) as second:
@@ -186,7 +206,7 @@ def test_a_rolling_update_loses_no_request_and_leaves_nothing_behind(first: Comm
             assert not new & old
             until(lambda: set(first.addresses()) == new, "the first command's targets")
             until(
-                lambda: "another command has taken over; this one stays" in first.log,
+                lambda: "another command replaces these replicas; this one stays" in first.log,
                 "the first command's word",
             )
             document = httpx.get(f"{first.url}/v1/modes", trust_env=False).json()
@@ -201,7 +221,11 @@ def test_a_rolling_update_loses_no_request_and_leaves_nothing_behind(first: Comm
                 third.process.send_signal(signal.SIGTERM)
                 assert third.process.wait(START_SECONDS) == 0
                 assert third.targets() == []
-            until(lambda: "of this command serve again" in first.log, "the first's replicas", START_SECONDS)
+            until(
+                lambda: first.log.count("of this command serve again") == again + 1,
+                "the first's replicas",
+                START_SECONDS,
+            )
             assert len(first.targets()) == 2
             assert httpx.post(f"{first.url}{GENERATE}", json=BODY, trust_env=False).status_code == 200
             children += descendants(first.process.pid)

@@ -6,32 +6,34 @@ import re
 import subprocess
 from pathlib import Path
 
-from service.replicas.registry import ReplicaPlace
-from service.replicas.targets import TargetsFile
+from tests.support.lacking import without
+
+try:
+    from service.replicas.application import Place, write_targets
+except ModuleNotFoundError:
+    without("Ray is not installed: pip install launchbound[ray]")
 
 MANUAL = Path(__file__).parents[2] / "docs" / "replicas.md"
 
 
 def test_the_documented_job_finds_every_replica_with_its_instance(tmp_path: Path, promtool: str) -> None:
-    file = TargetsFile(tmp_path / "targets.json")
+    path = tmp_path / "targets.json"
     places = [
-        ReplicaPlace(
+        Place(
             actor=f"actor-{name}",
             name=name,
-            owner="a",
+            command="a",
             node="127.0.0.1",
             address=f"127.0.0.1:{port}",
-            pid=1,
             cores=[0],
-            gpu=False,
         )
         for name, port in (("x", 40_001), ("y", 40_002))
     ]
-    file.write(places)
+    write_targets(path, places)
     job = re.search(r"```yaml\n(scrape_configs:.*?)```", MANUAL.read_text(), re.DOTALL)
     assert job is not None
     configuration = tmp_path / "prometheus.yml"
-    configuration.write_text(re.sub(r"files: \[.*\]", f"files: [{file.path}]", job[1]))
+    configuration.write_text(re.sub(r"files: \[.*\]", f"files: [{path}]", job[1]))
     command = [promtool, "check", "service-discovery", "--timeout=2s", str(configuration), "launchbound"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     for place in places:

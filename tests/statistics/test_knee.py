@@ -10,7 +10,6 @@ from service.statistics.knee import (
     BoundedEstimate,
     Bounds,
     RatePoint,
-    falling,
     kept_up_point,
     knee,
     knee_ratio,
@@ -47,15 +46,6 @@ def test_the_order_of_the_points_does_not_matter() -> None:
 
 def test_one_unlucky_rate_below_the_knee_does_not_become_the_knee() -> None:
     assert knee(ladder(1.0, 0.94, 1.0, 0.5), 0.95).value.low > 30.0
-
-
-def test_shares_fall_and_keep_their_weighted_mean() -> None:
-    values, weights = [1.0, 0.8, 0.9, 0.2, 0.4], [1.0, 2.0, 1.0, 3.0, 1.0]
-    found = falling(values, weights)
-    assert found == sorted(found, reverse=True)
-    assert sum(map(math.prod, zip(found, weights, strict=True))) == pytest.approx(
-        sum(map(math.prod, zip(values, weights, strict=True)))
-    )
 
 
 def test_the_interval_holds_the_knee_and_is_open_where_an_end_of_the_shares_never_crosses() -> None:

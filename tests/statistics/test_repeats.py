@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from scipy import stats
 
-from service.statistics.repeats import most_named, over_sweeps, replicates
+from service.statistics.builds import most_named, over_sweeps, replicates
 
 DRAWS = Random("repeats")
 
@@ -34,30 +34,12 @@ def test_its_interval_is_students_over_sweeps_and_not_over_rounds() -> None:
     assert found.ratio.samples == 5
 
 
-@pytest.mark.parametrize("centres", [(0.5, 0.5), (0.5, 0.5, 0.52), (0.4, 0.5, 0.45, 0.5, 0.6)])
-def test_the_chance_is_that_of_welchs_test(centres: tuple[float, ...]) -> None:
-    """Of rounds that scatter unequally in sweeps of unequal length, where plain analysis of variance errs."""
-    sweeps = [drawn(centre, 0.02 * (1 + n), 8 + 2 * n) for n, centre in enumerate(centres)]
-    logs = [[math.log(value) for value in rounds] for rounds in sweeps]
-    expected = stats.f_oneway(*logs, equal_var=False).pvalue
-    assert over_sweeps(sweeps).chance == pytest.approx(expected)
-    assert expected != pytest.approx(stats.f_oneway(*logs).pvalue, rel=0.01)
-
-
 def test_sweeps_that_scatter_as_their_rounds_do_are_rarely_called_otherwise() -> None:
     chances = [over_sweeps([drawn(0.5, 0.05, 12) for _ in range(5)]).chance or 0.0 for _ in range(400)]
     assert 8 <= sum(chance < 0.05 for chance in chances) <= 36
     apart = over_sweeps([drawn(0.5 + 0.1 * n, 0.02, 12) for n in range(5)]).chance
     assert apart is not None
     assert apart < 1e-6
-
-
-def test_two_rounds_in_each_say_how_they_scatter() -> None:
-    found = over_sweeps([[2.0, 2.2], [2.4, 2.5]]).chance
-    expected = stats.f_oneway(
-        *(list(map(math.log, one)) for one in ([2.0, 2.2], [2.4, 2.5])), equal_var=False
-    )
-    assert found == pytest.approx(expected.pvalue)
 
 
 def test_rounds_that_say_nothing_give_no_chance() -> None:

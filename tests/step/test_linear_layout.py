@@ -11,8 +11,8 @@ from torch import Tensor
 from models.config import Config
 from models.linears import layout_of
 from models.transformer import Transformer
-from service.step import linear_layout
-from service.step.linear_layout import GAIN, LAYOUTS, ROWS, apply_layout, choose, step_seconds
+from service.step import loaded_model
+from service.step.loaded_model import GAIN, LAYOUTS, ROWS, apply_layout, choose, step_seconds
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
 
@@ -46,7 +46,7 @@ def test_the_usual_layout_stays_where_another_gains_too_little(seconds: tuple[fl
 def test_every_linear_layer_is_counted_in_every_layout_at_all_rows(
     monkeypatch: pytest.MonkeyPatch, layers: int
 ) -> None:
-    monkeypatch.setattr(linear_layout, "_seconds", lambda x, weights: 1.0)
+    monkeypatch.setattr(loaded_model, "_seconds", lambda x, weights: 1.0)
     found = step_seconds(Transformer(replace(CONFIG, layers=layers), max_batch=1).eval())
     assert found == {layout: dict.fromkeys(ROWS, 4.0 * layers + 1) for layout in LAYOUTS}
 
@@ -58,7 +58,7 @@ def test_what_is_timed_has_the_strides_of_its_layout(monkeypatch: pytest.MonkeyP
         strides.append((x.shape[0], {weight.stride(0) == 1 for weight in weights}))
         return 1.0
 
-    monkeypatch.setattr(linear_layout, "_seconds", record)
+    monkeypatch.setattr(loaded_model, "_seconds", record)
     step_seconds(made())
     assert {(rows, frozenset(moved)) for rows, moved in strides} == {
         (rows, frozenset({moved})) for rows in ROWS for moved in (False, True)
@@ -66,7 +66,7 @@ def test_what_is_timed_has_the_strides_of_its_layout(monkeypatch: pytest.MonkeyP
 
 
 def test_a_layout_by_name_is_taken_untimed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(linear_layout, "step_seconds", _never)
+    monkeypatch.setattr(loaded_model, "step_seconds", _never)
     model = made()
     chosen = apply_layout(model, "transposed", str(tmp_path), "key")
     assert (chosen.layout, chosen.reason, chosen.step_seconds) == ("transposed", "requested", {})
@@ -80,7 +80,7 @@ def test_an_unknown_layout_is_refused_with_the_known_ones(tmp_path: Path) -> Non
 
 
 def test_autocast_keeps_the_usual_layout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(linear_layout, "step_seconds", _never)
+    monkeypatch.setattr(loaded_model, "step_seconds", _never)
     chosen = apply_layout(made(), "auto", str(tmp_path), "key", casts=True)
     assert chosen.layout == "aten"
     assert "autocast" in chosen.reason
@@ -93,7 +93,7 @@ def test_a_choice_is_timed_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
         timed.append(model)
         return times((0.5, 0.5, 0.5))
 
-    monkeypatch.setattr(linear_layout, "step_seconds", time_them)
+    monkeypatch.setattr(loaded_model, "step_seconds", time_them)
     first, second, other = (made() for _ in range(3))
     chosen = apply_layout(first, "auto", str(tmp_path), "tiny float32")
     assert apply_layout(second, "auto", str(tmp_path), "tiny float32") == chosen

@@ -18,7 +18,7 @@ from service.protocol.modes import MODES
 from service.step import package
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import Step, build_step
-from service.step.package_identity import package_identity
+from service.step.package import package_identity
 from service.step.symbolic_size import make_symbolic
 
 pytestmark = pytest.mark.compiles

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from loadtests.fleet.nodes import LABEL
-from service.replicas.patience import patiently
+import psutil
+
+from loadtests.fleet.run import LABEL
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -19,6 +20,9 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",
 }
 STORE_BYTES = 80 * 2**20
+TRIES = 4
+_TOO_LATE = "timed out during startup"
+"""Ray gives a node 30 s to start, which may pass on a busy machine."""
 
 
 class SimulatedNodes:
@@ -73,3 +77,20 @@ def simulated_nodes() -> Iterator[SimulatedNodes]:
         ray_constants.ENABLE_RAY_CLUSTER = was
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def patiently(start: Callable[[], Any]) -> Any:
+    """What `start` returns, which starts a node of Ray, tried again where that is too slow for Ray."""
+    for left in reversed(range(TRIES)):
+        before = set(psutil.Process().children())
+        try:
+            return start()
+        except Exception as error:
+            if _TOO_LATE not in str(error) or not left:
+                raise
+            for child in set(psutil.Process().children()) - before:
+                for process in (*child.children(recursive=True), child):
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                child.wait()
+    raise AssertionError("the last try returns or raises")

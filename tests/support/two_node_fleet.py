@@ -12,12 +12,11 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from loadtests.fleet.files import PAGE_FILE, make_fleet_report
-from loadtests.fleet.plan import read_fleet_plan
-from loadtests.fleet.ray_cluster import connected
-from loadtests.fleet.record import Fleet
-from loadtests.fleet.session import begin
+from loadtests.fleet.plan import Fleet, read_fleet_plan
+from loadtests.fleet.report import PAGE_FILE, make_fleet_report
+from loadtests.fleet.run import begin
 from loadtests.run.rows import ROWS_FILE
+from service.replicas.cluster import connected, environment
 from tests.support.serving import until
 from tests.support.simulated_nodes import simulated_nodes
 
@@ -50,8 +49,9 @@ def fleet_with_a_power_cut(plan: Path, out: Path) -> Fleet:
         doomed = nodes.add(KINDS[0], cores)
         nodes.add(KINDS[1], cores)
         # Ray starts nodes from the main thread only.
-        with connected(nodes.address) as cluster, ThreadPoolExecutor(1) as pool:
-            running = pool.submit(begin, cluster, read_fleet_plan(plan), out, _said, wait_seconds=120)
+        os.environ.update(environment(nodes.address))
+        with connected(nodes.address) as ray, ThreadPoolExecutor(1) as pool:
+            running = pool.submit(begin, ray, read_fleet_plan(plan), out, _said, wait_seconds=120)
             until(lambda: running.done() or _has_measured(), "a measured request", WARM_SECONDS)
             if not running.done():
                 _said("the first node is killed, and joins again")
@@ -61,7 +61,7 @@ def fleet_with_a_power_cut(plan: Path, out: Path) -> Fleet:
 
 
 def _has_measured() -> bool:
-    rows = Path(tempfile.gettempdir()).glob(f"launchbound-fleet-*/results/{ROWS_FILE}")
+    rows = Path(tempfile.gettempdir()).glob(f"launchbound-fleet-*/sweep/results/{ROWS_FILE}")
     return any('"stage":"measure"' in path.read_text().replace(" ", "") for path in rows)
 
 

@@ -10,9 +10,8 @@ import polars as pl
 
 from loadtests.report.csv_tables import write_csv
 from loadtests.report.load import sentences
-from loadtests.report.load.cells import QUANTILES, LoadCell
-from loadtests.report.load.findings import LoadFindings
-from loadtests.report.load.objectives import SECONDS
+from loadtests.report.load.knees import QUANTILES, LoadCell, LoadFindings
+from loadtests.report.load.visits import SECONDS
 from service.statistics.intervals import Interval
 from service.statistics.knee import BoundedEstimate
 
@@ -85,11 +84,11 @@ def _latencies(one: LoadCell) -> dict[str, float | None]:
 
 
 def _waits(one: LoadCell) -> dict[str, float | None]:
-    witness = one.witness
+    waits = one.queue_waits
     return {
-        **_spread("queue_mean_seconds", witness.measured if witness else None),
-        **_spread("queue_replayed_seconds", witness.replayed if witness else None),
-        **_spread("queue_pollaczek_khinchine_seconds", witness.steady if witness else None),
+        **_spread("queue_mean_seconds", waits.measured if waits else None),
+        **_spread("queue_replayed_seconds", waits.replayed if waits else None),
+        **_spread("queue_pollaczek_khinchine_seconds", waits.steady if waits else None),
     }
 
 

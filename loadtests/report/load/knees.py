@@ -1,15 +1,162 @@
-"""The knee of every mode: the highest arrival rate that counts as served, and how knees compare."""
+"""Open-loop cells over all rounds, and the knee of every mode: the highest rate that counts as served."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from loadtests.plan.arrivals import Arrivals
+from loadtests.plan.cells import Cell
 from loadtests.plan.prompts import PromptSet
-from loadtests.report.load.cells import LoadCell
-from loadtests.report.load.objectives import Criterion
-from service.statistics.knee import BoundedEstimate, knee, knee_ratio
+from loadtests.plan.slo import Slo
+from loadtests.report.load.visits import SECONDS, Criterion, Kind, Visit, visits
+from loadtests.report.results import Results
+from service.statistics.intervals import Interval, mean_interval
+from service.statistics.knee import BoundedEstimate, RatePoint, kept_up_point, knee, knee_ratio, met_point
+from service.statistics.quantiles import quantile_interval
+from service.statistics.queueing import pollaczek_khinchine
+from service.statistics.visits import rate_interval, settling
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWaits:
+    """Mean waits in seconds, means over rounds.
+
+    `replayed` follows from the instants at which the requests were sent and their own time in the service,
+    for any arrivals; it does not know the queue's clock. It takes all of that time as the engine's, although
+    the front works on one request while the engine serves another, and so reads a little high under load.
+    `steady` is Pollaczek and Khinchine's, for Poisson arrivals below saturation after an infinite time: a
+    visit, which starts empty, waits less. None where it does not apply: both where requests are merged.
+    """
+
+    measured: Interval
+    replayed: Interval | None
+    steady: Interval | None
+
+
+def _queue_waits(cell: Cell, rate: float, visits: Sequence[Visit]) -> QueueWaits | None:
+    """The waits of `cell`; None where a visit has no answer or no time in the queue."""
+    if not visits or any(not v.answers or np.isnan(v.queue_seconds).any() for v in visits):
+        return None
+    measured = mean_interval([float(visit.queue_seconds.mean()) for visit in visits])
+    replayed = [visit.replayed_seconds for visit in visits if visit.replayed_seconds is not None]
+    if len(replayed) < len(visits):
+        return QueueWaits(measured, None, None)
+    return QueueWaits(
+        measured,
+        mean_interval([float(waits.mean()) for waits in replayed]),
+        _steady(cell, rate, visits),
+    )
+
+
+def _steady(cell: Cell, rate: float, visits: Sequence[Visit]) -> Interval | None:
+    """From each round's service times; None for other arrivals, refused requests or a busy round."""
+    if cell.arrivals != "poisson" or any(visit.cut or visit.rejected for visit in visits):
+        return None
+    waits = [pollaczek_khinchine(rate, visit.service_seconds.tolist()) for visit in visits]
+    known = [wait for wait in waits if wait is not None]
+    return mean_interval(known) if len(known) == len(waits) else None
+
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class LoadCell:
+    """One open-loop cell: its arrival rate per second, and its whole visits, one per round."""
+
+    cell: Cell
+    rate: float
+    visits: tuple[Visit, ...]
+    criterion: Criterion
+
+    @property
+    def sent(self) -> int:
+        """Requests that were sent."""
+        return sum(visit.sent for visit in self.visits)
+
+    @property
+    def rejected(self) -> int:
+        """Requests that the service's bounded queue refused."""
+        return sum(visit.rejected for visit in self.visits)
+
+    @property
+    def failed(self) -> int:
+        """Requests without an answer that were not refused."""
+        return sum(visit.sent - visit.answers - visit.rejected for visit in self.visits)
+
+    @property
+    def cut(self) -> int:
+        """Visits that ended early because their queue only grew."""
+        return sum(visit.cut for visit in self.visits)
+
+    @cached_property
+    def served_rate(self) -> Interval:
+        """Answers per second, over all visits."""
+        return self._rate_of([visit.served for visit in self.visits])
+
+    @cached_property
+    def goodput(self) -> Interval | None:
+        """Requests in time per second, over all visits, at least as uncertain as their share."""
+        in_time = [visit.in_time for visit in self.visits if visit.in_time is not None]
+        if self.attainment is None or not in_time:
+            return None
+        found, served = self._rate_of(in_time), self.served_rate.value
+        low = min(found.low, found.value, self.attainment.low * served)
+        high = max(found.high, self.attainment.high * served)
+        return Interval(found.value, max(0.0, low), high, found.samples)
+
+    def _rate_of(self, counts: list[int]) -> Interval:
+        """Per second of the visits' judged time; 0 where nothing was answered at all."""
+        seconds = [visit.served_seconds for visit in self.visits]
+        return rate_interval(counts, seconds) if sum(seconds) > 0 else Interval(0.0, 0.0, 0.0, len(counts))
+
+    @cached_property
+    def attainment(self) -> Interval | None:
+        """The share of requests in time, mean over rounds; None without an objective, or where not known."""
+        shares = [visit.met_share for visit in self.visits if visit.met_share is not None]
+        if len(shares) < len(self.visits):
+            return None
+        point = met_point(self.rate, shares, self._judged)
+        return Interval(point.share, point.low, point.high, len(shares))
+
+    @cached_property
+    def point(self) -> RatePoint | None:
+        """What was served of its rate, as the knee takes it; None where a visit cannot be judged."""
+        shares = [share for visit in self.visits if (share := visit.share(self.criterion)) is not None]
+        if len(shares) < len(self.visits):
+            return None
+        found = kept_up_point if self.criterion.slo is None else met_point
+        return found(self.rate, shares, self._judged)
+
+    @property
+    def _judged(self) -> int:
+        """Requests of a visit that are judged."""
+        return self.cell.requests - settling(self.cell.requests)
+
+    @cached_property
+    def quantiles(self) -> dict[Kind, dict[float, Interval | None]]:
+        """The QUANTILES of the judged answers' latencies; None where there are too few of them."""
+        by_kind = {kind: [visit.latencies[kind] for visit in self.visits] for kind in SECONDS}
+        return {
+            kind: {share: quantile_interval(values, share) for share in QUANTILES}
+            for kind, values in by_kind.items()
+        }
+
+    @cached_property
+    def effective_batch(self) -> Interval | None:
+        """Sequences per step that a request ran with, mean over rounds; None where that is not known."""
+        known = [visit.effective_batch for visit in self.visits if visit.effective_batch is not None]
+        return mean_interval(known) if known and len(known) == len(self.visits) else None
+
+    @cached_property
+    def queue_waits(self) -> QueueWaits | None:
+        """The queue's mean wait as measured, and as it has to be."""
+        return _queue_waits(self.cell, self.rate, self.visits)
+
 
 Ladder = tuple[int, PromptSet, int, Arrivals]
 """Batch size, prompt set, new tokens and arrivals: what the rates of one knee have in common."""
@@ -95,3 +242,44 @@ def _capacity(cells: Sequence[LoadCell]) -> float | None:
     if any(one.effective_batch and one.effective_batch.value > one.cell.batch_size for one in cells):
         return max(one.served_rate.value for one in cells)
     return len(service) / float(sum(service))
+
+
+class LoadFindings:
+    """The statistics of the open-loop cells of `results`, each computed on first use.
+
+    They are judged by `slo`, else by the plan's objectives, else by whether answers keep up with arrivals.
+    """
+
+    def __init__(self, results: Results, slo: Slo | None = None) -> None:
+        self.results = results
+        self.given = slo is not None
+        self.criterion = Criterion(slo or results.run.plan.slo)
+
+    @cached_property
+    def cells(self) -> list[LoadCell]:
+        """The open-loop cells that have a whole visit, in the plan's order."""
+        rates = self.results.run.client.rates
+        opened = [
+            cell
+            for cell in self.results.run.plan.cells
+            if cell.open_loop and not cell.control and cell.name in rates
+        ]
+        found = {cell: tuple(visits(self.results, cell, self.criterion)) for cell in opened}
+        return [LoadCell(cell, rates[cell.name], own, self.criterion) for cell, own in found.items() if own]
+
+    @cached_property
+    def groups(self) -> list[LoadGroup]:
+        """The knees, by batch size and conditions."""
+        return load_groups(self.cells, self.criterion)
+
+    @property
+    def source(self) -> str:
+        """Where the objectives come from, for a reader."""
+        if self.criterion.slo is None:
+            return "There is no objective: `--slo` of `sweep` or `report`, or `[slo]` of a plan, sets one."
+        if not self.given:
+            return "The objectives are those of the plan."
+        own = self.results.run.plan.slo
+        return "The objectives were given for this report; " + (
+            "the plan has none." if own is None else f"the plan's are: {Criterion(own).meaning}"
+        )

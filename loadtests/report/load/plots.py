@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import plotly.graph_objects as go
 
 from loadtests.plan.cells import Cell
-from loadtests.report.load.concurrency import concurrency_ladders, requests_per_second
 from loadtests.report.load.knees import LoadGroup, ModeKnee
+from loadtests.report.load.section import concurrency_ladders, requests_per_second
 from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings

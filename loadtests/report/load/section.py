@@ -2,23 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from loadtests.report import formatting
 from loadtests.report.load import sentences
-from loadtests.report.load.cells import QUANTILES, LoadCell
-from loadtests.report.load.concurrency import concurrency_tables
-from loadtests.report.load.findings import LoadFindings
-from loadtests.report.load.knees import LoadGroup, ModeKnee
-from loadtests.report.load.objectives import SECONDS
-from loadtests.report.load.witness import Witness
+from loadtests.report.load.knees import QUANTILES, LoadCell, LoadFindings, LoadGroup, ModeKnee, QueueWaits
+from loadtests.report.load.visits import SECONDS
 from loadtests.report.plotting import colour
 from loadtests.report.summaries import Summary
 from service.statistics.intervals import Interval
 from service.statistics.quantiles import least_requests
 from service.statistics.visits import SETTLING_SHARE
+
+Conditions = tuple[int, str, int]
+"""Batch size, prompt set, new tokens."""
+
+
+def concurrency_ladders(summaries: Sequence[Summary]) -> dict[Conditions, dict[str, list[Summary]]]:
+    """Closed-loop cells by conditions and mode, by concurrency; only conditions with several of them."""
+    found: dict[Conditions, dict[str, list[Summary]]] = {}
+    for summary in summaries:
+        cell = summary.cell
+        if not cell.open_loop and not cell.control:
+            conditions = (cell.batch_size, cell.prompt_set, cell.new_tokens)
+            found.setdefault(conditions, {}).setdefault(cell.mode, []).append(summary)
+    for modes in found.values():
+        for own in modes.values():
+            own.sort(key=lambda summary: summary.cell.concurrency)
+    return {
+        conditions: modes
+        for conditions, modes in sorted(found.items())
+        if len({summary.cell.concurrency for own in modes.values() for summary in own}) > 1
+    }
+
+
+def requests_per_second(summary: Summary) -> float:
+    """Answers per second of a closed-loop cell: its tokens per second over the tokens of one request."""
+    return summary.tokens_per_second.value / (summary.cell.batch_size * summary.cell.new_tokens)
+
+
+def concurrency_tables(summaries: Sequence[Summary], label: Callable[[str], str]) -> list[dict[str, Any]]:
+    """One table per conditions, a row per mode and concurrency."""
+    return [
+        {
+            "title": f"Batch {batch}, {prompts} prompts, {tokens} new tokens",
+            "rows": [_row(summary, label) for own in modes.values() for summary in own],
+        }
+        for (batch, prompts, tokens), modes in concurrency_ladders(summaries).items()
+    ]
+
+
+def _row(summary: Summary, label: Callable[[str], str]) -> dict[str, Any]:
+    scale = requests_per_second(summary) / summary.tokens_per_second.value
+    return {
+        "mode": label(summary.cell.mode),
+        "colour": colour(summary.cell.mode),
+        "concurrency": summary.cell.concurrency,
+        "requests": formatting.significant(requests_per_second(summary)),
+        "requests_span": formatting.span(summary.tokens_per_second, scale),
+        "tokens": formatting.significant(summary.tokens_per_second.value),
+        "latency": formatting.milliseconds(summary.latency.value),
+        "latency_span": formatting.span(summary.latency, 1e3),
+        "p95": formatting.milliseconds(summary.latency_p95_seconds),
+    }
+
 
 LATENCY_NAMES = {"e2e": "latency", "ttft": "first token", "tpot": "per further token"}
 
@@ -96,14 +145,14 @@ def _rate(one: LoadCell, label: sentences.Label) -> dict[str, Any]:
         "rounds": len(one.visits),
         "rejected": one.rejected,
         "cut": one.cut,
-        "waits": _waits(one.witness),
+        "waits": _waits(one.queue_waits),
     }
 
 
-def _waits(witness: Witness | None) -> list[tuple[str, str]]:
-    if witness is None:
+def _waits(waits: QueueWaits | None) -> list[tuple[str, str]]:
+    if waits is None:
         return [("–", "")] * 3
-    return [_value(one, 1e3) for one in (witness.measured, witness.replayed, witness.steady)]
+    return [_value(one, 1e3) for one in (waits.measured, waits.replayed, waits.steady)]
 
 
 def _value(interval: Interval | None, scale: float = 1.0) -> tuple[str, str]:

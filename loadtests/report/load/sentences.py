@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from loadtests.plan.cells import BASELINE
 from loadtests.report.formatting import listed, significant
-from loadtests.report.load.findings import LoadFindings
-from loadtests.report.load.knees import LoadGroup
+from loadtests.report.load.knees import LoadFindings, LoadGroup
 from service.statistics.knee import BoundedEstimate
 
 Label = Callable[[str], str]
@@ -33,8 +32,8 @@ def sentence(group: LoadGroup, findings: LoadFindings, label: Label) -> str:
         ratio = group.ratio(first, mode)
         compared = f": {ratio_text(ratio)}" if ratio and ratio.tells else ""
         parts.append(f"{label(mode)} {text_of(other)}{compared}")
-    if silent := [label(one.mode) for one in known if one.estimate and not one.estimate.tells]:
-        parts.append(f"the rounds exclude no rate for {listed(silent)} ({REMEDY})")
+    if undecided := [label(one.mode) for one in known if one.estimate and not one.estimate.tells]:
+        parts.append(f"the rounds exclude no rate for {listed(undecided)} ({REMEDY})")
     return f"{conditions(group)}: {'; '.join(parts)}."
 
 

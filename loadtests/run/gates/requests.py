@@ -5,8 +5,12 @@ Each takes the rows one by one and keeps counts, so that a long sweep takes no m
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 
+import numpy as np
+
+from loadtests.plan.cells import Cell
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
@@ -126,3 +130,131 @@ class Merged:
         detail = f"batching {batching}: {self._merged.total()} of {self._counted} ran in steps of others"
         detail += f": {cells}; their times are those of the mode in the batches that arrived" if cells else ""
         return Gate(name=name, passed=not self._merged, detail=detail, warning=True)
+
+
+LEAST_RATE = 0.98
+MOST_DELAY = 0.10
+"""Of the unloaded latency: see `ScheduleDelay`."""
+ABSENT = "no open-loop cell in this plan"
+
+
+class Rate:
+    """Requests left the client as scheduled: span of intended over span of actual starts, visit by visit.
+
+    A visit that was cut is judged on what it sent. One request alone has no span.
+    """
+
+    def __init__(self) -> None:
+        self._visits: dict[tuple[str, int, int], list[float]] = {}
+
+    def add(self, row: RequestRow) -> None:
+        """Take in a measured row of an open-loop cell."""
+        key = (row.cell, row.round, row.part)
+        visit = self._visits.get(key)
+        if visit is None:
+            self._visits[key] = [row.intended_start, row.intended_start, row.start]
+            return
+        visit[0] = min(visit[0], row.intended_start)
+        visit[1] = max(visit[1], row.intended_start)
+        visit[2] = max(visit[2], row.start)
+
+    def gate(self) -> Gate:
+        """The cell with the lowest ratio."""
+        name = f"achieved/target rate ≥ {LEAST_RATE}"
+        spans: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for (cell, *_), (first, last, last_start) in self._visits.items():
+            if last > first:
+                spans[cell][0] += last - first
+                spans[cell][1] += last_start - first
+        if not spans:
+            absent = "no visit has more than one request" if self._visits else ABSENT
+            return Gate(name=name, passed=None, detail=absent)
+        ratios = {cell: target / actual for cell, (target, actual) in spans.items()}
+        worst = min(ratios, key=lambda cell: ratios[cell])
+        detail = f"lowest {ratios[worst]:.3f} ({worst})"
+        return Gate(name=name, passed=ratios[worst] >= LEAST_RATE, detail=detail)
+
+
+class ScheduleDelay:
+    """How late the client itself sent requests, past saturation too: its lag is in the latency reported.
+
+    A request that is sent `d` late ends at most `d` later, or as much later as the one before it in its busy
+    period: C(n) = max(A(n) + d(n), C(n-1)) + S(n). So with 99 % of the delays below a bound, quantiles of the
+    latency from the intended start are too high by at most the bound, at a rank that is 1 % off. The bound
+    is relative to the latency without load, below which no quantile lies: latency less queue, as the median
+    of the same cell's requests. A warning: what a sweep decides from is closed-loop, and has no such delay.
+    """
+
+    def __init__(self) -> None:
+        self._delays: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        self._unloaded: dict[str, array[float]] = defaultdict(lambda: array("d"))
+
+    def add(self, row: RequestRow) -> None:
+        """Take in a measured row of an open-loop cell."""
+        self._delays[row.cell].append(row.start - row.intended_start)
+        if row.counts and row.queue_seconds is not None:
+            self._unloaded[row.cell].append(row.latency_seconds - row.queue_seconds)
+
+    def gate(self) -> Gate:
+        """The cell with the highest 99th percentile, relative to its latency without load."""
+        name = "schedule delay"
+        known = {cell: delays for cell, delays in self._delays.items() if cell in self._unloaded}
+        if not known:
+            absent = "no request with its queue time succeeded" if self._delays else ABSENT
+            return Gate(name=name, passed=None, detail=absent, warning=True)
+        late = {cell: float(np.quantile(found, 0.99, method="inverted_cdf")) for cell, found in known.items()}
+        shares = {cell: late[cell] / float(np.median(self._unloaded[cell])) for cell in known}
+        worst = max(shares, key=lambda cell: shares[cell])
+        detail = (
+            f"99th percentile at most {late[worst] * 1e3:.2f} ms, {shares[worst]:.1%} of the latency without "
+            f"load, {MOST_DELAY:.0%} allowed ({worst})"
+        )
+        return Gate(name=name, passed=shares[worst] < MOST_DELAY, detail=detail, warning=True)
+
+
+class Rejections:
+    """The service's queue refused requests only where more arrived than the mode can answer."""
+
+    def __init__(self) -> None:
+        self._rejected = Counter[str]()
+
+    def add(self, row: RequestRow) -> None:
+        """Take in a measured row of an open-loop cell."""
+        if row.rejected:
+            self._rejected[row.cell] += 1
+
+    def gate(self, run: SweepRun) -> Gate:
+        """How many were refused in cells below saturation; of rates of one's own it is not known."""
+        name = "rejected past saturation only"
+        if not any(cell.open_loop for cell in run.plan.cells):
+            return Gate(name=name, passed=None, detail=ABSENT, warning=True)
+        early = [
+            f"{cell.name} ({self._rejected[cell.name]} ×)"
+            for cell in run.plan.cells
+            if is_below_saturation(cell) and self._rejected[cell.name]
+        ]
+        detail = f"{self._rejected.total()} rejected"
+        if early:
+            detail += f", below saturation in {some(early)}: another client, or a queue that is too short"
+        return Gate(name=name, passed=not early, detail=detail, warning=True)
+
+
+def cuts(run: SweepRun) -> Gate:
+    """Visits ended early, because their queue only grew, in cells past saturation only."""
+    name = "cut past saturation only"
+    if not any(cell.open_loop for cell in run.plan.cells):
+        return Gate(name=name, passed=None, detail=ABSENT, warning=True)
+    counts = Counter(one.cell for one in run.cut_visits)
+    below = {cell.name for cell in run.plan.cells if is_below_saturation(cell)}
+    detail = f"{len(run.cut_visits)} visits cut"
+    if counts:
+        detail += f": {some([f'{cell} ({count} ×)' for cell, count in counts.most_common()])}"
+    early = sorted(counts.keys() & below)
+    if early:
+        detail += f"; below saturation: {some(early)}"
+    return Gate(name=name, passed=not early, detail=detail, warning=True)
+
+
+def is_below_saturation(cell: Cell) -> bool:
+    """Whether less arrives than the mode can answer; of rates of one's own that is not known."""
+    return cell.load is not None and cell.load < 1

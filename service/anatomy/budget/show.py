@@ -7,10 +7,7 @@ from math import isinf
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.budget.gains import ModeGain
-from service.anatomy.budget.points import BatchPoint, ModeCrossover
-from service.anatomy.budget.study import BudgetFinding
-from service.anatomy.budget.verdict import Budget, Quantity
+from service.anatomy.budget.study import BatchPoint, Budget, BudgetFinding, ModeCrossover, ModeGain, Quantity
 from service.measure.roof import bandwidth_text
 from service.protocol.status import MemoryBandwidth
 from service.statistics.intervals import Interval
@@ -23,8 +20,8 @@ def show(finding: BudgetFinding, console: Console) -> None:
     """Print `finding`."""
     if finding.points:
         console.print(_points(finding.points, finding.device))
-    for place in finding.crossovers:
-        console.print(f"{place.mode}: {_crossover(place)}", highlight=False)
+    for crossover in finding.crossovers:
+        console.print(f"{crossover.mode}: {_crossover(crossover)}", highlight=False)
     _budget(finding.budget, finding.device, console)
     for gain in finding.gains:
         console.print(_gain(gain, finding.budget), markup=False)
@@ -57,8 +54,8 @@ def _points(points: list[BatchPoint], device: str) -> Table:
         f"against {points[0].mode}",
         title=f"amortisation on {device}",
     )
-    for place, point in enumerate(points):
-        if place and point.mode != points[place - 1].mode:
+    for index, point in enumerate(points):
+        if index and point.mode != points[index - 1].mode:
             table.add_section()
         name = point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})"
         batch = f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size)
@@ -133,14 +130,14 @@ def _micros(seconds: Interval) -> str:
     return f"{seconds.value * 1e6:.0f} \\[{span}]"
 
 
-def _crossover(place: ModeCrossover) -> str:
-    if place.where == "several":
+def _crossover(crossover: ModeCrossover) -> str:
+    if crossover.where == "several":
         return "kernels take longer than dispatch at some batch, and shorter at a larger one"
-    if place.batch_size is None:
+    if crossover.batch_size is None:
         return "no crossover known"
     text = {
-        "at": f"kernels take as long as dispatch at batch {place.batch_size:.1f}",
-        "below": f"kernels take longer from batch {place.batch_size:.0f}, the smallest measured, on",
-        "above": f"dispatch still takes longer at batch {place.batch_size:.0f}, the largest measured",
+        "at": f"kernels take as long as dispatch at batch {crossover.batch_size:.1f}",
+        "below": f"kernels take longer from batch {crossover.batch_size:.0f}, the smallest measured, on",
+        "above": f"dispatch still takes longer at batch {crossover.batch_size:.0f}, the largest measured",
     }
-    return text[place.where]
+    return text[crossover.where]

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from resource import RUSAGE_THREAD, getrusage
+from statistics import median
+from time import perf_counter_ns
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from service.anatomy.budget.gains import ModeGain, mode_gains
-from service.anatomy.budget.points import BatchPoint, ModeCrossover, crossovers, make_point
-from service.anatomy.budget.quantities import Overrides, TimedCases, budget_of, with_own_step
-from service.anatomy.budget.steps import Steps, disturbed_note, ready_cases, split_steps, time_steps
-from service.anatomy.budget.verdict import Budget
-from service.anatomy.errors import StudyError
-from service.anatomy.profiler_note import attached_note
-from service.anatomy.progress import Report
-from service.anatomy.resolve import resolve_bucket, resolve_modes
-from service.measure.cases import Bench
-from service.measure.roof import measure_roof
+from service.anatomy.common import (
+    Report,
+    StudyError,
+    attached_note,
+    counted,
+    resolve_bucket,
+    resolve_case,
+    resolve_modes,
+)
+from service.anatomy.operators.calls import NO_DEVICE, device_work, record
+from service.measure.cases import Bench, Case
+from service.measure.cpu_sampler import SamplerError
+from service.measure.roof import Roof, measure_roof
+from service.measure.rounds import in_rounds
+from service.measure.split import SAMPLED_SECONDS, DispatchSplit, measured_split, sample_case, sampled_split
 from service.protocol.modes import MODES
+from service.protocol.splits import SampleCounts
 from service.protocol.status import MemoryBandwidth
+from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
+from service.statistics.disturbance import is_disturbed
+from service.statistics.intervals import Interval, median_interval
+from service.statistics.roofline import Roofline
 from service.step.null_kernel import measure_null_kernel
+from service.step.untimed import LEAD_STEPS
+
+Key = tuple[str, int]
+"""Mode and batch bucket."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -66,19 +85,22 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
 
     Raises StudyError for a mode or batch not configured, and where the parts of a step are unknown.
     """
-    mode, batch = _budgeted(bench, arguments)
+    own = _budgeted(bench, arguments)
     modes = _modes(bench, arguments.modes)
     batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
+    given = (arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
     cases, notes = ready_cases(bench, modes, batches, report)
     notes += attached_note()
     steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {}, {})
-    notes += disturbed_note(steps)
-    overrides = _overrides(arguments)
-    timed = with_own_step(bench, (mode, batch), overrides, arguments.rounds, TimedCases(cases, steps), report)
+    # The budget's own step, where it is none of these and something of it is not given.
+    apart = {own: resolve_case(bench, *own, "decode", report)} if None in given and own not in cases else {}
+    steps_apart = time_steps(bench, apart, arguments.rounds, report) if apart else Steps({}, {}, {}, {})
+    notes += [*disturbed_note(steps), *disturbed_note(steps_apart)]
     null = measure_null_kernel(bench.device).seconds["alone"]
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
     splits = split_steps(bench, cases, steps)
-    budget, budget_notes = budget_of(bench, (mode, batch), overrides, timed, splits, report)
+    own_split = (splits | split_steps(bench, apart, steps_apart)).get(own) if None in given else None
+    own_walls = (steps_apart if apart else steps).walls.get(own)
     roof = measure_roof(bench) if cases else None
     points = [make_point(bench, key, steps, splits[key], null, roof) for key in cases] if roof else []
     return BudgetFinding(
@@ -89,14 +111,36 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
         bandwidth=roof.bandwidth if roof else None,
         points=points,
         crossovers=crossovers(points),
-        budget=budget,
-        gains=mode_gains((mode, batch), steps, splits, bench.device.type),
-        notes=notes + budget_notes,
+        budget=make_budget(
+            *own,
+            *_quantities(bench, own, given, own_split, report),
+            device=bench.device.type,
+            # With a given value it is not the step that was timed.
+            step_microseconds=median_interval(own_walls).value * 1e6
+            if own_walls and not any(given)
+            else None,
+        ),
+        gains=mode_gains(own, steps, splits, bench.device.type),
+        notes=notes,
     )
 
 
-def _overrides(arguments: BudgetArguments) -> Overrides:
-    return Overrides(arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
+def _quantities(
+    bench: Bench, own: Key, given: Sequence[float | None], split: DispatchSplit | None, report: Report
+) -> list[Quantity]:
+    """Each of the three as it is given, else as measured: the two parts of the step as `split` has them."""
+    if split is None:
+        return [Quantity(value=value, source="given") for value in given if value is not None]
+    ops = len(record(resolve_case(bench, *own, "decode", report), 1)[0].calls)
+    measured = (
+        Quantity(value=ops, source="measured"),
+        Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
+        Quantity(value=split.kernel.value * 1e6, source=split.source),
+    )
+    return [
+        other if value is None else Quantity(value=value, source="given")
+        for value, other in zip(given, measured, strict=True)
+    ]
 
 
 def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
@@ -118,3 +162,374 @@ def _modes(bench: Bench, requested: list[str] | None) -> list[str]:
     if requested is None:
         return list(bench.modes)
     return [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(requested)]
+
+
+Source = Literal["measured", "sampled", "given"]
+
+_HELP: dict[Bound, str] = {
+    "launch-bound": "yes",
+    "balanced": "some",
+    "kernel-bound": "little by removing dispatch; only fused kernels, which move less memory, could do more",
+}
+
+
+class Quantity(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of the budget and its source.
+
+    `measured` here, or `given` in the arguments. On a CPU microseconds per operator and kernels are
+    `sampled`: shares of the step.
+    """
+
+    value: float
+    source: Source
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of `mode`: dispatch is operators × microseconds per operator, against kernels.
+
+    `without_dispatch_speedup` is how many times as fast a step with these kernels would be without dispatch
+    (None: no kernel); on a CPU that is the headroom. Compiling can gain more, because it also shortens
+    kernels. `device_bound_index` is the kernel share, and `bound` its class, a GPU's term.
+    `will_compile_help` is a sentence about it.
+    """
+
+    mode: str
+    batch_size: int
+    ops_per_step: Quantity
+    microseconds_per_op: Quantity
+    kernel_microseconds: Quantity
+    dispatch_microseconds: float
+    device_bound_index: float
+    bound: Bound
+    without_dispatch_speedup: float | None
+    will_compile_help: str
+
+
+def step_of(dispatch: float, kernel: float, device: str) -> float:
+    """Length of a step, in the unit of both: the sum on a CPU, the longer on CUDA, where they overlap."""
+    return dispatch + kernel if device == "cpu" else max(dispatch, kernel)
+
+
+def without_dispatch(step: float, kernel: float, left: float = 0.0) -> float:
+    """How many times as fast a step is if `left` is all that remains of its dispatch.
+
+    Raises ZeroDivisionError where neither kernels nor dispatch would remain.
+    """
+    return max(1.0, step / (kernel + left))
+
+
+def make_budget(
+    mode: str,
+    batch_size: int,
+    ops_per_step: Quantity,
+    microseconds_per_op: Quantity,
+    kernel_microseconds: Quantity,
+    *,
+    device: str = "cpu",
+    step_microseconds: float | None = None,
+) -> Budget:
+    """The budget of these three quantities. Raises ValueError where dispatch and kernels are both 0.
+
+    On a CPU the step is dispatch + kernels. On CUDA the two overlap, and the step is `step_microseconds`, or
+    without it the longer of the two.
+    """
+    dispatch = ops_per_step.value * microseconds_per_op.value
+    kernel = kernel_microseconds.value
+    index = device_bound_index(kernel, dispatch)
+    word = bound(index)
+    if index is None or word is None:
+        raise ValueError("a step without dispatch and without kernels has no budget")
+    timed = None if device == "cpu" else step_microseconds
+    step = step_of(dispatch, kernel, device) if timed is None else timed
+    speedup = without_dispatch(step, kernel) if kernel > 0 else None
+    return Budget(
+        mode=mode,
+        batch_size=batch_size,
+        ops_per_step=ops_per_step,
+        microseconds_per_op=microseconds_per_op,
+        kernel_microseconds=kernel_microseconds,
+        dispatch_microseconds=dispatch,
+        device_bound_index=index,
+        bound=word,
+        without_dispatch_speedup=speedup,
+        will_compile_help=f"{_HELP[word]}: {_share(1 - index, device)}; {_gain(speedup)}",
+    )
+
+
+def _share(share: float, device: str) -> str:
+    if device != "cpu":
+        return f"dispatch is {share:.0%} of dispatch + kernel, which overlap"
+    return f"{share:.0%} of the step is dispatch"
+
+
+def _gain(speedup: float | None) -> str:
+    if speedup is None:
+        return "this step has no kernels: without dispatch it would take no time"
+    return f"without dispatch it would be about {speedup:.3g} times as fast, with the same kernels"
+
+
+class ModeGain(msgspec.Struct, frozen=True, kw_only=True):
+    """`mode` against the budget's own mode, at the budget's batch.
+
+    `dispatch_ratio` and `kernel_ratio` are its seconds over that mode's, None where the latter are 0; each
+    bound combines the worse ends of both. `speedup` is measured, round by round. `compiles`: kernels are
+    fused, so that `kernel_ratio` is the compiler's work. `graph_replay`: the host issues one call.
+    """
+
+    mode: str
+    effective: str
+    compiles: bool
+    graph_replay: bool
+    dispatch_ratio: Interval | None
+    kernel_ratio: Interval | None
+    speedup: Interval
+
+
+def mode_gains(
+    key: Key, steps: Steps, splits: Mapping[Key, DispatchSplit], device_type: str
+) -> list[ModeGain]:
+    """The gain of every other mode in `splits` at the batch of `key`; none where `key` is not in it."""
+    if key not in splits:
+        return []
+    own = splits[key]
+    others = [(mode, batch) for mode, batch in splits if batch == key[1] and mode != key[0]]
+    found = []
+    for other in others:
+        effect = MODES[other[0]].effect(device_type)
+        walls = zip(steps.walls[key], steps.walls[other], strict=True)
+        found.append(
+            ModeGain(
+                mode=other[0],
+                effective=effect.name,
+                compiles=effect.compiles,
+                graph_replay=effect.graph_replay,
+                dispatch_ratio=_ratio(splits[other].dispatch, own.dispatch),
+                kernel_ratio=_ratio(splits[other].kernel, own.kernel),
+                speedup=median_interval([base / wall for base, wall in walls]),
+            )
+        )
+    return found
+
+
+def _ratio(above: Interval, below: Interval) -> Interval | None:
+    if below.value <= 0:
+        return None
+    return Interval(
+        above.value / below.value,
+        max(0.0, above.low) / below.high if below.high > 0 else 0.0,
+        above.high / below.low if below.low > 0 else float("inf"),
+        min(above.samples, below.samples),
+    )
+
+
+class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A decode step of one mode at one batch.
+
+    `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
+    other dispatch, on CUDA by a graph. It keeps this mode's kernels; compiling may also shorten those.
+    `device_bound_index` is the kernel share, and `bound` its class, a GPU's term. `source`: `sampled`, on a
+    CPU, or `measured`. `speedup` is measured, against the first mode. `disturbed`: more than one involuntary
+    context switch in 20 steps (`switches_per_step`). `roofline` sets the bytes that the step must move over
+    its kernels, against the finding's `bandwidth`; None without kernels.
+    """
+
+    mode: str
+    effective: str
+    batch_size: int
+    step: Interval
+    dispatch_seconds: Interval
+    kernel_seconds: Interval
+    dispatch_seconds_per_sequence: float
+    device_bound_index: float
+    bound: Bound
+    without_dispatch_speedup: float
+    speedup: Interval
+    roofline: Roofline | None
+    source: str
+    switches_per_step: float
+    disturbed: bool
+
+
+class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch at which kernels take as long as dispatch.
+
+    `where`: `at`, `below` or `above` all that were measured, or at `several`.
+    """
+
+    mode: str
+    where: str
+    batch_size: float | None
+
+
+def make_point(
+    bench: Bench, key: Key, steps: Steps, split: DispatchSplit, null: float, roof: Roof
+) -> BatchPoint:
+    """The point of `key`: its step by the clock, `split` in two, under `roof`."""
+    mode, batch = key
+    walls = steps.walls[key]
+    first = next(iter(steps.walls))[0]
+    ratios = [base / own for base, own in zip(steps.walls[first, batch], walls, strict=True)]
+    step = median_interval(walls)
+    dispatch = split.dispatch.value
+    kernel = split.kernel.value
+    index = device_bound_index(kernel, dispatch) or 0.0
+    return BatchPoint(
+        mode=mode,
+        effective=MODES[mode].effect(bench.device.type).name,
+        batch_size=batch,
+        step=step,
+        dispatch_seconds=split.dispatch,
+        kernel_seconds=split.kernel,
+        dispatch_seconds_per_sequence=dispatch / batch,
+        device_bound_index=index,
+        bound=bound(index) or "launch-bound",
+        speedup=median_interval(ratios),
+        roofline=roof.over(batch, split.kernel),
+        source=split.source,
+        without_dispatch_speedup=without_dispatch(step.value, kernel, null),
+        switches_per_step=steps.switches_per_step[key],
+        disturbed=steps.disturbed(key),
+    )
+
+
+def crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
+    """Where kernels take as long as dispatch, of each mode in `points`."""
+    found = []
+    for mode in dict.fromkeys(point.mode for point in points):
+        index = {point.batch_size: point.device_bound_index for point in points if point.mode == mode}
+        found_at = crossover(index)
+        found.append(ModeCrossover(mode=mode, where=found_at.where, batch_size=found_at.batch))
+    return found
+
+
+TIMED_STEPS = 3
+"""In a row, after LEAD_STEPS untimed ones."""
+
+
+class Visit(NamedTuple):
+    """One round's visit to a case: medians of its timed steps, and context switches of all up to these.
+
+    `samples` are of steps after them, on a CPU.
+    """
+
+    wall_seconds: float
+    host_seconds: float
+    involuntary_switches: int
+    samples: SampleCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Rounds of seconds: `walls` until the device is done, `hosts` until the call returns.
+
+    `switches_per_step` are involuntary context switches of this thread. `samples`: of all rounds, on a CPU.
+    """
+
+    walls: Mapping[Key, list[float]]
+    hosts: Mapping[Key, list[float]]
+    switches_per_step: Mapping[Key, float]
+    samples: Mapping[Key, SampleCounts]
+
+    def disturbed(self, key: Key) -> bool:
+        """Whether there was more than one switch in 20 steps, the rule of every table."""
+        return is_disturbed(self.switches_per_step[key], 1)
+
+
+def ready_cases(
+    bench: Bench, modes: list[str], batches: list[int], report: Report
+) -> tuple[dict[Key, Case], list[str]]:
+    """Warmed decode steps, and a note for each mode that does not run here."""
+    cases: dict[Key, Case] = {}
+    notes = []
+    for mode in modes:
+        try:
+            cases |= {(mode, batch): resolve_case(bench, mode, batch, "decode", report) for batch in batches}
+        except StudyError as error:
+            notes.append(error.message)
+    return cases, notes
+
+
+def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> Steps:
+    """Every case once per round, in a fresh order. Raises StudyError for a CPU that cannot be sampled."""
+    variants = {key: partial(_visit, bench, case, SAMPLED_SECONDS / rounds) for key, case in cases.items()}
+    visits = in_rounds(variants, rounds, "budget", counted(report, rounds))
+    steps = rounds * (LEAD_STEPS + TIMED_STEPS)
+    return Steps(
+        walls={key: [visit.wall_seconds for visit in found] for key, found in visits.items()},
+        hosts={key: [visit.host_seconds for visit in found] for key, found in visits.items()},
+        switches_per_step={
+            key: sum(visit.involuntary_switches for visit in found) / steps for key, found in visits.items()
+        },
+        samples={
+            key: sum((visit.samples for visit in found), SampleCounts()) for key, found in visits.items()
+        },
+    )
+
+
+def _visit(bench: Bench, case: Case, sampled_seconds: float) -> Visit:
+    before = _switches()
+    taken = [_step(bench, case) for _ in range(LEAD_STEPS + TIMED_STEPS)][LEAD_STEPS:]
+    return Visit(
+        wall_seconds=median(wall for wall, _ in taken),
+        host_seconds=median(host for _, host in taken),
+        involuntary_switches=_switches() - before,
+        samples=_samples(bench, case, sampled_seconds),
+    )
+
+
+def _samples(bench: Bench, case: Case, seconds: float) -> SampleCounts:
+    if bench.device.type == "cuda":
+        return SampleCounts()
+    try:
+        return sample_case(bench, case, seconds) or SampleCounts()
+    except SamplerError as error:
+        raise StudyError("unsupported_here", f"dispatch is unknown on this CPU: {error}") from None
+
+
+def disturbed_note(steps: Steps) -> list[str]:
+    """One note that names every disturbed cell; empty where there is none."""
+    cells = [f"{mode} at {batch}" for mode, batch in steps.walls if steps.disturbed((mode, batch))]
+    if not cells:
+        return []
+    return [
+        f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; "
+        "measure again on a quiet machine"
+    ]
+
+
+def _switches() -> int:
+    return getrusage(RUSAGE_THREAD).ru_nivcsw
+
+
+def _step(bench: Bench, case: Case) -> tuple[float, float]:
+    """Seconds until the device is done, and until the call returns."""
+    bench.synchronise()
+    began = perf_counter_ns()
+    host = case.call_seconds()
+    bench.synchronise()
+    return (perf_counter_ns() - began) / 1e9, host
+
+
+def split_steps(bench: Bench, cases: Mapping[Key, Case], steps: Steps) -> dict[Key, DispatchSplit]:
+    """Dispatch and kernels of every case: on a CPU by its samples, on CUDA by two clocks.
+
+    Raises StudyError where they are unknown.
+    """
+    if bench.device.type == "cuda":
+        return {key: _on_cuda(bench, case, steps.hosts[key]) for key, case in cases.items()}
+    return {key: _on_cpu(key, steps) for key in cases}
+
+
+def _on_cpu(key: Key, steps: Steps) -> DispatchSplit:
+    split = sampled_split(steps.samples[key], median_interval(steps.walls[key]))
+    if split is None:
+        raise StudyError("unsupported_here", f"no sample fell into a step of {key[0]} at {key[1]}: try again")
+    return split
+
+
+def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> DispatchSplit:
+    work = device_work(bench, case)
+    if work is None or work.kernel_seconds is None:
+        reason = work.step.unknown if work is not None else NO_DEVICE
+        raise StudyError("unsupported_here", f"kernel time is unknown: {reason}")
+    return measured_split(median_interval(hosts), work.kernel_seconds)

@@ -1,19 +1,36 @@
-"""The calls into the dispatcher of a step, from torch's profiler, with their nesting."""
+"""The calls into the dispatcher of a step: their nesting and times, keys, views, lines and device work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import linecache
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._ops import OpOverload
 from torch.autograd.profiler import profile, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from service.measure.cases import Case
-from service.step.profiling import attach_profiler
-from service.step.trace import STEP_MARK
+from models.served import Served
+from service.measure.cases import Bench, Case
+from service.protocol.modes import Effect, Mode
+from service.statistics.intervals import Interval, median_interval
+from service.step.callables import build_step
+from service.step.precision import Precision
+from service.step.profiling import INTERVAL_STEPS, attach_profiler, profile_steps
+from service.step.trace import STEP_MARK, ProfiledStep, typical_step
 
 COPY = "aten::copy_"
 
@@ -96,7 +113,7 @@ def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - 
 def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[OperatorCall]:
     """The calls of a composite operator replace it, because it has no kernel."""
     for event in events:
-        if not _is_operator(event):
+        if not is_operator(event):
             yield from _calls(event.children, overloads, within)
             continue
         overload = overloads.get(event.correlation_id, "")
@@ -107,7 +124,7 @@ def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]
 
 
 def _call(event: Any, overload: str, within: tuple[str, ...]) -> OperatorCall:  # noqa: ANN401
-    inner = [other for other in _below(event) if _is_operator(other)]
+    inner = [other for other in _below(event) if is_operator(other)]
     copies = [other for other in (event, *inner) if other.name == COPY]
     return OperatorCall(
         name=event.name,
@@ -129,7 +146,7 @@ def is_composite(schema_name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(schema_name, key))
 
 
-def _is_operator(event: Any) -> bool:  # noqa: ANN401
+def is_operator(event: Any) -> bool:  # noqa: ANN401
     return (
         event.tag == _EventType.TorchOp
         and event.extra_fields.scope == RecordScope.FUNCTION
@@ -150,3 +167,328 @@ def _operands(event: Any) -> tuple[Operand, ...]:  # noqa: ANN401
             if hasattr(item, "sizes") and not isinstance(item, Tensor):
                 tensors.append(Operand(tuple(item.sizes), tuple(item.strides), item.dtype))
     return tuple(tensors)
+
+
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any] | None
+_Result = Any
+_SHALLOW_COPY = "aten::detach"
+
+SAME_CALL = {"aten::_reshape_alias": "aten::view"}
+"""`aten::reshape` calls the left one, and under a dispatch mode the right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRecord:
+    """One call below autograd. `line` is the innermost one outside torch, None where there is none.
+
+    `to_host`: it got tensors of another device and returned one on the host.
+    """
+
+    schema_name: str
+    line: SourceLine | None
+    keys: list[str]
+    is_view: bool
+    to_host: bool
+
+
+class OperatorRecorder(TorchDispatchMode):
+    """While active, appends one record per call to `seen`, in order. Composite operators are decomposed."""
+
+    def __init__(self, thread: ThreadKeys) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._thread = thread
+        self.seen: list[OperatorRecord] = []
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """True, because compiled code runs uncompiled under any other dispatch mode."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: _Args = (), kwargs: _Kwargs = None
+    ) -> _Result:
+        kwargs = kwargs or {}
+        decomposed = decompose(self, func, args, kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
+        result = func(*args, **kwargs)
+        self._see(func, tensors_in((args, kwargs)), tensors_in(result))
+        return result
+
+    def _see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
+        if is_autograds_copy(func):
+            return
+        record = OperatorRecord(
+            schema_name=func.name(),
+            line=calling_line(),
+            keys=_keys(func, given, made, self._thread),
+            is_view=is_view(func, given, made),
+            to_host=_to_host(given, made),
+        )
+        self.seen.append(record)
+
+
+def decompose(mode: TorchDispatchMode, func: OpOverload, args: _Args, kwargs: dict[str, Any]) -> _Result:
+    """What `func` returns where it is composite, by calls that `mode` sees in its place; else NotImplemented.
+
+    In inference mode a dispatch mode gets composite operators whole; with autograd's keys, what they call.
+    """
+    if not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **kwargs)
+
+
+def tensors_in(tree: object) -> list[Tensor]:
+    """Every tensor in `tree`, however deep in lists, tuples and dicts."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _keys(func: OpOverload, given: list[Tensor], made: list[Tensor], thread: ThreadKeys) -> list[str]:
+    keys = visited(func.name(), given, thread)
+    if keys[-1:] == ["BackendSelect"] and made:
+        keys.append(made[0].device.type.upper())  # no tensor argument: the options choose the backend
+    return keys
+
+
+def is_view(func: OpOverload, given: Iterable[Tensor], made: list[Tensor]) -> bool:
+    """Whether every result shares a storage with an argument, of an operator that mutates nothing."""
+    if func._schema.is_mutable or not made:
+        return False
+    addresses = {tensor.untyped_storage()._cdata for tensor in given}
+    return all(tensor.untyped_storage()._cdata in addresses for tensor in made)
+
+
+def _to_host(given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
+    elsewhere = any(tensor.device.type not in {"cpu", "meta"} for tensor in given)
+    return elsewhere and any(tensor.device.type == "cpu" for tensor in made)
+
+
+def is_autograds_copy(func: OpOverload, *dispatch_modes: str) -> bool:
+    """Whether `func` is a `detach` that only a dispatch mode sees: autograd's shallow copy of a saved output.
+
+    Without a dispatch mode that copy calls no operator. `dispatch_modes` are the modules of the modes that
+    are active, whose frames are no callers.
+    """
+    if func.name() != _SHALLOW_COPY:
+        return False
+    line = calling_line(*dispatch_modes)
+    return line is None or "detach" not in line.text
+
+
+KeySet = Any
+"""torch's own `DispatchKeySet`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadKeys:
+    """The dispatch keys that thread-local state includes in and excludes from every call."""
+
+    included: KeySet
+    excluded: KeySet
+
+    @classmethod
+    def now(cls) -> ThreadKeys:
+        """Those of the present state."""
+        return cls(torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
+
+
+class _KeyRecorder(nn.Module):
+    """Takes the model's place and records the thread's keys in its forward."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, device=device))
+        self.seen: ThreadKeys | None = None
+
+    def forward(self, *_: object) -> tuple[Tensor, Tensor]:
+        self.seen = ThreadKeys.now()
+        return self.weight, self.weight
+
+
+def thread_keys(mode: Mode, device: torch.device, precision: Precision) -> ThreadKeys:
+    """The keys that the contexts of `mode` set, read inside an uncompiled step of it."""
+    plain = Effect(mode.name)
+    recorder = _KeyRecorder(device)
+    step = build_step(replace(mode, cpu=plain, cuda=plain), recorder, precision=precision)
+    step(recorder.weight, recorder.weight, recorder.weight, ())
+    assert recorder.seen is not None
+    return recorder.seen
+
+
+def key_set(*keys: KeySet) -> KeySet:
+    """All of `keys` in one set."""
+    found = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+    for each in keys:
+        found = found | each
+    return found
+
+
+def keys_of(tensors: Iterable[Tensor]) -> KeySet:
+    """The keys that `tensors` bring."""
+    return key_set(*(torch._C._dispatch_keys(tensor) for tensor in tensors))
+
+
+def keys_in_order(keys: KeySet) -> Iterator[tuple[str, Any]]:
+    """Names and values of `keys`, highest priority first. Torch's enumeration lacks some of the names."""
+    while (key := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
+        yield str(torch._C._dispatch_key_name(key)), key
+        keys = keys.remove(key)
+
+
+def visited(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
+    """The keys whose kernels a call of `schema_name` with `tensors` runs, first to last.
+
+    A key without a kernel, or with a fallthrough kernel, is left out.
+    """
+    keys = key_set(keys_of(tensors), thread.included) - thread.excluded
+    entries = dispatch_entries(schema_name)
+    return [name for name, _ in keys_in_order(keys) if name in entries and entries[name].runs]
+
+
+_ENTRY = re.compile(
+    r"^(?P<key>\w+): (?P<through>fallthrough )?registered at (?P<place>.*?) \[(?P<kind>.*)\]$"
+)
+
+
+class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator's dispatch table has for `key`. `place` is the C++ file and line that registered it.
+
+    `kind` is torch's word for how it came there: `kernel`, `autograd kernel`, `math kernel` of a composite,
+    `backend fallback`, … `falls_through`: the dispatcher goes on to the next key.
+    """
+
+    key: str
+    kind: str
+    place: str
+    falls_through: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a kernel, and the dispatcher does not go on."""
+        return not self.falls_through and self.kind != "missing"
+
+
+@cache
+def dispatch_entries(schema_name: str) -> dict[str, DispatchEntry]:
+    """By key, the computed table of an operator that torch has, in the order of the keys' runtime entries."""
+    lines = torch._C._dispatch_dump_table(schema_name).splitlines()
+    return {
+        found["key"]: DispatchEntry(
+            key=found["key"],
+            kind=found["kind"],
+            # Without the folders of the machine that built torch.
+            place="/".join(found["place"].split("/")[-2:]),
+            falls_through=found["through"] is not None,
+        )
+        for found in map(_ENTRY.match, lines)
+        if found
+    }
+
+
+_OWN_PACKAGES = frozenset(name.partition(".")[0] for name in (__name__, Served.__module__))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """Line `number` of `file`. `module` is empty for code of no module, such as an expression's."""
+
+    file: str
+    number: int
+    module: str
+
+    @classmethod
+    def of_frame(cls, frame: FrameType, number: int | None = None) -> SourceLine:
+        """Line `number` of the code of `frame`; None: the line at which it is."""
+        module = frame.f_globals.get("__name__") or ""
+        return cls(frame.f_code.co_filename, frame.f_lineno if number is None else number, module)
+
+    @classmethod
+    def in_file(cls, file: str, number: int) -> SourceLine:
+        """For torch's stacks, which have no module: that of the imported module whose file it is."""
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__dict__", {}).get("__file__") == file:
+                return cls(file, number, name)
+        return cls(file, number, "")
+
+    @property
+    def text(self) -> str:
+        """The source, empty where it cannot be read."""
+        return linecache.getline(self.file, self.number).strip()
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether Inductor wrote it. Such code has a module name below torch's."""
+        return Path(self.file).is_relative_to(cache_dir())
+
+    def is_in(self, package: str) -> bool:
+        """Whether its module is `package` or below it."""
+        return self.module == package or self.module.startswith(f"{package}.")
+
+    def __str__(self) -> str:
+        """`service/anatomy/console.py:7` for our modules, the last two parts of the path for others."""
+        if self.is_generated:
+            return f"generated code:{self.number}"
+        path = Path(self.file)
+        if self.module.partition(".")[0] not in _OWN_PACKAGES:
+            return f"{'/'.join(path.parts[-2:])}:{self.number}"
+        end = "/__init__.py" if path.name == "__init__.py" else ".py"
+        return f"{self.module.replace('.', '/')}{end}:{self.number}"
+
+
+def calling_line(*skipped: str) -> SourceLine | None:
+    """The innermost line that is neither torch's, nor this module's, nor one of the modules `skipped`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        line = SourceLine.of_frame(frame)
+        of_torch = line.is_in(torch.__name__) and not line.is_generated
+        if line.module not in (__name__, *skipped) and not of_torch:
+            return line
+        frame = frame.f_back
+    return None
+
+
+REPORTED = "called a synchronizing CUDA operation"
+"""torch's own text for a wait. When the mode is set it also warns that this is a prototype."""
+
+NO_DEVICE = "on a CPU operators run where they are called: there are no launches and no kernels to count"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWork:
+    """Steps of a case under the profiler, alike and in one session.
+
+    `step` is the typical one. `kernel_seconds` is the median over those whose kernels are known, without ends
+    where they are fewer than six; None where none is known, for the reason that `step` has.
+    """
+
+    step: ProfiledStep
+    kernel_seconds: Interval | None
+
+
+def device_work(bench: Bench, case: Case) -> DeviceWork | None:
+    """What `case` does on the device, called as its clock calls it; None on a CPU."""
+    if bench.device.type != "cuda":
+        return None
+    attach_profiler(bench.device)
+    bench.synchronise()
+    steps = profile_steps(case.step, case.arguments, INTERVAL_STEPS)
+    known = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
+    return DeviceWork(typical_step(steps), median_interval(known) if known else None)
+
+
+def reported_waits(bench: Bench, case: Case) -> list[str]:
+    """The lines of one step that CUDA's sync debug mode reports; empty on a CPU."""
+    if bench.device.type != "cuda":
+        return []
+    bench.synchronise()
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            case.call()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return [str(SourceLine.in_file(w.filename, w.lineno)) for w in caught if REPORTED in str(w.message)]

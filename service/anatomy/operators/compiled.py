@@ -1,22 +1,30 @@
-"""The compiler's output for a step: graphs, guards, recompiles, kernels and code."""
+"""The compiler's output for a step: graphs, breaks, guards, recompiles, kernels, code, and wrapper times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache
+from time import perf_counter, perf_counter_ns
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import msgspec
+import torch
+from torch._dynamo.backends.debugging import ExplainWithBackend
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.output_code import CompiledFxGraph
 
-from service.anatomy.errors import StudyError
-from service.anatomy.operators.graph_breaks import Tracing, trace
-from service.anatomy.operators.guards import Guard, entries, read_guards
-from service.anatomy.operators.sources import FusedKernel, fused_kernels
-from service.anatomy.operators.wrapper_times import WrapperTimes, time_wrappers
-from service.anatomy.progress import Report
+from service.anatomy.common import MedianSeconds, Report, StudyError
+from service.anatomy.operators.calls import SourceLine
 from service.measure.cases import Bench, Case
+from service.measure.rounds import in_rounds
+from service.protocol.modes import MODES, Effect
+from service.statistics.intervals import median_interval
+from service.step.callables import Step, build_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +35,11 @@ class GraphCall:
     inputs: list[Any]
 
 
-class CompilerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled step. `recompiles` counts the cache entries after the first."""
+def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
+    """The fields of a finding that are of the compiled step of `case`; recompiles: entries after the first.
 
-    tracing: Tracing
-    compiled_graphs: int
-    recompiles: int
-    guards: list[Guard]
-    fused_kernels: list[FusedKernel]
-    generated_code: str
-    times: WrapperTimes | None
-
-
-def read_compiled(bench: Bench, case: Case, report: Report) -> CompilerReport:
-    """Report on the compiled step of `case`. Raises StudyError where it ran no compiled code."""
+    Raises StudyError where it ran no compiled code.
+    """
     with graph_calls() as calls:
         case.call()
     compiled = entries(case.step)
@@ -49,15 +48,17 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> CompilerReport:
     report("timing guards and wrappers")
     times = time_wrappers(case, calls[0].graph, calls[0].inputs) if len(calls) == 1 else None
     code = [call.graph.source_code for call in calls]
-    return CompilerReport(
-        tracing=trace(bench, case),
-        compiled_graphs=len(calls),
-        recompiles=len(compiled) - 1,
-        guards=[guard for entry in compiled[:1] for guard in read_guards(entry)],
-        fused_kernels=[kernel for text in code for kernel in fused_kernels(text)],
-        generated_code="\n".join(code),
-        times=times,
-    )
+    tracing = trace(bench, case)
+    return {
+        "graphs": tracing.graphs,
+        "graph_break_count": tracing.graph_break_count,
+        "graph_breaks": tracing.graph_breaks,
+        "recompiles": len(compiled) - 1,
+        "guards": read_guards(compiled[0]),
+        "wrapper": times,
+        "fused_kernels": [kernel for text in code for kernel in fused_kernels(text)],
+        "generated_code": "\n".join(code),
+    }
 
 
 @contextmanager
@@ -78,3 +79,294 @@ def graph_calls() -> Iterator[list[GraphCall]]:
         yield calls
     finally:
         CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
+
+
+_TRACED: WeakKeyDictionary[Bench, dict[tuple[str, int, str], Tracing]] = WeakKeyDictionary()
+
+
+class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
+    """The compiler's reason for a break, and the innermost line of its stack that is not torch's own."""
+
+    reason: str
+    line: str | None
+
+
+class Tracing(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of a trace without `fullgraph`, as by `torch._dynamo.explain`.
+
+    `graph_breaks` has one entry for each break for which the compiler gave a reason.
+    """
+
+    graphs: int
+    graph_break_count: int
+    graph_breaks: list[GraphBreak]
+
+
+def trace(bench: Bench, case: Case) -> Tracing:
+    """Trace the step of `case` once per bench, in the same contexts, with a separate code object.
+
+    `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
+    """
+    key = case.mode, case.buffers.bucket, case.phase
+    known = _TRACED.setdefault(bench, {})
+    if key not in known:
+        backend = ExplainWithBackend("eager")
+        trace_with(bench, case, backend)
+        known[key] = _read(backend.output())
+    return known[key]
+
+
+def trace_with(bench: Bench, case: Case, backend: Callable[..., Any]) -> None:
+    """Give the graphs of the step of `case` to `backend`, in the step's contexts, and run them once."""
+    broken = Effect(case.mode, {"backend": backend, "dynamic": False})
+    mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
+    build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
+
+
+def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
+    return Tracing(
+        graphs=explained.graph_count,
+        graph_break_count=explained.graph_break_count,
+        graph_breaks=[_break(reason) for reason in explained.break_reasons],
+    )
+
+
+def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
+    lines = [SourceLine.in_file(frame.filename, frame.lineno) for frame in reversed(list(reason.user_stack))]
+    callers = [line for line in lines if not line.is_in(torch.__name__)]
+    return GraphBreak(reason=reason.reason.strip(), line=next((str(line) for line in callers or lines), None))
+
+
+_LEAF = re.compile(r"\+- ([A-Z][A-Z_]*): (.*)$")
+_LINE = re.compile(r"([\w./-]+\.py:\d+)")
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
+    """One check. `kind` is torch's name for it; `line` the code that caused it."""
+
+    kind: str
+    expression: str
+    line: str | None
+
+
+def compiled_function(step: Step) -> Any:  # noqa: ANN401 - a function
+    """The function inside `step` that `torch.compile` was called with; None where there is none."""
+    pending: list[Any] = [step]
+    while pending:
+        current = pending.pop()
+        if hasattr(current, "_torchdynamo_orig_callable"):
+            return current._torchdynamo_orig_callable
+        for cell in getattr(current, "__closure__", None) or ():
+            if callable(cell.cell_contents):
+                pending.append(cell.cell_contents)
+    return None
+
+
+def entries(step: Step) -> list[Any]:
+    """The compiled cache entries of `step`; every one after the first is a recompile."""
+    function = compiled_function(step)
+    return list(_debug_get_cache_entry_list(function.__code__)) if function is not None else []
+
+
+def read_guards(entry: Any) -> list[Guard]:  # noqa: ANN401 - one of `entries`
+    """Every leaf of an entry's guard tree, in the order in which they are checked."""
+    found = (_LEAF.search(line) for line in str(entry.guard_manager).splitlines())
+    return [_guard(leaf[1], leaf[2]) for leaf in found if leaf]
+
+
+def _guard(kind: str, text: str) -> Guard:
+    expression, _, comment = text.partition("  # ")
+    lines = _LINE.findall(comment)
+    line = "/".join(lines[-1].split("/")[-2:]) if lines else None
+    return Guard(kind=kind, expression=expression.strip(), line=line)
+
+
+_FUSED = re.compile(r"\b((?:cpp|triton_[a-z]+)_fused_\w+?)(?:\.run)?\(")
+_LIBRARY = re.compile(
+    r"\b(?:extern_kernels\.(\w+)|torch\.ops\.(\w+\.\w+)\.\w+|aoti_torch_(?:cpu|cuda)_(\w+))\("
+)
+_ORIGINAL = re.compile(r"Original ATen: \[([^\]]*)\]")
+_FUSED_NAME = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w+?)_\d+$")
+
+
+class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel that the generated code calls `calls` times per step.
+
+    `generated` by Inductor, or a `library`'s. `operators` are the ATen operators that it computes, each
+    once: Inductor writes them above a call, or into the kernel's name.
+    """
+
+    name: str
+    kind: Literal["generated", "library"]
+    operators: list[str]
+    calls: int
+
+
+def fused_kernels(code: str) -> list[FusedKernel]:
+    """The kernels of one graph's generated Python or C++, in the order of their first call."""
+    calls: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+    written: dict[str, tuple[str, ...]] = {}
+    comment: tuple[str, ...] = ()
+    for line in code.splitlines():
+        if found := _ORIGINAL.search(line):
+            comment = _names(found[1])
+            continue
+        if "async_compile." in line:
+            if comment and "triton" in line:
+                written[line.split("=")[0].strip()] = comment
+            comment = ()
+            continue
+        if '"C"' in line or "assert_size_stride" in line:
+            continue
+        if fused := _FUSED.search(line):
+            name = fused[1]
+            calls[name, "generated", written.get(name) or fused_operators(name)] += 1
+        elif comment and (library := _LIBRARY.search(line)):
+            calls[_library_name(library), "library", comment] += 1
+            comment = ()
+    return [
+        msgspec.convert({"name": name, "kind": kind, "operators": operators, "calls": count}, FusedKernel)
+        for (name, kind, operators), count in calls.items()
+    ]
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    return tuple(name.strip().replace(".", "::", 1) for name in listed.split(",") if name.strip())
+
+
+def _library_name(found: re.Match[str]) -> str:
+    name = found[1] or found[2] or found[3]
+    return "aten::" + name.removeprefix("aten.").removesuffix("_out")
+
+
+def fused_operators(kernel: str) -> tuple[str, ...]:
+    """The operators in a kernel's name, which Inductor joins in alphabetical order, each once.
+
+    The name is split into as few ATen operators as possible; empty where it cannot be split.
+    """
+    found = _FUSED_NAME.match(kernel)
+    return tuple(f"aten::{name}" for name in _split(found[1], "")) if found else ()
+
+
+def _split(text: str, after: str) -> tuple[str, ...]:
+    best: tuple[str, ...] = ()
+    for end in range(len(text), 0, -1):
+        if (end < len(text) and text[end] != "_") or text[:end] not in _aten() or text[:end] <= after:
+            continue
+        if end == len(text):
+            return (text,)
+        rest = _split(text[end + 1 :], text[:end])
+        if rest and (not best or 1 + len(rest) < len(best)):
+            best = (text[:end], *rest)
+    return best
+
+
+@cache
+def _aten() -> frozenset[str]:
+    names = torch._C._dispatch_get_all_op_names()
+    return frozenset(name[6:].partition(".")[0] for name in names if name.startswith("aten::"))
+
+
+ROUNDS = 24
+LEAST_ROUNDS = 6
+BUDGET_SECONDS = 0.8
+"""After which no further round begins."""
+
+STEPS = 3
+LONG_SECONDS = 0.01
+"""A call this long is made once per round: what ran before it hardly shows, and three take too long."""
+
+
+class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of one call: `whole` = `guards` + `wrappers` + `generated`, each by difference within a round.
+
+    Each is a median over rounds of the shortest of three calls (of calls of 10 ms and more: of one). So
+    `whole` is a little less than the step's `step_seconds`, which is a median of all its samples.
+    `guards`: with and without `skip_guard_eval_unsafe`. `generated`: the generated code called directly,
+    kernels included on a CPU. `wrappers`: the rest, that is entering the mode, the compiled Python frame, and
+    AOTAutograd's and Inductor's wrappers.
+    """
+
+    whole: MedianSeconds
+    guards: MedianSeconds
+    wrappers: MedianSeconds
+    generated: MedianSeconds
+
+
+def time_wrappers(
+    case: Case,
+    graph: Any,  # noqa: ANN401
+    inputs: list[Any],
+    clock: Callable[[], float] = perf_counter,
+) -> WrapperTimes:
+    """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`.
+
+    Rounds end at BUDGET_SECONDS by `clock`, but not before LEAST_ROUNDS.
+    """
+    call = _on_an_idle_device(case.call_seconds, case)
+    direct = _on_an_idle_device(lambda: _direct_seconds(graph, inputs), case)
+    long = call() >= LONG_SECONDS
+    variants = {
+        "whole": lambda: _best(call, long),
+        "unguarded": lambda: _unguarded(call, long),
+        "generated": lambda: _generated(direct, long),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    began = clock()
+    done = 0
+    while done < LEAST_ROUNDS or (done < ROUNDS and clock() - began < BUDGET_SECONDS):
+        for name, values in in_rounds(variants, 1, f"wrappers/{done}", lambda _: None).items():
+            seconds[name] += values
+        done += 1
+    return WrapperTimes(
+        whole=_median(seconds["whole"]),
+        guards=_median(_differences(seconds["whole"], seconds["unguarded"])),
+        wrappers=_median(_differences(seconds["unguarded"], seconds["generated"])),
+        generated=_median(seconds["generated"]),
+    )
+
+
+def _on_an_idle_device(call: Callable[[], float], case: Case) -> Callable[[], float]:
+    """`call` after a wait for the device: a full launch queue would block it, and read as dispatch."""
+    if not case.buffers.token.is_cuda:
+        return call
+
+    def waited() -> float:
+        torch.cuda.synchronize()
+        return call()
+
+    return waited
+
+
+def _unguarded(call: Callable[[], float], long: bool) -> float:
+    with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
+        return _best(call, long)
+
+
+def _generated(direct: Callable[[], float], long: bool) -> float:
+    with torch.inference_mode():
+        return _best(direct, long)
+
+
+def _differences(larger: list[float], smaller: list[float]) -> list[float]:
+    return [a - b for a, b in zip(larger, smaller, strict=True)]
+
+
+def _median(seconds: list[float]) -> MedianSeconds:
+    return MedianSeconds.of(median_interval(seconds))
+
+
+def _best(call: Callable[[], float], long: bool) -> float:
+    """Minimum of STEPS calls after an untimed one: the differences are tens of microseconds."""
+    if long:
+        return call()
+    call()
+    return min(call() for _ in range(STEPS))
+
+
+def _direct_seconds(graph: Any, inputs: list[Any]) -> float:  # noqa: ANN401
+    torch.compiler.cudagraph_mark_step_begin()
+    given = list(inputs)  # generated code empties its argument list
+    began = perf_counter_ns()
+    graph.current_callable(given)
+    return (perf_counter_ns() - began) / 1e9

@@ -2,35 +2,147 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any
+from itertools import accumulate
+from statistics import median
+from time import perf_counter, thread_time_ns
+from typing import Any, Literal
 
 import msgspec
 
-from service.anatomy.errors import StudyError
-from service.anatomy.median_seconds import MedianSeconds
-from service.anatomy.operators.calls import OperatorCall, record
-from service.anatomy.operators.compiled import CompilerReport, read_compiled
-from service.anatomy.operators.device_work import NO_DEVICE, DeviceWork, device_work, reported_waits
-from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.finding import DispatchShare, OperatorsArguments, OperatorsFinding
-from service.anatomy.operators.graph_breaks import trace
-from service.anatomy.operators.kernels import NO_KERNELS, kernels_of
-from service.anatomy.operators.lowering import read_lowering
-from service.anatomy.operators.native import NativeSamples, sample_native
-from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
-from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
-from service.anatomy.operators.times import OperatorTimes, time_before_profiling, time_operators
-from service.anatomy.profiler_note import attached_note
-from service.anatomy.progress import Report
-from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
+from service.anatomy.common import (
+    MedianSeconds,
+    Report,
+    StudyError,
+    attached_note,
+    finite,
+    resolve_bucket,
+    resolve_case,
+    resolve_modes,
+)
+from service.anatomy.operators.calls import (
+    NO_DEVICE,
+    SAME_CALL,
+    DeviceWork,
+    OperatorCall,
+    OperatorRecord,
+    OperatorRecorder,
+    StepCalls,
+    device_work,
+    record,
+    reported_waits,
+    thread_keys,
+)
+from service.anatomy.operators.compiled import (
+    FusedKernel,
+    GraphBreak,
+    Guard,
+    WrapperTimes,
+    read_compiled,
+    trace,
+)
+from service.anatomy.operators.lowering import Lowering, read_lowering
 from service.measure.cases import Bench, Case
-from service.measure.split import measured_split, sampled_split
+from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
+from service.measure.kernel_table import KernelTable, kernel_table
+from service.measure.split import SAMPLED_SECONDS, DispatchSplit, measured_split, sampled_split
+from service.measure.symbols import rule_of
+from service.protocol.messages import Phase
 from service.protocol.modes import MODES
-from service.statistics.intervals import Interval
+from service.protocol.splits import SampleCounts, Side
+from service.statistics.intervals import Interval, median_interval
+from service.step.null_kernel import measure_null_kernel
+from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
-__all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
+
+class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which step is listed. `lowering` adds what it is on its way down, with the table of `operator`."""
+
+    mode: str = "eager"
+    batch_size: int = 1
+    phase: Phase = "decode"
+    native: bool = True
+    """Whether to list native functions."""
+
+    lowering: bool = False
+    operator: str = "aten::mul.Tensor"
+
+
+class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A `DispatchSplit`: `seconds` of dispatch with its 95 % bounds, and its share of dispatch + kernel."""
+
+    seconds: float
+    low: float | None
+    high: float | None
+    share: float
+    kernel_seconds: float
+    source: Literal["sampled", "measured"]
+
+    @classmethod
+    def of(cls, split: DispatchSplit) -> DispatchShare:
+        """With the keys that it has over HTTP."""
+        return cls(
+            seconds=split.dispatch.value,
+            low=finite(split.dispatch.low),
+            high=finite(split.dispatch.high),
+            share=split.dispatch.value / (split.dispatch.value + split.kernel.value),
+            kernel_seconds=split.kernel.value,
+            source=split.source,
+        )
+
+
+class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns,
+    before the profiler's first session in this study, which may lengthen all later steps.
+
+    `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
+    `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
+    compiled. `lowering` is there where it was asked for.
+    `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner event.
+    `operators_share` and `accounted_share` are of the plain steps that alternated with the profiled ones
+    (on a CPU these are `step_seconds`): that of the listed calls, and that of all parts. The rest is Python,
+    binding and composite operators (in compiled modes generated code, guards and wrappers); `tail_seconds`
+    of it come after the last call, where eager frees its tape.
+    `prepare_seconds` is building and compiling, 0 once warm. `notes` list what could not be shown.
+    """
+
+    mode: str
+    effective: str
+    reason: str | None
+    device: str
+    batch_size: int
+    batch_bucket: int
+    phase: Phase
+    step_seconds: MedianSeconds
+    profiled_seconds: MedianSeconds
+    event_seconds: float
+    operators_seconds: float
+    operators_share: float
+    tail_seconds: float
+    accounted_share: float
+    dispatch: DispatchShare | None
+    operators: list[Operator]
+    copies: list[Copy]
+    syncs: list[Sync]
+    kernels: int | None
+    launches: int | None
+    kernel_table: KernelTable | None = None
+    no_device: str | None
+    graphs: int | None = None
+    graph_break_count: int | None = None
+    graph_breaks: list[GraphBreak] | None = None
+    recompiles: int | None = None
+    guards: list[Guard] | None = None
+    wrapper: WrapperTimes | None = None
+    fused_kernels: list[FusedKernel] | None = None
+    generated_code: str | None = None
+    native: NativeSamples | None = None
+    lowering: Lowering | None = None
+    prepare_seconds: float
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +171,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         report("tracing for graph breaks")
         trace(bench, case)
     prepared = perf_counter() - began
-    compiler = read_compiled(bench, case, report) if compiled else None
+    compiler = read_compiled(bench, case, report) if compiled else {}
     attached = attached_note()
     listed = _list(bench, case, report)
     native = sample_native(bench, case, report)
@@ -91,7 +203,7 @@ def _finding(
     case: Case,
     arguments: OperatorsArguments,
     listed: _OperatorList,
-    compiler: CompilerReport | None,
+    compiler: dict[str, Any],
     native: NativeSamples,
     prepared: float,
     notes: list[str],
@@ -127,7 +239,7 @@ def _finding(
         native=native if arguments.native else None,
         prepare_seconds=prepared,
         notes=notes,
-        **_compiled_fields(compiler),
+        **compiler,
     )
 
 
@@ -137,21 +249,6 @@ def _dispatch(step: Interval, native: NativeSamples, work: DeviceWork | None) ->
         return None if kernels is None else DispatchShare.of(measured_split(step, kernels))
     split = sampled_split(native.sides, step)
     return None if split is None else DispatchShare.of(split)
-
-
-def _compiled_fields(compiler: CompilerReport | None) -> dict[str, Any]:
-    if compiler is None:
-        return {}
-    return {
-        "graphs": compiler.tracing.graphs,
-        "graph_break_count": compiler.tracing.graph_break_count,
-        "graph_breaks": compiler.tracing.graph_breaks,
-        "recompiles": compiler.recompiles,
-        "guards": compiler.guards,
-        "wrapper": compiler.times,
-        "fused_kernels": compiler.fused_kernels,
-        "generated_code": compiler.generated_code,
-    }
 
 
 def _notes(bench: Bench, listed: _OperatorList, native: NativeSamples) -> list[str]:
@@ -164,3 +261,335 @@ def _notes(bench: Bench, listed: _OperatorList, native: NativeSamples) -> list[s
     if bench.device.type == "cpu":
         notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
     return notes
+
+
+SyncKind = Literal["item", "nonzero", "equal", "device_to_host", "reported"]
+SYNCHRONISING: dict[str, SyncKind] = {
+    "aten::_local_scalar_dense": "item",
+    "aten::nonzero": "nonzero",
+    "aten::equal": "equal",
+}
+"""Operators that need a value on the host before they return."""
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """One call below autograd, in order.
+
+    `keys` are the dispatch keys whose kernels it runs; `within` the enclosing composite operators.
+    `host_seconds` is the call with all inner calls and, on a CPU, its kernel; `lead_seconds` the time since
+    the call before. `cumulative_seconds` sums `host_seconds`.
+    """
+
+    name: str
+    overload: str
+    keys: list[str] | None
+    shapes: list[list[int]]
+    strides: list[list[int]]
+    dtypes: list[str]
+    host_seconds: float
+    cumulative_seconds: float
+    lead_seconds: float
+    is_view: bool | None
+    inner_calls: int
+    within: list[str]
+    line: str | None
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """One `aten::copy_`: `operator` is the index in `operators` of the call that made it."""
+
+    operator: int
+    name: str
+    bytes: int
+    line: str | None
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """A point where the host waits for a value of the device; on a CPU there is no wait."""
+
+    operator: int | None
+    kind: SyncKind
+    line: str | None
+
+
+def operator_rows(
+    calls: tuple[OperatorCall, ...], records: list[OperatorRecord] | None, times: OperatorTimes
+) -> list[Operator]:
+    """The rows in order; keys, views and lines are None without `records`."""
+    seen: list[OperatorRecord | None] = list(records) if records is not None else [None] * len(calls)
+    sums = accumulate(times.own_seconds)
+    return [
+        Operator(
+            name=call.name,
+            overload=call.overload or "default",
+            keys=record.keys if record else None,
+            shapes=[list(o.shape) for o in call.operands],
+            strides=[list(o.strides) for o in call.operands],
+            dtypes=[str(o.dtype).removeprefix("torch.") for o in call.operands],
+            host_seconds=own,
+            cumulative_seconds=total,
+            lead_seconds=lead,
+            is_view=record.is_view if record else None,
+            inner_calls=call.inner,
+            within=list(call.within),
+            line=str(record.line) if record and record.line else None,
+        )
+        for call, record, own, total, lead in zip(
+            calls, seen, times.own_seconds, sums, times.lead_seconds, strict=True
+        )
+    ]
+
+
+def agreeing(calls: tuple[OperatorCall, ...], records: list[OperatorRecord]) -> bool:
+    """Whether both have the same calls in the same order, but for what a dispatch mode itself changes."""
+    return [SAME_CALL.get(call.name, call.name) for call in calls] == [
+        record.schema_name.partition(".")[0] for record in records
+    ]
+
+
+def copies(calls: tuple[OperatorCall, ...], operators: list[Operator]) -> list[Copy]:
+    """Every copy of the step, including those that an operator's kernel makes."""
+    return [
+        Copy(operator=index, name=call.name, bytes=target.bytes, line=operators[index].line)
+        for index, call in enumerate(calls)
+        for target in call.copied
+    ]
+
+
+def syncs(operators: list[Operator], records: list[OperatorRecord] | None) -> list[Sync]:
+    """Calls of `SYNCHRONISING`, and copies from a device to the host."""
+    found = []
+    for index, operator in enumerate(operators):
+        kind = SYNCHRONISING.get(operator.name)
+        if kind is None and records is not None and records[index].to_host:
+            kind = "device_to_host"
+        if kind is not None:
+            found.append(Sync(operator=index, kind=kind, line=operator.line))
+    return found
+
+
+BUDGET_SECONDS = 1.2
+"""No round begins after this."""
+
+MOST_STEPS = 40
+LEAST_STEPS = 6
+"""Plain steps, and as many profiled: the most within the budget, and the fewest for an interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSize:
+    """Steps timed in a row, after `lead` untimed ones."""
+
+    lead: int
+    steps: int
+
+
+SHORT = BlockSize(lead=2, steps=4)
+LONG = BlockSize(lead=1, steps=3)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """Per call of the step, in order: its seconds and those since the call before it, less events' cost.
+
+    `lead_seconds` is Python, binding and composite operators. `tail_seconds` is the time after the last call.
+    """
+
+    plain: Interval
+    profiled: Interval
+    event_seconds: float
+    own_seconds: list[float]
+    lead_seconds: list[float]
+    tail_seconds: float
+
+    @property
+    def accounted_seconds(self) -> float:
+        """The sum of all parts, to compare with `plain`."""
+        return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
+
+
+def time_before_profiling(
+    bench: Bench, case: Case, report: Report, clock: Callable[[], float] = perf_counter
+) -> Interval:
+    """Seconds of plain steps on CUDA, before the profiler's library is attached, which may lengthen them."""
+    report("timing the step without the profiler")
+    plain: list[float] = []
+    began = clock()
+    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+        plain += _plain(bench, case, SHORT)
+    return median_interval(plain)
+
+
+def _plain(bench: Bench, case: Case, size: BlockSize) -> list[float]:
+    """Seconds of a block of plain steps, each issued to an idle device."""
+    for _ in range(size.lead):
+        case.call_seconds()
+    bench.synchronise()
+    seconds = []
+    for _ in range(size.steps):
+        seconds.append(case.call_seconds())
+        bench.synchronise()
+    return seconds
+
+
+def time_operators(
+    bench: Bench,
+    case: Case,
+    calls: tuple[OperatorCall, ...],
+    report: Report,
+    clock: Callable[[], float] = perf_counter,
+) -> OperatorTimes:
+    """Rounds of plain and profiled steps, until the budget is spent by `clock`.
+
+    Raises StudyError where the step does not make the same calls each time.
+    """
+    plain: list[float] = []
+    recorded: list[StepCalls] = []
+    report("timing operators")
+    began = clock()
+    case.call()
+    bench.synchronise()
+    size = SHORT if (clock() - began) * MOST_STEPS < BUDGET_SECONDS else LONG
+    # Not `in_rounds`: rounds end at a budget, and a round's profiled steps share one profiler session.
+    # Each side begins with untimed steps, so that neither follows the other directly.
+    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+        plain += _plain(bench, case, size)
+        recorded += record(case, size.steps)
+    names = [call.schema_name for call in calls]
+    if any([call.schema_name for call in step.calls] != names for step in recorded):
+        raise StudyError("unsupported_here", "this step does not make the same calls every time: try again")
+    return _times(plain, recorded)
+
+
+def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
+    whole = median_interval(plain)
+    profiled = median_interval([step.seconds for step in recorded])
+    events = recorded[0].events
+    # Of the shortest steps: other work on the machine only lengthens a step, and would count as profiler.
+    longer = min(step.seconds for step in recorded) - min(plain)
+    cost = max(longer, 0.0) / max(events, 1)
+    own = []
+    lead = []
+    for index, call in enumerate(recorded[0].calls):
+        seconds = median(step.calls[index].seconds for step in recorded)
+        own.append(max(seconds - call.inner * cost, 0.0))
+        between = median(_since_the_last(step, index) for step in recorded)
+        # Before a call begin its own event and those of the composite operators around it.
+        events_before = 1 + _newly_entered(recorded[0].calls, index)
+        lead.append(max(between - events_before * cost, 0.0))
+    tail = median(_after_the_last(step) for step in recorded)
+    return OperatorTimes(whole, profiled, cost, own, lead, tail)
+
+
+def _since_the_last(step: StepCalls, index: int) -> float:
+    call = step.calls[index]
+    if index == 0:
+        return (call.begin_ns - step.begin_ns) / 1e9
+    last = step.calls[index - 1]
+    return (call.begin_ns - last.begin_ns) / 1e9 - last.seconds
+
+
+def _after_the_last(step: StepCalls) -> float:
+    if not step.calls:
+        return step.seconds
+    last = step.calls[-1]
+    return step.seconds - (last.begin_ns - step.begin_ns) / 1e9 - last.seconds
+
+
+def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:
+    """Composite operators around this call that were not around the one before it, by name."""
+    within = calls[index].within
+    before = calls[index - 1].within if index else ()
+    shared = 0
+    for mine, theirs in zip(within, before, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    return len(within) - shared
+
+
+SYMBOLS_SHOWN = 25
+SYMBOL_CHARACTERS = 160
+
+
+class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of `binary`, its share of all samples, and the rule that classed it."""
+
+    symbol: str
+    binary: str
+    side: Side
+    rule: str
+    share: float
+
+
+class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """`symbols` are the most frequent functions, `sides` the samples of each class.
+
+    `kernel_share` is kernel / (kernel + host). Without samples, `reason` is set and the rest is empty.
+    """
+
+    samples: int
+    steps: int
+    kernel_share: float | None
+    symbols: list[NativeFunction]
+    sides: SampleCounts = SampleCounts()
+    reason: str | None = None
+
+
+def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
+    """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Without samples, `reason` is set."""
+    if bench.device.type != "cpu":
+        return _nothing("on CUDA kernels run on the device, where no sample of the host's thread reaches")
+    report("sampling native functions")
+    steps = 0
+    try:
+        for _ in range(LEAD_STEPS if case.phase == "decode" else LEAD_STEPS_OF_PREFILL):
+            case.call()
+        with bench.sampler.recording() as seen:
+            began = thread_time_ns()
+            while thread_time_ns() - began < SAMPLED_SECONDS * 1e9:
+                case.call()
+                steps += 1
+    except SamplerError as error:
+        return _nothing(str(error))
+    return summary(seen.places, steps)
+
+
+def summary(places: Sequence[Place], steps: int) -> NativeSamples:
+    """The most frequent symbols of `places`, with their shares."""
+    sides = counts_of(places)
+    share = kernel_share(sides)
+    if share is None:
+        return _nothing("no sample was in a kernel or in the host's code")
+    return NativeSamples(
+        samples=len(places),
+        steps=steps,
+        kernel_share=share,
+        symbols=[
+            NativeFunction(
+                symbol=place.symbol[:SYMBOL_CHARACTERS],
+                binary=os.path.basename(place.binary),
+                side=place.side,
+                rule=rule_of(place.symbol, place.binary),
+                share=count / len(places),
+            )
+            for place, count in Counter(places).most_common(SYMBOLS_SHOWN)
+        ],
+        sides=sides,
+    )
+
+
+def _nothing(reason: str) -> NativeSamples:
+    return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)
+
+
+NO_KERNELS = (
+    "kernels are unknown: the profiler saw none; is CUPTI allowed here? `make gpu-check` looks into it"
+)
+
+
+def kernels_of(bench: Bench, case: Case, report: Report) -> KernelTable | None:
+    """The table beside the null-kernel floor; None on a CPU, and where the profiler saw no kernels."""
+    if bench.device.type != "cuda":
+        return None
+    return kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)

@@ -1,24 +1,39 @@
-"""Probes of memory: copies that no line calls for, and a buffer allocated in every step."""
+"""Probes of memory: hidden copies, layouts, churn, storages kept, and what only a CUDA device has."""
 
 from __future__ import annotations
 
 import resource
 from collections import Counter as Counts
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-from service.anatomy.errors import StudyError
-from service.anatomy.operators.calls import record
-from service.anatomy.operators.records import OperatorRecord
-from service.anatomy.probes.blame import line_of, records
-from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep
-from service.anatomy.probes.probed_model import ProbedModel
-from service.anatomy.progress import Report
+from models.served import Served
+from service.anatomy.common import Report, StudyError
+from service.anatomy.operators.calls import OperatorRecord, tensors_in
+from service.anatomy.probes.faults import (
+    Counter,
+    FaultComparison,
+    ProbedModel,
+    TimedStep,
+    copies,
+    hidden_of,
+    line_of,
+    line_that_calls,
+    median_of,
+    ratio_of,
+    records,
+)
+from service.anatomy.tape.graph import distinct_bytes
 from service.step.process_state import mapped_blocks
+from service.step.profiling import attach_profiler, record_steps
+from service.step.trace import DEVICE_WORK, complete_events
 
 SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
 """The smallest that is mapped by the system each time is used. glibc's mmap threshold is at most 32 MiB, but
@@ -60,8 +75,7 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
 
 
 def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple
-    hidden: Tensor = output[0] if isinstance(output, tuple) else output
-    turned = hidden.transpose(-1, -2)
+    turned = hidden_of(output).transpose(-1, -2)
     copied = turned.flatten().view(turned.shape).transpose(-1, -2)
     return (copied, *output[1:]) if isinstance(output, tuple) else copied
 
@@ -74,13 +88,6 @@ def _further_copies(before: list[OperatorRecord], after: list[OperatorRecord], b
     ]
     further = sorted(line for line in lines[1] - lines[0] if line != blame)
     return [f"With this layout these lines copy as well: {', '.join(further)}."] if further else []
-
-
-def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
-    """Number and bytes of the tensors that a call of `run` copies, in operators and within their kernels."""
-    step = record(probed.case(run), 1, operands=True)[0]
-    copied = [target for call in step.calls for target in call.copied]
-    return len(copied), sum(target.bytes for target in copied)
 
 
 def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -145,3 +152,310 @@ def _per_step(count: Callable[[], int], run: Callable[[], object]) -> float:
     for _ in range(_STEPS_COUNTED):
         run()
     return (count() - before) / _STEPS_COUNTED
+
+
+CHANNELS = 64
+SIDE = 32
+
+
+def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A 3 × 3 convolution with a channels-last weight, on an input in the same layout and in the other."""
+    shapes = (probed.buffers.bucket, CHANNELS, SIDE, SIDE), (CHANNELS, CHANNELS, 3, 3)
+    images, weight = probed.random(*shapes)
+    last_images, last_weight = (tensor.to(memory_format=torch.channels_last) for tensor in (images, weight))
+    without = _convolving(last_images, last_weight)
+    with_fault = _convolving(images, last_weight)
+    report("timing the layouts")
+    first = ratio_of(TimedStep(_convolving(images, weight)), TimedStep(without), probed.bench.synchronise)
+    before, _ = copies(probed, without)
+    after, copied_bytes = copies(probed, with_fault)
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        subject=f"one 3 × 3 convolution, {CHANNELS} channels to {CHANNELS}, over {tuple(images.shape)}",
+        counter=Counter(name="layout_copies_per_call", before=before, after=after),
+        blame=line_of("aten::convolution", records(probed, with_fault)),
+        notes=[
+            f"With the fault {copied_bytes:,} bytes are copied in each call, to the weight's layout.",
+            f"With both channels-first, torch's default, the call takes {first.value:.2f} times as long "
+            f"[{first.low:.2f} to {first.high:.2f}] as with both channels-last. What the kernel's library "
+            "reorders for itself is in these times and in no counter.",
+        ],
+    )
+
+
+def _convolving(images: Tensor, weight: Tensor) -> Callable[[], Tensor]:
+    inference = torch.inference_mode()
+
+    def convolve() -> Tensor:
+        with inference:
+            return functional.conv2d(images, weight, padding=1)
+
+    return convolve
+
+
+def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The last row of the first layer's output in a prefill, kept after the step."""
+    cloning, viewing = probed.copy(), probed.copy()
+    probed.layers(cloning)[0].register_forward_hook(_keep_clone)
+    probed.layers(viewing)[0].register_forward_hook(_keep_view)
+    without, with_fault = probed.served(cloning, "prefill"), probed.served(viewing, "prefill")
+    report("reading the storages of what is kept")
+    seen = records(probed, with_fault)
+    without()
+    clone, view = _kept(probed, cloning), _kept(probed, viewing)
+    clone_bytes, view_bytes = (tensor.untyped_storage().nbytes() for tensor in (clone, view))
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name="bytes_kept_per_step", before=clone_bytes, after=view_bytes),
+        blame=line_of("aten::slice.Tensor", seen),
+        notes=[
+            f"The view shows {view.nbytes:,} bytes of a storage of {view_bytes:,}, "
+            f"{view_bytes / view.nbytes:.0f} times as many: all stay in memory as long as the view does.",
+            "In time they differ by one small clone. The price of the view is memory, for every step whose "
+            "view is kept.",
+        ],
+    )
+
+
+def _keep_clone(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
+    layer.kept = hidden_of(output)[-1:].clone()
+
+
+def _keep_view(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
+    layer.kept = hidden_of(output)[-1:]
+
+
+def _kept(probed: ProbedModel, model: Served) -> Tensor:
+    layer: Any = probed.layers(model)[0]
+    kept: Tensor = layer.kept
+    return kept
+
+
+class _Results(TorchFunctionMode):
+    """Sees the result of every function of torch, and keeps it where `keeps`."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.kept: list[object] = []
+        self.append = self.kept.append
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function returns
+        result = function(*args, **(kwargs or {}))
+        if self.keeps:
+            self.append(result)
+        return result
+
+
+def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
+    """Every result of a prefill, dropped when nothing uses it any more or kept until the step ends."""
+    dropping, keeping = _Results(keeps=False), _Results(keeps=True)
+    without, with_fault = (probed.served(_under(probed, one), "prefill") for one in (dropping, keeping))
+    report("reading the storages of what is kept")
+    results, kept = _kept_results(probed, keeping)
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name="bytes_kept_per_step", before=_kept_results(probed, dropping)[1], after=kept),
+        blame=line_that_calls(keeping.append, with_fault),
+        notes=[
+            f"{results} results in {kept:,} bytes of their own are alive when the step ends. Where they are "
+            "dropped, an operator may write into an earlier result's memory, which the caches may still "
+            "hold.",
+            "A tape keeps results too, so the same kernels, instruction for instruction, can take longer in "
+            "eager than under no_grad.",
+            "Both steps run under a mode that sees every result, in Python; its time is in both.",
+        ],
+    )
+
+
+def _under(probed: ProbedModel, results: _Results) -> Callable[..., tuple[Tensor, Tensor]]:
+    def step(*arguments: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - as the model's
+        with results:
+            found: tuple[Tensor, Tensor] = probed.model(*arguments)
+        results.kept.clear()
+        return found
+
+    return step
+
+
+def _kept_results(probed: ProbedModel, results: _Results) -> tuple[int, int]:
+    """Number and bytes of the results in memory of their own, at the end of a step."""
+    arguments = probed.arguments("prefill")
+
+    def step(*arguments: Any) -> list[Tensor]:  # noqa: ANN401 - as the model's
+        with results:
+            probed.model(*arguments)
+        return tensors_in(results.kept)
+
+    owned = [*probed.model.parameters(), *probed.model.buffers(), *tensors_in(arguments)]
+    addresses = {tensor.untyped_storage().data_ptr() for tensor in owned}
+    own = [
+        tensor
+        for tensor in probed.served(step, "prefill")()
+        if tensor.untyped_storage().data_ptr() not in addresses
+    ]
+    results.kept.clear()
+    return len(own), distinct_bytes(own)
+
+
+BLOCK_BYTES = 16 << 20
+BLOCKS = 16
+"""A block is larger than what the allocator serves from segments that it shares out among small requests."""
+
+COPIED_BYTES = 64 << 20
+PAGEABLE = "Pageable"
+"""Kineto names a copy by the kinds of both memories: `Memcpy HtoD (Pageable -> Device)`."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request for half of a segment that is cut into blocks, of which half are free: those in `freed`."""
+
+    device: torch.device
+    freed: slice
+    held: list[Tensor] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Cut one segment into blocks, and free half of them."""
+        torch.cuda.empty_cache()
+        self._take_what_would_serve_the_request()
+        segment = self._allocate(BLOCKS)
+        begin = segment.data_ptr()
+        del segment  # stays with the allocator, which cuts the blocks from it
+        blocks: list[Tensor] = []
+        while len(blocks) < BLOCKS:
+            block = self._allocate(1)
+            # The allocator takes the smallest free piece that is large enough: at first those of others.
+            inside = begin <= block.data_ptr() < begin + BLOCKS * BLOCK_BYTES
+            (blocks if inside else self.held).append(block)
+        del blocks[self.freed]
+        self.held += blocks
+
+    def call(self) -> Tensor:
+        """As many bytes as are free."""
+        return self._allocate(BLOCKS // 2)
+
+    def release(self) -> None:
+        """Give all of it back to the device."""
+        self.held.clear()
+        torch.cuda.empty_cache()
+
+    def _allocate(self, blocks: int) -> Tensor:
+        return torch.empty(blocks * BLOCK_BYTES, dtype=torch.uint8, device=self.device)
+
+    def _take_what_would_serve_the_request(self) -> None:
+        """Hold the free pieces of others' segments that are as large as the request."""
+        made = self._made()
+        piece = self.call()
+        while self._made() == made:
+            self.held.append(piece)
+            piece = self.call()
+        del piece
+        torch.cuda.empty_cache()
+
+    def _made(self) -> int:
+        return int(torch.cuda.memory_stats(self.device)["num_device_alloc"])
+
+    @property
+    def step(self) -> TimedStep:
+        """The request alone is timed; its first call is the one that counts."""
+        return TimedStep(self.call, prepare=self.prepare, after=self.release, warm_passes=0)
+
+    def counted(self) -> tuple[int, int]:
+        """Allocations from the device in one request, and the free bytes in cut segments before it."""
+        self.prepare()
+        try:
+            free = torch.cuda.memory_stats(self.device)["inactive_split_bytes.all.current"]
+            before = self._made()
+            served = self.call()
+            allocations = self._made() - before
+            del served
+        finally:
+            self.release()
+        return allocations, int(free)
+
+
+def fragmentation(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A request for as many bytes as are free: in one piece, or in every other block."""
+    device = probed.bench.device
+    needed = 2 * BLOCKS * BLOCK_BYTES
+    if torch.cuda.mem_get_info(device)[0] < needed:
+        message = f"this probe needs {needed >> 20} MiB of free device memory: end what else uses the device"
+        raise StudyError("unsupported_here", message)
+    whole, pieces = _Request(device, slice(BLOCKS // 2)), _Request(device, slice(None, None, 2))
+    report("counting allocations from the device")
+    before, free_in_whole = whole.counted()
+    after, free_in_pieces = pieces.counted()
+    pieces.prepare()
+    blame = line_of("aten::empty.memory_format", records(probed, pieces.call))
+    pieces.release()
+    return FaultComparison(
+        without=whole.step,
+        with_fault=pieces.step,
+        subject=f"one request for {BLOCKS // 2 * BLOCK_BYTES >> 20} MiB, of which as many are free",
+        counter=Counter(name="device_allocations_per_request", before=before, after=after),
+        blame=blame,
+        notes=[
+            f"Free in cut segments (`inactive_split_bytes`): {free_in_whole:,} bytes in one piece and "
+            f"{free_in_pieces:,} in blocks of {BLOCK_BYTES >> 20} MiB.",
+        ],
+    )
+
+
+def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A copy to the device with `non_blocking=True`, from pinned and from pageable memory."""
+    device, wait = probed.bench.device, probed.bench.synchronise
+    target = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
+    pageable = torch.ones(COPIED_BYTES, dtype=torch.uint8)
+    without, with_fault = _copying(target, pageable.pin_memory()), _copying(target, pageable)
+    report("counting copies from pageable memory")
+    returned = [
+        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0), _no_wait)
+        for call in (without, with_fault)
+    ]
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        subject=f"one copy of {COPIED_BYTES >> 20} MiB to the device, until it has arrived",
+        counter=Counter(
+            name="pageable_copies_per_call",
+            before=_pageable_copies(device, without),
+            after=_pageable_copies(device, with_fault),
+        ),
+        blame=line_of("aten::copy_", records(probed, with_fault)),
+        notes=[
+            f"The call returned after {returned[0]} from pinned memory, and after {returned[1]} from "
+            "pageable memory: so long the host could issue nothing else.",
+        ],
+    )
+
+
+def _copying(target: Tensor, source: Tensor) -> Callable[[], Tensor]:
+    def copy() -> Tensor:
+        return target.copy_(source, non_blocking=True)
+
+    return copy
+
+
+def _pageable_copies(device: torch.device, run: Callable[[], Tensor]) -> int:
+    """Copies from pageable memory in one call. Raises StudyError where the profiler saw no copy at all."""
+    attach_profiler(device)
+    events = complete_events(record_steps(device, run, 1))
+    copied = [event["name"] for event in events if event.get("cat") in DEVICE_WORK - {"kernel"}]
+    if not copied:
+        message = "the profiler saw no copy: is CUPTI allowed here? `make gpu-check` looks into it"
+        raise StudyError("unsupported_here", message)
+    return sum(PAGEABLE in name for name in copied)
+
+
+def _no_wait() -> None:
+    """In the place of a wait for the device: the time until the call returns."""

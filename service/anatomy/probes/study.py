@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
 
-from service.anatomy.errors import StudyError
-from service.anatomy.median_seconds import MedianSeconds
-from service.anatomy.probes.comparison import Counter, interleave, paired_ratio
-from service.anatomy.probes.probed_model import make_probed_model
-from service.anatomy.probes.state import as_found
-from service.anatomy.probes.table import TABLE, Probe
-from service.anatomy.profiler_note import attached_note
-from service.anatomy.progress import Report
+from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note
+from service.anatomy.probes.compiler import (
+    LIMIT,
+    custom_op,
+    dynamic_shapes,
+    grad_mode_mismatch,
+    graph_break,
+    recompile,
+    thread_change,
+    unbucketed_shape,
+)
+from service.anatomy.probes.eager import (
+    autocast,
+    cpp_extension,
+    inference_tensor_in_autograd,
+    sync_point,
+    version_counter,
+)
+from service.anatomy.probes.faults import (
+    Counter,
+    FaultComparison,
+    ProbedModel,
+    as_found,
+    interleave,
+    make_probed_model,
+    paired_ratio,
+)
+from service.anatomy.probes.memory import (
+    allocator_churn,
+    channels_last,
+    fragmentation,
+    hidden_copy,
+    pinned_copy,
+    results_kept,
+    view_keeps_storage,
+)
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
 from service.protocol.probes import NOT_ON_CPU, PROBES
@@ -111,3 +143,123 @@ def verdict_of(ratio: Interval) -> Verdict:
     if not ratio.excludes_one or abs(ratio.value - 1) < SMALLEST_DIFFERENCE:
         return "no detectable difference"
     return "slower" if ratio.value > 1 else "faster"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A row of the table. `resets`: it leaves compiled entries on the model's own code."""
+
+    run: Callable[[ProbedModel, Report], FaultComparison]
+    cure: str
+    phase: Phase = "decode"
+    resets: bool = False
+    recompile_limit: int = 8
+
+
+TABLE: dict[str, Probe] = {
+    "graph-break": Probe(
+        graph_break, resets=True,
+        cure="Take the call out of the step; with `fullgraph=True` a break is an error that names its line.",
+    ),
+    "recompile": Probe(
+        recompile, cure="Keep the number out of the step, or in a tensor: its value is then no guard."
+    ),
+    "unbucketed-shape": Probe(
+        unbucketed_shape, phase="prefill", recompile_limit=LIMIT,
+        cure="Pad every input to one of a few fixed sizes, and compile each of them before serving.",
+    ),
+    "sync-point": Probe(
+        sync_point, resets=True,
+        cure="Leave the value on the device, and read it after the step, with what goes to the host anyway.",
+    ),
+    "hidden-copy": Probe(
+        hidden_copy, phase="prefill",
+        cure="Keep one layout through the step, or copy once where it can be seen, with `.contiguous()`.",
+    ),
+    "allocator-churn": Probe(
+        allocator_churn,
+        cure="Allocate the buffer once, beside the cache, and write into it in every step.",
+    ),
+    "grad-mode-mismatch": Probe(
+        grad_mode_mismatch, cure="Warm up in exactly the grad mode that serves, and enter it in one place."
+    ),
+    "thread-change": Probe(
+        thread_change, cure="Set the number of threads once, before the first compilation, and never again."
+    ),
+    "custom-op": Probe(
+        custom_op, resets=True,
+        cure="Register it (`torch.library.custom_op`) with a fake, and with a gradient where it is trained.",
+    ),
+    "autocast": Probe(
+        autocast, cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
+    ),
+    "view-keeps-storage": Probe(
+        view_keeps_storage, phase="prefill",
+        cure="Keep a clone of what is to last, and let the large tensor go.",
+    ),
+    "results-kept": Probe(
+        results_kept, phase="prefill",
+        cure="Serve without a tape, and keep of activations what is needed, in a buffer that stays.",
+    ),
+    "version-counter": Probe(
+        version_counter,
+        cure="Write out of place what autograd has saved, or change it before it is used.",
+    ),
+    "inference-tensor-in-autograd": Probe(
+        inference_tensor_in_autograd,
+        cure="Clone it outside inference mode, or make it under `no_grad` where it is to be trained on.",
+    ),
+    "channels-last": Probe(
+        channels_last,
+        cure="Convert model and input once, with `.to(memory_format=torch.channels_last)`: results keep it.",
+    ),
+    "dynamic-shapes": Probe(
+        dynamic_shapes, phase="prefill",
+        cure="Mark it before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`, or pad to buckets.",
+    ),
+    "cpp-extension": Probe(
+        cpp_extension,
+        cure="Write an operator that is called often in C++ (`TORCH_LIBRARY`), or leave it to the compiler.",
+    ),
+    "fragmentation": Probe(
+        fragmentation,
+        cure="Allocate what lasts first, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
+    ),
+    "pinned-copy": Probe(
+        pinned_copy,
+        cure="Copy through one buffer that is kept and pinned, `torch.empty(…, pin_memory=True)`.",
+    ),
+}  # fmt: skip
+"""Every probe, by the names in `service.protocol.probes`."""
+
+
+SHORT_SECONDS = 1e-4
+"""Below it times are shown in microseconds."""
+
+
+def show(finding: ProbeFinding, console: Console) -> None:
+    """Print both times, their ratio, the counter, the line to blame and the cure."""
+    table = Table()
+    unit, scale = ("µs", 1e6) if finding.without.median_seconds < SHORT_SECONDS else ("ms", 1e3)
+    for heading in ("", unit, "95 %", finding.counter.name.replace("_", " ")):
+        table.add_column(heading, justify="left" if not heading else "right")
+    counter = finding.counter
+    table.add_row("without", *_times(finding.without, scale), f"{counter.before:,.10g}")
+    table.add_row("with", *_times(finding.with_fault, scale), f"{counter.after:,.10g}")
+    console.print(f"{finding.name}: {finding.teaches}", markup=False, soft_wrap=True)
+    console.print(f"{finding.subject}, {finding.device}", markup=False)
+    console.print(table)
+    ratio = finding.ratio
+    console.print(
+        f"{finding.verdict}: {ratio.value:.2f} times as long [{ratio.low:.2f} to {ratio.high:.2f}]",
+        markup=False,
+    )
+    for name, text in (("blame", finding.blame), ("cure", finding.cure)):
+        console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+    for note in finding.notes:
+        console.print(f"- {note}", markup=False, soft_wrap=True)
+
+
+def _times(found: MedianSeconds, scale: float) -> tuple[str, str]:
+    low, high = ("?" if side is None else f"{side * scale:.3f}" for side in (found.low, found.high))
+    return f"{found.median_seconds * scale:.3f}", f"{low} to {high}"

@@ -1,20 +1,25 @@
-"""Reads a tape: forward operators, grad_fn nodes in backward order, and the tensors that each node saved."""
+"""Reads a tape: forward operators, grad_fn nodes in backward order, and the tensors that they saved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from service.anatomy.errors import StudyError
-from service.anatomy.operators.records import decompose, is_autograds_copy, is_view
-from service.anatomy.tape.nodes import execution_order, saved_by, short_name
-from service.anatomy.tape.storages import OwnerKind, SavedTensor, Storages, tensor_bytes, tensors_in
+from service.anatomy.common import StudyError
+from service.anatomy.operators.calls import decompose, is_autograds_copy, is_view, tensors_in
+from service.measure.cases import Bench, Case
+from service.protocol.modes import MODES
+from service.step.buffers import Buffers
+from service.step.profiler_session import new_session
+from service.step.profiling import chrome_events
 
 ACCUMULATE = "AccumulateGrad"
 
@@ -80,8 +85,8 @@ class ForwardRecorder(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if is_autograds_copy(func, __name__):
             return result
-        given_tensors = list(tensors_in((args, kwargs)))
-        results = list(tensors_in(result))
+        given_tensors = tensors_in((args, kwargs))
+        results = tensors_in(result)
         given = {t.untyped_storage().data_ptr() for t in given_tensors}
         new = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in results}
         operator = ForwardOperator(
@@ -151,3 +156,241 @@ def hooked(run: Callable[[], object], storages: Storages) -> list[SavedTensor]:
 
 def _newest_node() -> int:
     return int(torch._C._autograd._get_sequence_nr()) - 1
+
+
+SAVED_PREFIX = "_saved_"
+
+
+def execution_order(root: Node) -> list[Node]:
+    """Every node below `root`, in the order of autograd's engine: of the ready ones the newest.
+
+    AccumulateGrad nodes have the largest sequence number, so they run as soon as they are ready.
+    """
+    waiting: dict[Node, int] = {root: 0}
+    stack = [root]
+    while stack:
+        for to, _ in stack.pop().next_functions:
+            if to is None:
+                continue
+            if to not in waiting:
+                waiting[to] = 0
+                stack.append(to)
+            waiting[to] += 1
+    ready = [(-root._sequence_nr(), 0, root)]
+    order = []
+    tie = 0
+    while ready:
+        node = heapq.heappop(ready)[2]
+        order.append(node)
+        for to, _ in node.next_functions:
+            if to is not None:
+                waiting[to] -= 1
+                if not waiting[to]:
+                    tie += 1
+                    heapq.heappush(ready, (-to._sequence_nr(), tie, to))
+    return order
+
+
+def saved_by(node: Node) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors that `node` saved. Raises StudyError for one that was changed in place since."""
+    try:
+        for attribute in dir(node):
+            if attribute.startswith(SAVED_PREFIX):
+                value = getattr(node, attribute)
+                name = attribute.removeprefix(SAVED_PREFIX)
+                if isinstance(value, Tensor):
+                    yield name, value
+                elif isinstance(value, tuple):
+                    yield from ((f"{name}[{i}]", t) for i, t in enumerate(value) if isinstance(t, Tensor))
+        # A torch.autograd.Function written in Python has its saved tensors in one attribute.
+        for number, tensor in enumerate(getattr(node, "saved_tensors", ())):
+            if isinstance(tensor, Tensor):
+                yield f"saved_tensors[{number}]", tensor
+    except RuntimeError as error:
+        message = f"{short_name(node)}: {error}; do not change in place a tensor that backward needs"
+        raise StudyError("invalid_request", message[:2000], "expression") from error
+
+
+def short_name(node: Node) -> str:
+    """The class name of `node`, without autograd's namespace."""
+    return node.name().removeprefix("torch::autograd::")
+
+
+OwnerKind = Literal["parameter", "buffer", "cache", "input", "intermediate"]
+"""`intermediate`: made by the step itself, and kept alive by nothing but the tape."""
+
+NO_OWNER: tuple[OwnerKind, None] = ("intermediate", None)
+
+
+class SavedTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved tensor of a grad_fn node. `storage` numbers storages: equal numbers are the same memory.
+
+    `tensor_bytes` is the size of its elements, `storage_bytes` that of its storage: for a view, of its base.
+    `of` names the parameter, buffer or input.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    tensor_bytes: int
+    storage_bytes: int
+    storage: int
+    kind: OwnerKind
+    of: str | None
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over saved tensors. `tensor_bytes` counts a tensor each time it is saved.
+
+    `storage_bytes` counts each storage once, and `by_kind` splits it; `own_bytes` are the intermediates,
+    which only the tape keeps alive.
+    """
+
+    tensors: int
+    tensor_bytes: int
+    storages: int
+    storage_bytes: int
+    by_kind: dict[OwnerKind, int]
+    own_bytes: int
+
+
+class Storages:
+    """Numbers storages in order of first use; `owned` are the tensors that exist before the tape."""
+
+    def __init__(self, owned: Iterable[tuple[OwnerKind, str, Tensor]]) -> None:
+        self._owners: dict[int, tuple[OwnerKind, str | None]] = {}
+        self._numbers: dict[int, int] = {}
+        for kind, name, tensor in owned:
+            self._owners.setdefault(_address(tensor), (kind, name))
+
+    def saved(self, name: str, tensor: Tensor) -> SavedTensor:
+        """Describe `tensor`, which must outlive the descriptions of others: addresses are reused."""
+        address = _address(tensor)
+        kind, of = self._owners.get(address, NO_OWNER)
+        return SavedTensor(
+            name=name,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            tensor_bytes=tensor_bytes(tensor),
+            storage_bytes=tensor.untyped_storage().nbytes(),
+            storage=self._numbers.setdefault(address, len(self._numbers)),
+            kind=kind,
+            of=of,
+        )
+
+
+def held(saved: Iterable[SavedTensor]) -> Held:
+    """The sums of `saved`."""
+    every = list(saved)
+    by_storage = {tensor.storage: tensor for tensor in every}.values()
+    by_kind: dict[OwnerKind, int] = {}
+    for tensor in by_storage:
+        by_kind[tensor.kind] = by_kind.get(tensor.kind, 0) + tensor.storage_bytes
+    return Held(
+        tensors=len(every),
+        tensor_bytes=sum(tensor.tensor_bytes for tensor in every),
+        storages=len(by_storage),
+        storage_bytes=sum(by_kind.values()),
+        by_kind=by_kind,
+        own_bytes=by_kind.get("intermediate", 0),
+    )
+
+
+def tensor_bytes(tensor: Tensor) -> int:
+    """Bytes of all elements of `tensor`."""
+    return tensor.numel() * tensor.element_size()
+
+
+def distinct_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages under `tensors`, each counted once."""
+    return sum({_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def owned_by(bench: Bench, buffers: Buffers) -> Iterator[tuple[OwnerKind, str, Tensor]]:
+    """Tensors that exist before a step of the served model: weights, buffers, cache and inputs."""
+    for name, parameter in bench.model.named_parameters():
+        yield "parameter", name, parameter
+    for name, buffer in bench.model.named_buffers():
+        yield "buffer", name, buffer
+    for layer, (keys, values) in enumerate(buffers.cache):
+        yield "cache", f"layer {layer} keys", keys
+        yield "cache", f"layer {layer} values", values
+    for length, chunk in buffers.chunks.items():
+        yield "input", f"chunk of {length}", chunk
+    for name in ("token", "positions", "last", "one"):
+        yield "input", name, getattr(buffers, name)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+MEMORY_EVENT = "[memory]"
+CPU_DEVICE_TYPE = 0
+
+
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that one step got from torch's allocator: the peak above its start, and the sum.
+
+    CPU: from the profiler's memory events; scratch that kernels allocate otherwise is not in it. CUDA: the
+    allocator's peak; a replayed graph allocates nothing, its pool was allocated at capture. `allocations` and
+    `allocated_bytes` are None on CUDA.
+    """
+
+    peak_bytes: int
+    allocations: int | None
+    allocated_bytes: int | None
+
+
+class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a mode: the tensors that autograd saved, by saved-tensor hooks, and its allocations."""
+
+    mode: str
+    effective: str
+    held: Held
+    step: Peak
+
+
+def tape_of_step(bench: Bench, case: Case) -> TapeOfStep:
+    """Run two steps of `case`: one with saved-tensor hooks, one that records allocations."""
+    saved = hooked(case.call, Storages(owned_by(bench, case.buffers)))
+    effective = MODES[case.mode].effect(bench.device.type).name
+    return TapeOfStep(mode=case.mode, effective=effective, held=held(saved), step=peak_of(bench, case))
+
+
+def peak_of(bench: Bench, case: Case) -> Peak:
+    """The peak of memory of one step, its results included."""
+    if bench.device.type == "cuda":
+        return _peak_on_cuda(case)
+    with new_session(bench.device, memory=True) as session:
+        result = case.call()
+    events = chrome_events(session)
+    del result
+    return peak_of_events(events)
+
+
+def peak_of_events(events: Iterable[dict[str, Any]]) -> Peak:
+    """The peak of the running sum of the profiler's memory events on the host, in order of time."""
+    changes = [
+        event["args"]["Bytes"]
+        for event in sorted(events, key=lambda event: event.get("ts", 0.0))
+        if event["name"] == MEMORY_EVENT and event["args"]["Device Type"] == CPU_DEVICE_TYPE
+    ]
+    now = 0
+    most = 0
+    for change in changes:
+        now += change
+        most = max(most, now)
+    taken = [change for change in changes if change > 0]
+    return Peak(peak_bytes=most, allocations=len(taken), allocated_bytes=sum(taken))
+
+
+def _peak_on_cuda(case: Case) -> Peak:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = case.call()
+    torch.cuda.synchronize()
+    most = torch.cuda.max_memory_allocated() - before
+    del result
+    return Peak(peak_bytes=most, allocations=None, allocated_bytes=None)

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import linecache
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
 import msgspec
 import torch
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from service.anatomy.progress import Report
-from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
-from service.anatomy.tape.computations import choose_computation
-from service.anatomy.tape.graph import BackwardNode, ForwardOperator, Leaf, hooked, record
-from service.anatomy.tape.steps import TapeOfStep, tape_of_step
-from service.anatomy.tape.storages import Held, Storages, held
-from service.anatomy.tape.untaped import OFF, UntapedRun, run_untaped
+from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
+from service.anatomy.operators.calls import tensors_in
+from service.anatomy.tape.graph import (
+    BackwardNode,
+    ForwardOperator,
+    ForwardRecorder,
+    Held,
+    Leaf,
+    OwnerKind,
+    SavedTensor,
+    Storages,
+    TapeOfStep,
+    held,
+    hooked,
+    owned_by,
+    record,
+    tape_of_step,
+)
 from service.measure.cases import Bench
+from service.protocol.expressions import OF_THE_MODEL, TAPE_EXPRESSIONS
 from service.protocol.messages import Phase
+from service.protocol.modes import GradMode
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +50,7 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     `mode` None is every configured one.
 
-    Where `computations.own_expressions` is set, it may also be any expression over x, w, b and F.
+    Where `own_expressions` is set, it may also be any expression over x, w, b and F.
     """
 
     expression: str = "block"
@@ -85,3 +114,298 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
         untaped=untaped,
         steps=steps,
     )
+
+
+OFF: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
+class UntapedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One computation under `grad`. `forward` are its operators, in order.
+
+    `has_grad_fn`: whether its result has a tape behind it. `held` sums the tensors that autograd saved
+    meanwhile, by saved-tensor hooks, in a second run.
+    """
+
+    grad: GradMode
+    forward: list[ForwardOperator]
+    has_grad_fn: bool
+    held: Held
+
+
+def run_untaped(
+    run: Callable[[], Tensor], owned: list[tuple[OwnerKind, str, Tensor]], grad: GradMode
+) -> UntapedRun:
+    """Run it twice under `grad`, a key of `OFF`: recorded, and with saved-tensor hooks.
+
+    Raises StudyError where the computation does not work in that grad mode.
+    """
+    with OFF[grad]():
+        with ForwardRecorder() as recorder:
+            result = run()
+        saved = hooked(run, Storages(owned))
+    return UntapedRun(
+        grad=grad,
+        forward=[operator for operator, _ in recorder.seen],
+        has_grad_fn=result.grad_fn is not None,
+        held=held(saved),
+    )
+
+
+ROWS = 32
+"""Of the activation `x`; `WIDTH` is its other size, as the texts of TAPE_EXPRESSIONS have them."""
+
+WIDTH = 64
+
+own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
+"""Whether an expression may be the user's own. Only the command line sets it, for its user; the anatomy
+process behind HTTP never does, so that no request is evaluated."""
+
+_FILE = "<expression>"
+_ALLOWED = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Call, ast.keyword, ast.Attribute,
+    ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """`run` computes the result again. `owned` are the tensors that exist before, by kind and name."""
+
+    name: str
+    source: str
+    run: Callable[[], Tensor]
+    owned: list[tuple[OwnerKind, str, Tensor]]
+
+    def owner_of(self, leaf: Tensor) -> tuple[OwnerKind, str]:
+        """Kind and name of `leaf`."""
+        found = ((kind, name) for kind, name, tensor in self.owned if tensor is leaf)
+        return next(found, ("intermediate", "unnamed"))
+
+
+def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Computation:
+    """The computation `name`; where `own_expressions` is set, `name` may be an expression.
+
+    Raises StudyError, which lists the known names, for any other, and for an expression that cannot work.
+    """
+    if name == "block":
+        return _block(bench, bucket, phase)
+    if name == "step":
+        return _step(bench, bucket, phase)
+    if name in TAPE_EXPRESSIONS:
+        return _expression(bench, name, TAPE_EXPRESSIONS[name])
+    if own_expressions.get():
+        return _expression(bench, "own", name)
+    known = ", ".join((*OF_THE_MODEL, *TAPE_EXPRESSIONS))
+    raise StudyError("invalid_request", f"no expression '{name[:64]}'; try one of {known}", "expression")
+
+
+def _expression(bench: Bench, name: str, source: str) -> Computation:
+    """Evaluates `source`. The check of names catches mistakes; it is not a sandbox."""
+    code = compile(_checked(source), _FILE, "eval")
+    # The text of a calling line shows whether a `detach` was written there: see `is_autograds_copy`.
+    linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor(*shape: int) -> Tensor:
+        values = torch.randn(*shape, generator=generator).to(bench.device)
+        return values.requires_grad_()
+
+    names: dict[str, Any] = {"x": tensor(ROWS, WIDTH), "w": tensor(WIDTH, WIDTH), "b": tensor(WIDTH), "F": F}
+
+    def run() -> Tensor:
+        try:
+            result = eval(code, dict(names))
+        except Exception as error:
+            raise _refused(f"{source}: {type(error).__name__}: {error}") from error
+        if not isinstance(result, Tensor):
+            raise _refused(f"{source} is a {type(result).__name__}: it must be one tensor")
+        return result
+
+    owned: list[tuple[OwnerKind, str, Tensor]] = [
+        ("input", "x", names["x"]),
+        ("parameter", "w", names["w"]),
+        ("parameter", "b", names["b"]),
+    ]
+    return Computation(name, source, run, owned)
+
+
+def _checked(source: str) -> ast.Expression:
+    try:
+        tree = ast.parse(source, mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise _refused(f"'{source[:64]}' is not an expression: {error}") from error
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED):
+            raise _refused(f"{type(node).__name__} is not allowed here: use arithmetic, methods and F")
+        if isinstance(node, ast.Name) and node.id not in {"x", "w", "b", "F"}:
+            raise _refused(f"unknown name '{node.id}': use x, w, b and F (torch.nn.functional)")
+        if isinstance(node, ast.Attribute) and not _public(node):
+            raise _refused(f"'{ast.unparse(node)}' is not a public function or method")
+    return tree
+
+
+def _public(attribute: ast.Attribute) -> bool:
+    if attribute.attr.startswith("_"):
+        return False
+    if isinstance(attribute.value, ast.Name) and attribute.value.id == "F":
+        found = getattr(F, attribute.attr, None)
+        return callable(found) and not isinstance(found, types.ModuleType)
+    return True
+
+
+def _refused(message: str) -> StudyError:
+    return StudyError("invalid_request", message[:2000], "expression")
+
+
+def _step(bench: Bench, bucket: int, phase: Phase) -> Computation:
+    buffers = bench.buffers[bucket]
+
+    def run() -> Tensor:
+        with _precision(bench):
+            logits: Tensor = bench.model(*buffers.arguments(phase))[0]
+        return logits
+
+    source = f"one {phase} step, batch {bucket}"
+    return Computation("step", source, run, list(owned_by(bench, buffers)))
+
+
+def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
+    """The first layer, on its inputs of a real step; its first input requires grad, as in later layers."""
+    buffers = bench.buffers[bucket]
+    block = _first_layer(bench.model)
+    calls: list[inspect.BoundArguments] = []
+
+    def note(layer: nn.Module, given: tuple[object, ...], named: dict[str, object]) -> None:
+        calls.append(inspect.signature(layer.forward).bind(*given, **named))
+
+    hook = block.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        with torch.no_grad(), _precision(bench):
+            bench.model(*buffers.arguments(phase))
+    finally:
+        hook.remove()
+    bound = calls[0]
+    first_name = next(iter(bound.arguments))
+    bound.arguments[first_name] = bound.arguments[first_name].detach().clone().requires_grad_()
+
+    def run() -> Tensor:
+        with _precision(bench):
+            result = block(*bound.args, **bound.kwargs)
+        first: Tensor = result[0] if isinstance(result, tuple) else result
+        return first
+
+    given: list[tuple[OwnerKind, str, Tensor]] = [
+        ("input", name, t) for name, value in bound.arguments.items() for t in tensors_in(value)
+    ]
+    source = f"the first of {bench.model.config.layers} blocks in one {phase} step, batch {bucket}"
+    return Computation("block", source, run, [*owned_by(bench, buffers), *given])
+
+
+def _first_layer(model: nn.Module) -> nn.Module:
+    """The first module of the longest ModuleList, which in a decoder is that of its layers."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len)[0]
+
+
+def _precision(bench: Bench) -> AbstractContextManager[object]:
+    """Autocast, where the served precision uses it."""
+    lowered = bench.precision.autocast
+    return nullcontext() if lowered is None else torch.autocast(bench.device.type, lowered)
+
+
+ROWS_SHOWN = 60
+
+
+def show(finding: TapeFinding, console: Console) -> None:
+    """Print `finding`; of a long tape the first rows, and their number."""
+    console.print(f"tape of [bold]{escape(finding.source)}[/] on {finding.device}")
+    console.print(_forward(finding), _backward(finding), _leaves(finding))
+    console.print(
+        f"kept: {_totals(finding.held)}\n"
+        f"autograd's hooks on saving saw {decimal(finding.hooked.storage_bytes)} in a second run; "
+        f"`.grad` of the parameters will take {decimal(finding.grad_bytes)}"
+    )
+    for run in finding.untaped:
+        tape = "a tape" if run.has_grad_fn else "no tape"
+        console.print(f"under {run.grad}: {len(run.forward)} operators, {tape}, kept: {_totals(run.held)}")
+    if any(leaf.kind == "input" for leaf in finding.leaves):
+        console.print("[dim]an input is a leaf here only: in a step it is an activation, without .grad.[/]")
+    console.print(_steps(finding))
+    console.print(
+        "[dim]tape: what autograd saved during one step, each storage once; own: what only the tape keeps "
+        "alive. peak: the most that the step had allocated at once. new memory –: written in place.[/]"
+    )
+
+
+def _forward(finding: TapeFinding) -> Table:
+    table = Table("#", "operator", "result", "new memory", "recorded as", title="forward")
+    for number, operator in enumerate(finding.forward[:ROWS_SHOWN]):
+        node = "–" if operator.node is None else f"{finding.backward[operator.node].name} ({operator.node})"
+        table.add_row(str(number), operator.operator, _shape(operator.shape), _new(operator), node)
+    return _cut(table, len(finding.forward))
+
+
+def _backward(finding: TapeFinding) -> Table:
+    table = Table("#", "node", "feeds", "keeps", "bytes", title="backward, in the order of running")
+    for node in finding.backward[:ROWS_SHOWN]:
+        kept = "\n".join(map(_kept, node.saved)) or "nothing"
+        table.add_row(str(node.index), node.name, _feeds(node), kept, decimal(node.saved_bytes))
+    return _cut(table, len(finding.backward))
+
+
+def _leaves(finding: TapeFinding) -> Table:
+    table = Table("leaf", "kind", "shape", ".grad", "node", title="leaves that get .grad")
+    for leaf in finding.leaves[:ROWS_SHOWN]:
+        table.add_row(leaf.name, leaf.kind, _shape(leaf.shape), decimal(leaf.grad_bytes), str(leaf.node))
+    return _cut(table, len(finding.leaves))
+
+
+def _steps(finding: TapeFinding) -> Table:
+    title = f"one {finding.phase} step of the served model, batch {finding.batch_bucket}"
+    table = Table("mode", "runs as", "saved tensors", "tape", "own", "peak", "allocations", title=title)
+    for step in finding.steps:
+        count = step.step.allocations
+        table.add_row(
+            step.mode,
+            step.effective,
+            str(step.held.tensors),
+            decimal(step.held.storage_bytes),
+            decimal(step.held.own_bytes),
+            decimal(step.step.peak_bytes),
+            "–" if count is None else str(count),
+        )
+    return table
+
+
+def _new(operator: ForwardOperator) -> str:
+    if operator.new_bytes:
+        return decimal(operator.new_bytes)
+    return "view" if operator.is_view else "–"
+
+
+def _cut(table: Table, count: int) -> Table:
+    if count > ROWS_SHOWN:
+        table.caption = f"{ROWS_SHOWN} of {count}; --json has all"
+    return table
+
+
+def _totals(held: Held) -> str:
+    kinds = ", ".join(f"{kind} {decimal(size)}" for kind, size in held.by_kind.items()) or "nothing"
+    return f"{held.tensors} tensors in {held.storages} storages, {decimal(held.storage_bytes)}: {kinds}"
+
+
+def _kept(tensor: SavedTensor) -> str:
+    view = "" if tensor.storage_bytes == tensor.tensor_bytes else f" of {decimal(tensor.storage_bytes)}"
+    owner = f"{tensor.kind} {tensor.of}" if tensor.of else tensor.kind
+    return f"{tensor.name}: {_shape(tensor.shape)} {tensor.dtype}{view}, {owner}, storage {tensor.storage}"
+
+
+def _feeds(node: BackwardNode) -> str:
+    return ", ".join(map(str, node.feeds)) or "–"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "scalar"

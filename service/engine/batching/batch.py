@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from service.engine.batching.shared_timings import BatchStep
-from service.engine.generation import Generator, JobChannel
+from service.engine.generation import BucketInputs, Generator, JobChannel, prefill
 from service.engine.job_result import JobResult
-from service.engine.prefill import Place, prefill
 from service.engine.text import Completions
 from service.protocol.messages import Job, OutcomeKind, Phase
 from service.step.buffers import Arguments, copy_row
@@ -131,7 +130,7 @@ class DecodePlan:
     """
 
     bucket: int
-    place: Place
+    inputs: BucketInputs
     reach: int
     step: Step
     arguments: Arguments
@@ -160,10 +159,10 @@ class Batch:
         self._channel = channel
         self._left = left
         self._failed = failed
-        self._places = generator.places
-        largest = self._places[max(self._places)].buffers
+        self._inputs = generator.inputs
+        largest = self._inputs[max(self._inputs)].buffers
         self._device = largest.token.device
-        self.rows = Rows(list(self._places), partial(copy_row, largest.cache))
+        self.rows = Rows(list(self._inputs), partial(copy_row, largest.cache))
         self.running: list[Running] = []
         self._plan: DecodePlan | None = None
         self._poll_due = False
@@ -202,11 +201,11 @@ class Batch:
         self._plan = None
         prompts = [prompt for running in joining for prompt in running.prompts]
         bucket = self.rows.bucket(len(prompts))
-        place, readings = self._places[bucket], Readings()
+        inputs, readings = self._inputs[bucket], Readings()
         try:
             self.rows.clear(bucket)
             step = self._steps["prefill", bucket]
-            found = prefill(prompts, place, step, self._meter, readings, between=self._channel.receive)
+            found = prefill(prompts, inputs, step, self._meter, readings, between=self._channel.receive)
             ran = BatchStep("prefill", bucket, len(prompts), readings)
             first = 0
             for running in joining:
@@ -235,7 +234,7 @@ class Batch:
         readings = Readings()
         try:
             plan = self._decode_plan()
-            plan.place.feed.put_rows(self.rows.tokens, self.rows.positions, readings)
+            plan.inputs.feed.put_rows(self.rows.tokens, self.rows.positions, readings)
             logits, greedy = self._meter.run(plan.step, plan.arguments, readings)
             tokens = choose(plan.choosing, logits, greedy, readings)
             values = self._meter.fetch(tokens, readings)
@@ -256,14 +255,14 @@ class Batch:
         used = max(self.rows.positions) + 1
         if self._plan is None or used > self._plan.reach:
             bucket = self.rows.compact()
-            place = self._places[bucket]
-            reach = place.buffers.reach(used)
+            inputs = self._inputs[bucket]
+            reach = inputs.buffers.reach(used)
             self._plan = DecodePlan(
                 bucket=bucket,
-                place=place,
+                inputs=inputs,
                 reach=reach,
                 step=self._steps["decode", bucket],
-                arguments=place.buffers.arguments("decode", reach=reach),
+                arguments=inputs.buffers.arguments("decode", reach=reach),
                 choosing=[running for running in self.running if running.sampler.looks_at_logits],
             )
         return self._plan

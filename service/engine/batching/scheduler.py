@@ -21,8 +21,7 @@ from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.job_runner import SAMPLING, JobRunner, warming_job
 from service.engine.local_inbox import LocalInbox
-from service.engine.outcome import build_outcome
-from service.engine.timings import StepEstimates
+from service.engine.outcome import StepEstimates, build_outcome
 from service.engine.warmup import Warmup
 from service.protocol.messages import Begun, EngineSettings, Job, OutcomeKind
 from service.step.meters import Meter
@@ -51,7 +50,7 @@ class Scheduler:
         self._inbox = inbox
         self._continuous = settings.batching == "continuous"
         self._window_ns = round(settings.batch_window_ms * 1e6)
-        self._buckets = sorted(generator.places)
+        self._buckets = sorted(generator.inputs)
         self._generator = generator
         self._meter = meter
         self._runner = runner

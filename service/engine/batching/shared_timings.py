@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from service.engine.job_result import JobResult
-from service.engine.timings import StepEstimates, job_timings, phase_timings
+from service.engine.outcome import StepEstimates, job_timings, phase_timings
 from service.protocol.messages import Phase
 from service.protocol.timings import PhaseTimings, SharedWork, StepGroup, Timings
 from service.step.meters import Readings

@@ -10,7 +10,7 @@ from service.protocol.status import ModeStatus
 
 
 class Statuses:
-    """The newest status of each mode of one engine life."""
+    """The newest status of each mode since the engine started."""
 
     def __init__(self, series: Series) -> None:
         self._series = series

@@ -20,9 +20,8 @@ from service.engine.generation import Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner
-from service.engine.outcome import build_outcome
+from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.step_shares import StepShares
-from service.engine.timings import StepEstimates, timings
 from service.engine.warmup import Warmup
 from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Token
 from service.protocol.modes import MODES

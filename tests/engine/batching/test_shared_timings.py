@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.engine.local_inbox import local_job
-from service.engine.timings import StepEstimates
+from service.engine.outcome import StepEstimates
 from service.protocol.messages import Outcome
 from service.protocol.splits import SampleCounts
 from service.protocol.timings import SharedWork, Timings

@@ -48,7 +48,7 @@ PROBE: Finding = {
     "ratio": {"value": 1.004, "low": 0.99, "high": 1.01, "samples": 41},
     "verdict": "no detectable difference",
     "counter": {"name": "sync_points", "before": 0, "after": 6},
-    "blame": "service/anatomy/probes/modes.py:31",
+    "blame": "service/anatomy/probes/eager.py:31",
     "cure": "Leave the value on the device.",
     "teaches": "a wait",
     "notes": ["on a CPU it does not wait"],

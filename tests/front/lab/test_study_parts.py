@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from service.anatomy.budget.gains import speedup_with
-from service.anatomy.budget.verdict import Quantity, make_budget, step_of, without_dispatch
-from service.anatomy.timeline.page import COLOURS, MEANINGS
+from service.anatomy.budget.study import Quantity, make_budget, step_of, without_dispatch
+from service.anatomy.timeline.study import COLOURS, MEANINGS
 from service.front.api.lab import FILES
 from service.protocol.expressions import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
 from service.statistics.boundedness import bounds_within
@@ -84,7 +83,10 @@ def test_what_a_mode_buys_is_as_in_the_study(page: Tab, device: str) -> None:
     grid = list(product((0.0, 0.36, 1.4), (0.0, 0.7, 1.0), (12.0, 900.0), (0.0, 50.0, 900.0)))
     code = "return given.grid.map((each) => it.speedupWith(...each, given.device))"
     found = run(page, "parts/budget", code, {"grid": grid, "device": device})
-    assert found == [pytest.approx(speedup_with(*values, device)) for values in grid]
+    left = [step_of(dispatch * a, kernel * b, device) for a, b, dispatch, kernel in grid]
+    whole = [step_of(dispatch, kernel, device) for _, _, dispatch, kernel in grid]
+    expected = [step / rest if rest > 0 else None for step, rest in zip(whole, left, strict=True)]
+    assert found == [pytest.approx(one) for one in expected]
     assert None in found
 
 

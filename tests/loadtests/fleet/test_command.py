@@ -13,13 +13,13 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.fleet import ray_cluster
-from loadtests.fleet.arrival import Arrival
-from loadtests.fleet.files import PAGE_FILE
-from loadtests.fleet.record import read_fleet
+from loadtests.fleet import run
+from loadtests.fleet.plan import read_fleet
+from loadtests.fleet.report import PAGE_FILE
 from loadtests.plan.presets import make_plan
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
-from tests.support.fake_cluster import FakeCluster, brought, node
+from service.replicas import cluster
+from tests.support.fake_ray import FakeRay, brought, node
 from tests.support.made_results import make_results
 
 pytestmark = pytest.mark.slow
@@ -35,22 +35,23 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stopped_by(error: BaseException, task: str, results: Path, folder: Path) -> Result:
     """The command, on a cluster without Ray, which `error` stops while it unpacks `task`."""
-    cluster = FakeCluster(node("a", "a"), node("b", "b"), script=lambda *_: brought(results))
-    unpack = Arrival.unpack
+    ray = FakeRay(node("a", "a"), node("b", "b"), script=lambda task, _: [task[0], brought(results)])
+    unpack = run.unpack
 
-    def unpacked(arrival: Arrival) -> Path:
-        if arrival._folder.name == task:
+    def unpacked(data: bytes, into: Path) -> None:
+        if into.name == task:
             raise error
-        return unpack(arrival)
+        unpack(data, into)
 
     @contextmanager
-    def connected(_: Any) -> Iterator[FakeCluster]:
-        yield cluster
+    def connected(*_: Any) -> Iterator[FakeRay]:
+        yield ray
 
     (folder / "plan.toml").write_text(PLAN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arrival, "unpack", unpacked)
-        patch.setattr(ray_cluster, "connected", connected)
+        patch.setattr(run, "unpack", unpacked)
+        patch.setattr(cluster, "connected", connected)
+        patch.setattr(cluster, "environment", lambda _: {})
         return CliRunner().invoke(
             launchbound.app, ["fleet", str(folder / "plan.toml"), f"--out={folder / 'out'}"]
         )

@@ -1,7 +1,8 @@
-"""What runs on a node: the sweep as a child, its environment without Ray's, its folder in pieces."""
+"""What runs on a node: the sweep as a child that has the machine to itself, without Ray's environment."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,11 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.fleet import node
-from loadtests.fleet.arrival import Arrival, last_words
-from loadtests.fleet.messages import SWEEP_COMMAND as node_command
-from loadtests.fleet.messages import Ended, Order, Piece, Refused, Sent, Started
-from loadtests.fleet.node import installed_code, run_order
+from loadtests.fleet.node import installed_code, machine_to_itself, sweep_on_node, swept
+from loadtests.fleet.run import SWEEP_COMMAND, last_words, unpack
 from loadtests.plan.plan_file import toml_of
 from loadtests.plan.presets import overridden, preset_document
 from loadtests.report.results import read_results
@@ -25,39 +23,36 @@ from tests.support.fake_sweep import command
 PLAN = toml_of(overridden(preset_document("quick"), modes=["eager", "inference_mode"], batch_sizes=[1]))
 OPTIONS = ["--model=tiny", "--device=cpu", "--dtype=float32"]
 
-
-def order(control: Path) -> Order:
-    control.mkdir()
-    return Order(plan=PLAN, options=OPTIONS, code=installed_code(), command=command(control))
+HOLDING = """\
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from loadtests.fleet.node import machine_to_itself
+with machine_to_itself() as (folder, lock):
+    (folder / "left").touch()
+    print("has it", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.mark.slow
-def test_the_folder_that_a_sweep_wrote_arrives_whole_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node, "PIECE_BYTES", 1000)
-    events = list(run_order(order(tmp_path / "control")))
-    assert isinstance(events[0], Started)
-    assert isinstance(events[1], Ended)
-    assert events[1].exit_code == 0
-    assert events[1].seconds > 0
-    assert isinstance(events[-1], Sent)
-    pieces = [event for event in events if isinstance(event, Piece)]
-    assert len(pieces) > 1
-    arrival = Arrival(tmp_path, "task")
-    for piece in pieces:
-        arrival.add(piece.data)
-    results = read_results(arrival.unpack())
+def test_the_folder_that_a_sweep_wrote_arrives_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "control").mkdir()
+    with machine_to_itself() as (folder, lock):
+        brought = swept(PLAN, [*command(tmp_path / "control"), *OPTIONS], folder, lock)
+    assert brought.exit_code == 0
+    assert brought.seconds > 0
+    unpack(brought.folder, tmp_path / "task")
+    results = read_results(tmp_path / "task")
     assert results.run.plan.batch_sizes == [1]
     assert last_words(results.folder) == "the report is written"
 
 
-def test_other_code_than_the_drivers_runs_nothing(tmp_path: Path) -> None:
+def test_other_code_than_the_drivers_runs_nothing() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install launchbound[ray]")
     other = msgspec.structs.replace(installed_code(), version="0.0.1")
-    (event,) = run_order(msgspec.structs.replace(order(tmp_path / "control"), code=other))
-    assert isinstance(event, Refused)
-    assert "this command is 0.0.1" in event.said
-    assert list((tmp_path / "control").iterdir()) == []
+    with pytest.raises(RuntimeError, match=r"this command is 0\.0\.1.*install the same on both"):
+        sweep_on_node("task", PLAN, OPTIONS, other, None)
 
 
 def test_a_sweep_has_the_variables_of_before_ray_and_not_rays_own() -> None:
@@ -75,27 +70,36 @@ def test_a_sweep_has_the_variables_of_before_ray_and_not_rays_own() -> None:
     assert done.stdout.strip() == "[None, None, None, 'a=b']"
 
 
-def test_a_machine_on_which_another_process_sweeps_is_not_used_and_what_dead_ones_left_is_removed(
+def test_a_machine_is_one_sweeps_at_a_time_and_what_a_killed_one_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(node, "ENDED_WITHIN_SECONDS", 0.0)
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (tmp_path / f"launchbound-fleet-{ended.pid}-x").mkdir()
-    assert node._machine_taken() is None
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / f"launchbound-fleet-{os.getppid()}-x").mkdir()
-    (event,) = run_order(order(tmp_path / "control"))
-    assert isinstance(event, Refused)
-    assert f"process {os.getppid()} sweeps on this machine" in event.said
+    arguments = [sys.executable, "-c", HOLDING, str(tmp_path)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"has it\n"
+        (place,) = tmp_path.iterdir()
+        with (place / "lock").open("w") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        holder.kill()
+    assert (place / "sweep" / "left").exists()
+    with machine_to_itself() as (folder, _):
+        assert list(folder.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / f"launchbound-fleet-{os.getuid()}").symlink_to(tmp_path / "theirs")
+    with pytest.raises(RuntimeError, match="set TMPDIR"), machine_to_itself():
+        pass
 
 
 def test_the_command_line_of_a_node_is_one_that_sweep_takes(tmp_path: Path) -> None:
-    assert node_command[:2] == ("-m", "launchbound")
+    assert SWEEP_COMMAND[:2] == ("-m", "launchbound")
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
-    arguments = [*node_command[2:], f"--plan={plan}", f"--out={tmp_path}", *OPTIONS, "--dry-run"]
+    arguments = [*SWEEP_COMMAND[2:], *OPTIONS, f"--plan={plan}", f"--out={tmp_path}", "--dry-run"]
     done = CliRunner().invoke(launchbound.app, arguments)
     assert done.exit_code == 0, done.output
     assert "inference_mode b=1" in done.output

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.compare.runs import LETTERS
 from loadtests.fleet.plan import HUB, MOST_TASKS, read_fleet_plan
 from loadtests.plan.errors import PlanError
 from loadtests.plan.plan_file import parse_plan
 from loadtests.plan.presets import preset_document
-from loadtests.side_by_side.entry import LETTERS
 from models.config import CONFIGS
 from models.hf.files import PREFIX
 

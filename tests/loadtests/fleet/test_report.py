@@ -10,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.fleet.files import CSV_FILE, MARKDOWN_FILE, PAGE_FILE, make_fleet_report
 from loadtests.fleet.node import installed_code
-from loadtests.fleet.rates import per_watt
-from loadtests.fleet.record import Fleet, FleetTask, Try, write_fleet
+from loadtests.fleet.plan import Fleet, FleetTask, Try, write_fleet
+from loadtests.fleet.report import CSV_FILE, PAGE_FILE, make_fleet_report, per_watt
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowsError
 from service.statistics.intervals import Interval
@@ -90,7 +89,7 @@ def test_page_markdown_and_csv_have_the_same_numbers_states_and_control_plane_ti
     two: tuple[Path, dict[str, Any]],
 ) -> None:
     folder, found = two
-    page, text = ((folder / name).read_text() for name in (PAGE_FILE, MARKDOWN_FILE))
+    page, text = ((folder / name).read_text() for name in (PAGE_FILE, "fleet.md"))
     for shown in (found["headline"], "its node died", "not measured on a CPU", "1.25 s", "slow-tiny"):
         assert shown in page
         assert shown in text
@@ -124,7 +123,7 @@ def test_machines_that_differ_by_less_than_sweeps_of_one_scatter_are_not_called_
     found = make_fleet_report(fleet_in(tmp_path, one, other))
     assert found["headline"] == "The machines are not told apart in tokens per second at batch 1 and batch 4."
     assert "per dollar" not in found["headline"]
-    assert "no price in the plan" in (tmp_path / MARKDOWN_FILE).read_text()
+    assert "no price in the plan" in (tmp_path / "fleet.md").read_text()
 
 
 def test_a_machine_whose_sweep_is_not_valid_is_said_first_and_wins_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,578 @@
+"""Several runs on one page: which is fastest where, what a precision buys, and whether repeats agree.
+
+Runs are never paired. An interval of one run describes the minutes of that run, and sweeps of one build on
+one machine scatter by more, so every difference between runs allows for that, by the rule of
+`launchbound compare` with one sweep each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from loadtests.compare.runs import (
+    FACTS,
+    Entry,
+    Shared,
+    best,
+    differing,
+    entries_of,
+    groups,
+    read_entries,
+    reference_of,
+)
+from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
+from loadtests.report import wording
+from loadtests.report.crossing import crossing
+from loadtests.report.formatting import UNKNOWN, listed, milliseconds, share_span, significant, span, times
+from loadtests.report.load import sentences
+from loadtests.report.load.knees import Ladder, LoadCell, LoadGroup
+from loadtests.report.page import embedded, template, written_page
+from loadtests.report.plotting import Plot, base, colour, log_axis
+from loadtests.report.results import Results, read_results
+from loadtests.report.summaries import Summary, Verdict
+from loadtests.run.rows import RowsError, each_row
+from loadtests.run.run_file import RUN_FILE
+from loadtests.run.series_file import SeriesRun, read_series
+from service.statistics.builds import LATENCY_SCATTER, OverSweeps, most_named, over_sweeps, replicates
+from service.statistics.choice import paired
+from service.statistics.intervals import Interval, mean_interval
+
+PAGE_FILE = "runs.html"
+DOCUMENT_FILE = "runs.json"
+TEMPLATES = Path(__file__).with_name("templates")
+
+SCATTER_TEXT = f"{significant(100 * LATENCY_SCATTER.deviation, 2)} %"
+"""How much sweeps of one build scatter: of the reference machine, as one run of each cannot show it."""
+
+RARE = 0.05
+"""Sweeps whose scatter has a smaller chance scatter by more than their rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A cell of a table: its text, lines `under` it, a verdict, and the colour of the dot before it."""
+
+    text: str
+    under: tuple[str, ...] = ()
+    word: str = ""
+    colour: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, ["; ".join([self.text, *self.under]), self.word]))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the page; its first `left` columns are text, the others numbers."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+    note: str = ""
+    left: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: its note, its tables, and what stands below them by name."""
+
+    title: str
+    note: str
+    tables: Sequence[Table]
+    below: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Write `runs.html` (one file, offline), `runs.md` and `runs.json` of `folders` into `out`, made anew.
+
+    Returns what `runs.json` holds. Raises RowsError for a folder that holds no results.
+    """
+    return write_picture(read_entries(folders), out)
+
+
+def make_series_picture(folder: Path) -> dict[str, Any]:
+    """The same of the series in `folder`, written into it: its runs, and what those without results said.
+
+    Raises RowsError where no run of it has measured anything, with what they said.
+    """
+    results, absent = list[Results](), dict[str, str]()
+    for run in read_series(folder).runs:
+        try:
+            results.append(read_results(folder / run.dtype))
+        except RowsError as error:
+            absent[run.dtype] = _why_absent(folder, run, error)
+    if not results:
+        told = "; ".join(f"{dtype}: {why}" for dtype, why in absent.items())
+        raise RowsError(f"no run of {folder} has measured anything ({told})")
+    return write_picture(entries_of(results), folder, absent)
+
+
+def _why_absent(folder: Path, run: SeriesRun, error: RowsError) -> str:
+    if run.state == "not begun":
+        return f"not begun; go on with `launchbound sweep --resume {folder}`"
+    if run.said is not None:
+        return run.said
+    if not (folder / run.dtype / RUN_FILE).exists():
+        return f"ended early, before it measured; go on with `launchbound sweep --resume {folder}`"
+    return str(error)
+
+
+def write_picture(
+    entries: Sequence[Entry], out: Path, absent: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """As `make_picture`, of runs that have been read; `absent` are runs without results, and why."""
+    context, found = picture(entries, absent)
+    out.mkdir(parents=True, exist_ok=True)
+    write_pages(out, PAGE_FILE, TEMPLATES, context, entries)
+    (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return found
+
+
+def write_pages(
+    out: Path, page: str, templates: Path | Sequence[Path], context: dict[str, Any], drawn: Sequence[Entry]
+) -> None:
+    """Write `page` and its Markdown into `out`, with the plots of the runs `drawn`."""
+    figures = [
+        {"id": plot.id, "height": plot.figure.layout.height, "json": embedded(plot)} for plot in plots(drawn)
+    ]
+    (out / page).write_text(written_page(templates, page, context, figures), encoding="utf-8")
+    markdown = page.replace(".html", ".md")
+    (out / markdown).write_text(template(templates, markdown).render(**context), encoding="utf-8")
+
+
+def picture(
+    entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the templates need besides the plots, and `runs.json`: null is what is not known.
+
+    Where all runs are of one build on one machine the question is whether they agree (`ask_repeats`), else
+    which is fastest.
+    """
+    reference = reference_of(entries)
+    shared = [Shared(entries, group, reference) for group in groups(entries)]
+    places = {one.group: place_of_group(one.group, [other.group for other in shared]) for one in shared}
+    load, apart = _load(entries), differing(entries)
+    repeated: dict[Group, Repeated] = {}
+    if ask_repeats and not apart and len(entries) > 1:
+        repeated = {one.group: Repeated(one) for one in shared if None not in one.verdicts}
+    tables = [_table(one, repeated.get(one.group)) for one in shared]
+    sections = [Section("The runs", "", [_runs(entries, apart)])]
+    precision = None
+    if repeated:
+        answer = _agreed({places[group]: one for group, one in repeated.items()})
+        sections.append(Section("Does the answer replicate?", "", tables, _crossings(entries)))
+    else:
+        answer = _lowest({places[one.group]: one for one in shared}, bool(load))
+        sections.append(Section("Side by side", "", tables))
+    if reference and shared:
+        distances = [_distance(entry, reference) for entry in entries]
+        sections.append(_far(entries, reference, distances))
+        precision = {
+            "reference": reference.letter,
+            "baseline": BASELINE,
+            "scatter": LATENCY_SCATTER.deviation,
+            "groups": [one.precision_numbers for one in shared],
+            "distances": distances,
+        }
+    context = {
+        "headline": warning(entries, absent) + answer,
+        "entries": entries,
+        "absent": absent,
+        "repeats": bool(repeated),
+        "reference": reference.name if reference and shared else None,
+        "sections": [*sections, *load],
+        "said": {entry.letter: wording.headline(entry.findings) for entry in entries},
+        "scatter": SCATTER_TEXT,
+        "least_rounds": MINIMUM_ROUNDS,
+        "baseline": BASELINE,
+    }
+    found = {
+        "headline": context["headline"],
+        "differing": apart,
+        "absent": dict(absent),
+        "runs": [
+            {
+                "letter": entry.letter,
+                "label": entry.label,
+                "folder": str(entry.findings.results.folder),
+                "facts": entry.facts,
+                "valid": entry.valid,
+            }
+            for entry in entries
+        ],
+        "groups": [one.numbers for one in shared],
+        "precision": precision,
+        "repeats": {"sweeps": len(entries), "groups": [one.numbers for one in repeated.values()]}
+        if repeated
+        else None,
+    }
+    return context, msgspec.json.decode(msgspec.json.encode(found))
+
+
+def warning(entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
+    """What stands before every answer: the runs that are not valid, and those that are not there."""
+    bad = [entry.name for entry in entries if not entry.valid]
+    mark = f"NOT VALID: {listed(bad)}. " if bad else ""
+    return mark + (f"NOT MEASURED: {listed(list(absent))}. " if absent else "")
+
+
+def place_of_group(group: Group, shared: Sequence[Group]) -> str:
+    """'batch 4', with those of its other conditions in which the runs' cells differ."""
+    batch, prompts, tokens, concurrency, _ = group
+    words = (prompts, f"{tokens} tokens", f"c={concurrency}")
+    differ = [len({one[number] for one in shared}) > 1 for number in (1, 2, 3)]
+    conditions = ", ".join(word for word, told in zip(words, differ, strict=True) if told)
+    return f"batch {batch}" + (f" ({conditions})" if conditions else "")
+
+
+def _lowest(shared: Mapping[str, Shared], under_load: bool) -> str:
+    """Which run is fastest at which batch, and where none is."""
+    if not shared and under_load:
+        return "These runs have open-loop cells in common alone: their knees and rates stand below."
+    if not shared:
+        return "These runs have no cells in common: nothing stands side by side."
+    at: dict[str, list[str]] = {}
+    for place, one in shared.items():
+        if not one.alike:
+            at.setdefault(one.ranked[0].entry.name, []).append(place + one.near)
+    parts = [f"{who} at {listed(places)}" for who, places in at.items()]
+    alike = [place for place, one in shared.items() if one.alike]
+    won = [f"Lowest latency: {'; '.join(parts)}."] if parts else []
+    return " ".join(won + ([f"The runs are not told apart at {listed(alike)}."] if alike else []))
+
+
+def _runs(entries: Sequence[Entry], apart: Sequence[str]) -> Table:
+    """What each run is, by the facts in which they differ."""
+    rows = []
+    for entry in entries:
+        results = entry.findings.results
+        valid = f"FAILED: {', '.join(entry.failed)}" if entry.failed else "yes"
+        told = (results.run.started, str(len(results.run.order)), valid, results.folder.name)
+        facts = (entry.facts[fact] for fact in apart)
+        rows.append([Text(entry.letter, colour=entry.colour), *map(Text, [*facts, *told])])
+    alike = ", ".join(f"{fact} {entries[0].facts[fact]}" for fact in FACTS if fact not in apart)
+    heads = ["run", *apart, "started", "rounds", "valid", "folder"]
+    note = f"Columns before “started” are what differs among them. Alike: {alike}."
+    return Table("", heads, rows, note, len(heads))
+
+
+def _table(shared: Shared, repeated: Repeated | None) -> Table:
+    """Every mode in every run, and below what each run would ship, its noise and its kernel share."""
+    numbered = list(enumerate(shared.verdicts))
+    modes = dict.fromkeys(one.cell.mode for _, verdict in numbered if verdict for one in verdict.modes)
+    rows = [
+        [Text(mode, colour=colour(mode)), *(_cell(shared, mode, *one) for one in numbered)] for mode in modes
+    ]
+    rows.append([Text("mode to ship"), *(Text(_shipped(one) if one else "–") for one in shared.verdicts)])
+    noise = [_ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
+    rows.append([Text(f"{BASELINE} against itself"), *map(Text, noise)])
+    shares = [_kernel_share(one) if one else Text("–") for one in shared.verdicts]
+    rows.append([Text(f"kernel share of {BASELINE}'s decode"), *shares])
+    heads, note = ["mode", *(entry.name for entry in shared.entries)], f"Lowest latency: {shared.winner}."
+    if repeated:
+        heads.insert(1, f"all {len(shared.entries)} sweeps")
+        note = repeated.agreement
+        index = Text(_share(repeated.index.value if repeated.index else None, repeated.index))
+        together = [*(repeated.over_all(mode) for mode in modes), Text(""), Text(""), index]
+        rows = [[row[0], text, *row[1:]] for row, text in zip(rows, together, strict=True)]
+    return Table(shared.title, heads, rows, note)
+
+
+def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Text:
+    """A mode in a run: latency, speed-up in its run, tokens per second, and what its precision buys it."""
+    summary = next((one for one in verdict.modes if one.cell.mode == mode), None) if verdict else None
+    if summary is None:
+        return Text("–")
+    under = [f"{significant(summary.tokens_per_second.value)} tokens/s"]
+    word = ""
+    if found := summary.comparison:
+        under.insert(0, f"{wording.compared(found)} over {BASELINE}, {found.word}")
+    if bought := shared.against_reference(mode, number):
+        ratio, word = bought
+        name = shared.reference.letter if shared.reference else ""
+        under.append(f"{_ratio(ratio)} the speed in {name}" if ratio else "one round: no interval")
+    return Text(f"{milliseconds(summary.latency.value)} ({span(summary.latency, 1e3)})", tuple(under), word)
+
+
+def _shipped(verdict: Verdict) -> str:
+    return " = ".join(wording.short_name(verdict.of(mode)) for mode in _answer(verdict)) or "undecided"
+
+
+def _answer(verdict: Verdict) -> tuple[str, ...]:
+    """The modes that tie, the one to ship first; none where too few rounds decide nothing."""
+    return (verdict.choice.ship, *wording.tied_with(verdict)) if verdict.choice else ()
+
+
+def _kernel_share(verdict: Verdict) -> Text:
+    decode = verdict.baseline.decode
+    return Text(_share(decode.index, decode.interval), (wording.limit(decode) or UNKNOWN,))
+
+
+def _share(value: float | None, interval: Interval | None) -> str:
+    return "–" if value is None else f"{value:.2f} ({share_span(interval)})"
+
+
+def _ratio(ratio: Interval) -> str:
+    return f"{times(ratio.value)} ({span(ratio)})"
+
+
+# What a precision buys: each mode beside the same mode in the run of the reference.
+
+
+def _distance(entry: Entry, reference: Entry) -> dict[str, Any]:
+    """How many texts equal the reference's, and the largest difference of logits within the run."""
+    run = entry.findings.results.run
+    known = [parity for mode in run.plan.modes if (parity := run.mode(mode).get("parity"))]
+    worst = max(known, key=lambda one: float(one["max_abs_logit_difference"]), default=None)
+    equal, requests = _equal_texts(entry, reference)
+    return {"run": entry.letter, "equal_texts": equal, "requests": requests, "parity_in_run": worst}
+
+
+def _equal_texts(entry: Entry, reference: Entry) -> tuple[int | None, int | None]:
+    """Of the baseline's requests that both runs have: how many have equal texts, and how many there are.
+
+    None where they were not sent the same prompts, which follow from seed, round and index alone.
+    """
+    runs = [one.findings.results.run for one in (entry, reference)]
+    prompts = {(run.seed, str(run.settings.get("prompt_file"))) for run in runs}
+    if entry is reference or len(prompts) > 1:
+        return None, None
+    own, others = (
+        {
+            (row.cell, row.round, row.index): row.text_digest
+            for row in each_row(one.findings.results.folder)
+            if row.counts and row.mode == BASELINE and None not in (row.index, row.text_digest)
+        }
+        for one in (entry, reference)
+    )
+    shared = own.keys() & others.keys()
+    return (sum(own[one] == others[one] for one in shared), len(shared)) if shared else (None, None)
+
+
+def _far(entries: Sequence[Entry], reference: Entry, distances: Sequence[dict[str, Any]]) -> Section:
+    rows = []
+    for entry, found in zip(entries, distances, strict=True):
+        texts, parity = "not known: other prompts, or no texts kept", "not checked"
+        if entry is reference:
+            texts = "is the reference"
+        elif found["requests"] is not None:
+            texts = f"{found['equal_texts']} of {found['requests']} requests"
+        if worst := found["parity_in_run"]:
+            parity = f"{worst['max_abs_logit_difference']:.1e} of {worst['tolerance']:.1e} allowed"
+        rows.append([Text(entry.name, colour=entry.colour), Text(texts), Text(parity)])
+    table = Table("", ["run", "equal texts", "parity within the run"], rows, left=3)
+    return Section(f"How far from {reference.name}", "", [table])
+
+
+# Whether sweeps of one build agree.
+
+
+class Repeated:
+    """One group of cells that all sweeps have.
+
+    `named` is in `naming` of their answers, most of all. `gains` are speed-ups over the baseline by mode,
+    `over_named` those over the named mode, of the others that some answer names; of modes that all sweeps
+    measured. `index` is the mean of the sweeps' kernel shares of the baseline's decode, with Student's
+    t interval over sweeps; None where one has none.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._verdicts = [verdict for verdict in shared.verdicts if verdict]
+        self.answers = [_answer(verdict) for verdict in self._verdicts]
+        self.named, self.naming = most_named(self.answers)
+        self.gains = self._over(BASELINE)
+        answered = {mode for answer in self.answers for mode in answer}
+        over_named = self._over(self.named) if self.named else {}
+        self.over_named = {mode: found for mode, found in over_named.items() if mode in answered}
+        indices = [one for verdict in self._verdicts if (one := verdict.baseline.decode.index) is not None]
+        self.index = mean_interval(indices) if len(indices) == len(self._verdicts) else None
+
+    def _over(self, reference: str) -> dict[str, OverSweeps]:
+        """Latency of `reference` over that of each other mode, paired by round within each sweep."""
+        found, sweeps = {}, self._shared.modes
+        for mode in sweeps[0]:
+            if mode != reference and all({mode, reference} <= own.keys() for own in sweeps):
+                pairs = [paired(own[reference].rounds, own[mode].rounds) for own in sweeps]
+                ratios = [[slow / fast for slow, fast in zip(*both, strict=True)] for both in pairs]
+                if all(ratios):
+                    found[mode] = over_sweeps(ratios)
+        return found
+
+    @property
+    def replicates(self) -> bool:
+        """Whether at least four of five sweeps name one mode, tied or alone."""
+        return replicates(self.naming, len(self.answers))
+
+    def called(self, mode: str) -> str:
+        """The effective mode, where a sweep says it."""
+        return wording.short_name(self._verdicts[0].of(mode))
+
+    @property
+    def agreement(self) -> str:
+        """'compiled is in 5 of 5 answers, alone in 2.'"""
+        if self.named is None:
+            return f"Undecided: fewer than {MINIMUM_ROUNDS} rounds decide nothing."
+        alone = sum(answer == (self.named,) for answer in self.answers)
+        count = f"{self.naming} of {len(self.answers)} answers, alone in {alone}"
+        end = "." if self.replicates else ": the answer does not replicate."
+        return f"{self.called(self.named)} is in {count}{end}"
+
+    def over_all(self, mode: str) -> Text:
+        """A mode's speed-up over all sweeps, by how much they scatter, and its ratio to the named mode."""
+        gain, over = self.gains.get(mode), self.over_named.get(mode)
+        under = [f"{_ratio(over.ratio)} over {self.called(self.named)}"] if over and self.named else []
+        if gain is None:
+            return Text("–", tuple(under))
+        beyond = ""
+        if gain.chance is not None and gain.chance < RARE:
+            chance = "< 0.0001" if gain.chance < 0.0001 else f"= {significant(gain.chance, 1)}"
+            beyond = f", beyond their rounds (p {chance})"
+        return Text(_ratio(gain.ratio), (f"sweeps scatter by {100 * gain.deviation:.1f} %{beyond}", *under))
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """For programs; ratios are speed-ups."""
+        batch, prompts, tokens, concurrency, _ = self._shared.group
+        gains = [
+            [
+                {"mode": mode, "speedup": one.ratio, "deviation": one.deviation, "chance": one.chance}
+                for mode, one in found.items()
+            ]
+            for found in (self.gains, self.over_named)
+        ]
+        return {
+            "batch_size": batch,
+            "prompt_set": prompts,
+            "new_tokens": tokens,
+            "concurrency": concurrency,
+            "answers": self.answers,
+            "named": self.named,
+            "naming": self.naming,
+            "replicates": self.replicates,
+            "over_baseline": gains[0],
+            "over_named": gains[1],
+            "device_bound_index": self.index,
+        }
+
+
+def _agreed(repeated: Mapping[str, Repeated]) -> str:
+    """Which mode the sweeps name at which batch, and where their answers do not agree; by place."""
+    sweeps = len(next(iter(repeated.values())).answers)
+    agreed: dict[str, list[str]] = {}
+    apart: dict[int, list[str]] = {}
+    for place, one in repeated.items():
+        if one.named is not None and one.replicates:
+            named = f"{one.called(one.named)} in {one.naming} of {sweeps}"
+            agreed.setdefault(named, []).append(place)
+        else:
+            apart.setdefault(one.naming, []).append(place)
+    parts = [f"{named} at {listed(at)}" for named, at in agreed.items()]
+    said = [f"{sweeps} sweeps of one build agree, alone or in a tie: {'; '.join(parts)}."] if parts else []
+    for most, at in apart.items():
+        reason = f"no mode is in more than {most} of {sweeps}"
+        if most == 0:
+            reason = f"fewer than {MINIMUM_ROUNDS} rounds decide nothing"
+        said.append(f"The answer does not replicate at {listed(at)}: {reason}.")
+    return " ".join(said)
+
+
+def _crossings(entries: Sequence[Entry]) -> dict[str, str]:
+    return {one.name: crossing(one.findings.crossover, one.findings.estimated) for one in entries}
+
+
+# Under load, and the plots.
+
+
+def _load(entries: Sequence[Entry]) -> list[Section]:
+    """Per conditions of open-loop cells that two runs or more have: the knees, then every rate, by mode."""
+    found: dict[Ladder, list[tuple[Entry, LoadGroup]]] = {}
+    for entry in entries:
+        for group in entry.findings.load.groups:
+            found.setdefault(group.ladder, []).append((entry, group))
+    return [_under_load(runs) for runs in found.values() if len(runs) > 1]
+
+
+def _under_load(runs: Sequence[tuple[Entry, LoadGroup]]) -> Section:
+    modes = list(dict.fromkeys(one.mode for _, group in runs for one in group.knees))
+    found = [(modes.index(one.mode), entry, one) for entry, group in runs for one in group.knees]
+    found.sort(key=lambda one: (one[0], one[1].letter))
+    knees, rates = [], []
+    for place, entry, knee in found:
+        head = [Text(knee.mode, colour=colour(knee.mode)), Text(entry.name)]
+        estimate = sentences.pair(knee.estimate)
+        knees.append([*head, Text(" ".join(filter(None, [estimate[0], estimate[1] and f"({estimate[1]})"])))])
+        rates += [((place, one.rate, entry.letter), [*head, *_rate(one)]) for one in knee.cells]
+    rates.sort(key=lambda one: one[0])
+    heads = ["mode", "run", "offered/s", "effective batch", "served/s", "in time/s", "p50, ms", "p99, ms"]
+    tables = [
+        Table("The knee", ["mode", "run", "knee, requests/s"], knees, left=2),
+        Table("Every rate", [*heads, "visits cut"], [row for _, row in rates], left=2),
+    ]
+    meanings = {entry.letter: entry.findings.load.criterion.meaning for entry, _ in runs}
+    note = (
+        "Of a visit that was cut, because its queue only grew, no request counts as in time and none has a "
+        "latency (a dash): what was seen of either says when it was cut."
+    )
+    return Section(f"Under load: {sentences.conditions(runs[0][1])}", note, tables, meanings)
+
+
+def _rate(one: LoadCell) -> list[Text]:
+    latencies = [(one.quantiles["e2e"][share], 1e3) for share in (0.5, 0.99)]
+    rates = [(found, 1.0) for found in (one.effective_batch, one.served_rate, one.goodput)]
+    told = [f"{significant(v.value * by)} ({span(v, by)})" if v else "–" for v, by in [*rates, *latencies]]
+    return [Text(f"{one.rate:.4g}"), *map(Text, told), Text(f"{one.cut} of {len(one.visits)}")]
+
+
+def plots(entries: Sequence[Entry]) -> list[Plot]:
+    """Of each run's mode to ship against batch, of the first conditions that the runs share."""
+    shared = groups(entries)
+    main = [group for group in shared if group[1:] == shared[0][1:]]
+    sizes = [group[0] for group in main]
+    found = []
+    for name, title, scale in (
+        ("latency", "latency, ms", 1e3),
+        ("throughput", "tokens per second", 1.0),
+        ("speedup", f"speed-up over {BASELINE}, ×", 1.0),
+    ):
+        figure = base("batch size (prompts per request)", title, height=340)
+        ends = []
+        for entry in entries:
+            summaries = [best(verdict) for group in main if (verdict := entry.verdict(group))]
+            drawn = [(one, value) for one in summaries if (value := _plotted(one, name))]
+            ends += [scale * value.value for _, value in drawn]
+            figure.add_scatter(
+                x=[one.cell.batch_size for one, _ in drawn],
+                y=[scale * value.value for _, value in drawn],
+                name=entry.name,
+                mode="lines+markers",
+                line={"color": entry.colour, "width": 2.5},
+                marker={"size": 8},
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [scale * (value.high - value.value) for _, value in drawn],
+                    "arrayminus": [scale * (value.value - value.low) for _, value in drawn],
+                    "thickness": 1.5,
+                    "width": 4,
+                },
+                text=[wording.short_name(one) for one, _ in drawn],
+                hovertemplate=f"{entry.letter}, batch %{{x}}: %{{y:.4g}} (%{{text}})<extra></extra>",
+            )
+        figure.update_xaxes(type="log", tickvals=sizes, ticktext=[str(size) for size in sizes], tickangle=0)
+        figure.update_yaxes(**({"rangemode": "tozero"} if name == "speedup" else log_axis(ends)))
+        found.append(Plot(name, figure))
+    return found if main else []
+
+
+def _plotted(summary: Summary, name: str) -> Interval | None:
+    if name == "speedup":
+        return summary.comparison.speedup if summary.comparison else None
+    return summary.latency if name == "latency" else summary.tokens_per_second

@@ -1,0 +1,349 @@
+"""A fleet's report: what each machine gives for its time, money and energy, and where one gives most.
+
+`fleet.html` (one file, offline), `fleet.md` and `fleet.csv`, written from a fleet's folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtests.compare.page import TEMPLATES as RUNS_TEMPLATES
+from loadtests.compare.page import picture, place_of_group, warning, write_pages
+from loadtests.compare.runs import Entry, best, entries_of
+from loadtests.fleet.plan import MEASURED, Fleet, FleetTask, read_fleet
+from loadtests.plan.cells import MINIMUM_ROUNDS, Group
+from loadtests.report import formatting, wording
+from loadtests.report.csv_tables import no_formula
+from loadtests.report.gpu_power import GpuPower, gpu_power
+from loadtests.report.plotting import colour
+from loadtests.report.results import Results, read_results
+from loadtests.report.summaries import Summary
+from loadtests.run.rows import RowsError
+from service.statistics.builds import LATENCY_SCATTER, apart
+from service.statistics.intervals import Interval, as_json
+
+PAGE_FILE = "fleet.html"
+MARKDOWN_FILE = "fleet.md"
+CSV_FILE = "fleet.csv"
+TEMPLATES = (Path(__file__).with_name("templates"), RUNS_TEMPLATES)
+
+SECOND, DOLLAR, JOULE = RATES = ("tokens per second", "tokens per dollar", "tokens per joule")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A task with its results, and what is known of its GPU's power."""
+
+    task: FleetTask
+    entry: Entry
+    power: GpuPower
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A machine in one group of cells, in the mode that it would ship there, with the rates that it has.
+
+    Tokens per joule count the energy of the GPU's board alone.
+    """
+
+    measured: Measured
+    summary: Summary
+    decided: bool
+    rates: Mapping[str, Interval]
+
+    @property
+    def valid(self) -> bool:
+        """Whether all gates of its sweep passed."""
+        return self.measured.entry.valid
+
+    @property
+    def named(self) -> str:
+        """'A (epyc) with compiled'."""
+        return f"{self.measured.entry.name} with {wording.short_name(self.summary)}"
+
+
+Tables = Mapping[str, Mapping[Group, Sequence[Row]]]
+"""By model and group of cells, the most tokens per second first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The row with the most of a rate, and the others not told apart from it; `alike`: no other is."""
+
+    row: Row
+    near: tuple[Row, ...]
+    alike: bool
+
+
+def make_fleet_report(folder: Path) -> dict[str, Any]:
+    """Write the three files of the fleet in `folder` into it; returns them for programs.
+
+    Raises RowsError where none of its tasks has measured anything, with what they said.
+    """
+    fleet = read_fleet(folder)
+    measured, absent = _read(folder, fleet)
+    left_out = {task.name: task.said or "" for task in fleet.tasks if task.state == "left out"}
+    if not measured:
+        told = "; ".join(f"{name}: {why}" for name, why in (absent | left_out).items())
+        raise RowsError(f"no task of {folder} has measured anything ({told})")
+    tables = _tables_of(measured)
+    entries = [one.entry for one in measured]
+    context, _ = picture(entries, absent, ask_repeats=False)
+    context["headline"] = _headline(tables, measured, absent)
+    one_model = len(tables) == 1
+    context["fleet"] = {
+        "name": fleet.name,
+        "left_out": left_out,
+        "tables": [
+            _table(None if one_model else model, group, rows)
+            for model, by_group in tables.items()
+            for group, rows in by_group.items()
+        ],
+        "tasks": [_task(task) for task in fleet.tasks],
+    }
+    if not one_model:  # they do not share any work
+        context["sections"] = context["sections"][:1]
+    write_pages(folder, PAGE_FILE, TEMPLATES, context, entries if one_model else [])
+    rows = [
+        _numbers(model, row)
+        for model, by_group in tables.items()
+        for rows in by_group.values()
+        for row in rows
+    ]
+    with (folder / CSV_FILE).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["task"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: no_formula(value) for name, value in row.items()} for row in rows)
+    return {
+        "headline": context["headline"],
+        "absent": absent,
+        "left_out": left_out,
+        "runs": [
+            {"task": one.task.name, "letter": one.entry.letter, "valid": one.entry.valid} for one in measured
+        ],
+        "rows": rows,
+        "control_seconds": {task.name: task.control_seconds for task in fleet.tasks},
+    }
+
+
+def _read(folder: Path, fleet: Fleet) -> tuple[list[Measured], dict[str, str]]:
+    """The tasks that have results, and why others that should have none."""
+    results: dict[str, Results] = {}
+    absent: dict[str, str] = {}
+    for task in fleet.tasks:
+        if task.state in MEASURED:
+            try:
+                results[task.name] = read_results(folder / task.name)
+            except RowsError as error:
+                absent[task.name] = str(error)
+        elif task.state != "left out":
+            go_on = f"go on with `launchbound fleet --resume {folder}`"
+            absent[task.name] = "; ".join([task.state, *([task.said] if task.said else []), go_on])
+    tasks = [task for task in fleet.tasks if task.name in results]
+    entries = entries_of(list(results.values()), [_label(task, fleet) for task in tasks])
+    return [Measured(t, e, gpu_power(results[t.name])) for t, e in zip(tasks, entries, strict=True)], absent
+
+
+def _label(task: FleetTask, fleet: Fleet) -> str:
+    """What tells a task from the others: its machine, and what else differs among them."""
+    differing = (
+        name for name in ("device", "dtype", "model") if len({getattr(one, name) for one in fleet.tasks}) > 1
+    )
+    return ", ".join([task.machine, *(getattr(task, name) for name in differing)])
+
+
+def _tables_of(measured: Sequence[Measured]) -> Tables:
+    """The rows of every group of every model: tokens of different models are not the same work."""
+    tables: dict[str, dict[Group, Sequence[Row]]] = {}
+    for model in dict.fromkeys(one.task.model for one in measured):
+        own = [one for one in measured if one.task.model == model]
+        found = {verdict.group for one in own for verdict in one.entry.findings.verdicts}
+        tables[model] = {}
+        for group in sorted(found, key=lambda one: (one[1:4], one[0])):
+            rows = [row for one in own if (row := _row_of(one, group)) is not None]
+            tables[model][group] = sorted(rows, key=lambda row: -row.rates[SECOND].value)
+    return tables
+
+
+def _row_of(one: Measured, group: Group) -> Row | None:
+    verdict = one.entry.verdict(group)
+    if verdict is None:
+        return None
+    summary = best(verdict)
+    rate = summary.tokens_per_second
+    rates = {SECOND: rate}
+    if one.task.price is not None:
+        factor = 3600 / one.task.price
+        rates[DOLLAR] = Interval(rate.value * factor, rate.low * factor, rate.high * factor, rate.samples)
+    if (watts := one.power.by_cell.get(summary.cell.name)) is not None:
+        rates[JOULE] = per_watt(rate, watts)
+    return Row(one, summary, verdict.shipped is not None, rates)
+
+
+def per_watt(rate: Interval, watts: Interval) -> Interval:
+    """Tokens per joule, from the ends of both intervals that lie furthest apart: wider than 95 %."""
+    high = rate.high / watts.low if watts.low > 0 else math.inf
+    low = rate.low / watts.high
+    return Interval(rate.value / watts.value, low, high, min(rate.samples, watts.samples))
+
+
+def most(rows: Sequence[Row], rate: str) -> Most | None:
+    """Of the valid rows that have `rate`; None where fewer than two have, so that nothing is compared.
+
+    Machines are not paired: a difference is one beyond their intervals and what sweeps of one build scatter.
+    """
+    known = [(row.rates[rate], row) for row in rows if row.valid and rate in row.rates]
+    if len(known) < 2:
+        return None
+    first, row = max(known, key=lambda one: one[0].value)
+    near = tuple(
+        other for value, other in known if other is not row and not apart(first, value, LATENCY_SCATTER)
+    )
+    return Most(row, near, alike=len(near) == len(known) - 1)
+
+
+def _headline(tables: Tables, measured: Sequence[Measured], absent: Mapping[str, str]) -> str:
+    """Which machine and which mode, in a sentence or two; before it, what is not valid or not there."""
+    answers = [
+        (f"{model}: " if len(tables) > 1 else "") + sentence
+        for model, by_group in tables.items()
+        for sentence in _answers(by_group)
+    ]
+    rows = [row for by_group in tables.values() for found in by_group.values() for row in found]
+    if few := sorted({row.measured.entry.name for row in rows if not row.decided}):
+        told = formatting.listed(few)
+        answers.append(f"Fewer than {MINIMUM_ROUNDS} rounds do not tell the modes of {told} apart.")
+    return warning([one.entry for one in measured], absent) + " ".join(answers)
+
+
+def _answers(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
+    """One sentence per rate that two machines have; of a single machine, its modes."""
+    found = []
+    for rate in RATES:
+        at: dict[str, list[str]] = {}
+        alike: list[str] = []
+        for group, rows in by_group.items():
+            if (first := most(rows, rate)) is None:
+                continue
+            where = place_of_group(group, list(by_group))
+            if first.alike:
+                alike.append(where)
+                continue
+            letters = sorted(row.measured.entry.letter for row in first.near)
+            near = f" (not apart from {formatting.listed(letters)})" if letters else ""
+            at.setdefault(first.row.named, []).append(where + near)
+        if at:
+            found.append(f"Most {rate}: {_listed(at)}.")
+        if alike:
+            found.append(f"The machines are not told apart in {rate} at {formatting.listed(alike)}.")
+    return found or [_alone(by_group)]
+
+
+def _alone(by_group: Mapping[Group, Sequence[Row]]) -> str:
+    """No two machines have a group in common that is valid."""
+    at: dict[str, list[str]] = {}
+    for group, rows in by_group.items():
+        for row in rows:
+            if row.valid:
+                at.setdefault(row.named, []).append(place_of_group(group, list(by_group)))
+    if not at:
+        return "No valid sweep: no machine and no mode can be named."
+    return f"One machine alone: {_listed(at)}; there is nothing to compare it with."
+
+
+def _listed(at: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"{who} at {formatting.listed(where)}" for who, where in at.items())
+
+
+def _table(model: str | None, group: Group, rows: Sequence[Row]) -> dict[str, Any]:
+    batch, prompts, tokens, concurrency, _ = group
+    firsts = {rate: most(rows, rate) for rate in RATES}
+    return {
+        "title": f"Batch {batch}" + (f", {model}" if model else ""),
+        "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
+        "rows": [_row(row, firsts) for row in rows],
+    }
+
+
+def _row(row: Row, firsts: Mapping[str, Most | None]) -> dict[str, Any]:
+    entry, latency = row.measured.entry, row.summary.latency
+    return {
+        "letter": entry.letter,
+        "label": entry.label,
+        "colour": entry.colour,
+        "mode": wording.short_name(row.summary),
+        "mode_colour": colour(row.summary.cell.mode),
+        "note": "" if row.decided else f"not decided below {MINIMUM_ROUNDS} rounds",
+        "valid": row.valid,
+        "latency": formatting.milliseconds(latency.value),
+        "latency_span": formatting.span(latency, 1e3),
+        "tokens": _cell(row, SECOND, "", firsts),
+        "per_dollar": _cell(row, DOLLAR, "no price in the plan", firsts),
+        "per_joule": _cell(row, JOULE, row.measured.power.absent, firsts),
+    }
+
+
+def _cell(row: Row, rate: str, why: str, firsts: Mapping[str, Most | None]) -> dict[str, str]:
+    """A rate with its interval, and a word where it is the most, or is not apart from that."""
+    if (found := row.rates.get(rate)) is None:
+        return {"value": "–", "span": why, "word": ""}
+    first = firsts[rate]
+    word = ""
+    if first is not None and first.row is row:
+        word = "most, not apart" if first.near else "most"
+    elif first is not None and any(one is row for one in first.near):
+        word = "not apart"
+    return {"value": formatting.significant(found.value), "span": formatting.span(found), "word": word}
+
+
+def _task(task: FleetTask) -> dict[str, Any]:
+    last = task.tries[-1] if task.tries else None
+    seconds = last.sweep_seconds if last else None
+    return {
+        "name": task.name,
+        "state": task.state,
+        "said": task.said or "",
+        "price": "–" if task.price is None else f"${task.price:g}",
+        "node": last.address if last else "–",
+        "tries": len(task.tries),
+        "lost": "; ".join(one.said for one in task.tries if one.said),
+        "sweep": "–" if seconds is None else f"{seconds:.1f} s",
+        "control": "–" if task.control_seconds is None else f"{task.control_seconds:.2f} s",
+        "niceness": last.niceness if last and last.niceness is not None else "–",
+    }
+
+
+def _numbers(model: str, row: Row) -> dict[str, Any]:
+    """One machine in one group, for programs: seconds are seconds, and None is what is not known."""
+    batch, prompts, tokens, concurrency, _ = row.summary.cell.group
+    task = row.measured.task
+    return {
+        "task": task.name,
+        "machine": task.machine,
+        "device": task.device,
+        "dtype": task.dtype,
+        "model": model,
+        "batch_size": batch,
+        "prompt_set": prompts,
+        "new_tokens": tokens,
+        "concurrency": concurrency,
+        "valid": row.valid,
+        "mode": row.summary.cell.mode,
+        "effective_mode": row.summary.effective,
+        "decided": row.decided,
+        "price_dollars_per_hour": task.price,
+        **_ends("latency_seconds", row.summary.latency),
+        **_ends("tokens_per_second", row.rates.get(SECOND)),
+        **_ends("tokens_per_dollar", row.rates.get(DOLLAR)),
+        **_ends("tokens_per_gpu_joule", row.rates.get(JOULE)),
+    }
+
+
+def _ends(name: str, found: Interval | None) -> dict[str, Any]:
+    values = {"value": None, "low": None, "high": None} if found is None else as_json(found)
+    return {name: values["value"], f"{name}_low": values["low"], f"{name}_high": values["high"]}

@@ -1,0 +1,250 @@
+"""Gates on what the service says of itself: its counters, its modes, the text of its answers."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from loadtests.plan.cells import BASELINE
+from loadtests.run.decisions import Latencies, group_name
+from loadtests.run.gates.gate import Gate, some
+from loadtests.run.rows import RequestRow
+from loadtests.run.run_file import SweepRun
+from loadtests.run.target import requests_by_mode
+from service.protocol.modes import AUTO, FALLBACK
+from service.statistics.choice import EQUIVALENT, compare
+from service.statistics.intervals import Interval
+
+Scrapes = tuple[str | None, str | None]
+"""The texts of /metrics before and after one part of a sweep; None where there is none."""
+
+
+class Counters:
+    """The server counted, per mode, exactly the requests with a row: no other client, no loss.
+
+    Whatever came of them: the server counts those that it rejects under their mode too. Those to `auto`
+    it counts under the mode that it picked, and those that ran as another form than their mode had
+    declared under FALLBACK.
+
+    An earlier part ended while requests were in flight: the server may have counted so many more.
+    Where it was killed it has no scrape after it, its service may be gone too, and its rows stay unchecked.
+    A scrape through a proxy is that of one replica, and says nothing of what the others counted.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[int, Counter[tuple[str, str | None]]] = defaultdict(Counter)
+
+    def add(self, row: RequestRow) -> None:
+        """Take in any row."""
+        self._sent[row.part][row.ran_mode, row.effective_mode if row.ok else None] += 1
+
+    def sent(self, part: int) -> int:
+        """Rows of `part`."""
+        return self._sent[part].total()
+
+    def gate(self, run: SweepRun, scrapes: Sequence[Scrapes]) -> Gate:
+        """Rows against counts; `scrapes` by part."""
+        name = "client rows = server's count"
+        if run.plan.replicas:
+            return Gate(
+                name=name, passed=None, detail="not judged: several replicas, each counts what it answered"
+            )
+        if None in scrapes[-1]:
+            return Gate(name=name, passed=False, detail="/metrics could not be read before and after")
+        wrong, unchecked, checked = [], [], 0
+        for part, (before, after) in enumerate(scrapes, start=1):
+            sent = _by_label(self._sent[part], run)
+            if before is None or after is None:
+                unchecked.append(
+                    f"the {sent.total()} rows of part {part}, which was killed, could not be checked"
+                )
+                continue
+            checked += sent.total()
+            in_flight = 0 if part == len(scrapes) else _most_in_flight(run)
+            wrong += _miscounts(sent, _count_difference(before, after), in_flight)
+        detail = "; ".join([*wrong, *unchecked] if wrong else [f"{checked} both, per mode", *unchecked])
+        return Gate(name=name, passed=not wrong, detail=detail)
+
+
+def _by_label(ran: Counter[tuple[str, str | None]], run: SweepRun) -> Counter[str]:
+    """How many requests there are for each value of the label `mode`."""
+    sent = Counter[str]()
+    for (mode, effective), count in ran.items():
+        declared = run.mode(mode).get("effective")
+        as_declared = None in (effective, declared) or effective == declared
+        sent[mode if as_declared else FALLBACK] += count
+    return sent
+
+
+def _most_in_flight(run: SweepRun) -> int:
+    """So many requests can have been sent and have no row: those in flight, and one that has just ended."""
+    visits = [cell.requests if cell.open_loop else cell.concurrency for cell in run.plan.cells]
+    return 1 + max(*visits, 0)
+
+
+def _miscounts(sent: Counter[str], counted: Counter[str], in_flight: int) -> list[str]:
+    """What the server counted wrongly; `in_flight` more than were sent are none, in all modes together.
+
+    A request to `auto` that was refused, as by a full queue, does not say which mode it was counted under: so
+    many more must stand in some mode.
+    """
+    more = {mode: counted[mode] - sent[mode] for mode in sorted({*sent, *counted} - {AUTO})}
+    surplus = sum(more.values())
+    if min(more.values(), default=0) >= 0 and sent[AUTO] <= surplus <= sent[AUTO] + in_flight:
+        return []
+    wrong = [f"{mode}: {sent[mode]} rows, {counted[mode]:.0f} counted" for mode in more if more[mode]]
+    return [*wrong, f"{AUTO}: {sent[AUTO]} rows without the mode that it picked"] if sent[AUTO] else wrong
+
+
+def _count_difference(before: str, after: str) -> Counter[str]:
+    earlier = requests_by_mode(before)
+    difference = Counter[str]()
+    for mode, outcomes in requests_by_mode(after).items():
+        difference[mode] += int(sum(outcomes.values()) - sum(earlier.get(mode, {}).values()))
+    return difference
+
+
+def parity(run: SweepRun) -> Gate:
+    """Every mode was compared with eager at warm-up, and computes the same; of `auto` all that it can run."""
+    verdicts = {mode: run.mode(mode).get("parity") for mode in _run_modes(run)}
+    unknown = [mode for mode, verdict in verdicts.items() if verdict is None]
+    out = [mode for mode, verdict in verdicts.items() if verdict is not None and not verdict["passed"]]
+    detail = "every mode computes what eager computes"
+    if out or unknown:
+        parts = ([f"out of parity: {', '.join(out)}"] if out else []) + (
+            [f"not checked: {', '.join(unknown)}"] if unknown else []
+        )
+        detail = "; ".join(parts)
+    return Gate(name="parity", passed=not out and not unknown, detail=detail)
+
+
+def _run_modes(run: SweepRun) -> list[str]:
+    """The modes in which requests of the plan can run: `auto` picks among those that are ready."""
+    if AUTO not in run.plan.modes:
+        return run.plan.modes
+    ready = [status["mode"] for status in run.modes or run.modes_before if status["state"] == "ready"]
+    return list(dict.fromkeys([*run.plan.ladder_modes, *ready]))
+
+
+class Fallbacks:
+    """Requests that ran as something else than their mode, or that which `auto` picked, had declared."""
+
+    def __init__(self) -> None:
+        self._ran = Counter[tuple[str, str | None]]()
+
+    def add(self, row: RequestRow) -> None:
+        """Take in any row."""
+        if row.ok:
+            self._ran[row.ran_mode, row.effective_mode] += 1
+
+    def gate(self, run: SweepRun) -> Gate:
+        """How many, and as what."""
+        declared = {mode: run.mode(mode).get("effective") for mode in _run_modes(run)}
+        other = [
+            f"{count} × {mode} ran as {effective}"
+            for (mode, effective), count in self._ran.items()
+            if effective != declared.get(mode)
+        ]
+        detail = "; ".join(other) or "every request ran as declared"
+        return Gate(name="fallbacks", passed=not other, detail=detail, warning=True)
+
+
+def control(latencies: Latencies, run: SweepRun) -> Gate:
+    """The baseline against its control cell, the same work twice: their interval reaches within 2 % of 1."""
+    name = f"{BASELINE} against itself"
+    ratios = _control_ratios(latencies, run)
+    if not ratios:
+        return Gate(name=name, passed=None, detail="no control cell was measured")
+    off = {group: r for group, r in ratios.items() if r.low > EQUIVALENT or r.high < 1 / EQUIVALENT}
+    worst = max(ratios, key=lambda group: abs(math.log(ratios[group].value)))
+    shown = [f"{group} ×{r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for group, r in off.items()]
+    detail = f"differs in {some(shown)}" if off else f"at most ×{ratios[worst].value:.3f} ({worst})"
+    return Gate(name=name, passed=not off, detail=detail, warning=True)
+
+
+def _control_ratios(latencies: Latencies, run: SweepRun) -> dict[str, Interval]:
+    """By the name of its group, the paired ratio of the baseline's cell and its control."""
+    cells = {(cell.group, cell.control): cell for cell in run.plan.cells if cell.mode == BASELINE}
+    ratios = {}
+    for (group, is_control), cell in cells.items():
+        first = cells.get((group, False))
+        if not is_control or first is None or cell.open_loop:
+            continue
+        medians = latencies.medians(first.name), latencies.medians(cell.name)
+        if medians[0].keys() & medians[1].keys():
+            ratios[group_name(group)] = compare(*medians, run.plan.confidence).speedup
+    return ratios
+
+
+NAME = "same texts in all modes"
+
+_Prompts = tuple[int, str, int, int]
+"""Batch size, prompt set, new tokens, round: within these the same index has the same prompts."""
+
+
+class _VisitTexts:
+    """The texts of one visit: `hashes` of their digests, and the index of each; 16 bytes per request."""
+
+    __slots__ = ("cell", "hashes", "indexes", "mode")
+
+    def __init__(self, cell: str, mode: str) -> None:
+        self.cell = cell
+        self.mode = mode
+        self.indexes = array("q")
+        self.hashes = array("q")
+
+
+class Texts:
+    """In every round all modes complete the same prompts with the same texts; in float32 they have to."""
+
+    def __init__(self) -> None:
+        self._visits: dict[_Prompts, dict[str, _VisitTexts]] = defaultdict(dict)
+
+    def add(self, row: RequestRow) -> None:
+        """Take in a row that counts."""
+        if row.text_digest is None or row.index is None:
+            return
+        visits = self._visits[row.batch_size, row.prompt_set, row.new_tokens, row.round]
+        visit = visits.get(row.cell)
+        if visit is None:
+            visit = visits[row.cell] = _VisitTexts(row.cell, row.mode)
+        visit.indexes.append(row.index)
+        # A digest is 64 bits of a hash itself: the hash of the string tells two apart as surely.
+        visit.hashes.append(hash(row.text_digest))
+
+    def gate(self, run: SweepRun) -> Gate:
+        """How many sets of prompts have one text, and the cells that differ in the others."""
+        sets, wrong, odd = 0, 0, Counter[str]()
+        for visits in self._visits.values():
+            for alike in _same_prompts(list(visits.values())):
+                cells = _odd_ones(alike)
+                sets, wrong = sets + 1, wrong + bool(cells)
+                odd.update(cells)
+        if not sets:
+            return Gate(name=NAME, passed=None, detail="no prompts with texts of two modes")
+        detail = f"{sets - wrong} of {sets} sets of prompts"
+        if wrong:
+            detail += f"; different: {some([f'{cell} ({count} ×)' for cell, count in odd.most_common()])}"
+        warning = run.engine.get("dtype") != "float32"
+        return Gate(name=NAME, passed=not wrong, detail=detail, warning=warning)
+
+
+def _same_prompts(visits: Sequence[_VisitTexts]) -> list[list[tuple[_VisitTexts, int]]]:
+    """Of one round, the requests with the same prompts: visit and hash of each; only where there are two."""
+    sets: dict[int, list[tuple[_VisitTexts, int]]] = defaultdict(list)
+    for visit in visits:
+        for index, text in zip(visit.indexes, visit.hashes, strict=True):
+            sets[index].append((visit, text))
+    return [alike for alike in sets.values() if len(alike) > 1]
+
+
+def _odd_ones(alike: Sequence[tuple[_VisitTexts, int]]) -> list[str]:
+    """The cells whose texts are not the baseline's or, without it, those of most."""
+    first = alike[0][1]
+    if all(text == first for _, text in alike):
+        return []
+    usual = Counter(text for _, text in alike).most_common(1)[0][0]
+    reference = next((text for visit, text in alike if visit.mode == BASELINE), usual)
+    return [visit.cell for visit, text in alike if text != reference]

@@ -1,1 +1,0 @@
-"""The field's folklore about PyTorch's costs, beside what this machine measures."""

@@ -1,0 +1,418 @@
+"""Study of memory: what serving always holds, what a step of each mode allocates, allocator statistics."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+from msgspec import UNSET, UnsetType
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
+from service.anatomy.tape.graph import Held, Peak, TapeOfStep, distinct_bytes, tape_of_step
+from service.measure.cases import Bench, Case
+from service.protocol.messages import Phase
+from service.statistics.intervals import Interval, median_interval
+from service.step.buffers import Buffers
+from service.step.device import memory
+
+
+class MemoryArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`mode` None is every configured one; `out` a folder for a snapshot, on CUDA only."""
+
+    mode: str | None = None
+    batch_size: int = 1
+    phase: Phase = "decode"
+    out: str | None = None
+
+
+class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that serving always holds, each storage counted once."""
+
+    name: str
+    bytes: int
+    what: str
+
+
+class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one step: its tape, its peak in torch's allocator, and the bytes that the process grew by.
+
+    `resident` exists on a CPU only, and is None where it cannot be measured.
+    """
+
+    mode: str
+    effective: str
+    tape: Held
+    step: Peak
+    resident: Interval | UnsetType | None = UNSET
+
+
+class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only.
+
+    `files` are the names of those written.
+    """
+
+    device: str
+    batch_bucket: int
+    phase: Phase
+    parts: list[StaticMemory]
+    steps: list[MemoryOfStep]
+    files: list[str]
+    allocator: list[Statistic] | UnsetType = UNSET
+    process: ProcessMemory | UnsetType = UNSET
+    no_resident: str | UnsetType | None = UNSET
+
+
+def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> MemoryFinding:
+    """Run a step of each mode and read the statistics. Raises StudyError for arguments that cannot work."""
+    on_cuda = bench.device.type == "cuda"
+    if arguments.out is not None and not on_cuda:
+        message = "a snapshot is of CUDA's allocator, and this is a CPU: leave out `out`"
+        raise StudyError("unsupported_here", message, "out")
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    modes = resolve_modes(bench, arguments.mode)
+    cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
+    snapshot = Snapshot(Path(arguments.out)) if arguments.out is not None else None
+    with snapshot or nullcontext():
+        report("one step of each mode")
+        taped = [tape_of_step(bench, case) for case in cases]
+    finding = MemoryFinding(
+        device=bench.device.type,
+        batch_bucket=bucket,
+        phase=arguments.phase,
+        parts=static_memory(bench, bench.buffers[bucket]),
+        steps=[_step(one) for one in taped],
+        files=[snapshot.file.name] if snapshot is not None else [],
+    )
+    return _on_cuda(bench, finding) if on_cuda else _on_cpu(finding, cases, report)
+
+
+def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
+    """What is held whether a step runs or not. All buckets share the cache of the largest."""
+    model = bench.model
+    bucket = buffers.bucket
+    inputs = [*buffers.chunks.values(), buffers.token, buffers.positions, buffers.last, buffers.one]
+    return [
+        StaticMemory(
+            name="parameters",
+            bytes=distinct_bytes(model.parameters()),
+            what="the weights, each storage once",
+        ),
+        StaticMemory(
+            name="buffers", bytes=distinct_bytes(model.buffers()), what="the model's constant tables"
+        ),
+        StaticMemory(
+            name="cache",
+            bytes=distinct_bytes(tensor for layer in buffers.cache for tensor in layer),
+            what=f"keys and values, {max(bench.buffers)} rows",
+        ),
+        StaticMemory(name="inputs", bytes=distinct_bytes(inputs), what=f"static inputs of batch {bucket}"),
+    ]
+
+
+def _step(taped: TapeOfStep) -> MemoryOfStep:
+    return MemoryOfStep(mode=taped.mode, effective=taped.effective, tape=taped.held, step=taped.step)
+
+
+def _on_cuda(bench: Bench, finding: MemoryFinding) -> MemoryFinding:
+    found = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
+    return msgspec.structs.replace(finding, allocator=found)
+
+
+def _on_cpu(finding: MemoryFinding, cases: list[Case], report: Report) -> MemoryFinding:
+    missing = why_not()
+    steps = []
+    report("resident size of steps")
+    for step, case in zip(finding.steps, cases, strict=True):
+        resident = growth(case.call) if missing is None else None
+        steps.append(msgspec.structs.replace(step, resident=resident))
+    return msgspec.structs.replace(finding, steps=steps, process=process_now(), no_resident=missing)
+
+
+Unit = Literal["bytes", "share", "count"]
+
+SNAPSHOT_FILE = "memory.snapshot.pickle"
+ENTRIES_KEPT = 100_000
+"""Newest allocations and releases in a snapshot; each takes some kilobytes there."""
+
+NO_POOL = (0, 0)
+"""The pool id of segments in no private pool."""
+
+_STATS = "torch.cuda.memory_stats"
+SIZES: dict[str, str] = {
+    "allocated": "in blocks of live tensors, rounded up to the allocator's block sizes",
+    "active": "allocated, and in freed blocks that a stream may still use",
+    "reserved": "in segments allocated from the device, in use or cached; other programs cannot have them",
+    "inactive_split": "in free blocks of segments that are partly in use: not releasable",
+}
+EVENTS: dict[str, str] = {
+    "alloc_retries": "allocations that had to free cached segments first, because the device was full",
+    "ooms": "allocations that failed",
+}
+
+
+class Statistic(msgspec.Struct, frozen=True, kw_only=True):
+    """One statistic now and at its peak since the process began, None where it has no peak."""
+
+    name: str
+    unit: Unit
+    value: float
+    peak: float | None
+    definition: str
+    source: str
+
+
+def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
+    """From `service.step.device.memory` and the size of private pools.
+
+    `fragmentation` is computed here from two of them; `torch.cuda.memory_stats` has no such statistic.
+    """
+    found = [
+        Statistic(
+            name=name,
+            unit="bytes",
+            value=stats[f"{name}_current"],
+            peak=stats[f"{name}_peak"],
+            definition=f"bytes {text}",
+            source=f"{_STATS}: {name}_bytes.all",
+        )
+        for name, text in SIZES.items()
+    ]
+    found.append(
+        Statistic(
+            name="fragmentation",
+            unit="share",
+            value=_fragmentation(stats, "current"),
+            peak=_fragmentation(stats, "peak"),
+            definition="1 − active / reserved: the share of reserved memory that is not active; the peak "
+            "column is of both peaks",
+            source=f"our own, from {_STATS}: active_bytes.all and reserved_bytes.all",
+        )
+    )
+    found.append(
+        Statistic(
+            name="graph_pool",
+            unit="bytes",
+            value=graph_pool_bytes,
+            peak=None,
+            definition="bytes of segments in private pools, which CUDA graphs keep for their replays",
+            source="torch.cuda.memory_snapshot: total_size of segments whose segment_pool_id is not (0, 0)",
+        )
+    )
+    return found + [
+        Statistic(
+            name=name,
+            unit="count",
+            value=stats[name],
+            peak=None,
+            definition=text,
+            source=f"{_STATS}: num_{name}",
+        )
+        for name, text in EVENTS.items()
+    ]
+
+
+def pool_bytes(segments: list[dict[str, Any]]) -> int:
+    """Reserved bytes of a snapshot's segments that lie in private pools."""
+    return sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != NO_POOL)
+
+
+class Snapshot:
+    """A context in which CUDA's allocator records each allocation with its stack; writes `file` at its end.
+
+    The file is for pytorch.org/memory_viz. Raises StudyError where the folder cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / SNAPSHOT_FILE
+
+    def __enter__(self) -> Snapshot:
+        """Make the folder and start recording."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"cannot write to {self.file.parent}: {error.strerror}"
+            raise StudyError("invalid_request", message, "out") from error
+        torch.cuda.memory._record_memory_history(max_entries=ENTRIES_KEPT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write the snapshot and stop recording."""
+        try:
+            torch.cuda.memory._dump_snapshot(str(self.file))
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def _fragmentation(stats: dict[str, int], moment: str) -> float:
+    reserved = stats[f"reserved_{moment}"]
+    return 1 - stats[f"active_{moment}"] / reserved if reserved else 0.0
+
+
+STATUS = Path("/proc/self/status")
+CLEAR = Path("/proc/self/clear_refs")
+RESET_PEAK = "5"
+"""Written to clear_refs it resets the peak resident size to the present one: proc(5)."""
+
+SAMPLES = 9
+
+
+class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The process's resident size now, and its maximum since the process began.
+
+    `growth` resets the kernel's own peaks, VmHWM and `ru_maxrss`, so the largest one before is kept here.
+    """
+
+    resident_bytes: int
+    peak_bytes: int
+
+
+@dataclass(slots=True)
+class _Peak:
+    """Maximum resident size of all readings so far: the kernel's own is reset, and lags by some pages."""
+
+    seen_bytes: int = 0
+
+    def see(self, status: dict[str, int]) -> int:
+        """The maximum, this reading included."""
+        self.seen_bytes = max(self.seen_bytes, *status.values(), _kernels_peak(status))
+        return self.seen_bytes
+
+    def reset(self) -> None:
+        """Reset the kernel's peak. Raises OSError where that is not permitted."""
+        self.see(_status_bytes("VmHWM"))
+        CLEAR.write_text(RESET_PEAK)
+
+
+_PEAK = _Peak()
+
+
+def process_now() -> ProcessMemory:
+    """From one reading of the kernel's status, and those before it."""
+    now = _status_bytes("VmRSS", "VmHWM")
+    return ProcessMemory(resident_bytes=now["VmRSS"], peak_bytes=_PEAK.see(now))
+
+
+def why_not() -> str | None:
+    """Why a step's growth cannot be measured here; None where it can."""
+    if _malloc_trim() is None:
+        return "this C library has no malloc_trim: pages freed before would hide what a step takes"
+    try:
+        _PEAK.reset()
+    except OSError as error:
+        return f"the peak cannot be reset: {CLEAR}: {error.strerror}"
+    return None
+
+
+def growth(run: Callable[[], object]) -> Interval:
+    """Bytes by which the process grows at most during `run`: the median of several runs, in whole pages.
+
+    Kernels' scratch that is not from torch's allocator is in it, and so is what malloc keeps. Raises OSError
+    where `why_not` has a reason.
+    """
+    run()
+    return median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
+
+
+def _growth_bytes(run: Callable[[], object]) -> int:
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+    _PEAK.reset()
+    before = _status_bytes("VmRSS")["VmRSS"]
+    result = run()
+    grown = _status_bytes("VmHWM")["VmHWM"] - before
+    del result
+    return max(grown, 0)
+
+
+def _kernels_peak(status: dict[str, int]) -> int:
+    """VmHWM, or `ru_maxrss` for kernels without it, which may include the parent's peak before the fork."""
+    return status.get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _status_bytes(*fields: str) -> dict[str, int]:
+    parted = (line.partition(":") for line in STATUS.read_text().splitlines())
+    return {name: int(value.split()[0]) * 1024 for name, _, value in parted if name in fields}
+
+
+def _malloc_trim() -> Callable[[int], int] | None:
+    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim
+
+
+def show(finding: MemoryFinding, console: Console) -> None:
+    """Print `finding`."""
+    console.print(_parts(finding), _steps(finding))
+    console.print(
+        "[dim]tape: what autograd saved, own: what only the tape keeps alive; peak: the most that the step "
+        "had allocated by torch at once; grown: the process's peak resident size above that before it.[/]"
+    )
+    if not isinstance(finding.allocator, UnsetType):
+        console.print(_allocator(finding.allocator))
+        if not finding.files:
+            console.print("[dim]--out FOLDER writes a snapshot for pytorch.org/memory_viz.[/]")
+    if not isinstance(finding.process, UnsetType):
+        process = finding.process
+        console.print(f"resident {decimal(process.resident_bytes)}, at most {decimal(process.peak_bytes)}")
+    if finding.no_resident:
+        console.print(f"growth not measurable: {finding.no_resident}", markup=False)
+    for file in finding.files:
+        written = f"written to that folder: {file} (open it at pytorch.org/memory_viz)"
+        console.print(written, markup=False, soft_wrap=True)
+
+
+def _parts(finding: MemoryFinding) -> Table:
+    table = Table("held", "bytes", "what", title=f"all the time, on {finding.device}")
+    for part in finding.parts:
+        table.add_row(part.name, decimal(part.bytes), part.what)
+    return table
+
+
+def _steps(finding: MemoryFinding) -> Table:
+    title = f"during one {finding.phase} step, batch {finding.batch_bucket}"
+    table = Table("mode", "runs as", "tape", "own", "peak", "grown", title=title)
+    for step in finding.steps:
+        table.add_row(
+            step.mode,
+            step.effective,
+            decimal(step.tape.storage_bytes),
+            decimal(step.tape.own_bytes),
+            decimal(step.step.peak_bytes),
+            _grown(step),
+        )
+    return table
+
+
+def _grown(step: MemoryOfStep) -> str:
+    resident = step.resident
+    if isinstance(resident, UnsetType) or resident is None:
+        return "–"
+    value, low, high = (decimal(int(size)) for size in (resident.value, resident.low, resident.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _allocator(statistics: list[Statistic]) -> Table:
+    table = Table("statistic", "now", "peak", "definition", "source", title="CUDA's caching allocator")
+    for statistic in statistics:
+        peak = "–" if statistic.peak is None else _value(statistic, statistic.peak)
+        table.add_row(
+            statistic.name, _value(statistic, statistic.value), peak, statistic.definition, statistic.source
+        )
+    return table
+
+
+def _value(statistic: Statistic, value: float) -> str:
+    if statistic.unit == "bytes":
+        return decimal(int(value))
+    return f"{value:.1%}" if statistic.unit == "share" else f"{value:.0f}"

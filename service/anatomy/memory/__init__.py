@@ -1,1 +1,0 @@
-"""Memory of serving and of a step, by owner."""

@@ -1,0 +1,435 @@
+"""Study of one operator's call: its way through the dispatcher, and µs of each part of it by ablation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
+from torch.autograd.profiler import profile, record_function
+
+from service.anatomy.common import Report, StudyError, attached_note
+from service.anatomy.layers.study import (
+    ABLATIONS,
+    AGREEMENT,
+    STATES,
+    OperationLayers,
+    VariantSeconds,
+    agreement_cell,
+    describe,
+    interval_cell,
+    time_operations,
+)
+from service.anatomy.layers.variants import OPERATIONS, Operation, Setup, State, load_loops
+from service.anatomy.operators.calls import (
+    KeySet,
+    ThreadKeys,
+    dispatch_entries,
+    is_operator,
+    key_set,
+    keys_in_order,
+    keys_of,
+)
+from service.measure.cases import Bench
+from service.protocol.expressions import operator_named
+from service.protocol.modes import GradMode
+from service.statistics.intervals import Interval, median_interval
+from service.step.profiling import attach_profiler
+
+
+class OperatorCallArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call of `protocol.expressions.OPERATOR_CALLS` on tensors of [size, size], and the state of torch.
+
+    `grad`: grad mode on (`enabled`), off (`no_grad`), or `inference_mode`. `autocast` is to bfloat16, and
+    needs float32 tensors. `rounds` are the repeats behind every interval.
+    """
+
+    expression: str = "torch.add(x, y)"
+    size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 64
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    grad: GradMode = "enabled"
+    autocast: bool = False
+    requires_grad: bool = True
+    rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
+
+
+class ArgumentTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor argument, and the dispatch keys that it brings, highest priority first."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    keys: list[str]
+
+
+class VisitedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A dispatch key whose kernel the call ran. `kind` is how torch came to that kernel, in its own words:
+    `kernel`, `autograd kernel`, `default backend kernel` (of every backend), `backend fallback` or `math
+    kernel` (composite: it only calls other operators).
+    """
+
+    key: str
+    kind: str
+
+
+class DispatchedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry into the dispatcher, in order; `depth` counts the calls around it, 0 for the user's own.
+
+    `keys` are those visited, first to last. None inside a backend's kernel, where the arguments are no longer
+    the user's: what such a call visits is not known.
+    """
+
+    operator: str
+    depth: int
+    keys: list[VisitedKey] | None
+
+
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the operator's dispatch table, as torch computes it, for a key of its tensors or the thread.
+
+    `kind` None: the key has no kernel or falls through to the next one. `source`: the file of torch's own
+    build that registered the kernel, and its line. `in_key_set`: the call is dispatched on this key too.
+    """
+
+    key: str
+    kind: str | None
+    source: str | None
+    in_key_set: bool
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the call's time, in the order in which the call passes them.
+
+    The names: `python` (torch's own Python around the call), `binding` (arguments parsed, overload chosen),
+    `autocast`, `autograd`; then dispatch to the backend: `dispatcher` (one pass), `operator` (further passes,
+    shapes, types), `allocator`; then `launch` and `kernel`. `microseconds` is a median over rounds with its
+    95 % interval, None where it cannot be separated on this device, with the reason in `why_not`;
+    `running_microseconds` is the sum up to here, with an interval of its own, None where this slice is not in
+    it. `in_sum` False: switched off here, or beside the host. `keys` are the visited dispatch keys whose
+    kernels this slice is the time of. `method` is the experiment that separates it.
+    """
+
+    name: str
+    microseconds: Interval | None
+    running_microseconds: Interval | None
+    in_sum: bool
+    keys: list[str]
+    method: str
+    why_not: str | None
+
+
+class OperatorCallFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator's call: the keys that it visits, and what each part of it takes.
+
+    `included` and `excluded` are the keys that the thread's state adds to every call and takes away.
+    `key_set`, highest priority first, is what the user's call is dispatched on: the keys of its tensors and
+    those included, less those excluded. `calls[0]` is that call; those after it are what its kernels call.
+    `sum_microseconds` and `whole_microseconds` (the whole call, measured apart) check each other: `agreement`
+    is sum / whole, and `agrees` whether that is within 15 % of 1. On CUDA both are of the host's time.
+    """
+
+    operator: str
+    expression: str
+    device: str
+    threads: int
+    size: int
+    dtype: str
+    grad: GradMode
+    autocast: bool
+    requires_grad: bool
+    rounds: int
+    arguments: list[ArgumentTensor]
+    included: list[str]
+    excluded: list[str]
+    key_set: list[str]
+    calls: list[DispatchedCall]
+    table: list[TableRow]
+    slices: list[Slice]
+    sum_microseconds: Interval
+    whole_microseconds: Interval
+    agreement: Interval
+    agrees: bool
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CallPath:
+    """A call's tensors, the key set that it is dispatched on, and its entries into the dispatcher."""
+
+    arguments: list[ArgumentTensor]
+    thread: ThreadKeys
+    keys: KeySet
+    rows: KeySet
+    calls: list[DispatchedCall]
+
+    def visited(self) -> list[VisitedKey]:
+        """The keys of all its entries that are known, in order."""
+        return [key for call in self.calls for key in call.keys or ()]
+
+
+def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) -> OperatorCallFinding:
+    """Time the call's parts in interleaved rounds, then follow it through the dispatcher, by the profiler.
+
+    Raises StudyError for an unknown call, for autocast of bfloat16, and where there is no C++ compiler.
+    """
+    operation = _operation(arguments)
+    loops = load_loops(bench.settings.cache_folder, report)
+    state = State(arguments.grad, arguments.autocast)
+    dtype = getattr(torch, arguments.dtype)
+    setup = Setup(bench.device, dtype, state, loops, arguments.requires_grad)
+    notes = attached_note()
+    chosen = [(operation, arguments.size)]
+    ((seconds, _),) = time_operations(setup, chosen, arguments.rounds, report)
+    report(f"following {operation.statement}")
+    path = _follow(setup, operation, arguments.size)
+    found = _finding(arguments, path, seconds, describe(seconds, arguments.size))
+    return msgspec.structs.replace(found, notes=[*notes, *found.notes])
+
+
+def _operation(arguments: OperatorCallArguments) -> Operation:
+    try:
+        name = operator_named(arguments.expression)
+    except ValueError as error:
+        raise StudyError("invalid_request", str(error), "expression") from None
+    if arguments.autocast and arguments.dtype != "float32":
+        message = "autocast casts float32 tensors: take dtype float32, or leave autocast off"
+        raise StudyError("invalid_request", message, "dtype")
+    return OPERATIONS[name]
+
+
+def _follow(setup: Setup, operation: Operation, size: int) -> CallPath:
+    tensors = operation.tensors(size, size, setup.device, setup.dtype, setup.requires_grad)
+    call: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(tensors))
+    attach_profiler(setup.device)
+    with setup.state.entered(setup.device):
+        thread = ThreadKeys.now()
+        rows = key_set(keys_of(tensors), thread.included)
+        keys = rows - thread.excluded
+        calls = dispatched(call, keys)
+    named = zip(operation.arguments, tensors, strict=True)
+    return CallPath([_argument(*pair) for pair in named], thread, keys, rows, calls)
+
+
+def _argument(name: str, tensor: Tensor) -> ArgumentTensor:
+    return ArgumentTensor(
+        name=name,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        requires_grad=tensor.requires_grad,
+        keys=_names(keys_of([tensor])),
+    )
+
+
+def _finding(
+    arguments: OperatorCallArguments, path: CallPath, seconds: VariantSeconds, layers: OperationLayers
+) -> OperatorCallFinding:
+    return OperatorCallFinding(
+        operator=layers.operation,
+        expression=layers.statement,
+        device=seconds.setup.device.type,
+        threads=torch.get_num_threads(),
+        size=arguments.size,
+        dtype=arguments.dtype,
+        grad=arguments.grad,
+        autocast=arguments.autocast,
+        requires_grad=arguments.requires_grad,
+        rounds=arguments.rounds,
+        arguments=path.arguments,
+        included=_names(path.thread.included),
+        excluded=_names(path.thread.excluded),
+        key_set=_names(path.keys),
+        calls=path.calls,
+        table=table(path.calls[0].operator, path.rows, path.keys),
+        slices=list(_slices(seconds, layers, path.visited())),
+        sum_microseconds=layers.sum_microseconds,
+        whole_microseconds=layers.whole_microseconds,
+        agreement=layers.agreement,
+        agrees=layers.agrees,
+        notes=list(_notes(arguments, path)),
+    )
+
+
+def _slices(seconds: VariantSeconds, layers: OperationLayers, visited: list[VisitedKey]) -> Iterator[Slice]:
+    running = np.zeros_like(seconds["whole"])
+    for ablation, layer in zip(ABLATIONS, layers.layers, strict=True):
+        if layer.in_sum:
+            running = running + ablation.seconds(seconds)
+        yield Slice(
+            name=layer.name,
+            microseconds=layer.microseconds,
+            running_microseconds=median_interval((running * 1e6).tolist()) if layer.in_sum else None,
+            in_sum=layer.in_sum,
+            keys=[key.key for key in visited if _slice_of(key) == layer.name],
+            method=layer.experiment,
+            why_not=layer.why_not,
+        )
+
+
+def _slice_of(visited: VisitedKey) -> str | None:
+    """The slice that the kernel of a visited key belongs to; None for a composite one, which only calls."""
+    if visited.key.startswith("Autocast"):
+        return "autocast"
+    if visited.kind == COMPOSITE:
+        return None
+    return "autograd" if visited.key.startswith(("Autograd", "ADInplaceOrView")) else "kernel"
+
+
+def _notes(arguments: OperatorCallArguments, path: CallPath) -> Iterator[str]:
+    visited = path.visited()
+    if arguments.autocast and not any(_slice_of(key) == "autocast" for key in visited):
+        yield "autocast is on, but has no rule for this operator here: its key falls through"
+    if arguments.grad == "enabled" and not arguments.requires_grad:
+        yield "no argument requires grad: autograd's part is that of its keys alone, and no node is recorded"
+    if arguments.grad == "no_grad":
+        yield "no_grad records no node, but the call visits the autograd keys as with grad mode on"
+    if any(key.kind == COMPOSITE for key in (path.calls[0].keys or ())):
+        yield f"{path.calls[0].operator} is composite: what it calls in turn is in the slice operator"
+
+
+COMPOSITE = "math kernel"
+"""How torch calls a kernel that only calls other operators (CompositeImplicitAutograd)."""
+
+MARK = "launchbound: the call"
+
+_SOURCE = re.compile(r"[\w.]+:\d+")
+_ABOVE_BACKENDS = ("Autocast", "Autograd", "ADInplaceOrView", "BackendSelect")
+
+
+def _names(keys: KeySet) -> list[str]:
+    return [name for name, _ in keys_in_order(keys)]
+
+
+def table(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list[TableRow]:
+    """The rows of the operator's dispatch table for the keys in `rows`."""
+    present = set(_names(dispatched_on))
+    entries = dispatch_entries(schema_name)
+    found = []
+    for name in _names(rows):
+        entry = entries.get(name)
+        source = _SOURCE.search(entry.place) if entry else None
+        found.append(
+            TableRow(
+                key=name,
+                kind=entry.kind if entry and entry.runs else None,
+                source=source[0] if source else None,
+                in_key_set=name in present,
+            )
+        )
+    return found
+
+
+def visit(schema_name: str, keys: KeySet) -> tuple[list[VisitedKey], KeySet | None]:
+    """The keys that a call dispatched on `keys` visits, and those that are excluded from the calls it makes.
+
+    Autocast's kernel calls the operator again from the top without its own key, a composite one calls others
+    with all. None where a backend's kernel ends the visit: its calls are below autograd, on its own tensors.
+    """
+    visited = []
+    entries = dispatch_entries(schema_name)
+    for name, key in keys_in_order(keys):
+        entry = entries.get(name)
+        if entry is None or not entry.runs:
+            continue
+        visited.append(VisitedKey(key=name, kind=entry.kind))
+        if name.startswith("Autocast"):
+            return visited, torch._C.DispatchKeySet(key)
+        if entry.kind == COMPOSITE:
+            return visited, key_set()
+        if not name.startswith(_ABOVE_BACKENDS):
+            break
+    return visited, None
+
+
+def dispatched(call: Callable[[], object], keys: KeySet) -> list[DispatchedCall]:
+    """The entries into the dispatcher that `call` makes, by torch's profiler; `keys` are those of the first.
+
+    Runs it twice: autocast keeps the casts of weights from the first.
+    """
+    call()
+    config = _ExperimentalConfig(capture_overload_names=True)
+    with profile(experimental_config=config) as session, record_function(MARK):
+        call()
+    results: Any = session.kineto_results
+    overloads = {event.correlation_id(): event.overload_name() for event in results.events()}
+    (mark,) = (event for event in results.experimental_event_tree() if event.name == MARK)
+    return list(_entries(mark.children, overloads, keys, 0))
+
+
+def _entries(
+    events: list[Any], overloads: dict[int, str], keys: KeySet | None, depth: int
+) -> Iterator[DispatchedCall]:
+    for event in events:
+        if not is_operator(event):
+            yield from _entries(event.children, overloads, keys, depth)
+            continue
+        overload = overloads.get(event.correlation_id, "")
+        schema_name = f"{event.name}.{overload}" if overload else event.name
+        visited, excludes = visit(schema_name, keys) if keys is not None else (None, None)
+        yield DispatchedCall(operator=schema_name, depth=depth, keys=visited)
+        below = None if excludes is None else keys - excludes
+        yield from _entries(event.children, overloads, below, depth + 1)
+
+
+def show(finding: OperatorCallFinding, console: Console) -> None:
+    """Print `finding`."""
+    state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
+    tensors = f"{finding.size} × {finding.size}, {finding.dtype}"
+    console.print(f"[bold]{escape(finding.expression)}[/] on {finding.device}, {tensors}, {state}")
+    _keys(finding, console)
+    console.print(_calls(finding.calls), _slice_table(finding), _methods(finding.slices))
+    for note in finding.notes:
+        console.print(f"note: {note}", markup=False)
+    console.print(
+        f"[dim]µs, median of {finding.rounds} interleaved rounds \\[95 % interval]. In brackets: not in the "
+        "sum, because it is switched off here or runs beside the host.[/]"
+    )
+
+
+def _keys(finding: OperatorCallFinding, console: Console) -> None:
+    for tensor in finding.arguments:
+        grad = ", requires grad" if tensor.requires_grad else ""
+        shape = "×".join(map(str, tensor.shape))
+        console.print(f"{tensor.name}: {shape} {tensor.dtype}{grad}: {' '.join(tensor.keys)}", markup=False)
+    console.print(f"dispatched on: {' '.join(finding.key_set)}", markup=False)
+
+
+def _calls(calls: list[DispatchedCall]) -> Table:
+    table = Table("call", "keys visited, by torch's table", title="through the dispatcher")
+    for call in calls:
+        visited = (
+            "not known: its arguments are the kernel's own"
+            if call.keys is None
+            else " → ".join(f"{key.key} ({key.kind})" for key in call.keys)
+        )
+        table.add_row("  " * call.depth + call.operator, visited)
+    return table
+
+
+def _slice_table(finding: OperatorCallFinding) -> Table:
+    table = Table("slice", "µs", "up to here", "keys")
+    for each in finding.slices:
+        own = interval_cell(each.microseconds, each.in_sum)
+        table.add_row(each.name, own, interval_cell(each.running_microseconds, True), " ".join(each.keys))
+    table.add_section()
+    table.add_row("sum", interval_cell(finding.sum_microseconds, True))
+    table.add_row("whole, measured apart", interval_cell(finding.whole_microseconds, True))
+    ratio = agreement_cell(finding.agreement, finding.agrees)
+    table.add_row(f"sum / whole, within {AGREEMENT:.0%}", ratio)
+    return table
+
+
+def _methods(slices: list[Slice]) -> Table:
+    table = Table("slice", "separated by", box=None, padding=(0, 2), header_style="dim", style="dim")
+    for each in slices:
+        table.add_row(each.name, f"not here: {each.why_not}" if each.why_not else each.method)
+    return table

@@ -1,0 +1,407 @@
+"""Probes of what the compiler sees: graph breaks, guards, shapes, dynamic shapes, a custom operator."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import cycle, repeat
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.served import Cache, Served
+from service.anatomy.common import Report, StudyError
+from service.anatomy.operators.compiled import entries
+from service.anatomy.probes.faults import (
+    EVENTS,
+    Counter,
+    FaultComparison,
+    ProbedModel,
+    TimedStep,
+    compile_counting,
+    compiled,
+    failed_guard,
+    line_in,
+    line_of_break,
+    line_that_calls,
+    ratio_of,
+    recompiles,
+    seconds_of,
+    why_recompiled,
+)
+from service.anatomy.rms_norm import Norm, aten_rms_norm, rms_norm_operator
+
+
+def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A clock read between two layers."""
+    faulty = probed.copy()
+    probed.layers(faulty)[0].register_forward_hook(_read_clock)
+    report("compiling the step whole")
+    without = probed.served(compiled(probed.model))
+    before = compile_counting(without)
+    report("compiling it around the break")
+    with_fault = probed.served(compiled(faulty))
+    after = compile_counting(with_fault)
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name="graph_breaks", before=before.breaks, after=after.breaks),
+        blame=line_of_break(after.reasons),
+        notes=[
+            f"{before.graphs} graph became {after.graphs}, with Python between them. "
+            f"The compiler's reason: {after.first_reason}.",
+            "The break lies inside the loop over the layers, which is compiled whole or not at all: "
+            "Python runs it, and only what it calls is compiled. Each frame that the break leaves counts.",
+        ],
+    )
+
+
+def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: ANN401 - sets a new attribute
+    layer.left_at_seconds = perf_counter()
+
+
+class _Counting(nn.Module):
+    """The step, and a Python number that it reads."""
+
+    def __init__(self, model: Served) -> None:
+        super().__init__()
+        self.model = model
+        self.steps = 0
+        self.reports = 0
+
+    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+        self.steps += 1
+        if self.steps % 1000 == 0:
+            self.reports += 1
+        return self.model(tokens, positions, last, cache)
+
+
+def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A Python counter in the step: each value is a guard, and each call has a new value."""
+    plain = compiled(probed.model)
+    counting = compiled(_Counting(probed.model))
+    without, with_fault = probed.served(plain), probed.served(counting)
+    report("compiling the step")
+    first = seconds_of(without)
+    with_fault()
+    before = recompiles(counting)
+    report("compiling it again at every call")
+    with_fault()
+    reason = why_recompiled()
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault, warm_passes=0),
+        most_repeats=EVENTS,
+        counter=Counter(name="recompiles", before=before, after=recompiles(counting)),
+        blame=line_in(reason),
+        notes=[
+            failed_guard(reason),
+            f"The first compilation took {first:.1f} s. Those that are timed found their kernels in the "
+            "compiler's cache: only tracing and guards were repeated.",
+            "From the 9th value on the step runs uncompiled: torch's recompile limit (see unbucketed-shape).",
+        ],
+    )
+
+
+def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A step compiled in inference mode and called with grad mode on."""
+    step = compiled(probed.model)
+
+    def as_warmed(*arguments: object) -> object:
+        with torch.inference_mode(True), torch.no_grad():
+            return step(*arguments)
+
+    def with_grad_mode(*arguments: object) -> object:
+        with torch.inference_mode(False), torch.enable_grad():
+            return step(*arguments)
+
+    without, with_fault = probed.served(as_warmed), probed.served(with_grad_mode)
+    report("compiling in inference mode")
+    without()
+    before = recompiles(step)
+    report("compiling again with grad mode on")
+    again = seconds_of(with_fault)
+    reason = why_recompiled()
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name="recompiles", before=before, after=recompiles(step)),
+        blame=line_that_calls(torch.enable_grad.__enter__.__code__, with_fault),
+        notes=[
+            failed_guard(reason),
+            f"The first call in the other mode took {again:.2f} s. What is timed comes after it: the second "
+            "entry, which saves tensors for a backward pass that is never run.",
+        ],
+    )
+
+
+def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The number of threads changed between warm-up and a call."""
+    threads = torch.get_num_threads()
+    other = threads - 1 if threads > 1 else threads + 1
+    without = probed.served(compiled(probed.model))
+    affected = [compiled(probed.model)]
+
+    def changed(*arguments: object) -> object:
+        torch.set_num_threads(other)
+        return affected[0](*arguments)
+
+    def warm_again() -> None:
+        affected[0] = compiled(probed.model)
+        probed.served(affected[0])()
+
+    with_fault = probed.served(changed)
+    report(f"compiling for {threads} threads")
+    without()
+    warm_again()
+    before = recompiles(affected[0])
+    report(f"compiling for {other} threads")
+    blame = line_that_calls(torch.set_num_threads, with_fault)
+    after = recompiles(affected[0])
+    reason = why_recompiled()
+    torch.set_num_threads(threads)
+    return FaultComparison(
+        without=TimedStep(without),
+        most_repeats=EVENTS,
+        with_fault=TimedStep(
+            with_fault, prepare=warm_again, after=lambda: torch.set_num_threads(threads), warm_passes=0
+        ),
+        counter=Counter(name="recompiles", before=before, after=after),
+        blame=blame,
+        notes=[
+            failed_guard(reason),
+            f"Each faulty call is the first one after a change from {threads} to {other}. Its kernels came "
+            "from the compiler's cache, which had them from the first such change.",
+        ],
+    )
+
+
+LIMIT = 2
+"""The recompile limit, lowered from torch's 8 so that the probe takes less time."""
+
+_MOST_LENGTHS = 10
+
+
+def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
+    """Prompts of several lengths padded to one shape, and each in its own."""
+    prompts = prompts_of_lengths(probed, LIMIT + 1)
+    padded, own = compiled(probed.model), compiled(probed.model)
+    without = probed.served(_padding(padded, cycle(prompts)), "prefill")
+    report("compiling one padded length")
+    without()
+    first = probed.served(unpadded(own, iter(prompts[:LIMIT])), "prefill")
+    report(f"compiling {LIMIT} lengths")
+    first()
+    new_shape = seconds_of(first)
+    reason = why_recompiled()
+    # All entries are used; the lengths that have one do not come again.
+    with_fault = probed.served(unpadded(own, cycle(prompts[LIMIT:])), "prefill")
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        blame=line_that_calls(own.__code__, with_fault),
+        counter=Counter(name="compiled_entries", before=len(entries(padded)), after=len(entries(own))),
+        notes=[
+            failed_guard(reason),
+            f"A new length took {new_shape:.2f} s to compile. What is timed comes after it: {LIMIT} entries "
+            "are used up (torch's own limit is 8), and each further length runs uncompiled.",
+            "With `fullgraph=True`, as the compiled modes have it, the limit raises instead.",
+        ],
+    )
+
+
+def prompts_of_lengths(probed: ProbedModel, fewest: int) -> list[Tensor]:
+    """Chunks of different lengths, all shorter than a whole one. Raises StudyError below `fewest`."""
+    chunk = probed.buffers.arguments("prefill")[0]
+    longest = chunk.shape[1] - 1
+    lengths = range(longest, max(longest - _MOST_LENGTHS, 1), -1)
+    if len(lengths) < fewest:
+        raise StudyError(
+            "unsupported_here",
+            f"prompts of several lengths do not fit a prefill chunk of {chunk.shape[1]}: make it 8 or more",
+        )
+    return [chunk[:, :length].clone() for length in lengths]
+
+
+def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+    def pad(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+        prompt = next(prompts)
+        length = prompt.shape[1]
+        chunk[:, :length] = prompt
+        chunk[:, length:] = 0
+        last.fill_(length - 1)
+        return step(chunk, positions, last, cache)
+
+    return pad
+
+
+def unpadded(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+    """A step that runs the next of `prompts` in the place of the chunk that it is called with."""
+
+    def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+        prompt = next(prompts)
+        last.fill_(prompt.shape[1] - 1)
+        return step(prompt, positions, last, cache)
+
+    return run_unpadded
+
+
+LENGTHS = 4
+"""Lengths that are counted, fewer than torch's recompile limit."""
+
+
+@dataclass(slots=True)
+class _Lengths:
+    """A step that is compiled for the first of `prompts`, and then called with the second."""
+
+    probed: ProbedModel
+    prompts: list[Tensor]
+    step: types.FunctionType
+
+    def warm(self) -> None:
+        """Compile anew, for the first length."""
+        self.step = compiled(self.probed.model)
+        self._call(0)
+
+    def call(self) -> None:
+        """Call with the second length, which compiles where the step has not seen it."""
+        self._call(1)
+
+    def _call(self, index: int) -> None:
+        self.probed.served(unpadded(self.step, repeat(self.prompts[index])), "prefill")()
+
+
+def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
+    """Timed is a call at a new length, with code for all of them and without."""
+    prompts = prompts_of_lengths(probed, LENGTHS)[:LENGTHS]
+    marked = [prompt.clone() for prompt in prompts]
+    for prompt in marked:
+        torch._dynamo.mark_dynamic(prompt, 1)
+    report(f"tracing {LENGTHS} lengths")
+    before, after = _recompiles(probed, marked), _recompiles(probed, prompts)
+    reason = why_recompiled()
+    dynamic = compiled(probed.model)
+    without = probed.served(unpadded(dynamic, cycle(marked)), "prefill")
+    report("compiling for all lengths")
+    without()
+    lengths = _Lengths(probed, prompts, dynamic)
+    report("compiling for two lengths")
+    lengths.warm()
+    first = seconds_of(lengths.call)
+    blame = line_that_calls(dynamic.__code__, lengths.call)
+    price = _price(probed, (dynamic, marked[0]), (lengths.step, prompts[0]))
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(lengths.call, prepare=lengths.warm, warm_passes=0),
+        most_repeats=EVENTS,
+        counter=Counter(name="recompiles", before=before, after=after),
+        blame=blame,
+        notes=[
+            f"Counted over {LENGTHS} lengths. {failed_guard(reason)}",
+            f"The second length took {first:.2f} s to compile. Those that are timed found their kernels in "
+            "the compiler's cache.",
+            price,
+        ],
+    )
+
+
+def _recompiles(probed: ProbedModel, prompts: list[Tensor]) -> int:
+    """How often the step is traced again for `prompts`; no code is generated."""
+    step = compiled(probed.model, backend="eager")
+    run = probed.served(unpadded(step, iter(prompts)), "prefill")
+    for _ in prompts:
+        run()
+    return recompiles(step)
+
+
+def _price(
+    probed: ProbedModel,
+    for_all: tuple[Callable[..., object], Tensor],
+    for_one: tuple[Callable[..., object], Tensor],
+) -> str:
+    """What the code for all lengths takes at one length, beside the code for that length alone."""
+    every, alone = (
+        TimedStep(probed.served(unpadded(step, repeat(prompt)), "prefill"))
+        for step, prompt in (for_all, for_one)
+    )
+    found = ratio_of(every, alone, probed.bench.synchronise)
+    return (
+        f"At one length the code for all lengths takes {found.value:.2f} times as long "
+        f"[{found.low:.2f} to {found.high:.2f}] as the code for that length alone."
+    )
+
+
+_EPSILONS = ("epsilon", "variance_epsilon", "eps")
+
+
+class _Norm(nn.Module):
+    """An RMS norm that calls `kernel`."""
+
+    def __init__(self, kernel: Norm, weight: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.weight = weight
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.kernel(x, self.weight, self.epsilon)
+
+
+@cache
+def _without_fake() -> Norm:
+    """ATen's norm as a custom operator without a fake; registered once per process."""
+
+    @torch.library.custom_op("launchbound_probes::rms_norm_without_fake", mutates_args=())
+    def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        return aten_rms_norm(x, weight, epsilon)
+
+    return rms_norm
+
+
+def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The last norm through a custom kernel: as a registered operator, and as a plain function."""
+    kernel = rms_norm_operator()
+    report("compiling with the registered operator")
+    without = probed.served(compiled(_with_norm(probed, kernel)))
+    before = compile_counting(without)
+    report("compiling around the plain function")
+    with_fault = probed.served(compiled(_with_norm(probed, torch.compiler.disable(kernel))))
+    after = compile_counting(with_fault)
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name="graph_breaks", before=before.breaks, after=after.breaks),
+        blame=line_of_break(after.reasons),
+        notes=[
+            f"{before.graphs} graph became {after.graphs}: {after.first_reason}.",
+            f"Registered without a fake, the step {_compile_without_fake(probed)}.",
+            "Both are opaque to the compiler: it cannot fuse the norm with its neighbours.",
+        ],
+    )
+
+
+def _compile_without_fake(probed: ProbedModel) -> str:
+    """How the step compiles with an operator that has no fake."""
+    call = probed.served(compiled(_with_norm(probed, _without_fake()), backend="eager"))
+    try:
+        breaks = compile_counting(call).breaks
+    except RuntimeError as error:
+        return f"does not compile at all ({type(error).__name__})"
+    return f"compiles with {breaks} graph breaks"
+
+
+def _with_norm(probed: ProbedModel, kernel: Norm) -> Served:
+    """A copy of the model whose last RMS norm runs `kernel`. Raises StudyError where it has none."""
+    model = probed.copy()
+    norms = [(name, module) for name, module in model.named_modules() if "RMSNorm" in type(module).__name__]
+    if not norms:
+        raise StudyError("unsupported_here", "this probe replaces an RMS norm, and this model has none")
+    name, norm = norms[-1]
+    epsilon = next(float(getattr(norm, known)) for known in _EPSILONS if hasattr(norm, known))
+    parent, _, own_name = name.rpartition(".")
+    setattr(model.get_submodule(parent), own_name, _Norm(kernel, norm.get_parameter("weight"), epsilon))
+    return model

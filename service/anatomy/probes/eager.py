@@ -1,0 +1,319 @@
+"""Probes of the eager step and its operators: a sync point, autocast, autograd, a C++ operator."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.transformer import Transformer
+from service.anatomy.common import Report, StudyError
+from service.anatomy.cpp_library import load_library
+from service.anatomy.operators.calls import record
+from service.anatomy.probes.faults import (
+    Counter,
+    FaultComparison,
+    ProbedModel,
+    TimedStep,
+    compile_counting,
+    compiled,
+    copies,
+    hidden_of,
+    line_of,
+    line_that_calls,
+    line_that_raised,
+    median_of,
+    records,
+)
+from service.anatomy.rms_norm import EPSILON, Norm
+from service.step.buffers import allocate
+
+_READ = "aten::_local_scalar_dense"
+_ON_CUDA = "The host waited here until the device was done with all issued work, and issued the rest later."
+_ON_CPU = (
+    "On a CPU an operator has run when its call returns: there is nothing to wait for, and the read alone is "
+    "timed. On CUDA the host would wait here until the device is done with all issued work."
+)
+
+
+def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A check for NaN after a layer: the flag stays on the device, or is read at once."""
+    kept, reading = probed.copy(), probed.copy()
+    probed.layers(kept)[0].register_forward_hook(_keep_flag)
+    probed.layers(reading)[0].register_forward_hook(_read_flag)
+    without, with_fault = probed.served(kept), probed.served(reading)
+    seen = records(probed, with_fault)
+    reads = [sum(one.schema_name == _READ for one in side) for side in (records(probed, without), seen)]
+    report("tracing the graph breaks of the compiled step")
+    breaks = compile_counting(probed.served(compiled(reading, backend="eager"))).breaks
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name="reads_by_host_per_step", before=reads[0], after=reads[1]),
+        blame=line_of(_READ, seen),
+        notes=[
+            _ON_CUDA if probed.bench.device.type == "cuda" else _ON_CPU,
+            f"Compiled, the same line causes {breaks} graph breaks: the value is unknown while tracing.",
+        ],
+    )
+
+
+def _keep_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
+    layer.finite = _is_finite(output)
+
+
+def _read_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
+    layer.finite = _is_finite(output).item()
+
+
+def _is_finite(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
+    return torch.isfinite(hidden_of(output)).all()
+
+
+def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
+    """float32 weights under autocast, against weights cast to bfloat16 once."""
+    low = torch.bfloat16
+    device = probed.bench.device
+    report("casting the weights once")
+    lowered, full = (copy.deepcopy(probed.model).to(dtype) for dtype in (low, torch.float32))
+    if isinstance(full, Transformer):
+        full.rotary = full.rotary.to(low)  # so that keys come out in the dtype of the cache
+    chunk = probed.bench.settings.prefill_chunk
+    buffers = allocate(lowered, [probed.buffers.bucket], chunk, low)[probed.buffers.bucket]
+    casting = torch.autocast(device.type, low)
+
+    def once() -> object:
+        with torch.inference_mode():
+            return lowered(*buffers.arguments("decode"))
+
+    def every_step() -> object:
+        with torch.inference_mode(), casting:
+            return full(*buffers.arguments("decode"))
+
+    report("counting casts")
+    before, after = weight_casts(probed, once), weight_casts(probed, every_step)
+    return FaultComparison(
+        without=TimedStep(once),
+        with_fault=TimedStep(every_step),
+        counter=Counter(name="weight_casts_per_step", before=len(before), after=len(after)),
+        blame=line_that_calls(torch.autocast.__enter__.__code__, every_step),
+        notes=[
+            f"Both sides multiply in bfloat16. Under autocast a step writes {sum(after):,} bytes of cast "
+            "weights: in inference mode autocast caches none of them, not even within one context.",
+        ],
+    )
+
+
+def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
+    """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
+    shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
+    step = record(probed.case(run), 1, operands=True)[0]
+    # A cast is an inner call of the operator that needs it, unless that is composite.
+    copied = [target for call in step.calls for target in call.copied]
+    return [target.bytes for target in copied if target.shape in shapes]
+
+
+_SCALE = 2.0
+
+
+def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The step's probabilities, which softmax saves for its backward pass, scaled in place or not."""
+    without = probed.served(_scaling(probed, _scaled), grad_mode="enabled")
+    with_fault = probed.served(_scaling(probed, _scaled_in_place), grad_mode="enabled")
+    report("running backward with both")
+    before, no_failure = _version_and_failure(without)
+    after, failure = _version_and_failure(with_fault)
+    if failure is None or no_failure is not None:
+        found = no_failure or "no error where one was expected"
+        raise StudyError("unsupported_here", f"this torch does not check versions as described: {found}")
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name="version_of_the_saved_tensor", before=before, after=after),
+        blame=line_of("aten::mul_.Tensor", records(probed, with_fault)),
+        notes=[
+            f"Backward ends with: {failure}",
+            "Only the forward step is timed, because with the fault there is no backward to time. Writing in "
+            "place saves one new tensor.",
+        ],
+    )
+
+
+def _scaling(probed: ProbedModel, scale: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    def run(*arguments: object) -> tuple[Tensor, ...]:
+        logits, _ = probed.model(*arguments)
+        probabilities = logits.softmax(dim=-1)
+        return logits, probabilities, scale(probabilities)
+
+    return run
+
+
+def _scaled(probabilities: Tensor) -> Tensor:
+    return probabilities * _SCALE
+
+
+def _scaled_in_place(probabilities: Tensor) -> Tensor:
+    return probabilities.mul_(_SCALE)
+
+
+def _version_and_failure(run: Callable[[], tuple[Tensor, ...]]) -> tuple[int, str | None]:
+    """The version of the saved probabilities after a step, and what its backward pass raises."""
+    logits, probabilities, scaled = run()
+    version = probabilities._version
+    try:
+        torch.autograd.grad(scaled[..., 0].sum(), logits)
+    except RuntimeError as error:
+        return version, str(error).partition(" Hint:")[0]
+    return version, None
+
+
+def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A head trained on the model's logits: of `no_grad` as they are, of inference mode cloned."""
+    plain = probed.served(probed.model, grad_mode="no_grad")
+    inference = probed.served(probed.model)
+    logits = inference()[0]
+    weight = torch.ones(1, logits.shape[-1], dtype=logits.dtype, device=logits.device, requires_grad=True)
+
+    def without() -> Tensor:
+        return _head(plain()[0], weight)
+
+    def with_fault() -> Tensor:
+        return _head(inference()[0].clone(), weight)
+
+    report("giving autograd a tensor of inference mode")
+    refusal = _refusal(logits, weight)
+    clone = TimedStep(lambda: logits.clone())
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(
+            name="copies_per_step", before=copies(probed, without)[0], after=copies(probed, with_fault)[0]
+        ),
+        blame=line_that_raised(refusal),
+        notes=[
+            f"Without the clone: {refusal}",
+            f"The clone of {logits.nbytes:,} bytes takes {median_of(clone, probed.bench.synchronise)}.",
+            "The ratio also has what inference mode saves: autograd's keys, which `no_grad` pays for.",
+        ],
+    )
+
+
+def _head(features: Tensor, weight: Tensor) -> Tensor:
+    return functional.linear(features, weight)
+
+
+def _refusal(features: Tensor, weight: Tensor) -> RuntimeError:
+    """The error of a head on `features` of inference mode. Raises StudyError where there is none."""
+    try:
+        _head(features, weight)
+    except RuntimeError as error:
+        return error
+    raise StudyError("unsupported_here", "this torch saves a tensor of inference mode for backward")
+
+
+_NAMESPACE = "launchbound_extension"
+_IN_PYTHON = f"{_NAMESPACE}::rms_norm_in_python"
+
+_SOURCE = """
+#include <ATen/ops/add.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/rsqrt.h>
+#include <torch/library.h>
+
+namespace {
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  const int64_t last = -1;
+  const auto mean = at::mean(at::pow(x, 2), at::IntArrayRef(last), true);
+  return at::mul(at::mul(x, at::rsqrt(at::add(mean, epsilon))), weight);
+}
+}
+
+TORCH_LIBRARY_FRAGMENT(launchbound_extension, m) {
+  m.def("rms_norm(Tensor x, Tensor weight, float epsilon) -> Tensor", &rms_norm);
+}
+"""
+"""Without a dispatch key the function is composite: autograd and the compiler see the calls inside."""
+
+
+def cpp_operator(cache_folder: str, report: Report) -> Norm:
+    """The C++ operator, loaded once per process: (x [..., width], weight [width], epsilon) → as x.
+
+    Raises StudyError where there is no C++ compiler.
+    """
+    registered: Any = getattr(torch.ops, _NAMESPACE)
+    if not hasattr(registered, "rms_norm"):
+        load_library(cache_folder, "extension", _SOURCE, report)
+    operator: Norm = registered.rms_norm.default
+    return operator
+
+
+def python_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """The calls of the C++ operator, from Python."""
+    mean = torch.mean(torch.pow(x, 2), -1, keepdim=True)
+    return torch.mul(torch.mul(x, torch.rsqrt(torch.add(mean, epsilon))), weight)
+
+
+@cache
+def python_operator() -> Norm:
+    """`python_norm` as a registered operator; once per process."""
+    return torch.library.custom_op(_IN_PYTHON, python_norm, mutates_args=())
+
+
+def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The operator in C++, and the same in Python, each called by itself on the step's hidden states."""
+    in_cpp = cpp_operator(probed.bench.settings.cache_folder, report)
+    width = probed.model.config.width
+    x, weight = probed.random((probed.buffers.bucket, width), (width,))
+    without, with_fault = _calling(in_cpp, x, weight), _calling(python_operator(), x, weight)
+    function = TimedStep(_calling(python_norm, x, weight))
+    report("counting calls of Python")
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        subject=f"one RMS norm over {tuple(x.shape)}, the same six calls of ATen",
+        counter=Counter(
+            name="python_functions_per_call", before=python_calls(without), after=python_calls(with_fault)
+        ),
+        blame=line_of(_IN_PYTHON, records(probed, with_fault)),
+        notes=[
+            f"As a plain Python function it takes {median_of(function, probed.bench.synchronise)}: what the "
+            "operator in Python takes longer is its registration, not its calls.",
+            "In C++ without a dispatch key it is composite: autograd and the compiler see its six calls.",
+        ],
+    )
+
+
+def python_calls(run: Callable[[], object]) -> int:
+    """How many Python functions a call of `run` enters, its own included."""
+    count = 0
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    previous = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(previous)
+    return count
+
+
+def _calling(operator: Norm, x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
+    inference = torch.inference_mode()
+
+    def call() -> Tensor:
+        with inference:
+            return operator(x, weight, EPSILON)
+
+    return call

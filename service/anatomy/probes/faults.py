@@ -1,0 +1,428 @@
+"""A step without and with a fault: the model it is put in, how both are timed, the line to blame."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from time import perf_counter_ns
+from traceback import walk_tb
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
+
+from models.served import Cache, Served
+from models.transformer import Transformer
+from service.anatomy.common import StudyError, resolve_bucket
+from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
+from service.anatomy.operators.compiled import entries
+from service.measure.cases import Bench, Case
+from service.measure.rounds import in_rounds
+from service.protocol.messages import Phase
+from service.protocol.modes import MODES, GradMode
+from service.statistics.intervals import Interval, median_interval
+from service.step.buffers import Buffers, allocate
+from service.step.untimed import DECODE_POSITION
+
+WARM_PASSES = 3
+"""Untimed calls before a timed one: the first ones after other code take longer."""
+
+NOTE_REPEATS = 25
+"""Repeats of what a note gives a time for."""
+
+EVENTS = 6
+"""Repeats where every faulty call compiles: the fewest that give a 95 % interval of the median."""
+
+
+class Counter(msgspec.Struct, frozen=True, kw_only=True):
+    """A counter that the fault moves: its value in the step without the fault, and in the step with it."""
+
+    name: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """A step: `call` is timed; `prepare` and `after` run before and after it, untimed."""
+
+    call: Callable[[], object]
+    prepare: Callable[[], object] | None = None
+    after: Callable[[], object] | None = None
+    warm_passes: int = WARM_PASSES
+
+
+@dataclass(frozen=True, slots=True)
+class FaultComparison:
+    """Both steps, warmed.
+
+    `blame` is the faulty line as `file:number`. `most_repeats` limits the repeats where each one compiles.
+    `subject` is what is timed where that is no step of the model.
+    """
+
+    without: TimedStep
+    with_fault: TimedStep
+    counter: Counter
+    blame: str
+    notes: list[str] = field(default_factory=list)
+    most_repeats: int | None = None
+    subject: str | None = None
+
+
+def interleave(
+    comparison: FaultComparison, repeats: int, seed: int, synchronise: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    """Seconds of `repeats` pairs, without and with the fault; `seed` draws the order within each pair.
+
+    A time ends when the device has finished, so that waits that a fault causes are in it.
+    """
+    variants = {
+        "without": partial(_seconds, comparison.without, synchronise),
+        "with": partial(_seconds, comparison.with_fault, synchronise),
+    }
+    seconds = in_rounds(variants, repeats, str(seed), lambda _: None)
+    return seconds["without"], seconds["with"]
+
+
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """The median of the pairs' ratios: a pair's steps run close together, in one state of the machine."""
+    return median_interval([a / b for a, b in zip(above, below, strict=True)])
+
+
+def ratio_of(above: TimedStep, below: TimedStep, synchronise: Callable[[], object]) -> Interval:
+    """The time of `above` over that of `below`, for a note."""
+    sides = FaultComparison(below, above, Counter(name="", before=0, after=0), "")
+    without, with_fault = interleave(sides, NOTE_REPEATS, 0, synchronise)
+    return paired_ratio(with_fault, without)
+
+
+def median_of(step: TimedStep, synchronise: Callable[[], object]) -> str:
+    """The time of `step` for a note, in microseconds with its interval."""
+    found = median_interval([_seconds(step, synchronise) for _ in range(NOTE_REPEATS)])
+    return f"{found.value * 1e6:.1f} µs [{found.low * 1e6:.1f} to {found.high * 1e6:.1f}]"
+
+
+def _seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:
+    if step.prepare is not None:
+        step.prepare()
+    for _ in range(step.warm_passes):
+        step.call()
+    synchronise()
+    began = perf_counter_ns()
+    step.call()
+    synchronise()
+    ended = perf_counter_ns()
+    if step.after is not None:
+        step.after()
+    return (ended - began) / 1e9
+
+
+Result = TypeVar("Result")
+
+_GRAD_MODES: dict[GradMode, Callable[[], AbstractContextManager[object]]] = {
+    "enabled": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+LAYERS = 2
+"""Few, so that a compilation takes seconds; two, so that one layer has no fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedModel:
+    """A copy of the served model that shares its weights; faults go into copies of `model`, not into it.
+
+    Our own models are shortened to `LAYERS` layers; others keep theirs.
+    """
+
+    bench: Bench
+    model: Served
+    buffers: Buffers
+
+    def copy(self) -> Served:
+        """New modules to put a fault into, with shared weights."""
+        return _with_shared_weights(self.model)
+
+    def layers(self, model: Served) -> nn.ModuleList:
+        """The decoder layers of `model`. Raises StudyError where there is no list of layers."""
+        for module in model.modules():
+            if isinstance(module, nn.ModuleList) and len(module) == model.config.layers:
+                return module
+        raise StudyError(
+            "unsupported_here", "this model has no ModuleList of its layers: use one of ours, such as tiny"
+        )
+
+    def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
+        """The arguments of a step of `phase`; sets the buffers for it."""
+        decode = min(DECODE_POSITION, self.model.config.context - 1)
+        self.buffers.positions.fill_(decode if phase == "decode" else 0)
+        return self.buffers.arguments(phase)
+
+    def served(
+        self, run: Callable[..., Result], phase: Phase = "decode", grad_mode: GradMode = "inference_mode"
+    ) -> Callable[[], Result]:
+        """A call of `run` with the arguments of `phase`, in `grad_mode` and the served precision."""
+        arguments = self.arguments(phase)
+        grad = _GRAD_MODES[grad_mode]()
+        lowered = self.bench.precision.autocast
+        autocast = torch.autocast(self.bench.device.type, lowered) if lowered else nullcontext()
+
+        def call() -> Result:
+            with autocast, grad:
+                return run(*arguments)
+
+        return call
+
+    def random(self, *shapes: tuple[int, ...]) -> list[Tensor]:
+        """Standard normal tensors of `shapes`, as the weights are, always the same."""
+        generator = torch.Generator().manual_seed(0)
+        made = [torch.randn(shape, generator=generator) for shape in shapes]
+        return [one.to(self.bench.device, self.bench.precision.weights) for one in made]
+
+    def case(self, run: Callable[[], object], phase: Phase = "decode") -> Case:
+        """`run`, which takes no arguments, as a case for other studies."""
+        return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
+
+
+def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
+    """A model to probe at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
+    bucket = resolve_bucket(bench, batch_size)
+    model = _with_shared_weights(bench.model)
+    if isinstance(model, Transformer):
+        del model.blocks[LAYERS:]
+        model.config = replace(model.config, layers=len(model.blocks))
+    buffers = allocate(model, [bucket], bench.settings.prefill_chunk, bench.precision.cache, symbolic=False)
+    return ProbedModel(bench, model, buffers[bucket])
+
+
+def _with_shared_weights(model: Served) -> Served:
+    """A deep copy that shares tensors: what is in the memo is not copied."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
+
+
+_PROBES = __name__.rpartition(".")[0]
+"""The package of the probes, which their faults are in."""
+
+_QUOTED = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def line_that_calls(target: CodeType | Callable[..., Any], run: Callable[[], object]) -> str:
+    """The probe's line from which `run` first enters `target`, a code object or a built-in function."""
+    found: list[SourceLine] = []
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        entered = event == "call" and frame.f_code is target
+        if not found and (entered or (event == "c_call" and argument is target)):
+            found.extend(_outwards(frame))
+
+    previous = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(previous)
+    return _first(found, f"a call of {target}")
+
+
+def records(probed: ProbedModel, run: Callable[[], object]) -> list[OperatorRecord]:
+    """Every operator of `run` below autograd, with the line that called it."""
+    keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
+    recorder = OperatorRecorder(keys)
+    with recorder:
+        run()
+    return recorder.seen
+
+
+def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
+    """Number and bytes of the tensors that a call of `run` copies, in operators and within their kernels."""
+    step = record(probed.case(run), 1, operands=True)[0]
+    copied = [target for call in step.calls for target in call.copied]
+    return len(copied), sum(target.bytes for target in copied)
+
+
+def hidden_of(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
+    """The hidden states that a layer returns, alone or first."""
+    hidden: Tensor = output[0] if isinstance(output, tuple) else output
+    return hidden
+
+
+def line_of(operator: str, seen: list[OperatorRecord]) -> str:
+    """The probe's line that called `operator`, as the dispatcher saw it."""
+    return _first([one.line for one in seen if one.schema_name == operator and one.line], operator)
+
+
+def line_of_break(reasons: list[Any]) -> str:
+    """The probe's line at which the compiler stopped; `reasons` are Dynamo's."""
+    frames = [frame for one in reasons for frame in reversed(one.user_stack)]
+    return _first([SourceLine.in_file(frame.filename, frame.lineno) for frame in frames], "a graph break")
+
+
+def line_that_raised(error: BaseException) -> str:
+    """The probe's innermost line on the way to `error`."""
+    lines = [SourceLine.of_frame(frame, number) for frame, number in walk_tb(error.__traceback__)]
+    return _first(lines[::-1], type(error).__name__)
+
+
+def line_in(reason: str) -> str:
+    """The probe's innermost line in the stack that Dynamo's `reason` of a recompilation quotes."""
+    lines = [SourceLine.in_file(file, int(number)) for file, number in _QUOTED.findall(reason)]
+    return _first(lines[::-1], "a recompilation")
+
+
+def _outwards(frame: FrameType | None) -> Iterator[SourceLine]:
+    while frame is not None:
+        yield SourceLine.of_frame(frame)
+        frame = frame.f_back
+
+
+def _first(lines: Iterable[SourceLine], what: str) -> str:
+    """The first of `lines` in a probe. Raises LookupError where there is none."""
+    found = next((line for line in lines if line.is_in(_PROBES)), None)
+    if found is None:
+        raise LookupError(f"no line of a probe led to {what}: this torch reports it in another way")
+    return str(found)
+
+
+def compiled(model: Callable[..., object], backend: str = "inductor") -> types.FunctionType:
+    """`model` compiled without `fullgraph`, with a separate code object and so separate cache entries."""
+
+    def probed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+        return model(tokens, positions, last, cache)
+
+    own = types.FunctionType(
+        probed.__code__.replace(), probed.__globals__, "probed", None, probed.__closure__
+    )
+    step: Any = torch.compile(own, dynamic=False, backend=backend)
+    assert isinstance(step, types.FunctionType)
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """The compiler's counts for the first call of a step, and a reason with its stack for each break."""
+
+    breaks: int
+    graphs: int
+    reasons: list[Any]
+
+    @property
+    def first_reason(self) -> str:
+        """The first line of the first break's reason."""
+        return str(self.reasons[0].reason).splitlines()[0].rstrip(".") if self.reasons else "nothing"
+
+
+def compile_counting(call: Callable[[], object]) -> Compilation:
+    """Make the first call of a compiled step and count."""
+    counters.clear()
+    count = len(graph_break_reasons)
+    call()
+    breaks = sum(counters["graph_break"].values())
+    graphs = counters["stats"]["unique_graphs"]
+    return Compilation(breaks, graphs, graph_break_reasons[count:])
+
+
+def recompiles(step: types.FunctionType) -> int:
+    """Compiled entries of `step` after its first."""
+    return len(entries(step)) - 1
+
+
+def why_recompiled() -> str:
+    """The compiler's text for the newest recompilation: the guard that failed, and a stack."""
+    return str(get_compilation_metrics()[-1].recompile_reason)
+
+
+def failed_guard(reason: str) -> str:
+    """A sentence with the guard of `reason`."""
+    return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Wall seconds of `call`."""
+    began = perf_counter_ns()
+    call()
+    return (perf_counter_ns() - began) / 1e9
+
+
+@contextmanager
+def counters_kept() -> Iterator[None]:
+    """Restores the compiler's counters and list of breaks, which are process-wide."""
+    kept = {name: counter.copy() for name, counter in counters.items()}
+    reasons = graph_break_reasons.copy()
+    try:
+        yield
+    finally:
+        counters.clear()
+        counters.update(kept)
+        graph_break_reasons[:] = reasons
+
+
+@contextmanager
+def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]:
+    """Run the body in a thread's default state, then restore all that a probe may change.
+
+    With `resets` the compiler's entries are dropped before and after: a broken graph leaves entries on the
+    model's own code.
+    """
+    threads = torch.get_num_threads()
+    default_dtype = torch.get_default_dtype()
+    try:
+        with ExitStack() as stack:
+            for context in _plain(bench.device.type, recompile_limit):
+                stack.enter_context(context)
+            _reset(bench, resets)
+            stack.callback(_reset, bench, resets)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(default_dtype)
+        gc.collect()  # a step and its compiled code refer to each other
+        if bench.device.type == "cuda":
+            torch._C._host_emptyCache()  # torch keeps pinned memory whose tensor is gone
+
+
+def _plain(device_type: str, recompile_limit: int) -> list[AbstractContextManager[Any]]:
+    # Only where needed: within an outer autocast, even a disabled one, an inner one keeps its cast weights.
+    autocast = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else None
+    return [
+        counters_kept(),
+        _quiet(),
+        torch._dynamo.config.patch(recompile_limit=recompile_limit),
+        torch.compiler.set_stance("default"),
+        autocast or nullcontext(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ]
+
+
+def _reset(bench: Bench, resets: bool) -> None:
+    if resets:
+        torch._dynamo.reset()
+        bench.forget()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A probe provokes the compiler's warnings on purpose, and reports them itself."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

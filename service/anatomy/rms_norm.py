@@ -1,0 +1,243 @@
+"""Study of a fused RMS-norm as a custom operator, and of the cost of hiding it from the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter_ns
+from types import FunctionType
+from typing import Annotated, Any
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch._inductor import metrics
+from torch.nn import functional
+
+from service.anatomy.common import Report, StudyError, attached_note
+from service.anatomy.layers.variants import State, Variant, time_variants
+from service.measure.cases import Bench
+from service.statistics.intervals import Interval, median_interval
+
+Norm = Callable[[Tensor, Tensor, float], Tensor]
+Form = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+NAME = "launchbound_anatomy::rms_norm"
+EPSILON = 1e-5
+
+
+class RmsNormArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`rows` of hidden states of the model's width, or of `width`."""
+
+    rows: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 16
+    width: Annotated[int, msgspec.Meta(ge=1, le=65536)] | None = None
+    rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
+
+
+class RmsNormForm(msgspec.Struct, frozen=True, kw_only=True):
+    """One form of the norm, eager or compiled. `call` is in seconds, on CUDA until the device is done.
+
+    `kernels` counts what Inductor generated for it, None in eager. `fits` is the largest difference from
+    ATen's form in eager, as a share of the tolerance of the dtype.
+    """
+
+    name: str
+    call: Interval
+    kernels: int | None
+    fits: float
+
+
+class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The custom operator beside ATen's form, each between an addition and a gate that can be fused with it.
+
+    `opaque_ratio` is the compiled custom form over the compiled ATen form, per round: above 1, hiding the
+    norm from the compiler costs time. Both were compiled with `fullgraph`, which raises at a break. `notes`
+    say what else was at work.
+    """
+
+    device: str
+    rows: int
+    width: int
+    dtype: str
+    rounds: int
+    runs: str
+    forms: list[RmsNormForm]
+    opaque_ratio: Interval
+    graph_breaks: int
+    notes: list[str] = []
+
+
+@cache
+def rms_norm_operator() -> Norm:
+    """The custom operator, registered at the first call and once per process.
+
+    (x [..., width], weight [width], epsilon) → as x. A Triton kernel on CUDA, ATen's on a CPU; the gradient
+    is of ATen's operators on both.
+    """
+
+    @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")
+    def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        # Contiguous like the fake; ATen would keep a transposed layout.
+        return aten_rms_norm(x, weight, epsilon).contiguous()
+
+    @rms_norm.register_fake
+    def _(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        return x.new_empty(x.shape)
+
+    @rms_norm.register_kernel("cuda")
+    def _(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        from service.anatomy.rms_norm_triton import launch
+
+        return launch(x, weight, epsilon)
+
+    rms_norm.register_autograd(rms_norm_gradient, setup_context=save_inputs)
+    return rms_norm
+
+
+def aten_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """ATen's form, which Inductor can decompose and fuse."""
+    return functional.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def surrounded(norm: Norm) -> Form:
+    """`norm` as in a block: after a residual addition, before a gate.
+
+    Each with its own code object, because compiled entries of one code object share a recompile limit.
+    """
+
+    def form(x: Tensor, residual: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
+        return norm(x + residual, weight, EPSILON) * functional.silu(gate)
+
+    return FunctionType(form.__code__.replace(), form.__globals__, "form", None, form.__closure__)
+
+
+def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) -> RmsNormFinding:
+    """Time both forms, eager and compiled, in interleaved rounds under inference mode.
+
+    Raises StudyError where a form does not compile whole or does not compute what ATen's eager form does.
+    """
+    width = arguments.width or bench.model.config.width
+    inputs = _inputs(bench, arguments.rows, width)
+    norms = {"ATen": aten_rms_norm, "custom": rms_norm_operator()}
+    breaks = sum(counters["graph_break"].values())
+    forms: dict[str, Form] = {f"{name}, eager": surrounded(norm) for name, norm in norms.items()}
+    kernels: dict[str, int] = {}
+    for name, norm in norms.items():
+        report(f"compiling the {name} form")
+        forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
+    fits = {name: _share_of_tolerance(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
+    variants = {name: _variant(bench, form, inputs) for name, form in forms.items()}
+    notes = attached_note()
+    seconds = time_variants(variants, bench.device, arguments.rounds, report)
+    ratio = median_interval(
+        [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
+    )
+    return RmsNormFinding(
+        device=bench.device.type,
+        rows=arguments.rows,
+        width=width,
+        dtype=bench.precision.name,
+        rounds=arguments.rounds,
+        runs="Triton" if bench.device.type == "cuda" else "ATen",
+        forms=[
+            RmsNormForm(
+                name=name, call=median_interval(seconds[name]), kernels=kernels.get(name), fits=fits[name]
+            )
+            for name in forms
+        ],
+        opaque_ratio=ratio,
+        graph_breaks=sum(counters["graph_break"].values()) - breaks,
+        notes=notes,
+    )
+
+
+def _inputs(bench: Bench, rows: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, device=bench.device, dtype=bench.precision.weights)
+
+    return normal(rows, width), normal(rows, width), normal(width), normal(rows, width)
+
+
+def _compiled(norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Form, int]:
+    form = torch.compile(surrounded(norm), fullgraph=True, dynamic=False)
+    before = metrics.generated_kernel_count
+    try:
+        with torch.inference_mode():
+            form(*inputs)
+    except Exception as error:
+        raise StudyError("mode_failed", f"the norm does not compile whole: {error}"[:2000]) from error
+    return form, metrics.generated_kernel_count - before
+
+
+def _share_of_tolerance(form: Form, reference: Form, inputs: tuple[Tensor, ...]) -> float:
+    with torch.inference_mode():
+        expected, result = reference(*inputs), form(*inputs)
+    # Eight roundings of the dtype, relative to the largest output.
+    tolerance = 8 * torch.finfo(expected.dtype).eps * max(1.0, float(expected.abs().max()))
+    found = float((result - expected).abs().max()) / tolerance
+    if found > 1:
+        raise StudyError("mode_failed", f"the norm differs from ATen's by {found:.1f} times the tolerance")
+    return found
+
+
+def _variant(bench: Bench, form: Form, inputs: tuple[Tensor, ...]) -> Variant:
+    def run(times: int) -> float:
+        began = perf_counter_ns()
+        for _ in range(times):
+            form(*inputs)
+        bench.synchronise()
+        return (perf_counter_ns() - began) / 1e9
+
+    return Variant(run, State())
+
+
+def save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:  # noqa: ANN401 - torch's
+    """Keep on `ctx` what `rms_norm_gradient` needs."""
+    x, weight, epsilon = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.epsilon = epsilon
+
+
+def rms_norm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401 - torch's
+    """The gradients of x [..., width] and of weight [width], in their dtypes; epsilon has none.
+
+    With r = rsqrt(mean(x²) + epsilon) per row and s = gradient · weight, that of x is
+    r · s − x · r³ · mean(s · x), and that of the weight the sum over rows of gradient · x · r: the derivative
+    of Zhang and Sennrich's definition (arXiv:1910.07467). Computed in float32, or in float64 where x is.
+    """
+    x, weight = ctx.saved_tensors
+    wide = torch.promote_types(x.dtype, torch.float32)
+    values, scaled = x.to(wide), gradient.to(wide) * weight.to(wide)
+    scale = torch.rsqrt(values.square().mean(-1, keepdim=True) + ctx.epsilon)
+    of_x = scale * scaled - values * scale.pow(3) * (scaled * values).mean(-1, keepdim=True)
+    of_weight = (gradient.to(wide) * values * scale).reshape(-1, weight.shape[0]).sum(0)
+    return of_x.to(x.dtype), of_weight.to(weight.dtype), None
+
+
+def show(finding: RmsNormFinding, console: Console) -> None:
+    """Print `finding`."""
+    where = f"{finding.rows} × {finding.width}, {finding.dtype}, {finding.device}"
+    table = Table(
+        "form",
+        "µs per call \\[95 %]",
+        "kernels generated",
+        "difference / tolerance",
+        title=f"x + residual, RMS-norm, gate: {where}",
+    )
+    for form in finding.forms:
+        value, low, high = (f"{end * 1e6:.2f}" for end in (form.call.value, form.call.low, form.call.high))
+        kernels = "–" if form.kernels is None else str(form.kernels)
+        table.add_row(form.name, f"{value} \\[{low}, {high}]", kernels, f"{form.fits:.2f}")
+    console.print(table)
+    ratio = finding.opaque_ratio
+    console.print(
+        f"Both compile with {finding.graph_breaks} graph breaks. Opaque to the compiler "
+        f"({finding.runs} inside), the norm makes the compiled call take {ratio.value:.2f} "
+        f"\\[{ratio.low:.2f}, {ratio.high:.2f}] times as long as the form "
+        "that the compiler can fuse."
+    )
+    for note in finding.notes:
+        console.print(f"note: {note}", markup=False)

@@ -1,1 +1,0 @@
-"""A custom operator beside the form that Inductor can fuse."""

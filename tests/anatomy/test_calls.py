@@ -1,0 +1,237 @@
+"""What is read of a call: its line by module, its work on a device, and the waits that CUDA reports."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+from service.anatomy import probes
+from service.anatomy.budget.study import Steps, split_steps
+from service.anatomy.operators import calls
+from service.anatomy.operators.calls import (
+    OperatorRecord,
+    OperatorRecorder,
+    SourceLine,
+    device_work,
+    reported_waits,
+    thread_keys,
+)
+from service.anatomy.operators.compiled import time_wrappers
+from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
+from service.measure.cases import Bench
+from service.protocol.messages import Phase
+from service.protocol.modes import MODES
+from service.statistics.intervals import Interval
+from service.step.buffers import Arguments
+from service.step.callables import Step
+from service.step.precision import choose_precision
+from service.step.trace import ProfiledStep
+from service.step.untimed import PREFILL_TOKENS
+from tests.support.anatomy_bench import small_bench
+
+NOTICE = (
+    "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+)
+WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:150.)"
+
+
+class FakeCuda:
+    """The order of waits and calls, and sync debug mode as torch behaves: a notice when it is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: int = 0) -> None:
+        self.seen: list[str] = []
+        self._waits = waits
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.seen.append("wait"))
+        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", self._set)
+
+    def _set(self, mode: int | str) -> None:
+        self.seen.append(f"mode {mode}")
+        warnings.warn(NOTICE, stacklevel=1)
+
+    def bench(self) -> Any:
+        return SimpleNamespace(device=torch.device("cuda"), synchronise=torch.cuda.synchronize)
+
+    def case(self) -> Any:
+        return SimpleNamespace(
+            call=self._call,
+            call_seconds=self._call,
+            buffers=SimpleNamespace(token=SimpleNamespace(is_cuda=True)),
+        )
+
+    def _call(self) -> float:
+        self.seen.append("call")
+        for _ in range(self._waits):
+            warnings.warn(WAIT, stacklevel=1)
+        return 1e-4
+
+
+@pytest.mark.parametrize("waits", [0, 2])
+def test_a_step_has_as_many_waits_as_it_makes_and_the_modes_own_notice_is_none(
+    monkeypatch: pytest.MonkeyPatch, waits: int
+) -> None:
+    fake = FakeCuda(monkeypatch, waits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lines = reported_waits(fake.bench(), fake.case())
+    assert len(lines) == waits
+    assert all("test_calls.py" in line for line in lines)
+    assert fake.seen == ["wait", "mode warn", "call", "mode 0"]
+
+
+def test_every_sample_of_the_wrappers_begins_on_an_idle_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    graph = SimpleNamespace(current_callable=lambda _: fake.seen.append("call"))
+    clock: Callable[[], float] = iter(range(1000)).__next__
+    time_wrappers(cast("Any", fake.case()), graph, [], clock)
+    assert fake.seen[::2] == ["wait"] * (len(fake.seen) // 2)
+    assert fake.seen[1::2] == ["call"] * (len(fake.seen) // 2)
+    assert len(fake.seen) > 6
+
+
+class FakeProfiler:
+    """Finds a step per value of `seconds` (None: unknown kernels); notes the lengths it was called with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: list[float | None]) -> None:
+        self.lengths: list[int] = []
+        self._seconds = seconds
+        monkeypatch.setattr(calls, "profile_steps", self._steps)
+        monkeypatch.setattr(calls, "attach_profiler", lambda _: None)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def _steps(self, step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
+        self.lengths.append(arguments[0].shape[1])
+        return [
+            ProfiledStep(3, 0, kernel_seconds=one, unknown=None if one else "lost")
+            for one in self._seconds[:count]
+        ]
+
+
+@pytest.fixture
+def cuda_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A bench on a CPU that says that it is on CUDA."""
+    with small_bench() as bench:
+        monkeypatch.setattr(bench, "device", torch.device("cuda"))
+        yield bench
+
+
+@pytest.mark.parametrize(("phase", "tokens"), [("prefill", PREFILL_TOKENS), ("decode", 1)])
+def test_the_profiler_sees_the_step_that_the_clock_does(
+    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench, phase: Phase, tokens: int
+) -> None:
+    fake = FakeProfiler(monkeypatch, [1e-3])
+    case = cuda_bench.case("inference_mode", 2, phase)
+    assert device_work(cuda_bench, case) is not None
+    assert fake.lengths == [case.arguments[0].shape[1]] == [tokens]
+
+
+def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
+    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench
+) -> None:
+    FakeProfiler(monkeypatch, [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3])
+    case = cuda_bench.case("inference_mode", 1)
+    work = device_work(cuda_bench, case)
+    assert work is not None
+    assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
+    assert work.step.kernel_seconds == 4e-3
+    key = "inference_mode", 1
+    timed = Steps(walls={key: [1e-2] * 6}, hosts={key: [1e-3] * 6}, switches_per_step={key: 0.0}, samples={})
+    assert split_steps(cuda_bench, {key: case}, timed)[key].kernel == work.kernel_seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "known"), [([1e-3, 2e-3, 3e-3], Interval(2e-3, -math.inf, math.inf, 3)), ([None], None)]
+)
+def test_too_few_steps_with_known_kernels_give_no_ends_and_none_gives_the_reason(
+    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench, seconds: list[float | None], known: Interval | None
+) -> None:
+    FakeProfiler(monkeypatch, seconds)
+    work = device_work(cuda_bench, cuda_bench.case("inference_mode", 1))
+    assert work is not None
+    assert work.kernel_seconds == known
+    assert (work.step.unknown == "lost") == (known is None)
+
+
+CPU = torch.device("cpu")
+PROBE = f"{probes.__name__}.moved"
+ELSEWHERE = ["/opt/wheels/renamed/moved.py", "/srv/torch/service/anatomy/rooms/moved.py"]
+BESIDE_TORCH = f"{Path(torch.__file__).parent}_models/layer.py"
+"""Begins with the path of torch's own folder, and is not in it."""
+
+
+def run_of(module: str, file: str) -> Callable[[], object]:
+    """A function of `module` that makes a tensor in line 2 of `file`."""
+    names: dict[str, Any] = {"__name__": module, "torch": torch}
+    exec(compile("def run():\n    return torch.zeros(2)\n", file, "exec"), names)
+    run: Callable[[], object] = names["run"]
+    return run
+
+
+def recorded(run: Callable[[], object]) -> list[OperatorRecord]:
+    recorder = OperatorRecorder(thread_keys(MODES["no_grad"], CPU, choose_precision("float32", CPU)))
+    with recorder:
+        run()
+    return recorder.seen
+
+
+@pytest.mark.parametrize("file", [*ELSEWHERE, BESIDE_TORCH])
+def test_the_dispatcher_blames_a_probe_wherever_its_file_is(file: str) -> None:
+    seen = recorded(run_of(PROBE, file))
+    assert line_of(seen[0].schema_name, seen) == "service/anatomy/probes/moved.py:2"
+
+
+@pytest.mark.parametrize("file", ELSEWHERE)
+def test_a_call_is_blamed_on_a_probe_wherever_its_file_is(file: str) -> None:
+    assert line_that_calls(torch.zeros, run_of(PROBE, file)) == "service/anatomy/probes/moved.py:2"
+
+
+@pytest.mark.parametrize("file", ELSEWHERE)
+def test_the_compilers_stacks_are_blamed_on_a_probe_wherever_its_file_is(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType(PROBE)
+    module.__file__ = file
+    monkeypatch.setitem(sys.modules, PROBE, module)
+    reason = SimpleNamespace(user_stack=[SimpleNamespace(filename=file, lineno=7)])
+    assert line_of_break([reason]) == "service/anatomy/probes/moved.py:7"
+    assert line_in(f'a guard failed\n  File "{file}", line 9, in run') == "service/anatomy/probes/moved.py:9"
+
+
+def test_a_line_of_no_probe_is_never_blamed() -> None:
+    file = "/srv/service/anatomy/probes/other.py"
+    seen = recorded(run_of("vendor.anatomy.other", file))
+    with pytest.raises(LookupError):
+        line_of(seen[0].schema_name, seen)
+
+
+def test_a_file_in_a_folder_whose_name_begins_as_torchs_is_not_torchs() -> None:
+    (record,) = recorded(run_of("torch_models.layer", BESIDE_TORCH))
+    assert str(record.line) == "torch_models/layer.py:2"
+
+
+def test_packages_that_are_installed_beside_ours_are_not_ours() -> None:
+    site_packages = Path(probes.__file__).parents[3]
+    line = SourceLine(str(site_packages / "vendor/nn/norm.py"), 3, "vendor.nn.norm")
+    assert str(line) == "nn/norm.py:3"
+
+
+def test_a_package_is_named_by_its_init_file_and_generated_code_as_such() -> None:
+    assert str(SourceLine("/opt/x/__init__.py", 1, probes.__name__)) == "service/anatomy/probes/__init__.py:1"
+    generated = SourceLine(f"{cache_dir()}/ab/cab.py", 5, "torch._inductor.runtime.compile_tasks.cab")
+    assert str(generated) == "generated code:5"
+
+
+def test_a_line_of_this_file_is_found_by_the_file_alone() -> None:
+    code: CodeType = run_of.__code__
+    line = SourceLine.in_file(code.co_filename, code.co_firstlineno)
+    assert line.module == __name__
+    assert line.text.startswith("def run_of(")

@@ -1,0 +1,306 @@
+"""A mode that fails on compiled code of an earlier start is tried once more, without that of its model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch._dynamo.exc import Unsupported
+from torch._inductor.exc import InvalidCxxCompiler
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from service.engine import run as engine_run
+from service.engine import warmup
+from service.engine.cache_retry import CacheBroken, CacheRetry
+from service.engine.configured_mode import ConfiguredMode
+from service.engine.local_inbox import LocalInbox
+from service.engine.parity_check import ParityCheck
+from service.engine.warmup import Capture
+from service.front.supervisor import EXIT_CACHE_DISCARDED
+from service.measure.compiled_library import BuildError
+from service.protocol.messages import EngineSettings
+from service.protocol.status import Parity
+from service.step.compile_cache import code_of, compile_cache, precompiled_headers
+from service.step.process_state import prepare_process
+from tests.engine.serving import serve, settings
+
+
+def with_code(folder: Path) -> Path:
+    """The folder of a model's code in `folder`, which holds the records, with a library in it."""
+    code = folder if folder.name.startswith("model-") else folder / "model-one"
+    (code / "ab").mkdir(parents=True)
+    (code / "ab" / "cabc.main.so").write_bytes(b"\x7fELF cut off")
+    return code
+
+
+def without_code(folder: Path) -> Path:
+    return folder / "model-one"
+
+
+def code_in(cache: Path, mine: EngineSettings) -> Path:
+    return code_of(str(cache), mine.model)
+
+
+def test_a_failure_on_code_from_before_puts_the_blame_on_it(tmp_path: Path) -> None:
+    with pytest.raises(CacheBroken, match="mode compiled failed on compiled code of an earlier start"):
+        CacheRetry(with_code(tmp_path), "key").failed("compiled")
+
+
+def test_with_the_code_no_record_goes_of_what_failed_or_of_other_models(tmp_path: Path) -> None:
+    CacheRetry(without_code(tmp_path), "key").failed("max-autotune")
+    other = tmp_path / "0123-linears.json"
+    other.write_text("{}")
+    of_another_model = with_code(tmp_path / "model-two")
+    with pytest.raises(CacheBroken):
+        CacheRetry(with_code(tmp_path), "key").failed("compiled")
+    assert list(without_code(tmp_path).iterdir()) == []
+    assert other.exists()
+    assert list(of_another_model.iterdir())
+    CacheRetry(with_code(tmp_path), "key").failed("max-autotune")
+
+
+def test_where_the_code_cannot_be_removed_the_mode_fails_and_the_remedy_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("service.step.compile_cache.shutil.rmtree", refused)
+    CacheRetry(with_code(tmp_path), "key").failed("compiled")
+    code = without_code(tmp_path)
+    assert f"{code} cannot be removed (Permission denied): remove it" in capsys.readouterr().err
+
+
+def failing(error: Exception) -> Generator[None, None, None]:
+    yield
+    raise error
+
+
+@pytest.mark.parametrize("cxx", ["clang++-that-is-not-there", "false"])
+def test_a_compiler_that_cannot_compile_fails_the_mode_with_the_remedy_and_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cxx: str
+) -> None:
+    def compiler() -> str:
+        if shutil.which(cxx) is None:
+            raise InvalidCxxCompiler
+        return cxx
+
+    monkeypatch.setattr("service.engine.cache_retry.get_cpp_compiler", compiler)
+    code = with_code(tmp_path)
+    retry = CacheRetry(code, "key")
+    with pytest.raises(BuildError, match=r"install g\+\+, or set CXX|false cannot build trial"):
+        list(retry.watched("compiled", failing(RuntimeError("of the compiler"))))
+    assert list(code.iterdir())
+    assert not list(tmp_path.glob("*-failed.json"))
+
+
+@pytest.mark.parametrize("error", [Unsupported("a break"), ConstraintViolationError("made a constant")])
+def test_a_model_that_cannot_be_traced_fails_its_mode_and_removes_nothing(
+    tmp_path: Path, error: Exception
+) -> None:
+    code = with_code(tmp_path)
+    with pytest.raises(type(error)):
+        list(CacheRetry(code, "key").watched("compiled", failing(error)))
+    assert list(code.iterdir())
+    assert not list(tmp_path.glob("*-failed.json"))
+
+
+def test_what_else_fails_puts_the_blame_on_the_code(tmp_path: Path) -> None:
+    with pytest.raises(CacheBroken):
+        list(CacheRetry(with_code(tmp_path), "key").watched("compiled", failing(OSError("file too short"))))
+
+
+HEADERS_LIE_IN = """
+import sys
+from service.step.process_state import prepare_process
+prepare_process(sys.argv[1], "tiny")
+from torch._inductor.codecache import _HEADER_DIR, _HEADER_LOCK_DIR
+print(_HEADER_DIR)
+print(_HEADER_LOCK_DIR)
+"""
+
+
+def test_precompiled_headers_lie_in_the_private_cache(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HEADERS_LIE_IN, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    headers = precompiled_headers(code_of(str(tmp_path), "tiny"))
+    assert [Path(one) for one in found] == [headers, headers / "locks"]
+
+
+def test_headers_go_with_the_code_that_was_compiled_with_them(tmp_path: Path) -> None:
+    headers = precompiled_headers(with_code(tmp_path))
+    headers.mkdir()
+    with pytest.raises(CacheBroken):
+        CacheRetry(without_code(tmp_path), "key").failed("compiled")
+    assert not headers.exists()
+
+
+def test_what_fails_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
+    CacheRetry(without_code(tmp_path), "key").failed("compiled")
+    later = CacheRetry(with_code(tmp_path), "key")
+    later.failed("compiled")
+    with pytest.raises(CacheBroken):
+        later.failed("max-autotune")
+    with pytest.raises(CacheBroken):
+        CacheRetry(with_code(tmp_path), "of other sizes").failed("compiled")
+
+
+def test_what_is_out_of_parity_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
+    CacheRetry(without_code(tmp_path), "key").judged("compiled", passed=False)
+    CacheRetry(with_code(tmp_path), "key").judged("compiled", passed=False)
+
+
+def test_a_mode_that_compiled_since_is_in_doubt_again(tmp_path: Path) -> None:
+    CacheRetry(without_code(tmp_path), "key").failed("compiled")
+    CacheRetry(without_code(tmp_path), "key").judged("compiled", passed=True)
+    with pytest.raises(CacheBroken):
+        CacheRetry(with_code(tmp_path), "key").failed("compiled")
+
+
+BROKEN = "inference_mode"
+"""The second of two modes: stands for one that is compiled, and that fails as it is."""
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "load_compiler", lambda device: None)
+    monkeypatch.setattr(warmup.Warmup, "_compiles", lambda self, configured: configured.mode.name == BROKEN)
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
+
+
+def fail_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the capture of the broken mode raise what a library raises that was cut off."""
+
+    def failing(self: Capture, configured: ConfiguredMode) -> Generator[None, None, float]:
+        if configured.mode.name == BROKEN:
+            raise OSError("cabc.main.so: file too short")
+        return (yield from original(self, configured))
+
+    original = Capture.serving
+    monkeypatch.setattr(Capture, "serving", failing)
+
+
+def fail_parity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the broken mode compute something else, as a library may that was damaged and loads."""
+
+    def run(self: ParityCheck, configured: ConfiguredMode) -> Parity:
+        found = original(self, configured)
+        return msgspec.structs.replace(found, passed=False) if configured.mode.name == BROKEN else found
+
+    original = ParityCheck.run
+    monkeypatch.setattr(ParityCheck, "run", run)
+
+
+def fail_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the proof of graph replay fail as where the disk does not take the profiler's trace."""
+
+    def run(self: warmup.Warmup) -> Iterator[None]:
+        yield from original(self)
+        self._proofs.append((self.modes[BROKEN], lambda: json.loads("")))
+
+    original = warmup.Warmup.run
+    monkeypatch.setattr(warmup.Warmup, "run", run)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_a_proof_that_fails_fails_its_mode_and_not_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_proof(monkeypatch)
+    mine = settings(tmp_path, batch_sizes=[1])
+    code = with_code(code_in(tmp_path, mine)) / "ab"
+    inbox = LocalInbox([])
+    assert engine_run.run_engine(mine, inbox) == 0
+    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
+    assert list(code.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_an_engine_that_nobody_starts_again_fails_the_mode_and_leaves_cache_and_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `launchbound parity`, the selftest and the sections of the GPU check."""
+    fail_capture(monkeypatch)
+    folder = with_code(code_in(tmp_path, settings(tmp_path)))
+    inbox = serve(tmp_path, [], batch_sizes=[1])
+    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
+    assert list((folder / "ab").iterdir())
+    assert not list(tmp_path.rglob("*-failed.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_an_engine_empties_the_cache_once_and_then_fails_the_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_capture(monkeypatch)
+    mine = settings(tmp_path, batch_sizes=[1])
+    code = with_code(code_in(tmp_path, mine))
+    assert engine_run.run_engine(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
+    assert list(code.iterdir()) == []
+    again = LocalInbox([])
+    assert engine_run.run_engine(mine, again) == 0
+    assert (again.modes["eager"].state, again.modes[BROKEN].state) == ("ready", "failed")
+    with_code(code)
+    assert engine_run.run_engine(mine, LocalInbox([])) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_a_mode_out_of_parity_on_code_from_before_is_tried_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_parity(monkeypatch)
+    mine = settings(tmp_path, batch_sizes=[1])
+    code = with_code(code_in(tmp_path, mine))
+    assert engine_run.run_engine(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
+    assert list(code.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_a_compiler_that_finds_no_room_fails_the_mode_and_the_others_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(device: torch.device) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(warmup, "load_compiler", no_room)
+    inbox = LocalInbox([])
+    assert engine_run.run_engine(settings(tmp_path, batch_sizes=[1]), inbox) == 0
+    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
+    assert "No space left on device" in str(inbox.modes[BROKEN].detail)
+
+
+def test_an_engine_that_is_told_so_begins_without_the_code_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(folder: str, model: str) -> None:
+        found.append(list(code_of(folder, model).iterdir()))
+        raise ValueError("enough")
+
+    found: list[list[Path]] = []
+    monkeypatch.setattr(engine_run, "prepare_process", seen)
+    with_code(code_in(tmp_path, settings(tmp_path)))
+    engine_run.run_engine(settings(tmp_path), LocalInbox([]))
+    engine_run.run_engine(settings(tmp_path, discard_compiled=True), LocalInbox([]))
+    assert [len(entries) for entries in found] == [1, 0]
+
+
+def test_the_engine_ends_with_2_and_the_remedy_where_its_cache_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_cache(str(tmp_path)).chmod(0o777)
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == engine_run.EXIT_BAD_SETTINGS
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "chmod 700" in line
+    assert prepare_process is engine_run.prepare_process
