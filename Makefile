@@ -107,7 +107,7 @@ dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/metrics.md
 # Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
 # After it PART=2: larger models and the studies; PART=3: the selftest's CUDA rows and the quick sweep.
 gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (8 minutes; then PART=2, PART=3)
-	@$(PYTHON) -m service.gpu_check --part $(PART)
+	@$(PYTHON) -m service.proof.gpu_check --part $(PART)
 
 up: ## the compose stack: service, Prometheus, Grafana
 	docker compose up -d --build --wait

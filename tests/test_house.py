@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.statistics",
         "models",
     },
-    "service.selftest": {
+    "service.proof": {
         "service.measure",
         "service.step",
         "service.engine",
@@ -39,16 +39,6 @@ ALLOWED: dict[str, set[str]] = {
         "models",
         "loadtests",
     },
-    "service.gpu_check": {
-        "service.engine",
-        "service.measure",
-        "service.protocol",
-        "service.statistics",
-        "service.step",
-        "service.front.machine",
-        "loadtests.run.environment",
-        "loadtests.run.gpu_watch",
-    },
     "service.cli": {
         "service.anatomy",
         "service.engine",
@@ -56,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.measure",
         "service.protocol",
         "service.replicas",
-        "service.selftest",
+        "service.proof",
         "service.statistics",
         "service.step",
         "loadtests",

@@ -55,7 +55,7 @@ def selftest(
     uncommitted change.
     """
     settings = settings_from(model=model, device=device, dtype=dtype, modes=modes)
-    from service.selftest.run import main
+    from service.proof.runner import main
 
     try:
         with ended_in_order():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.selftest.checks import ALL_CHECKS
+from service.proof.runner import ALL_CHECKS
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"

@@ -12,9 +12,9 @@ from loadtests.report.machine_selftest import BOUNDS
 from loadtests.report.proof import NOT_PROVED, SPLIT_ROWS, proof
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
-from service.selftest.served_samples import judge_served
-from service.selftest.worker import CHECKS
-from tests.selftest.samples import HONEST
+from service.proof.over_http import judge_served
+from service.proof.worker import CHECKS
+from tests.proof.samples import HONEST
 from tests.support.made_evidence import Row, edit_run, with_intervals, with_samples
 from tests.support.made_results import CLEAR, make_results
 

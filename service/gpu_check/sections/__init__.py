@@ -1,1 +1,0 @@
-"""What `make gpu-check` examines, a module per section; each is run as a process and writes rows."""

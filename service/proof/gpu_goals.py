@@ -1,0 +1,464 @@
+"""What the sections of `make gpu-check` write, and what a GPU must show there: each goal with a verdict from
+their records alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from service.proof.rows import Property, Row, Verdict
+from service.protocol.messages import Outcome
+from service.protocol.modes import MODES
+from service.protocol.timings import PhaseTimings
+from service.statistics.intervals import Interval, paired_ratio
+
+# Records: JSON lines, each on disk before the next is measured, read back as far as whole
+
+PATH_VARIABLE = "GPU_CHECK_ROWS"
+"""The environment variable that tells a section where its records go."""
+
+Record = dict[str, Any]
+BySection = Mapping[str, list[Record]]
+
+
+class Records:
+    """Appends to the file of one section. Infinite values and NaN are written as null."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, kind: str, **fields: object) -> None:
+        """Append one of `kind`; `at` is its instant, in Unix seconds. A crash after it loses none."""
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode({"kind": kind, "at": time.time(), **fields}) + b"\n")
+
+
+def own_records() -> Records:
+    """Of the section that this process runs. Raises KeyError outside of `make gpu-check`."""
+    return Records(Path(os.environ[PATH_VARIABLE]))
+
+
+def read_records(path: Path) -> list[Record]:
+    """Those of a file, without lines that are none (cut off, or written by something else).
+
+    None where there is no file: a section that died early has none.
+    """
+    records: list[Record] = []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            record = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(record, dict) and "kind" in record:
+            records.append(record)
+    return records
+
+
+def of_kind(records: BySection, section: str, kind: str) -> list[Record]:
+    """The records of one kind that a section wrote; empty where it wrote none."""
+    return [record for record in records.get(section, []) if record["kind"] == kind]
+
+
+# Cells of the section `ladder`, one per mode and batch, from the records of its jobs, however many
+
+Rounds = dict[int, PhaseTimings]
+"""The decode timings of a cell's jobs, by the round that they ran in."""
+
+BASELINE = "eager"
+PROFILED_ROUND = 0
+"""The first: whatever ends the section later, what the modes launch is known."""
+
+
+def cells_of(records: Iterable[Record]) -> list[Record]:
+    """A record per mode and batch of which a job ended well: medians per decode step, its profile.
+
+    Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
+    """
+    planned = None
+    found: dict[tuple[str, int], list[Outcome]] = {}
+    for record in records:
+        if record["kind"] == "plan":
+            planned = planned or record
+        outcome = _outcome(record)
+        if outcome is not None:
+            found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
+    if planned is None:
+        return []
+    return [
+        _cell(found[mode, batch], _timed(found.get((BASELINE, batch), [])))
+        for mode in planned["modes"]
+        for batch in planned["batches"]
+        if (mode, batch) in found
+    ]
+
+
+def _outcome(record: Record) -> Outcome | None:
+    """As the engine sent it, but for its texts; None where it is no job that ended well, or took no step.
+
+    None as well where its numbers are no numbers: one such record must not cost the others their cells.
+    """
+    if record["kind"] != "job" or record["outcome"] != "ok":
+        return None
+    try:
+        outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
+    except msgspec.ValidationError:
+        return None
+    return outcome if outcome.timings and outcome.timings.decode.steps else None
+
+
+def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
+    timed, newest = _timed(outcomes), outcomes[-1]
+    profiles = [phase for one in outcomes for phase in one.profile or () if phase.phase == "decode"]
+    counts = ("kernel_seconds", "kernels", "launches", "graph_launches")
+    both = sorted(timed.keys() & eager.keys())
+    speedup = known = None
+    if both:
+        speedup = paired_ratio([_period(eager[n]) for n in both], [_period(timed[n]) for n in both])
+        known = speedup if speedup.samples > 1 else None
+    phases = timed.values()
+    return {
+        "kind": "cell",
+        "mode": newest.mode,
+        "effective": newest.effective,
+        "batch": newest.batch_size,
+        "rounds": len(timed),
+        "step_seconds": _median(map(_period, phases)),
+        "dispatch_seconds": _median(_per_step(p.dispatch_seconds, p) for p in phases),
+        "span_seconds": _median(_per_step(p.device_span_seconds, p) for p in phases),
+        "speedup": speedup.value if speedup else None,
+        "low": known.low if known else None,
+        "high": known.high if known else None,
+        # None: not profiled, or the profiler saw nothing.
+        **{name: getattr(profiles[0], name) if profiles else None for name in counts},
+    }
+
+
+def _timed(outcomes: Iterable[Outcome]) -> Rounds:
+    """Of those that ran without the profiler, which disturbs their times also where it finds nothing."""
+    rounds = {int(one.id.rpartition("-")[2]): one.timings for one in outcomes}
+    return {n: timings.decode for n, timings in rounds.items() if timings and n != PROFILED_ROUND}
+
+
+def _period(phase: PhaseTimings) -> float:
+    """Per step, with what the engine does between two, which dispatch and wait leave out."""
+    return (phase.period_seconds or 0.0) / phase.steps
+
+
+def _per_step(seconds: float | None, phase: PhaseTimings) -> float | None:
+    return None if seconds is None else seconds / phase.steps
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+# Goals
+
+
+class Goal(Row, frozen=True, kw_only=True):
+    """A row whose note is what was found. `decides`: the exit code hangs on it; goals of speed only inform.
+
+    A deciding goal holds only where it passes: what was not measured, or is undecided, is no success.
+    """
+
+    decides: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether the exit code may be 0 in spite of it."""
+        return self.verdict == "pass" or not self.decides
+
+
+def _goal(
+    name: str, bound: str, holds: bool | None, found: str = "not measured", decides: bool = True
+) -> Goal:
+    """`holds` None: what was found says nothing."""
+    verdict: Verdict = "not measurable here" if holds is None else "pass" if holds else "fail"
+    return Goal(name=name, bound=bound, verdict=verdict, note=found, decides=decides)
+
+
+def goals_of(part: int | None, records: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
+    """Those of `part`, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
+    if part == 2:
+        teardown = teardown_goals(records) if "teardown" in records else []
+        return [*teardown, *(size_goals(records) if "sizes" in records else [])]
+    if part != 1:
+        return []
+    return [
+        _first_record(records, started),
+        _length(seconds, cold),
+        *(_parity(records, section) for section in ("ladder", "float32")),
+        _tests(records),
+        _jobs(records),
+        _replays(records),
+        _graph_launches(records),
+        _other_launches(records),
+        *_sessions(records),
+        _attached(records),
+        _instrumentation(records),
+    ]
+
+
+GRAPHS = "reduce-overhead"
+FIRST_SECONDS = 60.0
+MOST_SECONDS_COLD, MOST_SECONDS_WARM = 480.0, 300.0
+"""Of one part, all sections together: a GPU is lent for minutes. The limits of a part sum up to no more."""
+
+
+def _first_record(records: BySection, started: float) -> Goal:
+    name, bound = "first result on disk", f"≤ {FIRST_SECONDS:.0f} s"
+    instants = [record["at"] for found in records.values() for record in found]
+    if not instants:
+        return _goal(name, bound, False, "none")
+    seconds = min(instants) - started
+    return _goal(name, bound, seconds <= FIRST_SECONDS, f"{seconds:.0f} s")
+
+
+def _length(seconds: float, cold: bool) -> Goal:
+    most = MOST_SECONDS_COLD if cold else MOST_SECONDS_WARM
+    name = f"all sections, compile cache {'cold' if cold else 'warm'}"
+    return _goal(name, f"≤ {most:.0f} s", seconds <= most, f"{seconds:.0f} s", decides=False)
+
+
+def _planned(records: BySection, section: str = "ladder") -> Record | None:
+    return next(iter(of_kind(records, section, "plan")), None)
+
+
+def _parity(records: BySection, section: str) -> Goal:
+    dtype = "bfloat16" if section == "ladder" else section
+    name, bound = f"parity with eager, {dtype}", "every mode ready"
+    planned = _planned(records, section)
+    if planned is None:
+        return _goal(name, bound, None)
+    states = dict.fromkeys(planned["modes"], "never warmed up")
+    states |= {record["mode"]: record["state"] for record in of_kind(records, section, "mode")}
+    others = [f"{mode}: {state}" for mode, state in states.items() if state != "ready"]
+    return _goal(name, bound, not others, "; ".join(others) or f"{len(states)} of {len(states)} ready")
+
+
+def _tests(records: BySection) -> Goal:
+    name, bound = "tests/gpu", "all pass"
+    outcomes = [record["outcome"] for record in of_kind(records, "tests", "test")]
+    counts = {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")}
+    collected = of_kind(records, "tests", "collected")
+    if not collected:
+        return _goal(name, bound, None, "not collected")
+    wanted = collected[0]["count"]
+    texts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
+    return _goal(
+        name, bound, 0 < wanted == counts["passed"], f"of {wanted}: {', '.join(texts) or 'none ran'}"
+    )
+
+
+def _jobs(records: BySection) -> Goal:
+    name, bound, planned = "jobs of the ladder", "all well", _planned(records)
+    if planned is None:
+        return _goal(name, bound, None)
+    good = [record["outcome"] for record in of_kind(records, "ladder", "job")].count("ok")
+    return _goal(name, bound, 0 < planned["jobs"] == good, f"{good} of {planned['jobs']} well")
+
+
+def _replays(records: BySection) -> Goal:
+    """A mode that serves without the replay it promises is ready, so that parity does not show it."""
+    name, bound = "modes that promise graph replay", "each replays, proved"
+    planned = _planned(records)
+    newest = {record["mode"]: record for record in of_kind(records, "ladder", "mode")}
+    promised = [mode for mode in (planned["modes"] if planned else []) if MODES[mode].cuda.graph_replay]
+    if not promised or not newest.keys() >= set(promised):
+        return _goal(name, bound, None)
+    others = [text for text in (_not_replayed(newest[mode]) for mode in promised) if text]
+    return _goal(name, bound, not others, "; ".join(others) or f"all {len(promised)}")
+
+
+def _not_replayed(record: Record) -> str | None:
+    """What is known against its mode; a failed one still has its own name, and no reason."""
+    if record["state"] != "ready":
+        return f"{record['mode']}: {record['state']}"
+    replayed = record["effective"] == record["mode"] and not record["reason"]
+    return None if replayed else f"{record['mode']} as {record['effective']}: {record['reason']}"
+
+
+def _graph_cells(records: BySection) -> dict[int, Record | None]:
+    """Of the mode that replays, by the batches that are planned."""
+    planned = _planned(records)
+    found: dict[int, Record | None] = dict.fromkeys(planned["batches"] if planned else ())
+    cells = of_kind(records, "ladder", "cell")
+    return found | {record["batch"]: record for record in cells if record["mode"] == GRAPHS}
+
+
+def _graph_launches(records: BySection) -> Goal:
+    counts = {n: cell and cell["graph_launches"] for n, cell in _graph_cells(records).items()}
+    shown = {n: "unknown" if count is None else f"{count:g}" for n, count in counts.items()}
+    text = ", ".join(f"{count} at batch {n}" for n, count in shown.items()) or "not measured"
+    known = bool(counts) and None not in counts.values()
+    holds = all(count == 1 for count in counts.values()) if known else None
+    return _goal(f"{GRAPHS}: graph launches per decode step", "1", holds, text)
+
+
+def _other_launches(records: BySection) -> Goal:
+    name, bound = f"{GRAPHS}: other launches per decode step", "≤ 1"
+    cells = _graph_cells(records)
+    counted = [
+        cell for cell in cells.values() if cell and None not in (cell["launches"], cell["graph_launches"])
+    ]
+    if not counted or len(counted) < len(cells):
+        return _goal(name, bound, None, f"measured at {len(counted)} batches")
+    most = max(cell["launches"] - cell["graph_launches"] for cell in counted)
+    return _goal(name, bound, most <= 1, f"at most {most:g}")
+
+
+# The section `profiler`: its ways to a step's device time agree, and measuring costs little
+
+SESSIONS = 4
+APART = 0.05
+WITHIN = f"within {APART:.0%}"
+OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
+
+
+def _sessions(records: BySection) -> Iterable[Goal]:
+    """Kernels by window against queued replays, and against ids, which only inform: CUPTI has a defect.
+
+    A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
+    which lengthens the gaps between a graph's nodes: by how much only informs.
+    """
+    written = {record["session"]: record for record in of_kind(records, "profiler", "session")}
+    windows, spans, by_id = (
+        [_of_session(written.get(number, {}).get(field, [])) for number in range(1, SESSIONS + 1)]
+        for field in ("busy_seconds_by_window", "span_seconds_by_window", "busy_seconds_by_id")
+    )
+    yield _alike("kernels by window, sessions over the first", windows[:1], windows, decides=True)
+    unprofiled = of_kind(records, "profiler", "unprofiled")[:1]
+    # Where the host could not queue ahead, the device idled in between: that is not what a step takes.
+    queued = [None if record["upper_bound"] else record["queued_seconds"] for record in unprofiled]
+    yield _at_most("a step's kernels by window over queued replays", windows, queued)
+    yield _at_most("queued replays over a step's span by window", queued, spans)
+    yield _alike("a step's span by window over queued replays", queued, spans)
+    for number, (by_window, own) in enumerate(zip(windows, by_id, strict=True), 1):
+        yield _alike(f"kernels by id over those by window, session {number}", [by_window], [own])
+
+
+def _of_session(values: list[float | None]) -> float | None:
+    """The median of a session's steps; None without any, and where one of them had no kernels."""
+    return None if None in values else _median(values)
+
+
+def _attached(records: BySection) -> Goal:
+    """Whether CUPTI, which stays attached after a first session, slows what comes after (pytorch #146604)."""
+    dispatch = [record["dispatch_seconds"] for record in of_kind(records, "profiler", "unprofiled")]
+    return _alike("dispatch after profiler sessions over before", dispatch[:1], dispatch[1:])
+
+
+def _alike(
+    name: str, below: Sequence[float | None], above: Sequence[float | None], decides: bool = False
+) -> Goal:
+    """Whether every one of `above` over the one of `below` is near 1; shows the farthest."""
+    reference = below[0] if below else None
+    if not reference or not above or None in above:
+        return _goal(name, WITHIN, None, decides=decides)
+    ratios = [value / reference for value in above if value is not None]
+    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return _goal(name, WITHIN, abs(farthest - 1) <= APART, f"{farthest:.3f}", decides)
+
+
+def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -> Goal:
+    """Whether none of `parts` is longer than any of `wholes`; shows the longest over the shortest."""
+    bound = f"≤ {1 + APART}"
+    known = [value for value in (*parts, *wholes) if value]
+    if not parts or not wholes or len(known) < len(parts) + len(wholes):
+        return _goal(name, bound, None)
+    ratio = max(known[: len(parts)]) / min(known[len(parts) :])
+    return _goal(name, bound, ratio <= 1 + APART, f"{ratio:.3f}")
+
+
+def _instrumentation(records: BySection) -> Goal:
+    """What measuring in full adds to a decode step, by its interval."""
+    found = of_kind(records, "profiler", "instrumentation")
+    if not found or None in (found[0]["low"], found[0]["high"]):
+        return _goal(OVERHEAD.name, OVERHEAD.bound, None)
+    value, low, high = (found[0][end] for end in ("value", "low", "high"))
+    row = OVERHEAD.within(Interval(value, low, high, found[0].get("rounds", 0)))
+    return Goal(**{**msgspec.structs.asdict(row), "note": f"{value:.3f} [{low:.3f}, {high:.3f}]"})
+
+
+# The section `teardown`: graphs outlive a profiler that lets go, and have their dispatch back
+
+
+def teardown_goals(records: BySection) -> list[Goal]:
+    """Whether steps compute what they did, which decides; per mode dispatch after sessions over before.
+
+    The latter is near 1 where letting go gives a mode its dispatch back: the reason to let go by default.
+    """
+    planned = _planned(records, "teardown")
+    goals = [_same(records, planned)]
+    for mode in planned["modes"] if planned else []:
+        let_go = of_kind(records, "teardown", "let_go")
+        own = [record["dispatch_seconds"] for record in let_go if record["mode"] == mode]
+        goals.append(_alike(f"{mode}: dispatch after sessions that let go over before", own[:1], own[1:]))
+    return goals
+
+
+def _same(records: BySection, planned: Record | None) -> Goal:
+    name, bound = "logits after a profiler let go, as before it", "all the same"
+    let_go, made_after = (of_kind(records, "teardown", kind) for kind in ("let_go", "made_after"))
+    others = [f"{record['mode']} after {record['sessions']}" for record in let_go if not record["same"]]
+    others += [f"{record['mode']} made after all" for record in made_after if not record["same"]]
+    if others:
+        return _goal(name, bound, False, f"others: {', '.join(others)}")
+    wanted = len(planned["modes"]) * (planned["sessions"] + 2) if planned else 1
+    if len(let_go) + len(made_after) < wanted:
+        return _goal(name, bound, None)
+    # Each session has to have seen the device's calls: else the profiler was not attached.
+    if not all(record["launches"] for record in let_go if record["sessions"]):
+        return _goal(name, bound, None, "a session recorded no launch, so nothing had to let go")
+    return _goal(name, bound, True, f"all {wanted}")
+
+
+# The section `sizes`: goals that are of one kind of GPU, and only inform
+
+MOST_MILLISECONDS, STRETCH_MILLISECONDS = 0.35, 0.22
+LEAST_SHARE, STRETCH_SHARE = 0.45, 0.60
+
+
+def size_goals(records: BySection) -> list[Goal]:
+    """The device's time of a token of `small`, and how near `base` comes to the memory's bandwidth."""
+    steps = {
+        record["model"]: record
+        for record in of_kind(records, "sizes", "size")
+        if (record["mode"], record["batch"]) == (GRAPHS, 1)
+    }
+    small = steps["small"]["device_seconds"] if "small" in steps else None
+    base = steps["base"]["device_roofline"] if "base" in steps else None
+    milliseconds = None if small is None else small * 1e3
+    share = None if base is None else base["share"]["value"]
+    name = f"bfloat16, batch 1, {GRAPHS}"
+    return [
+        _goal(
+            f"small, {name}: device time per token",
+            f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
+            None if milliseconds is None else milliseconds <= MOST_MILLISECONDS,
+            _found(
+                milliseconds, "{:.3f} ms", milliseconds is not None and milliseconds <= STRETCH_MILLISECONDS
+            ),
+            decides=False,
+        ),
+        _goal(
+            f"base, {name}: share of copy bandwidth",
+            f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
+            None if share is None else share >= LEAST_SHARE,
+            _found(share, "{:.0%}", (share or 0) >= STRETCH_SHARE),
+            decides=False,
+        ),
+    ]
+
+
+def _found(value: float | None, shown: str, stretched: bool) -> str:
+    return "not measured" if value is None else shown.format(value) + "; stretch reached" * stretched

@@ -1,0 +1,244 @@
+"""Check of the classes: work of known length, of the kinds that serving runs, arrives on its side.
+
+The same work is done inside a step or beside it, between two steps, where it is neither timed nor sampled:
+work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
+of the next step whoever did the work. One arm has a short piece of it inside and the rest beside, the other
+all of it inside: what the host does for it is the same in both. What was added is what the work inside took
+more, by its own clock, within the steps that are sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+from time import thread_time_ns
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.config import Config
+from service.measure.cases import FEW_WORDS, Case
+from service.measure.cpu_sampler import CpuSampler
+from service.measure.rounds import Log, in_rounds
+from service.measure.variants import Variants
+from service.proof.rows import Check, Property, Row
+from service.proof.split import sampled, sampler_of
+from service.protocol.modes import MODES
+from service.protocol.splits import SampleCounts, Side
+from service.statistics.intervals import median_interval
+from service.statistics.sampled_share import CLASSES
+
+ROUNDS = 12
+SAMPLED_SECONDS = 0.2
+"""Per round and arm. All rounds together have some 2,400 samples, by which a part is known within 4 %."""
+
+INTO = ("eager", "compiled")
+SHORT, LONG = 1, 8
+"""Units of work, each some 0.3 ms: what either arm has inside."""
+
+Work = Callable[[], object]
+Function = Callable[..., Any]
+
+
+def _arrives(name: str) -> Property:
+    return Property(name, f"its length ± {CLASSES:.0%}", 1 - CLASSES, 1 + CLASSES, "of what was added")
+
+
+ARRIVES: dict[Side, Property] = {
+    "kernel": _arrives("injected kernel time that arrives as kernel"),
+    "host": _arrives("injected host time that arrives as host"),
+}
+
+
+def _matrix_product(units: int, fuse: Function) -> Work:
+    left, right, out = torch.rand(128 * units, 256), torch.rand(256, 256), torch.empty(128 * units, 256)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def _matrix_by_vector(units: int, fuse: Function) -> Work:
+    matrix, vector, out = torch.rand(512 * units, 1024), torch.rand(1024), torch.empty(512 * units)
+    return lambda: torch.mv(matrix, vector, out=out)
+
+
+def _attention(units: int, fuse: Function) -> Work:
+    query, key, value = (torch.rand(2 * units, 4, 64, 64) for _ in range(3))
+    return lambda: F.scaled_dot_product_attention(query, key, value)
+
+
+def _layer_norm(units: int, fuse: Function) -> Work:
+    """One call: the more of the caches it takes, the longer would the host be with a second one."""
+    rows = torch.rand(1024 * units, 256)
+    norm = fuse(lambda x: F.layer_norm(x, (256,)))
+    return lambda: norm(rows)
+
+
+def _elements(units: int, fuse: Function) -> Work:
+    def chain(x: Tensor, y: Tensor) -> Tensor:
+        return torch.tanh(F.silu(x) * y) + torch.exp(-y) * x
+
+    x, y = torch.rand(2, 32768 * units)
+    fused = fuse(chain)
+    return lambda: fused(x, y)
+
+
+def _dispatcher(units: int, fuse: Function) -> Work:
+    """Hardly any kernel: two views, and a sum of one element."""
+    one, out = torch.ones(1), torch.empty(1)
+
+    def calls() -> None:
+        for _ in range(40 * units):
+            torch.add(one.view(1, 1).view(1), one, out=out)
+
+    return calls
+
+
+def _python(units: int, fuse: Function) -> Work:
+    def loop() -> None:
+        for _ in range(10_000 * units):
+            pass
+
+    return loop
+
+
+def _allocator(units: int, fuse: Function) -> Work:
+    def allocations() -> None:
+        for _ in range(100 * units):
+            torch.empty(1000)
+
+    return allocations
+
+
+class Kind(NamedTuple):
+    """Work that a step may have in it, and the side that it belongs to."""
+
+    name: str
+    side: Side
+    work: Callable[[int, Function], Work]
+    """Makes so many units of it. The second argument compiles what the mode that it runs in would compile."""
+
+
+KINDS = (
+    Kind("sgemm", "kernel", _matrix_product),
+    Kind("gemv", "kernel", _matrix_by_vector),
+    Kind("attention", "kernel", _attention),
+    Kind("layer norm", "kernel", _layer_norm),
+    Kind("element-wise chain", "kernel", _elements),
+    Kind("dispatcher", "host", _dispatcher),
+    Kind("Python", "host", _python),
+    Kind("allocator", "host", _allocator),
+)
+
+
+class Injected(NamedTuple):
+    """The samples of steps in a row, their mean CPU seconds, and those of the work inside."""
+
+    counts: SampleCounts
+    step_seconds: float
+    inside_seconds: float
+
+    def seconds_of(self, side: Side) -> float:
+        """Of one step. A sample in code of no class is on neither side."""
+        classed = self.counts.kernel + self.counts.host + self.counts.unclassified
+        count: int = getattr(self.counts, side)
+        return self.step_seconds * count / classed
+
+
+class Slot:
+    """What a step calls at its end: `work`, of which the CPU seconds of each run are kept."""
+
+    def __init__(self) -> None:
+        self.work: Work = lambda: None
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
+        """Run it once."""
+        began = thread_time_ns()
+        self.work()
+        self.seconds.append((thread_time_ns() - began) / 1e9)
+
+
+Arm = tuple[str, str, str]
+"""Name of a kind, mode, and `short` or `long`: which of them is inside."""
+
+
+def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
+    """Decode steps, by round, of one layer and few words: a step no longer than the work that is added to it,
+    else that is known badly. Raises NotMeasurableError as `sampler_of`.
+    """
+    sampler = sampler_of(variants)
+    config: Config = variants.config
+    shallow = replace(config, layers=1, vocabulary=min(FEW_WORDS, config.vocabulary))
+    found: dict[Arm, list[Injected]] = {}
+    for mode in (mode for mode in INTO if mode in variants.modes):
+        log(f"{mode}, building")
+        slot = Slot()
+        case = variants.case(mode, shallow, slot)
+        fuse = _compiled if MODES[mode].effect(variants.device.type).compiles else _as_it_is
+        for kind in KINDS:
+            short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
+            arms = {
+                "short": partial(step_sample, sampler, case, slot, short, rest),
+                "long": partial(step_sample, sampler, case, slot, long, None),
+            }
+
+            def progress(text: str, what: str = f"{kind.name} in {mode}") -> None:
+                log(f"{what}, {text}")
+
+            with variants.isolated():
+                seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", progress)
+            found |= {(kind.name, mode, arm): samples for arm, samples in seen.items()}
+    return found
+
+
+def _as_it_is(function: Function) -> Function:
+    return function
+
+
+def _compiled(function: Function) -> Function:
+    """With a code object of its own: entries of one are searched in turn, and sizes would differ in that."""
+    code = function.__code__.replace()
+    own = FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+    return torch.compile(own, fullgraph=True, dynamic=False)
+
+
+def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, beside: Work | None) -> Injected:
+    """Of steps in a row with `inside` in each, sampled for SAMPLED_SECONDS.
+
+    Samples slow a step's own code, and work that hardly leaves the caches not at all: only within the time
+    that both take while they are sampled do shares of samples stand for shares of time.
+    """
+    slot.work = inside
+    slot.seconds.clear()
+    found = sampled(sampler, case, SAMPLED_SECONDS, beside)
+    steps = found.sampled_seconds
+    return Injected(found.counts, fmean(steps), fmean(slot.seconds[-len(steps) :]))
+
+
+def judge_injected(found: Mapping[Arm, list[Injected]]) -> list[Row]:
+    """Per kind and mode, how much of what was added has arrived, paired by round."""
+    return [
+        _row(kind, mode, found[kind.name, mode, "short"], found[kind.name, mode, "long"])
+        for kind in KINDS
+        for mode in INTO
+        if (kind.name, mode, "short") in found
+    ]
+
+
+def _row(kind: Kind, mode: str, short: list[Injected], long: list[Injected]) -> Row:
+    pairs = list(zip(short, long, strict=True))
+    added = [more.inside_seconds - less.inside_seconds for less, more in pairs]
+    moved = [more.seconds_of(kind.side) - less.seconds_of(kind.side) for less, more in pairs]
+    return ARRIVES[kind.side].within(
+        median_interval([share / whole for share, whole in zip(moved, added, strict=True)]),
+        f": {kind.name}, {mode}",
+        f"{fmean(added) * 1e3:.2f} ms added to {fmean(one.step_seconds for one in short) * 1e3:.2f} ms",
+        {"moved_seconds": moved, "added_seconds": added},
+    )
+
+
+INJECTED = Check(measure_injected, judge_injected, tuple(ARRIVES.values()))

@@ -1,0 +1,210 @@
+"""The one kind of row, with its verdict by its bound; and what a check is, which makes rows of samples."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+from scipy.special import betaincinv
+
+from service.measure.isolation import OffCpuTime
+from service.measure.rounds import Log
+from service.statistics.intervals import Interval
+
+Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
+Numbers = Mapping[str, float | Sequence[float]]
+
+STYLES: dict[Verdict, str] = {
+    "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
+}  # fmt: skip
+"""Of a terminal's table."""
+
+MOST_OFF_CPU = 0.02
+"""Alone on its core, a check loses well under one percent, to the kernel's own ticks and threads."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. `value`, `low` and `high` are in `unit`; `numbers` are the samples that they come from.
+
+    `runs`: how many runs of its check they come from; an undecided row is judged again over two together.
+    """
+
+    name: str
+    bound: str
+    verdict: Verdict
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = "ratio"
+    note: str = ""
+    numbers: dict[str, float | Sequence[float]] = {}
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """What rows claim: the name, the bound in words, and [least, most], in which the measured has to lie.
+
+    Where several rows are of one property, `of` ends their names.
+    """
+
+    name: str
+    bound: str
+    least: float = -math.inf
+    most: float = math.inf
+    unit: str = "ratio"
+
+    def within(self, interval: Interval, of: str = "", note: str = "", numbers: Numbers | None = None) -> Row:
+        """`pass` if all of `interval` lies in [least, most], `fail` if none of it does, else `undecided`."""
+        inside = self.least <= interval.low and interval.high <= self.most
+        outside = interval.low > self.most or interval.high < self.least
+        return self._row(
+            "pass" if inside else "fail" if outside else "undecided", interval, of, note, numbers
+        )
+
+    def exactly(
+        self, holds: bool, value: float, of: str = "", note: str = "", numbers: Numbers | None = None
+    ) -> Row:
+        """A row without an interval: it holds for every observation, or it does not."""
+        interval = Interval(value, value, value, 1)
+        return self._row("pass" if holds else "fail", interval, of, note, numbers)
+
+    def not_measurable(self, why: str, of: str = "") -> Row:
+        """A row without a number; `why` is its note."""
+        return Row(name=self.name + of, bound=self.bound, verdict="not measurable here", note=why)
+
+    def _row(self, verdict: Verdict, interval: Interval, of: str, note: str, numbers: Numbers | None) -> Row:
+        return Row(
+            name=self.name + of,
+            bound=self.bound,
+            verdict=verdict,
+            value=interval.value,
+            low=interval.low,
+            high=interval.high,
+            unit=self.unit,
+            note=note,
+            numbers=dict(numbers or {}),
+        )
+
+
+def count_row(name: str, count: int, total: int, needed: int, note: str = "") -> Row:
+    """`pass` at `needed` or more; `fail` where the share's interval lies below; `undecided` between."""
+    share = share_interval(count, total)
+    verdict: Verdict = "pass" if count >= needed else "fail" if share.high < needed / total else "undecided"
+    counted = Interval(count, share.low * total, share.high * total, total)
+    needs = Property(name, f"at least {needed} of {total}", unit=f"of {total}")
+    return needs._row(verdict, counted, "", note, None)
+
+
+def broken(name: str, note: str) -> Row:
+    """The failed row of a check that did not finish."""
+    return Row(name=name, bound="runs", verdict="fail", note=note)
+
+
+def share_interval(count: float, total: int, confidence: float = 0.95) -> Interval:
+    """The share `count / total` with its Clopper-Pearson interval."""
+    tail = (1 - confidence) / 2
+    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, tail))
+    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 1 - tail))
+    return Interval(count / total, low, high, total)
+
+
+def difference_of_shares(count: float, total: int, other: float, others: int) -> Interval:
+    """`count / total` less `other / others`, by the intervals of both (Newcombe 1998)."""
+    one, two = share_interval(count, total), share_interval(other, others)
+    value = one.value - two.value
+    low = value - math.hypot(one.value - one.low, two.high - two.value)
+    high = value + math.hypot(one.high - one.value, two.value - two.low)
+    return Interval(value, low, high, total + others)
+
+
+class NotMeasurableError(Exception):
+    """A check that cannot measure on this machine; the message has the reason."""
+
+
+Subject = TypeVar("Subject")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[Subject, Key, Value]):
+    """`measure` runs the arms, and returns each one's samples by round; `judge`, which is pure, makes rows.
+
+    An arm that could not be measured is left out, and may be there in another run. A machine on which
+    `measure` raises NotMeasurableError gets a row per one of `properties`.
+    """
+
+    measure: Callable[[Subject, Log], dict[Key, list[Value]]]
+    judge: Callable[[dict[Key, list[Value]]], list[Row]]
+    properties: tuple[Property, ...] = ()
+
+
+AnyCheck = Check[Any, Any, Any]
+
+
+def run_check(
+    name: str, check: AnyCheck, subject: object, log: Log, off_cpu: OffCpuTime | None = None
+) -> list[Row]:
+    """The rows of `check`; undecided ones are judged again over the samples of two runs together.
+
+    An exception is a failed row. With `off_cpu`, a run whose core was taken away is left out where another
+    was not, and decides no failure where none was.
+    """
+    runs: list[tuple[dict[Any, list[Any]], float]] = []
+
+    def rows_of_one_more() -> list[Row]:
+        found = check.measure(subject, log)
+        runs.append((found, off_cpu.take_share() if off_cpu else 0.0))
+        return _judged(check, runs)
+
+    try:
+        first = rows_of_one_more()
+        if all(row.verdict != "undecided" for row in first):
+            return first
+        both = {row.name: row for row in rows_of_one_more()}
+    except NotMeasurableError as reason:
+        return [claimed.not_measurable(str(reason)) for claimed in check.properties]
+    except Exception as error:  # noqa: BLE001 - a check that breaks is a failed row, and the others still run
+        traceback.print_exc()
+        return [broken(name, f"broke: {type(error).__name__}: {error}"[:300])]
+    return [both.get(row.name, row) if row.verdict == "undecided" else row for row in first]
+
+
+def _judged(check: AnyCheck, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
+    """From the samples of the runs on a quiet core; from all where none was, failures then undecided.
+
+    The rounds of an arm's runs follow each other; a run without that arm has none.
+    """
+    quiet = [run for run in runs if run[1] <= MOST_OFF_CPU]
+    used = quiet or runs
+    keys = dict.fromkeys(key for found, _ in used for key in found)
+    together = {key: [sample for found, _ in used for sample in found.get(key, [])] for key in keys}
+    rows = [msgspec.structs.replace(row, runs=len(used)) for row in check.judge(together)]
+    if quiet:
+        return rows
+    return [_undecided_if_failed(row, max(share for _, share in used)) for row in rows]
+
+
+def _undecided_if_failed(row: Row, off_cpu_share: float) -> Row:
+    """Of a disturbed core: noise helps no row to pass, and decides no failure that has an interval."""
+    if row.verdict != "fail" or row.low == row.high:
+        return row
+    note = f"other processes took {off_cpu_share:.0%} of the core meanwhile; {row.note}".rstrip("; ")
+    return msgspec.structs.replace(row, verdict="undecided", note=note)
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line from the worker process: the progress of the check `name`, its rows at its end, or the machine.
+
+    `facts`: processor, device, torch, threads, dtype, default dtype and layout of linear weights.
+    """
+
+    name: str = ""
+    text: str = ""
+    rows: list[Row] | None = None
+    facts: dict[str, str | int] | None = None

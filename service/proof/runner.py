@@ -1,0 +1,406 @@
+"""`launchbound selftest`: runs the chosen checks, the worker's first, then the service's; prints the table
+and what the rows amount to, writes `selftest.json`, and ends with one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, closing
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from threading import Event as Flag
+from threading import Thread
+from time import monotonic
+from typing import Any, Literal
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from loadtests.run.environment import git_state
+from loadtests.run.target import TargetError
+from service.front.launch import LaunchError
+from service.front.settings import Settings
+from service.measure.rounds import Log
+from service.proof.bare_engine import BareEngine, bare_engine
+from service.proof.over_http import (
+    ADDED,
+    CONCURRENCY_CHECK,
+    SATURATION,
+    SCRAPE,
+    parts_check,
+    served_samples_check,
+)
+from service.proof.rows import STYLES, AnyCheck, Event, Row, Verdict, broken, run_check
+from service.proof.running_service import running_service
+from service.proof.sweeps import ITSELF, TWICE
+from service.protocol.parent_death import owned
+from service.protocol.processor import processor_features, processor_name
+
+EXIT_FAILED = 1
+FILE = "selftest.json"
+FORMAT_VERSION = 2
+ROWS_FILE = "rows.jsonl"
+"""The rows of each check as soon as it has ended; FILE has all of them."""
+
+ENGINE_CHECKS: dict[str, str] = {
+    "injected": "injected work arrives on its side",
+    "sampling-rate": "shares do not depend on how often is sampled",
+    "plain-kernels": "kernel time is equal in the modes that run the same kernels",
+    "unclassified": "the rules know the code that steps are in",
+    "instructions": "equal instructions in kernels, and the host's fall from mode to mode",
+    "background": "sampling in the background costs at most 1 % of a step",
+    "asked-work": "a step does the work that is asked",
+    "own-work": "the engine's own work per decode step",
+    "instrumentation": "measuring adds at most 1 % to a request",
+    "minimal-loop": "the service's code costs at most 3 % over a minimal loop",
+    "cuda": "kernel time and graph launches on a GPU",
+}
+"""Run in a worker process, on the engine's cores, without a service."""
+
+SERVICE_CHECKS: dict[str, str] = {
+    "parts": "the parts of a request",
+    "added": "what the service adds to a model call",
+    "saturation": "a saturated engine spends its time in model steps",
+    "scrape": "time of a scrape under load",
+    "concurrency": "step time under load",
+    "eager-eager": "no difference between eager and eager",
+    "twice": "the same sweep twice",
+    "served-samples": "a service answers with the shares of its steps",
+}
+"""Run over HTTP against a service started for them; last what runs steps in this process as well."""
+
+ALL_CHECKS = {**ENGINE_CHECKS, **SERVICE_CHECKS}
+"""The checks by name, in the order in which they run."""
+
+
+def choose_checks(only: Iterable[str] | None) -> tuple[list[str], list[str]]:
+    """Names to run in the worker and over HTTP; None: all. Raises ValueError for an unknown name."""
+    names = list(only) if only is not None else list(ALL_CHECKS)
+    unknown = [name for name in names if name not in ALL_CHECKS]
+    if unknown:
+        raise ValueError(f"no check '{unknown[0]}': try some of {', '.join(ALL_CHECKS)}")
+    in_worker, over_http = (
+        [name for name in some if name in names] for some in (ENGINE_CHECKS, SERVICE_CHECKS)
+    )
+    return in_worker, over_http
+
+
+def service_checks(settings: Settings, engine_log: Path) -> dict[str, AnyCheck]:
+    """The checks over HTTP; an engine without a service, which one needs, writes to `engine_log`."""
+
+    def start_engine(cpus: list[int], log: Log) -> AbstractContextManager[BareEngine]:
+        alone = msgspec.structs.replace(settings.engine_settings(""), cpus=cpus)
+        return bare_engine(alone, engine_log, log)
+
+    return {
+        "parts": parts_check(start_engine),
+        "added": ADDED,
+        "saturation": SATURATION,
+        "scrape": SCRAPE,
+        "concurrency": CONCURRENCY_CHECK,
+        "eager-eager": ITSELF,
+        "twice": TWICE,
+        "served-samples": served_samples_check(settings),
+    }
+
+
+# The run
+
+
+def main(settings: Settings, only: list[str] | None = None, out: Path | None = None) -> int:
+    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>).
+
+    Returns the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the
+    last line says which. Raises ValueError, with the remedy, for an unknown
+    check or settings that cannot work.
+    """
+    in_worker, over_http = choose_checks(only)
+    console = Console()
+    began = monotonic()
+    folder = out or _new_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(ProgressPrinter(console)) as progress:
+        run = _Selftest(settings, folder, progress)
+        if in_worker:
+            run.in_worker(in_worker)
+        if over_http:
+            run.over_http(over_http)
+    report = new_report(run.rows, run.finished, run.machine, settings, round(monotonic() - began, 1))
+    path = folder / FILE
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    print_table(report, console)
+    named = {name: names for name, names in report["rows_by_verdict"].items() if name != "passed"}
+    shown = ("seconds", "outcome", "complete", "incomplete_because", "counts")
+    print(json.dumps({"path": str(path), **{name: report[name] for name in shown}, **named}))
+    return EXIT_FAILED if report["outcome"] == "failed" else 0
+
+
+def _new_folder() -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path("results") / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+class _Selftest:
+    """One run: the rows found so far, and the checks that they are of."""
+
+    def __init__(self, settings: Settings, folder: Path, progress: ProgressPrinter) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._progress = progress
+        self.rows: list[Row] = []
+        self.finished: set[str] = set()
+        self.machine: dict[str, str | int] = {}
+
+    def in_worker(self, names: list[str]) -> None:
+        """Run `names` in a worker process. Raises ValueError where its settings cannot work."""
+        settings = msgspec.json.encode(self._settings.engine_settings("")).decode()
+        command = owned([sys.executable, "-m", "service.proof.worker", settings, ",".join(names)])
+        decode = msgspec.json.Decoder(Event).decode
+        log_file = self._folder / "worker.log"
+        with (
+            log_file.open("ab") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    self.take(decode(line))
+            finally:
+                process.terminate()
+        if process.returncode == 2:
+            raise ValueError(log_file.read_text(errors="replace").strip().splitlines()[-1])
+        for name in (name for name in names if name in ENGINE_CHECKS and name not in self.finished):
+            self._ended(name, [broken(name, f"the worker process ended early, see {log_file}")])
+
+    def take(self, event: Event) -> None:
+        """What the worker says."""
+        if event.facts is not None:
+            self.machine = event.facts
+        elif event.rows is not None:
+            self._ended(event.name, event.rows)
+        else:
+            self._progress.running(event.name, event.text)
+
+    def over_http(self, names: list[str]) -> None:
+        """Run `names` against a service started for them."""
+        checks = service_checks(self._settings, self._folder / "engine.log")
+        log_file = self._folder / "service.log"
+        try:
+            log = partial(self._progress.running, "service")
+            with running_service(self._settings, log_file, log) as service:
+                for name in names:
+                    log = partial(self._progress.running, name)
+                    log("begins")
+                    self._ended(name, run_check(name, checks[name], service, log))
+        except (LaunchError, TargetError) as error:
+            self.rows.append(broken("a running service", f"{error} (see {log_file})"))
+
+    def _ended(self, name: str, rows: list[Row]) -> None:
+        # On disk at once: what breaks later loses no row.
+        with (self._folder / ROWS_FILE).open("ab") as file:
+            file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        self.rows += rows
+        self.finished.add(name)
+        self._progress.ended(name, rows)
+
+
+class ProgressPrinter:
+    """Prints a line when a check ends, and every PRINT_SECONDS what runs now."""
+
+    PRINT_SECONDS = 5.0
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = monotonic()
+        self._now = "starting"
+        self._over = Flag()
+        self._thread = Thread(target=self._print_now, daemon=True)
+        self._thread.start()
+
+    def running(self, name: str, text: str) -> None:
+        """The check `name` is at `text`."""
+        self._now = f"{name}: {text}"
+
+    def ended(self, name: str, rows: list[Row]) -> None:
+        """The check `name` has ended with `rows`."""
+        counts = Counter(row.verdict for row in rows)
+        found = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+        self._line(f"{name} ({ALL_CHECKS[name]}): {found}")
+        self._now = "on to the next check"
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self._thread.join()
+
+    def _print_now(self) -> None:
+        while not self._over.wait(self.PRINT_SECONDS):
+            self._line(f"  … {self._now}")
+
+    def _line(self, text: str) -> None:
+        self._console.print(f"{monotonic() - self._began:4.0f} s  {text}", highlight=False, markup=False)
+
+
+# What the rows amount to
+
+Outcome = Literal["passed", "failed", "undecided", "partial"]
+
+_COUNTED: dict[Verdict, str] = {
+    "pass": "passed", "fail": "failed", "undecided": "undecided", "not measurable here": "not_measurable",
+}  # fmt: skip
+_NOT_PASSED = {
+    "failed": "failed",
+    "undecided": "undecided",
+    "not_measurable": "not measurable here",
+    "not_run": "not run",
+}
+
+MEASURED_AS_DEFAULT = (
+    "model",
+    "modes",
+    "batch_sizes",
+    "prefill_chunk",
+    "context",
+    "threads",
+    "instrumentation",
+    "profile_every",
+)
+"""Settings that a complete selftest has at their defaults: the numbers that it proves depend on them."""
+
+
+def tally(rows: Iterable[Row], finished: Collection[str]) -> dict[str, list[str]]:
+    """Names of `rows` by verdict; `finished` are the checks that have their rows, the others were not run."""
+    named: dict[str, list[str]] = {name: [] for name in _COUNTED.values()}
+    for row in rows:
+        named[_COUNTED[row.verdict]].append(row.name)
+    return named | {"not_run": [name for name in ALL_CHECKS if name not in finished]}
+
+
+def outcome_of(named: Mapping[str, list[str]], complete: bool) -> Outcome:
+    """`passed` only where the selftest was `complete`, and no row failed or is undecided."""
+    if named["failed"]:
+        return "failed"
+    if not complete:
+        return "partial"
+    return "undecided" if named["undecided"] else "passed"
+
+
+def sentence(named: Mapping[str, list[str]]) -> str:
+    """How many rows passed of those that ran, and the names of all others by verdict."""
+    ran = sum(len(named[name]) for name in ("passed", "failed", "undecided"))
+    parts = [f"{len(named['passed'])} of {ran} rows passed"]
+    for name, shown in _NOT_PASSED.items():
+        if named[name]:
+            parts.append(f"{shown}: {', '.join(named[name])}")
+    return "; ".join(parts)
+
+
+def why_incomplete(
+    settings: Settings, facts: Mapping[str, str | int], git: Mapping[str, object], not_run: Collection[str]
+) -> list[str]:
+    """Why a selftest does not stand for its machine and commit; empty where it does.
+
+    `facts` are the worker's, with `dtype` and the device's `default_dtype`; `git` has `commit` and `dirty`.
+    """
+    reasons = [f"{len(not_run)} of {len(ALL_CHECKS)} checks were not run"] if not_run else []
+    if git.get("commit") is None:
+        reasons.append("the commit is unknown")
+    if git.get("dirty"):
+        reasons.append("uncommitted changes")
+    for name in MEASURED_AS_DEFAULT:
+        value = getattr(settings, name)
+        if value != Settings.model_fields[name].get_default(call_default_factory=True):
+            shown = ",".join(map(str, value)) if isinstance(value, list) else value
+            reasons.append(f"{name} is {shown}")
+    if facts.get("dtype") != facts.get("default_dtype"):
+        reasons.append(f"dtype is {facts.get('dtype')}")
+    return reasons
+
+
+def new_report(
+    rows: list[Row],
+    finished: Collection[str],
+    facts: Mapping[str, str | int],
+    settings: Settings,
+    seconds: float,
+) -> dict[str, Any]:
+    """The contents of FILE: `rows` of the checks that have `finished`, with the commit and the machine.
+
+    `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. `linears` is
+    how linear weights lay in memory, which decides which kernels ran. Only a `complete` one stands for its
+    machine and commit; else `incomplete_because` has the reasons. `counts` and `rows_by_verdict` list what
+    the verdict is made of, `detail` says the same in a sentence.
+    """
+    git = git_state()
+    named = tally(rows, finished)
+    reasons = why_incomplete(settings, facts, git, named["not_run"])
+    cpu, device = (str(facts.get(key, "unknown")) for key in ("cpu", "device"))
+    return {
+        "format_version": FORMAT_VERSION,
+        "commit": git["commit"],
+        "dirty": git["dirty"],
+        "machine": " + ".join(dict.fromkeys((cpu, device))),
+        "cpu": processor_name(),
+        "cpu_features": processor_features(),
+        "device": device,
+        "outcome": outcome_of(named, not reasons),
+        "complete": not reasons,
+        "incomplete_because": reasons,
+        "counts": {name: len(names) for name, names in named.items()},
+        "rows_by_verdict": named,
+        "detail": sentence(named),
+        "torch": str(facts.get("torch", "unknown")),
+        "threads": facts.get("threads", 0),
+        "dtype": str(facts.get("dtype", "unknown")),
+        "linears": facts.get("linears"),
+        "model": settings.model,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "modes": settings.modes,
+        "seconds": seconds,
+        "rows": rows,
+    }
+
+
+_OUTCOMES: dict[Outcome, str] = {
+    "passed": "passed",
+    "failed": "FAILED",
+    "undecided": "UNDECIDED: no row failed, and not all passed",
+    "partial": "PARTIAL: no row failed, and this does not count as the machine's selftest",
+}
+
+
+def print_table(report: Mapping[str, Any], console: Console) -> None:
+    """Every row with its verdict, then what they amount to, and why it does not count where it does not."""
+    title = f"selftest, {report['machine']}"
+    table = Table("property", "bound", "measured [95 %]", "verdict", "note", title=title)
+    for row in report["rows"]:
+        verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
+        again = f" ({row.runs} runs)" if row.runs > 1 else ""
+        styled = f"[{STYLES[row.verdict]}]{verdict}{again}[/]"
+        table.add_row(row.name, row.bound, measured(row), styled, row.note)
+    console.print(table)
+    lines = [f"{_OUTCOMES[report['outcome']]}. {report['detail']}."]
+    if not report["complete"]:
+        lines.append(f"partial, because: {'; '.join(report['incomplete_because'])}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+def measured(row: Row) -> str:
+    """Value and interval as text; durations in µs or ms."""
+    if row.value is None or row.low is None or row.high is None:
+        return "–"
+    scale = 1.0
+    unit = "" if row.unit == "ratio" else f" {row.unit}"
+    if row.unit == "s":
+        scale, unit = (1e3, " ms") if abs(row.value) >= 1e-3 else (1e6, " µs")
+    value, low, high = (f"{number * scale:.3g}" for number in (row.value, row.low, row.high))
+    return f"{value}{unit}" if low == high else f"{value} [{low}, {high}]{unit}"

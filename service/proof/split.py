@@ -1,0 +1,406 @@
+"""Checks of the split of a CPU's steps, beside that of its classes (`injected`): what sampling does to shares
+and steps, equal kernels in modes that run the same ones, and code that no rule knows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from random import Random
+from statistics import fmean, median
+from time import perf_counter, thread_time_ns
+from typing import NamedTuple
+
+from service.engine.step_shares import BACKGROUND_PER_SECOND
+from service.measure.cases import Bench, Case
+from service.measure.cpu_sampler import (
+    IN_STEP,
+    SAMPLES_PER_SECOND,
+    CpuSampler,
+    Place,
+    SampledSteps,
+    SamplerError,
+    sample_steps,
+)
+from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.measure.variants import Variants
+from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
+from service.protocol.messages import Phase
+from service.protocol.splits import SampleCounts, Side
+from service.statistics.intervals import mean_interval, median_interval
+from service.statistics.sampled_share import RATE
+
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+
+TIMED_SHARE = 0.25
+"""Seconds of steps that are timed, per second of those that are sampled: a median needs fewer."""
+
+
+class ServedStep(NamedTuple):
+    """Mode, phase and batch bucket of a step."""
+
+    mode: str
+    phase: Phase
+    bucket: int
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {self.phase}, batch {self.bucket}"
+
+
+def sampler_of(variants: Variants) -> CpuSampler:
+    """The sampler of this thread. Raises NotMeasurableError on CUDA, and where it cannot be sampled."""
+    if variants.device.type != "cpu":
+        raise NotMeasurableError("on CUDA dispatch is measured")
+    try:
+        return variants.sampler
+    except SamplerError as error:
+        raise NotMeasurableError(str(error)) from error
+
+
+def sampled(
+    sampler: CpuSampler,
+    case: Case,
+    seconds: float,
+    beside: Callable[[], object] | None = None,
+    samples_per_second: float = SAMPLES_PER_SECOND,
+) -> SampledSteps:
+    """`case`'s steps in a row, sampled for `seconds`; `beside` runs after each, neither timed nor sampled.
+
+    Raises NotMeasurableError where no sample fell into them.
+    """
+    run = partial(case.step, *case.arguments)
+    sampler.samples_per_second = samples_per_second
+    try:
+        found = sample_steps(sampler, run, case.phase, TIMED_SHARE * seconds, seconds, beside)
+    finally:
+        sampler.samples_per_second = SAMPLES_PER_SECOND
+    if found is None:
+        raise NotMeasurableError(f"no step of {case.mode} was sampled")
+    return found
+
+
+# What sampling does to the shares at the usual rate. A sample is an interrupt, behind which the interrupted
+# code runs slower for a while. If that slows the host more than kernels, or less, the shares of samples are
+# not those of unsampled steps, and the fewer samples, the nearer they come to these.
+
+RATE_ROUNDS = 24
+MODES = ("eager", "compiled")
+"""That are sampled at several rates, and in the background."""
+
+RATES = (251, 499, SAMPLES_PER_SECOND, 1999)
+"""Samples per second: primes, so that none keeps step with what happens every millisecond."""
+
+RATE_SECONDS = 0.4
+"""Sampled per round and rate: all rounds together tell a shift of one point of a share."""
+
+SHIFT = Property(
+    f"kernel share at {SAMPLES_PER_SECOND} samples per second less that at none",
+    f"± {RATE}",
+    -RATE,
+    RATE,
+    "share",
+)
+
+
+class Seen(NamedTuple):
+    """Samples of a step, and how many times as long as the others the sampled steps were."""
+
+    counts: SampleCounts
+    slowed: float
+
+    @property
+    def kernel_share(self) -> float:
+        """Kernel / (kernel + host)."""
+        return self.counts.kernel / (self.counts.kernel + self.counts.host)
+
+
+def measure_rates(variants: Variants, log: Log) -> dict[tuple[ServedStep, int], list[Seen]]:
+    """Of decode steps at the smallest and the largest bucket, by round, at each rate.
+
+    Raises NotMeasurableError as `sampler_of`.
+    """
+    sampler = sampler_of(variants)
+    bench = variants.served_bench
+    sizes = dict.fromkeys((min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)))
+    arms: dict[tuple[ServedStep, int], Callable[[], Seen]] = {}
+    for mode in (mode for mode in MODES if mode in bench.modes):
+        log(f"{mode}, building")
+        for size in sizes:
+            case = bench.case(mode, size, "decode")
+            step = ServedStep(mode, "decode", size)
+            arms |= {(step, rate): partial(_seen, sampler, case, rate) for rate in RATES}
+    with variants.isolated():
+        return in_rounds(arms, RATE_ROUNDS, "rates", log)
+
+
+def _seen(sampler: CpuSampler, case: Case, rate: int) -> Seen:
+    found = sampled(sampler, case, RATE_SECONDS, samples_per_second=rate)
+    return Seen(found.counts, fmean(found.sampled_seconds) / found.step_seconds)
+
+
+def judge_rates(found: Mapping[tuple[ServedStep, int], list[Seen]]) -> list[Row]:
+    """Per step, how far its share at the usual rate is from the end of the line through all rates."""
+    rows = []
+    for step in dict.fromkeys(step for step, _ in found):
+        shares = {rate: [seen.kernel_share for seen in found[step, rate]] for rate in RATES}
+        shifts = [
+            beyond_none(dict(zip(RATES, one, strict=True))) for one in zip(*shares.values(), strict=True)
+        ]
+        shown = ", ".join(f"{fmean(values):.3f}" for values in shares.values())
+        slowed = ", ".join(f"{median(seen.slowed for seen in found[step, rate]):.2f}" for rate in RATES)
+        at = ", ".join(f"{rate:,}" for rate in RATES)
+        numbers = {f"shares_at_{rate}": values for rate, values in shares.items()}
+        note = f"{shown} at {at}; steps take {slowed} times as long"
+        rows.append(SHIFT.within(mean_interval(shifts), f": {step}", note, numbers))
+    return rows
+
+
+def beyond_none(shares: Mapping[int, float]) -> float:
+    """The share at SAMPLES_PER_SECOND less that at no sample a second, by a line through all `shares`.
+
+    A share counts as much as it has samples: by its rate, as each is sampled for as long.
+    """
+    total = sum(shares)
+    centre = sum(rate * rate for rate in shares) / total
+    mean = sum(rate * share for rate, share in shares.items()) / total
+    slope = sum(rate * (rate - centre) * (share - mean) for rate, share in shares.items()) / sum(
+        rate * (rate - centre) ** 2 for rate in shares
+    )
+    return shares[SAMPLES_PER_SECOND] - (mean - slope * centre)
+
+
+SAMPLING_RATE = Check(measure_rates, judge_rates, (SHIFT,))
+
+
+# What sampling in the background costs
+
+BLOCKS = 900
+BLOCK_SECONDS = 0.05
+COST = Property("steps sampled in the background / unsampled", "≤ 1.01", most=1.01)
+
+BackgroundArm = tuple[str, str]
+"""Mode, and `sampled` or `unsampled`."""
+
+
+def measure_background(variants: Variants, log: Log) -> dict[BackgroundArm, list[float]]:
+    """CPU seconds per decode step at batch 1, in blocks that take turns. Raises NotMeasurableError as
+    `sampler_of`.
+    """
+    sampler = sampler_of(variants)
+    arms: dict[BackgroundArm, Callable[[], float]] = {}
+    for mode in (mode for mode in MODES if mode in variants.modes):
+        log(f"{mode}, building")
+        case = variants.case(mode)
+        arms[mode, "sampled"] = partial(_sampled_seconds, sampler, case)
+        arms[mode, "unsampled"] = partial(_block_seconds, case)
+    with variants.isolated():
+        return in_rounds(arms, BLOCKS, "background", log)
+
+
+def _sampled_seconds(sampler: CpuSampler, case: Case) -> float:
+    sampler.label.value = IN_STEP
+    sampler.start(BACKGROUND_PER_SECOND)
+    try:
+        return _block_seconds(case)
+    finally:
+        sampler.stop()
+        sampler.label.value = 0
+        sampler.take()
+
+
+def _block_seconds(case: Case) -> float:
+    """The mean step, because few of them have a sample."""
+    arguments = case.arguments
+    steps, began = 0, thread_time_ns()
+    while (taken := thread_time_ns() - began) < BLOCK_SECONDS * 1e9 or not steps:
+        case.step(*arguments)
+        steps += 1
+    return taken / steps / 1e9
+
+
+def judge_background(found: Mapping[BackgroundArm, list[float]]) -> list[Row]:
+    """Per mode, paired by round."""
+    rows = []
+    for mode in dict.fromkeys(mode for mode, _ in found):
+        on, off = found[mode, "sampled"], found[mode, "unsampled"]
+        note = f"{BACKGROUND_PER_SECOND} samples per second of steps of {median(off) * 1e6:.0f} µs"
+        numbers = {"sampled_seconds": on, "unsampled_seconds": off}
+        rows.append(COST.within(paired_median_ratio(on, off), f": {mode}, decode, batch 1", note, numbers))
+    return rows
+
+
+BACKGROUND = Check(measure_background, judge_background, (COST,))
+
+
+# Modes that run the same kernels must show the same kernel time. Eager, no_grad and inference_mode differ in
+# what the host does around each operator, and in the memory that a tape holds on to. Where such a price is
+# booked as kernel, their kernel times differ.
+#
+# They also differ where nothing is booked wrongly: the longer a step, the longer the machine's other users
+# had the shared caches when the next one begins, and the longer its kernels take. So after each step of a
+# mode that is faster than eager the thread is busy for the time that it was faster by, neither timed nor
+# sampled: all modes begin equally many steps per second (docs/decisions/selftest.md).
+
+PLAIN_ROUNDS = 16
+KERNEL_SAMPLES = 240
+"""Wanted per step and round: its kernel time is then known within 6 %, the median of the rounds' ratios
+within 5 at 95 %. The smaller the kernels' share, the longer it is sampled."""
+
+FIRST_SECONDS, MOST_SECONDS = 0.2, 1.2
+"""Of steps that are sampled: to learn the share of kernels, and at most, however small that is."""
+
+STEPS = 3
+PLAIN = ("eager", "no_grad", "inference_mode")
+EQUAL = Property("kernel time equal in the plain modes", "within 10 %", 0.9, 1.1)
+NO_RATIO = 1e3
+"""In place of the ratio of a round in which a mode shows no kernel time at all: far outside."""
+
+
+def measure_plain(variants: Variants, log: Log) -> dict[ServedStep, list[SampledSteps]]:
+    """Per mode, phase and bucket, by round. Raises NotMeasurableError as `sampler_of` and `plain_modes`."""
+    sampler = sampler_of(variants)
+    bench, modes = variants.served_bench, plain_modes(variants)
+    with variants.isolated():
+        return _by_round(bench, modes, sampler, log)
+
+
+def plain_modes(variants: Variants) -> list[str]:
+    """Those of PLAIN that are served. Raises NotMeasurableError where there are no two, or no eager."""
+    modes = [mode for mode in PLAIN if mode in variants.modes]
+    if PLAIN[0] not in modes or len(modes) < 2:
+        raise NotMeasurableError(f"it compares with {PLAIN[0]}, and at least two of its modes must be served")
+    return modes
+
+
+def _by_round(
+    bench: Bench, modes: Sequence[str], sampler: CpuSampler, log: Log
+) -> dict[ServedStep, list[SampledSteps]]:
+    """The modes of a phase and bucket follow right after each other, because what neighbours leave of the
+    caches changes within seconds.
+    """
+    together: dict[tuple[Phase, int], dict[ServedStep, Case]] = defaultdict(dict)
+    for mode in modes:
+        for step, case in _cases(bench, mode):
+            together[step.phase, step.bucket][step] = case
+    order = Random("plain-kernels")
+    log("how long to sample")
+    seconds = {
+        step: _seconds_for(sampled(sampler, case, FIRST_SECONDS, _rest(cases, step)).kernel_share)
+        for cases in together.values()
+        for step, case in cases.items()
+    }
+
+    def visit(cases: Mapping[ServedStep, Case]) -> dict[ServedStep, SampledSteps]:
+        turns = list(cases)
+        order.shuffle(turns)
+        return {step: sampled(sampler, cases[step], seconds[step], _rest(cases, step)) for step in turns}
+
+    arms = {key: partial(visit, cases) for key, cases in together.items()}
+    found = in_rounds(arms, PLAIN_ROUNDS, "plain-kernels", log)
+    return {step: [seen[step] for seen in found[key]] for key, cases in together.items() for step in cases}
+
+
+def _cases(bench: Bench, mode: str) -> Iterator[tuple[ServedStep, Case]]:
+    """The steps of `mode` in both phases at every bucket."""
+    for phase in PHASES:
+        for bucket in bench.settings.batch_sizes:
+            yield ServedStep(mode, phase, bucket), bench.case(mode, bucket, phase)
+
+
+def _seconds_for(kernel_share: float) -> float:
+    return min(MOST_SECONDS, KERNEL_SAMPLES / SAMPLES_PER_SECOND / max(kernel_share, 1e-3))
+
+
+def _rest(cases: Mapping[ServedStep, Case], step: ServedStep) -> Callable[[], object] | None:
+    """What follows each call of `step`: as much time as eager's takes longer, at this moment."""
+    case, eager = cases[step], cases[step._replace(mode=PLAIN[0])]
+    if case is eager:
+        return None
+    return partial(busy_for, eager.steady_seconds(STEPS) - case.steady_seconds(STEPS))
+
+
+def busy_for(seconds: float) -> None:
+    """Keep the core, and touch no memory, for `seconds`; not at all where they are negative."""
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        continue
+
+
+def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> list[Row]:
+    """Per phase and bucket, the other modes' kernel time over eager's, paired by round."""
+    rows = []
+    for step in sorted(found, key=lambda step: (step.phase, step.bucket)):
+        if step.mode == PLAIN[0]:
+            continue
+        eager = found[step._replace(mode=PLAIN[0])]
+        seconds, eagers = ([seen.kernel_seconds for seen in rounds] for rounds in (found[step], eager))
+        ratios = [a / b if a > 0 and b > 0 else NO_RATIO for a, b in zip(seconds, eagers, strict=True)]
+        name = f": {step.mode} / {PLAIN[0]}, {step.phase}, batch {step.bucket}"
+        note = f"{median(seconds) * 1e6:.0f} µs against {median(eagers) * 1e6:.0f} µs"
+        numbers = {"kernel_seconds": seconds, "eager_kernel_seconds": eagers}
+        rows.append(EQUAL.within(median_interval(ratios), name, note, numbers))
+    return rows
+
+
+PLAIN_KERNELS = Check(measure_plain, judge_plain, (EQUAL,))
+
+
+# Code that no rule knows: a sample there is on neither side. On a processor for which a library takes code of
+# its own, that code may have names that no rule knows, or none at all.
+
+UNCLASSIFIED_ROUNDS = 5
+UNCLASSIFIED_SECONDS = 0.25
+UNKNOWN = Property("samples in code of no class", "≤ 2% of any step", most=0.02, unit="share")
+SHOWN = 3
+"""Functions that a note names."""
+
+
+def measure_unclassified(variants: Variants, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
+    """How many samples were where, by round, in every mode's steps, in both phases at every bucket.
+
+    Raises NotMeasurableError as `sampler_of`.
+    """
+    sampler = sampler_of(variants)
+    arms: dict[ServedStep, Callable[[], Counter[Place]]] = {}
+    for mode in variants.served_bench.modes:
+        log(f"{mode}, building")
+        cases = _cases(variants.served_bench, mode)
+        arms |= {step: partial(_places, sampler, case) for step, case in cases}
+    with variants.isolated():
+        return in_rounds(arms, UNCLASSIFIED_ROUNDS, "unclassified", log)
+
+
+def _places(sampler: CpuSampler, case: Case) -> Counter[Place]:
+    case.steady_seconds(1)
+    until = perf_counter() + UNCLASSIFIED_SECONDS
+    with sampler.recording() as recorded:
+        while perf_counter() < until:
+            case.call()
+    return Counter(recorded.places)
+
+
+def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list[Row]:
+    """Per mode, the step with the largest share."""
+    rows = []
+    for mode in dict.fromkeys(step.mode for step in found):
+        steps = {step: sum(seen, Counter()) for step, seen in found.items() if step.mode == mode}
+        within = {step: _but(seen, "system") for step, seen in steps.items()}
+        unknown = {step: seen - _but(seen, "unclassified") for step, seen in within.items()}
+        shares = {step: share_interval(unknown[step].total(), seen.total()) for step, seen in within.items()}
+        step, worst = max(shares.items(), key=lambda one: one[1].high)
+        where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(SHOWN))
+        note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
+        numbers = {
+            "unclassified": [counts.total() for counts in unknown.values()],
+            "samples": [counts.total() for counts in within.values()],
+        }
+        rows.append(UNKNOWN.within(worst, f": {mode}", note, numbers))
+    return rows
+
+
+def _but(seen: Counter[Place], side: Side) -> Counter[Place]:
+    return Counter({place: n for place, n in seen.items() if place.side != side})
+
+
+UNCLASSIFIED = Check(measure_unclassified, judge_unclassified, (UNKNOWN,))

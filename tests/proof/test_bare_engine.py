@@ -1,0 +1,96 @@
+"""An engine whose front is the selftest: what is taken of its answers, and how its end is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import pytest
+
+from service.engine.inbox import Inbox
+from service.proof.bare_engine import BareEngine, bare_engine, front_socket
+from service.protocol.doing import Doing
+from service.protocol.messages import EngineSettings, Outcome
+from service.protocol.timings import PhaseTimings, Timings
+
+
+def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() -> None:
+    with front_socket() as (address, front):
+        inbox = Inbox(address)
+
+        def engine() -> None:
+            for _ in range(2):
+                while (job := inbox.take()) is None:
+                    inbox.receive(50)
+                inbox.announce(Doing(what="a job", limit_seconds=1.0))
+                inbox.send(outcome(job.id, timings()))
+
+        thread = Thread(target=engine, daemon=True)
+        thread.start()
+        front.receive()  # accepts the connection
+        bare = BareEngine(front)
+        assert [bare.overhead_seconds("eager") for _ in range(2)] == [pytest.approx(2e-3)] * 2
+        thread.join()
+        inbox.close()
+
+
+def test_a_job_that_did_not_run_is_an_error_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    with front_socket() as (_, front):
+        monkeypatch.setattr(front, "send", lambda job: None)
+        monkeypatch.setattr(front, "receive", lambda: [outcome("a", None)])
+        with pytest.raises(RuntimeError, match="job a did not run"):
+            BareEngine(front).overhead_seconds("eager")
+
+
+def test_an_engine_that_ends_meanwhile_is_an_error() -> None:
+    with front_socket() as (address, front):
+        inbox = Inbox(address)
+        front.receive()  # accepts the connection
+        inbox.close()
+        with pytest.raises(RuntimeError, match=r"the engine ended \(a job in eager\)"):
+            BareEngine(front).overhead_seconds("eager")
+
+
+@pytest.mark.slow
+def test_an_engine_that_does_not_start_is_an_error_and_its_reason_is_in_the_log(tmp_path: Path) -> None:
+    settings = EngineSettings(
+        address="", model=str(tmp_path / "none"), modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path)
+    )
+    log = tmp_path / "engine.log"
+    with (
+        pytest.raises(RuntimeError, match=r"the engine ended \(until it is warm\)"),
+        bare_engine(settings, log, lambda text: None),
+    ):
+        pytest.fail("it became warm without a model")
+    assert "none" in log.read_text()
+
+
+def timings() -> Timings:
+    phase = PhaseTimings(
+        steps=1,
+        wall_seconds=2e-3,
+        dispatch_seconds=None,
+        device_span_seconds=None,
+        kernel_seconds=None,
+        sync_wait_seconds=None,
+    )
+    return Timings(
+        queue_seconds=0.0,
+        prefill=phase,
+        decode=msgspec.structs.replace(phase, wall_seconds=5e-3),
+        tokenise_seconds=1e-3,
+        involuntary_switches=0,
+        dispatch_source=None,
+        kernel_source=None,
+        taken_ns=0,
+        first_token_ns=None,
+        done_ns=10_000_000,
+    )
+
+
+def outcome(identity: str, measured: Timings | None) -> Outcome:
+    return Outcome(
+        id=identity, mode="eager", effective="eager", reason=None, kind="ok", batch_size=1, batch_bucket=1,
+        timings=measured,
+    )  # fmt: skip

@@ -1,0 +1,211 @@
+"""Every section from its first row to its last, on a CPU that stands in for the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from service.proof import gpu_sections
+from service.proof.gpu_goals import Record, Records, cells_of, read_records, teardown_goals
+from service.protocol.messages import EngineSettings
+from service.step import profiling
+from service.step.trace import Event, step_marks
+from tests.step.made_traces import call, kernel
+
+pytestmark = pytest.mark.slow
+KERNELS = 3
+Plain = Callable[..., EngineSettings]
+
+host_events = profiling.chrome_events
+
+
+class HostEvent:
+    """A CUDA event by the host's clock: here nothing runs beside it."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        del enable_timing
+        self._at = 0.0
+
+    def record(self) -> None:
+        self._at = perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return False  # as if all calls had been queued before the device began with them
+
+    def elapsed_time(self, end: HostEvent) -> float:
+        return (end._at - self._at) * 1e3
+
+
+def with_kernels(session: Any) -> list[Event]:
+    """The session's events; in every mark kernels of 1 µs, before it one that separates."""
+    events = host_events(session)
+    for place, mark in enumerate(step_marks(events)):
+        begin, number = mark["ts"], 100 * (place + 1)
+        events += [call("cudaLaunchKernel", begin - 1e-3, number), kernel("put", begin - 5, number)]
+        for n in range(KERNELS):
+            events.append(call("cudaLaunchKernel", begin, number + 1 + n))
+            events.append(kernel(f"k{n}", begin + 2 * n, number + 1 + n, 1.0))
+    return events
+
+
+@pytest.fixture(autouse=True)
+def cpu_for_cuda(common_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(common_cache))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(common_cache))
+    monkeypatch.setattr("service.step.loaded_model.choose_device", lambda requested: torch.device("cpu"))
+    monkeypatch.setattr(profiling, "chrome_events", with_kernels)
+    fakes: dict[str, object] = {
+        "Event": HostEvent,
+        "synchronize": lambda: None,
+        "_sleep": lambda cycles: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda device: (2**30, 2**30),
+        "get_device_properties": lambda number: SimpleNamespace(
+            name="a GPU", major=9, minor=0, multi_processor_count=132, total_memory=2**37
+        ),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    yield
+    torch.compiler.set_stance("default")
+    torch.set_num_threads(threads)
+
+
+def rows_of(folder: Path, section: Callable[[Records], object]) -> dict[str, list[Record]]:
+    rows = Records(folder / "rows.jsonl")
+    section(rows)
+    found = read_records(rows.path)
+    kinds: dict[str, list[Record]] = {}
+    for row in found:
+        kinds.setdefault(row["kind"], []).append(row)
+    return kinds
+
+
+def on_cpu(function: Callable[..., Any], where: torch.device, *arguments: Any) -> Any:
+    """`function` of a CPU, in place of the device it was called for."""
+    del where
+    return function(torch.device("cpu"), *arguments)
+
+
+@pytest.fixture
+def plain(short_tiny: Path) -> Plain:
+    """Makes the settings of a section: of a shallow model, and without a layout chosen by timing."""
+
+    def made(**fields: Any) -> EngineSettings:
+        return EngineSettings(**{**fields, "model": str(short_tiny), "dtype": "float32", "linears": "aten"})
+
+    return made
+
+
+def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "BUFFER_BYTES", (2**20,))
+    monkeypatch.setattr(gpu_sections, "memory_bandwidth", partial(on_cpu, gpu_sections.memory_bandwidth))
+    found = rows_of(tmp_path, gpu_sections.device)
+    assert list(found) == ["versions", "environment", "gpu", "bandwidth", "attention"]
+    assert found["versions"][0]["packages"]["torch"] == torch.__version__
+    assert {"commit", "gpus"} <= found["environment"][0].keys()
+    assert found["attention"][0]["backends"].keys() == {"prefill", "decode"}
+
+
+def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "PROFILED_MODE", "inference_mode")
+    monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
+    monkeypatch.setattr(gpu_sections, "CALLS", 5)
+    monkeypatch.setattr(gpu_sections, "METER_ROUNDS", 7)
+    monkeypatch.setattr(gpu_sections, "STEPS_PER_ROUND", 2)
+    monkeypatch.setattr(gpu_sections, "new_meter", partial(on_cpu, gpu_sections.new_meter))
+    found = rows_of(tmp_path, gpu_sections.profiler)
+    assert [row["when"] for row in found["unprofiled"]] == [
+        "before the first session",
+        "after session 1",
+        "after session 4",
+    ]
+    assert [row["kernels_by_window"] for row in found["session"]] == [
+        [KERNELS] * gpu_sections.PROFILED_STEPS
+    ] * 4
+    assert found["instrumentation"][0]["low"] is not None
+    assert len(list(tmp_path.glob("*.trace.json.gz"))) == 4
+    assert found["null_kernel"]
+
+
+def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
+    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "TEARDOWN_MODES", ("inference_mode",))
+    monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
+    found = rows_of(tmp_path, gpu_sections.teardown)
+    assert [(row["sessions"], bool(row["launches"])) for row in found["let_go"]] == [
+        (0, False),
+        (1, True),
+        (2, True),
+        (3, True),
+    ]
+    same, dispatch = teardown_goals({"teardown": [row for rows in found.values() for row in rows]})
+    assert (same.verdict, same.note) == ("pass", "all 5")
+    assert dispatch.verdict != "not measurable here"
+    assert os.environ["TEARDOWN_CUPTI"] == "1"
+
+
+def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "SIZES_MODES", ("inference_mode",))
+    monkeypatch.setattr(gpu_sections, "SIZES_BATCHES", [1, 2])
+    monkeypatch.setattr(gpu_sections, "SIZES_STEPS", 3)
+    found = rows_of(tmp_path, gpu_sections.sizes)
+    assert [(row["model"], row["batch"]) for row in found["size"]] == [
+        ("small", 1),
+        ("base", 1),
+        ("small", 2),
+        ("base", 2),
+    ]
+    for row, profiled in zip(found["size"], found["kernels"], strict=True):
+        assert row["device_roofline"]["share"]["low"] > 0
+        assert [row[name] for name in ("model", "mode", "batch")] == [
+            profiled[name] for name in ("model", "mode", "batch")
+        ]
+        assert profiled["kernels"]["kernels"] == KERNELS
+        assert profiled["kernels"]["busy_seconds"] == pytest.approx(KERNELS * 1e-6)
+        assert profiled["kernel_roofline"]["share"]["samples"] == profiled["kernels"]["steps"]
+    # The profiler's first session comes after all timings.
+    assert max(row["at"] for row in found["size"]) <= min(row["at"] for row in found["kernels"])
+    moved = [row["device_roofline"]["bytes_per_step"] for row in found["size"]]
+    assert moved[0] < moved[2]
+    assert [row["model"] for row in found["roof"]] == ["small", "base"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, dtype: str) -> None:
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "ladder_modes", lambda: ["eager", "inference_mode"])
+    monkeypatch.setattr(gpu_sections, "LADDER_BATCHES", [1, 2])
+    monkeypatch.setattr(gpu_sections, "LADDER_ROUNDS", 6)
+    monkeypatch.setattr(gpu_sections, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU
+    found = rows_of(tmp_path, lambda rows: gpu_sections.ladder(rows, dtype))
+    assert {row["mode"] for row in found["mode"] if row["state"] == "ready"} == {"eager", "inference_mode"}
+    if dtype == "float32":
+        assert list(found) == ["plan", "mode"]
+        return
+    assert len(found["job"]) == found["plan"][0]["jobs"] == 7 * 2 * 2
+    assert {row["outcome"] for row in found["job"]} == {"ok"}
+    cells = cells_of([row for rows in found.values() for row in rows])
+    assert [(row["mode"], row["batch"], row["rounds"]) for row in cells] == [
+        ("eager", 1, 6),
+        ("eager", 2, 6),
+        ("inference_mode", 1, 6),
+        ("inference_mode", 2, 6),
+    ]
+    assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)

@@ -1,0 +1,328 @@
+"""What the checks over HTTP measure of a service, on made-up answers."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.front.settings import Settings
+from service.measure.rounds import Log
+from service.proof import over_http, sweeps
+from service.proof.bare_route import bare_route
+from service.proof.over_http import (
+    CONCURRENCY,
+    PARTS_REQUESTS,
+    PARTS_UNCOUNTED,
+    judge_scrape,
+    measure_added,
+    measure_concurrency,
+    measure_saturation,
+    measure_scrape,
+    parts_check,
+    served_samples_check,
+)
+from service.proof.rows import Row, run_check
+from service.proof.running_service import Connection
+from service.proof.sweeps import differences, judge_twice, measure_itself, measure_twice
+from service.protocol.splits import SampleCounts
+
+MODES = ["eager", "compiled"]
+
+
+class MadeUpService:
+    """In place of a `RunningService`: every request takes `latency`, every decode step a thousandth of it."""
+
+    modes = MODES
+    batch_sizes = (1, 4, 16)
+
+    def __init__(self, status: int = 200) -> None:
+        self._status = status
+
+    def connection(self) -> MadeUpService:
+        return self
+
+    def __enter__(self) -> MadeUpService:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to close."""
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return self._status, b"x" * 2048
+
+    def generate(self, mode: str, new_tokens: int = 32) -> dict[str, Any]:
+        phases = {
+            "prefill": {"wall_seconds": 4e-3, "steps": 1},
+            "decode": {"wall_seconds": 31e-3, "steps": 31},
+        }
+        return {"latency_seconds": 0.04, "involuntary_switches": 1, **phases}
+
+    def answer(self, mode: str) -> tuple[bytes, float]:
+        return json.dumps({"timings": {"mode": mode}}).encode(), 0.04
+
+
+def quiet(text: str) -> None:
+    """No progress."""
+
+
+def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_requests() -> None:
+    found = measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
+    for users, requests in ((1, 8), (CONCURRENCY, 8)):
+        assert found["seconds", users] == pytest.approx([1e-3] * over_http.CONCURRENCY_ROUNDS)
+        assert found["switches", users] == [requests] * over_http.CONCURRENCY_ROUNDS
+        assert found["steps", users] == [31 * requests] * over_http.CONCURRENCY_ROUNDS
+
+
+def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(over_http, "ADDED_ROUNDS", 3)
+    found = measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
+    assert found["service"] == pytest.approx([5e-3] * 3)
+    assert len(found["bare"]) == 3
+    assert all(seconds > 0 for seconds in found["bare"])
+
+
+def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(over_http, "BURSTS", 2)
+    found = measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
+    requests = over_http.SATURATING_USERS * over_http.REQUESTS
+    assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
+    assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
+
+
+def test_the_bare_route_answers_with_the_same_json_and_refuses_what_is_no_generation(tmp_path: Path) -> None:
+    answer = {"id": "a", "timings": {"other_seconds": 0.25, "kernels": None}}
+    with bare_route(json.dumps(answer).encode(), tmp_path) as url:
+        connection = Connection(url)
+        assert json.loads(connection.answer("eager")[0]) == answer
+        connection.close()
+        assert httpx.post(f"{url}/v1/modes/eager/generate", json={}, trust_env=False).status_code == 422
+
+
+def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_http, "SCRAPE_PAUSE_SECONDS", 0.0)
+    found = measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
+    assert len(found["seconds"]) == over_http.SCRAPES
+    assert "2 KiB" in judge_scrape(found)[0].note
+
+
+def test_a_scrape_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="/metrics answered 500"):
+        measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
+
+
+def test_equal_latencies_are_never_a_difference() -> None:
+    found = measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
+    assert [comparison.word for comparison in found] == ["no detectable difference"] * sweeps.REPEATS
+
+
+def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sweep(service: object, plan: Any, number: int, log: Log) -> dict[str, dict[int, float]]:
+        slower = 1.2 if number == 2 else 1.0
+        return {
+            cell.name: dict.fromkeys(range(8), slower if cell.mode == "compiled" else 1.0)
+            for cell in plan.cells
+        }
+
+    monkeypatch.setattr(sweeps, "_sweep", sweep)
+    found = measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
+    moved = {name for name, values in found.items() if any(values)}
+    assert moved == {name for name in found if "compiled" in name}
+    (row,) = judge_twice(found)
+    assert all(name in row.note for name in moved)
+
+
+def test_a_difference_is_that_of_the_log_speed_ups_of_shared_rounds() -> None:
+    first = ({1: 2.0, 2: 2.0, 3: 2.0}, {1: 1.0, 2: 1.0, 3: 1.0})
+    second = ({1: 2.0, 2: 2.0}, {1: 2.0, 2: 1.0})
+    assert differences([first, second]) == pytest.approx([-0.6931, 0.0], abs=1e-4)
+
+
+def test_without_eager_there_is_no_ratio_to_compare() -> None:
+    service = MadeUpService()
+    service.modes = ["compiled"]
+    with pytest.raises(RuntimeError, match="every ratio is to 'eager': serve it"):
+        measure_twice(service, quiet)  # type: ignore[arg-type]
+
+
+class Sampling(MadeUpService):
+    """Answers in which three quarters of a decode are kernel; prefill's samples are always of the traffic."""
+
+    cpus = (1,)
+
+    def __init__(self, samples_of: str = "request", no_samples: str | None = None) -> None:
+        super().__init__()
+        self._samples_of, self._no_samples = samples_of, no_samples
+        self.asked: list[tuple[str, int, bool]] = []
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return 200, json.dumps({"engine": {"no_samples": self._no_samples}}).encode()
+
+    def generate(self, mode: str, new_tokens: int = 32, sample: bool = False) -> dict[str, Any]:
+        self.asked.append((mode, new_tokens, sample))
+        own = self._samples_of if sample and new_tokens > 1 else "traffic"
+        counts = {"kernel_samples": 1500, "host_samples": 500, "samples_of": own}
+        phase = {"wall_seconds": 4.0, "kernel_seconds": 3.0, **counts}
+        return {"prefill": {**phase, "samples_of": "traffic"}, "decode": phase}
+
+
+class InProcess:
+    """In place of `SampledRequests`: `kernel` of 100 samples."""
+
+    kernel = 75
+
+    def __init__(self, *_: object) -> None:
+        """No step is built."""
+
+    def run(self, mode: str, new_tokens: int, seconds: float) -> dict[str, SampleCounts]:
+        counts = SampleCounts(kernel=self.kernel, host=100 - self.kernel)
+        return {"prefill": counts, "decode": counts}
+
+
+@pytest.mark.parametrize(("kernel", "verdict"), [(75, "pass"), (60, "fail")])
+def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
+    kernel: int, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
+    monkeypatch.setattr(InProcess, "kernel", kernel)
+    monkeypatch.setattr(over_http, "perf_counter", count().__next__)
+    service = Sampling()
+    rows = run_check("x", served_samples_check(Settings()), service, quiet)
+    assert {row.verdict for row in rows} == {verdict}
+    assert [row.name.partition(": ")[2] for row in rows] == [
+        f"{kind.name}, {mode}, {kind.phase}, batch 1" for kind in over_http.KINDS for mode in MODES
+    ]
+    assert {asked[1:] for asked in service.asked} == {(32, False), (1, True), (384, True)}
+
+
+@pytest.mark.parametrize(
+    ("service", "why"),
+    [
+        (Sampling(no_samples="no compiler here"), "no compiler here"),
+        (Sampling(samples_of="traffic"), "a request of 384 tokens in eager has too few samples"),
+    ],
+)
+def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
+    service: Sampling, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
+    monkeypatch.setattr(over_http, "SERVED_MODES", ("eager",))
+    monkeypatch.setattr(over_http, "perf_counter", count().__next__)
+    (row,) = run_check("x", served_samples_check(Settings()), service, quiet)
+    assert (row.verdict, row.note) == ("not measurable here", why)
+
+
+# The parts of a request
+
+
+class WithParts(MadeUpService):
+    """In place of a `RunningService`: every request has the same made-up timings."""
+
+    modes = ("eager",)
+    cpus = (1,)
+
+    def __init__(self, **changes: float) -> None:
+        super().__init__()
+        self._timings = {
+            "queue_seconds": 0.0,
+            "dispatch_seconds": 2e-3,
+            "kernel_seconds": 1e-3,
+            "sync_wait_seconds": None,
+            "other_seconds": 1e-3,
+            "total_seconds": 4e-3,
+            "border_seconds": 3e-4,
+            "tokenise_seconds": 1e-4,
+            **changes,
+        }
+
+    def generate(self, mode: str) -> dict[str, float | None]:
+        return dict(self._timings)
+
+
+class MadeUpEngine:
+    """In place of a `BareEngine`: its jobs take `seconds` beside steps."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def overhead_seconds(self, mode: str) -> float:
+        return self._seconds
+
+
+def verdicts(service: WithParts) -> list[str]:
+    return [row.verdict for row in rows_of(service)]
+
+
+def rows_of(service: WithParts, engine_seconds: float = 0.6e-3) -> list[Row]:
+    check = parts_check(lambda cpus, log: nullcontext(MadeUpEngine(engine_seconds)))
+    return run_check("parts", check, service, lambda text: None)
+
+
+def test_parts_pass_where_they_are_positive_and_their_pieces_agree() -> None:
+    assert verdicts(WithParts()) == ["pass", "pass"]
+
+
+def test_a_negative_part_and_a_missing_piece_each_fail_their_own_row() -> None:
+    assert verdicts(WithParts(queue_seconds=-1e-3)) == ["fail", "pass"]
+    assert verdicts(WithParts(border_seconds=1e-5)) == ["pass", "fail"]
+
+
+def test_the_engine_is_measured_in_turn_with_the_requests_on_the_same_cores() -> None:
+    begun: list[str] = []
+
+    class Service(WithParts):
+        def generate(self, mode: str) -> dict[str, float | None]:
+            begun.append("request")
+            return super().generate(mode)
+
+    class Engine(MadeUpEngine):
+        def overhead_seconds(self, mode: str) -> float:
+            begun.append("engine")
+            return super().overhead_seconds(mode)
+
+    def start(cpus: list[int], log: object) -> AbstractContextManager[Engine]:
+        begun.append(f"start on {cpus}")
+        return nullcontext(Engine(0.6e-3))
+
+    run_check("parts", parts_check(start), Service(), lambda text: None)
+    assert begun == ["start on (1,)", *["request", "engine"] * (PARTS_REQUESTS + PARTS_UNCOUNTED)]
+
+
+def test_a_machine_that_slows_down_changes_both_sides_alike() -> None:
+    slowness = iter([1.0] * (PARTS_UNCOUNTED + PARTS_REQUESTS // 2) + [1.5] * PARTS_REQUESTS)
+    now = 1.0
+
+    class Service(WithParts):
+        def generate(self, mode: str) -> dict[str, float | None]:
+            nonlocal now
+            now = next(slowness)
+            whole = super().generate(mode)
+            return {name: value and value * now for name, value in whole.items()}
+
+    class Engine(MadeUpEngine):
+        def overhead_seconds(self, mode: str) -> float:
+            return now * super().overhead_seconds(mode)
+
+    check = parts_check(lambda cpus, log: nullcontext(Engine(0.6e-3)))
+    row = run_check("parts", check, Service(), lambda text: None)[-1]
+    assert (row.verdict, row.value) == ("pass", pytest.approx(1.0))
+
+
+def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_out() -> None:
+    def refuse(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
+        raise RuntimeError("the engine ended (until it is warm)")
+
+    (row,) = run_check("parts", parts_check(refuse), WithParts(), lambda text: None)
+    assert (row.name, row.verdict) == ("parts", "fail")
+    assert "the engine ended" in row.note

@@ -1,0 +1,198 @@
+"""Verdicts by bounds, repeated runs, disturbed cores, checks that break or cannot measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from service.measure.isolation import OffCpuTime
+from service.measure.rounds import Log
+from service.proof.rows import (
+    AnyCheck,
+    Check,
+    NotMeasurableError,
+    Property,
+    Row,
+    count_row,
+    difference_of_shares,
+    run_check,
+    share_interval,
+)
+from service.statistics.intervals import Interval, median_interval
+
+WITHIN_ONE = Property("row", "≤ 1", most=1.0)
+STRADDLES = [0.9] * 6 + [1.1] * 6
+INSIDE = [0.9] * 40
+OUTSIDE = [1.1, 1.2] * 20
+
+
+def judge(found: dict[str, list[float]]) -> list[Row]:
+    return [WITHIN_ONE.within(median_interval(found["x"]))]
+
+
+def check_of(*runs: list[float], judged: Callable[..., list[Row]] = judge) -> AnyCheck:
+    """A check whose runs, in turn, measure these samples."""
+    left = list(runs)
+
+    def measure(subject: object, log: Log) -> dict[str, list[float]]:
+        return {"x": left.pop(0)}
+
+    return Check(measure, judged)
+
+
+def run(check: AnyCheck, off_cpu: OffCpuTime | None = None) -> list[Row]:
+    return run_check("x", check, None, lambda text: None, off_cpu)
+
+
+class BusyCore(OffCpuTime):
+    """As if other processes had had the core for these shares of the time, one per run of a check."""
+
+    def __init__(self, *shares: float) -> None:
+        super().__init__()
+        self._shares = list(shares)
+
+    def take_share(self) -> float:
+        return self._shares.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"), [(INSIDE, "pass"), (OUTSIDE, "fail"), (STRADDLES, "undecided")]
+)
+def test_an_undecided_row_is_judged_again_over_both_runs_together(second: list[float], verdict: str) -> None:
+    (row,) = run(check_of(STRADDLES, second))
+    both = median_interval([*STRADDLES, *second])
+    assert (row.verdict, row.runs) == (verdict, 2)
+    assert (row.value, row.low, row.high) == (both.value, both.low, both.high)
+
+
+def test_a_second_run_does_not_replace_the_first() -> None:
+    (row,) = run(check_of([0.9] * 20 + [1.1] * 22, [0.9] * 6))
+    assert row.verdict == "undecided"
+
+
+def test_a_row_that_was_decided_stays_as_it_was_while_another_is_measured_again() -> None:
+    def judged(found: dict[str, list[float]]) -> list[Row]:
+        sure = Property("sure", "≤ 1", most=1.0).within(Interval(0.5, 0.4, 0.6, len(found["x"])))
+        return [*judge(found), sure]
+
+    row, sure = run(check_of(STRADDLES, INSIDE, judged=judged))
+    assert (row.verdict, row.runs) == ("pass", 2)
+    assert (sure.verdict, sure.runs) == ("pass", 1)
+
+
+def test_a_failure_of_disturbed_runs_alone_is_undecided_and_a_pass_stands() -> None:
+    def judged(found: dict[str, list[float]]) -> list[Row]:
+        claimed = Property("a row", "b", most=1)
+        rows = [claimed.within(Interval(2.5, 2, 3, 8), ": bad"), claimed.within(Interval(0.5, 0, 1, 8))]
+        return [*rows, claimed.exactly(False, 1.0, ": sure")]
+
+    rows = run(check_of(OUTSIDE, OUTSIDE, judged=judged), BusyCore(0.2, 0.2))
+    assert [(row.verdict, row.runs) for row in rows] == [("undecided", 2), ("pass", 1), ("fail", 1)]
+    assert "20%" in rows[0].note
+
+
+def test_a_disturbed_run_is_left_out_where_the_other_was_quiet() -> None:
+    (row,) = run(check_of(OUTSIDE, INSIDE), BusyCore(0.2, 0.0))
+    assert (row.verdict, row.runs) == ("pass", 1)
+    (row,) = run(check_of(OUTSIDE, OUTSIDE), BusyCore(0.2, 0.0))
+    assert (row.verdict, row.runs) == ("fail", 1)
+
+
+def test_a_failure_on_a_quiet_core_is_not_measured_again() -> None:
+    (row,) = run(check_of(OUTSIDE), BusyCore(0.0))
+    assert (row.verdict, row.runs) == ("fail", 1)
+
+
+def test_what_only_one_of_two_runs_could_measure_is_judged_by_that_one() -> None:
+    runs = [{"x": STRADDLES, "first": [1.0]}, {"x": INSIDE, "second": [2.0, 3.0]}]
+
+    def judged(found: dict[str, list[float]]) -> list[Row]:
+        others = {name: samples for name, samples in found.items() if name != "x"}
+        seen = [Property(name, "all").exactly(True, sum(samples)) for name, samples in others.items()]
+        return [*judge(found), *seen]
+
+    row, first = run(Check(lambda subject, log: runs.pop(0), judged))
+    assert (row.verdict, row.runs) == ("pass", 2)
+    assert (first.verdict, first.value) == ("pass", 1.0)
+
+
+def test_a_check_that_breaks_is_a_failed_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(found: dict[str, list[float]]) -> list[Row]:
+        raise RuntimeError("no such thing")
+
+    (row,) = run(check_of(INSIDE, judged=broken))
+    assert row.verdict == "fail"
+    assert "RuntimeError: no such thing" in row.note
+    assert "no such thing" in capsys.readouterr().err
+
+
+def test_a_check_that_cannot_measure_here_has_its_rows_with_the_reason() -> None:
+    def measure(subject: object, log: Log) -> dict[str, list[float]]:
+        raise NotMeasurableError("no GPU")
+
+    found = run(Check(measure, judge, (WITHIN_ONE, Property("other", "all"))))
+    assert [(row.name, row.verdict, row.note) for row in found] == [
+        ("row", "not measurable here", "no GPU"),
+        ("other", "not measurable here", "no GPU"),
+    ]
+
+
+CLAIMED = Property("a share", "within 25 %", 0.75, 1.25)
+
+
+def interval(low: float, high: float) -> Interval:
+    return Interval((low + high) / 2, low, high, 8)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.80, 0.95, "pass"),
+        (0.75, 1.25, "pass"),
+        (0.70, 0.80, "undecided"),
+        (1.20, 1.30, "undecided"),
+        (0.50, 1.50, "undecided"),
+        (0.50, 0.74, "fail"),
+        (1.26, 9.00, "fail"),
+    ],
+)
+def test_a_row_passes_inside_its_bound_fails_outside_and_is_undecided_across_it(
+    low: float, high: float, verdict: str
+) -> None:
+    assert CLAIMED.within(interval(low, high)).verdict == verdict
+
+
+def test_an_interval_without_end_is_never_decided() -> None:
+    assert CLAIMED.within(Interval(1.0, -math.inf, math.inf, 1)).verdict == "undecided"
+
+
+def test_a_count_passes_at_its_bound_and_fails_only_where_the_share_is_surely_lower() -> None:
+    verdicts = {count: count_row("x", count, 40, 35).verdict for count in (40, 35, 34, 31, 30, 0)}
+    assert verdicts == {40: "pass", 35: "pass", 34: "undecided", 31: "undecided", 30: "fail", 0: "fail"}
+
+
+def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
+    share = share_interval(8, 10)
+    assert (share.low, share.high) == pytest.approx((0.4439, 0.9748), abs=1e-4)
+    assert share_interval(0, 10).low == 0.0
+    assert share_interval(10, 10).high == 1.0
+
+
+def test_the_difference_of_two_shares_is_as_unsure_as_both() -> None:
+    difference = difference_of_shares(600, 1000, 500, 1000)
+    assert difference.value == pytest.approx(0.1)
+    assert (difference.low, difference.high) == pytest.approx((0.056, 0.144), abs=2e-3)
+
+
+def test_a_row_carries_the_value_and_the_interval_that_it_was_made_from() -> None:
+    measured = WITHIN_ONE.within(Interval(0.5, 0.4, 0.6, 9), numbers={"n": [0.5]})
+    assert (measured.value, measured.low, measured.high, measured.numbers) == (0.5, 0.4, 0.6, {"n": [0.5]})
+    exact = CLAIMED.exactly(False, 3.0)
+    assert (exact.verdict, exact.value, exact.low, exact.high) == ("fail", 3.0, 3.0, 3.0)
+    counted = count_row("c", 8, 10, 7)
+    share = share_interval(8, 10)
+    assert (counted.value, counted.low, counted.high) == (8, share.low * 10, share.high * 10)
+    absent = CLAIMED.not_measurable("no GPU")
+    assert (absent.value, absent.low, absent.high, absent.note) == (None, None, None, "no GPU")

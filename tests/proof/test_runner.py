@@ -1,0 +1,236 @@
+"""The document, the table, the last line and the exit code of a selftest."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from loadtests.run.environment import git_state
+from service.front.settings import Settings
+from service.proof import runner, worker
+from service.proof.rows import Event, Property, Row
+from service.proof.runner import (
+    ALL_CHECKS,
+    ENGINE_CHECKS,
+    FILE,
+    SERVICE_CHECKS,
+    choose_checks,
+    measured,
+    new_report,
+    outcome_of,
+    print_table,
+    sentence,
+    tally,
+    why_incomplete,
+)
+from service.proof.running_service import service_flags
+from service.protocol.messages import EngineSettings
+from service.statistics.intervals import Interval
+
+FACTS: dict[str, str | int] = {
+    "cpu": "A CPU", "device": "A CPU", "torch": "2.13.0", "threads": 1,
+    "dtype": "float32", "default_dtype": "float32",
+}  # fmt: skip
+
+
+GIT: Mapping[str, object] = {"commit": "0123456789ab", "dirty": False}
+
+
+def row(name: str, low: float, high: float) -> Row:
+    return Property(name, "≤ 1", most=1.0).within(Interval((low + high) / 2, low, high, 8))
+
+
+GOOD = row("good", 0.5, 0.6)
+OPEN = row("open", 0.9, 1.1)
+BAD = row("bad", 2.0, 3.0)
+GPU = Property("gpu", "all").not_measurable("no GPU")
+
+
+@pytest.fixture(autouse=True)
+def clean_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "git_state", lambda: {"commit": "0123456789ab", "dirty": False})
+
+
+def made(rows: list[Row], finished: set[str] | None = None) -> dict[str, Any]:
+    return new_report(rows, set(ALL_CHECKS) if finished is None else finished, FACTS, Settings(), 12.0)
+
+
+def test_the_document_has_the_fields_that_other_programs_read() -> None:
+    report = made([GOOD, OPEN, GPU])
+    document = json.loads(msgspec.json.encode(report))
+    assert {"commit", "dirty", "machine", "cpu", "device", "dtype", "model", "created"} <= document.keys()
+    assert (document["format_version"], document["machine"]) == (2, "A CPU")
+    assert (document["outcome"], document["complete"], document["incomplete_because"]) == (
+        "undecided",
+        True,
+        [],
+    )
+    assert document["counts"]["undecided"] == 1
+    assert document["rows_by_verdict"]["undecided"] == ["open"]
+    assert document["detail"] == "1 of 2 rows passed; undecided: open; not measurable here: gpu"
+    for found in document["rows"]:
+        assert {"name", "bound", "value", "low", "high", "verdict", "note", "runs"} <= found.keys()
+    assert document["rows"][2]["value"] is None
+
+
+def printed(report: dict[str, Any]) -> str:
+    console = Console(file=io.StringIO(), width=240)
+    print_table(report, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return str(text)
+
+
+def test_the_table_ends_with_the_outcome_and_every_row_that_did_not_pass() -> None:
+    assert "passed. 1 of 1 rows passed." in printed(made([GOOD]))
+    undecided = printed(made([GOOD, OPEN]))
+    assert "UNDECIDED: no row failed, and not all passed. 1 of 2 rows passed; undecided: open." in undecided
+    assert "FAILED. 1 of 2 rows passed; failed: bad." in printed(made([GOOD, BAD]))
+
+
+def test_a_partial_selftest_says_so_and_why() -> None:
+    text = printed(made([GOOD], {"injected"}))
+    assert "PARTIAL" in text
+    assert "does not count as the machine's selftest. 1 of 1 rows passed; not run: sampling-rate, " in text
+    assert "partial, because: 18 of 19 checks were not run" in text
+
+
+def test_a_duration_is_shown_in_its_unit_and_a_missing_value_as_a_dash() -> None:
+    seconds = Property("x", "b", unit="s").within(Interval(28.9e-6, 28.7e-6, 29.3e-6, 9))
+    assert measured(seconds) == "28.9 [28.7, 29.3] µs"
+    assert measured(Property("x", "b").not_measurable("why")) == "–"
+
+
+@pytest.mark.parametrize(("rows", "code"), [([GOOD], 0), ([GOOD, OPEN], 0), ([GOOD, BAD], 1)])
+def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_not_pass(
+    rows: list[Row],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def in_worker(selftest: runner._Selftest, names: list[str]) -> None:
+        selftest.take(Event(facts=FACTS))
+        for name in names:
+            selftest.take(Event(name, rows=rows if name == "injected" else []))
+
+    monkeypatch.setattr(runner._Selftest, "in_worker", in_worker)
+    only = list(ENGINE_CHECKS)
+    assert runner.main(Settings(), only, tmp_path) == code
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["complete"] is False
+    assert last["outcome"] == ("failed" if code else "partial")
+    assert last["not_run"] == [name for name in ALL_CHECKS if name not in only]
+    assert last["undecided"] == [row.name for row in rows if row.verdict == "undecided"]
+    assert last["failed"] == [row.name for row in rows if row.verdict == "fail"]
+    assert last["path"] == str(tmp_path / FILE)
+
+
+def test_a_report_can_be_made_of_what_git_says_of_this_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "git_state", git_state)
+    report = runner.new_report([], [], {}, Settings(), 1.0)
+    assert (report["commit"], report["dirty"]) == (git_state()["commit"], git_state()["dirty"])
+
+
+def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_worker(selftest: runner._Selftest, names: list[str]) -> None:
+        selftest.take(Event("injected", rows=[GOOD, BAD]))
+
+    def breaks(*_: object) -> dict[str, Any]:
+        raise RuntimeError("no report")
+
+    monkeypatch.setattr(runner._Selftest, "in_worker", in_worker)
+    monkeypatch.setattr(runner, "new_report", breaks)
+    with pytest.raises(RuntimeError, match="no report"):
+        runner.main(Settings(), ["injected"], tmp_path)
+    kept = [json.loads(line)["name"] for line in (tmp_path / runner.ROWS_FILE).read_text().splitlines()]
+    assert kept == [GOOD.name, BAD.name]
+
+
+# What the rows amount to
+
+
+@pytest.mark.parametrize(
+    ("rows", "complete", "outcome"),
+    [
+        ([GOOD, GPU], True, "passed"),
+        ([GOOD, OPEN], True, "undecided"),
+        ([GOOD, OPEN, BAD], True, "failed"),
+        ([GOOD], False, "partial"),
+        ([GOOD, OPEN], False, "partial"),
+        ([BAD], False, "failed"),
+    ],
+)
+def test_passed_is_said_only_of_a_complete_selftest_without_failed_and_undecided_rows(
+    rows: list[Row], complete: bool, outcome: str
+) -> None:
+    assert outcome_of(tally(rows, ALL_CHECKS), complete) == outcome
+
+
+def test_every_row_that_did_not_pass_and_every_check_that_was_not_run_is_named_beside_the_count() -> None:
+    found = tally([GOOD, OPEN, BAD, GPU], set(ALL_CHECKS) - {"twice", "scrape"})
+    assert found["not_run"] == ["scrape", "twice"]
+    assert sentence(found) == (
+        "1 of 3 rows passed; failed: bad; undecided: open; not measurable here: gpu; not run: scrape, twice"
+    )
+    assert sentence(tally([GOOD], ALL_CHECKS)) == "1 of 1 rows passed"
+
+
+def test_all_checks_at_the_defaults_of_a_clean_commit_are_a_complete_selftest() -> None:
+    assert why_incomplete(Settings(), FACTS, GIT, []) == []
+    assert why_incomplete(Settings(dtype="float32", device="cpu"), FACTS, GIT, []) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts", "git", "not_run", "reason"),
+    [
+        ({}, {}, {}, ["twice", "scrape"], "2 of 19 checks were not run"),
+        ({}, {}, {"dirty": True}, [], "uncommitted changes"),
+        ({}, {}, {"commit": None}, [], "the commit is unknown"),
+        ({}, {"dtype": "bfloat16"}, {}, [], "dtype is bfloat16"),
+        ({"model": "small"}, {}, {}, [], "model is small"),
+        ({"modes": ["eager", "compiled"]}, {}, {}, [], "modes is eager,compiled"),
+        ({"batch_sizes": [1]}, {}, {}, [], "batch_sizes is 1"),
+        ({"context": 64}, {}, {}, [], "context is 64"),
+        ({"threads": 2}, {}, {}, [], "threads is 2"),
+        ({"instrumentation": "off"}, {}, {}, [], "instrumentation is off"),
+    ],
+)
+def test_anything_else_is_partial_and_says_why(
+    settings: dict[str, object],
+    facts: dict[str, str],
+    git: dict[str, object],
+    not_run: list[str],
+    reason: str,
+) -> None:
+    chosen = Settings.model_validate(settings)
+    assert why_incomplete(chosen, {**FACTS, **facts}, {**GIT, **git}, not_run) == [reason]
+
+
+# Which checks are run, and where
+
+
+def test_an_unknown_check_is_refused_with_those_there_are() -> None:
+    assert choose_checks(["twice", "injected"]) == (["injected"], ["twice"])
+    assert choose_checks(None) == (list(ENGINE_CHECKS), list(SERVICE_CHECKS))
+    assert [*ENGINE_CHECKS, *SERVICE_CHECKS] == list(ALL_CHECKS)
+    with pytest.raises(ValueError, match=r"no check 'injectd': try some of injected, "):
+        choose_checks(["injectd"])
+
+
+def test_every_engine_check_has_its_function_and_its_title() -> None:
+    assert worker.CHECKS.keys() == ENGINE_CHECKS.keys()
+
+
+def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:
+    settings = Settings(modes=["eager", "compiled"], device="cpu")
+    assert "--modes=eager,compiled" in service_flags(settings)
+    assert "--batch-sizes=1,4,16" in service_flags(settings)
+    sent = msgspec.json.encode(settings.engine_settings(""))
+    assert msgspec.json.decode(sent, type=EngineSettings).modes == ["eager", "compiled"]
