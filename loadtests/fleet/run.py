@@ -185,20 +185,21 @@ class FleetRun:
                 self._submit(task, [node for node in nodes if node.fits(task)])
 
     def _lacking(self, task: FleetTask, why: str, nodes: Sequence[Node]) -> None:
-        if without_device(task, nodes) and not task.tries:
+        if task in self._waiting and not task.tries and without_device(task, nodes):
             self._waiting.remove(task)
             self._over(task, "left out", why)
         elif task.name not in self._missing_since:
             self._missing_since[task.name] = monotonic()
             self._report(f"{task.name}: {why}; waiting for {self._wait_seconds:.0f} s")
         elif monotonic() - self._missing_since[task.name] >= self._wait_seconds:
+            state: State = "not begun"
             for ref, one in list(self._running.items()):
                 if one.task is task:
+                    state = "not begun" if one.began is None else "lost"
                     self._ray.cancel(ref, force=True)
                     del self._running[ref]
             if task in self._waiting:
                 self._waiting.remove(task)
-            state: State = "lost" if task.state == "running" and task.tries else "not begun"
             self._over(task, state, f"{why}; none came within {self._wait_seconds:.0f} s")
 
     def _submit(self, task: FleetTask, nodes: Sequence[Node]) -> None:

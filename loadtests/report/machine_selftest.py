@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadtests.run.run_file import SweepRun
-from service.statistics.sampled_share import CLASSES, RATE, UNPROVED
+from service.statistics.sampled_share import CLASSES, PROVED, RATE, UNPROVED, LeftOpen
 
 SELFTEST_FILE = "selftest.json"
 
@@ -73,29 +73,34 @@ def _stands_for(found: Mapping[str, Any], run: SweepRun) -> bool:
 
 
 def ran_alike(found: Mapping[str, Any], run: SweepRun) -> bool:
-    """Whether the selftest ran the sweep's modes and kernels: same dtype, threads, linear weights' layout."""
+    """Whether the selftest ran the sweep's modes and kernels.
+
+    The same torch, whose functions have the same names; model, dtype, threads, linear weights' layout.
+    """
     engine = run.engine
-    here = {"dtype": engine.get("dtype"), "threads": engine.get("threads")}
+    here = {name: engine.get(name) for name in ("torch", "model", "dtype", "threads")}
     here["linears"] = (engine.get("linears") or {}).get("layout")
     alike = all(found.get(key) == value for key, value in here.items())
     return alike and set(run.plan.ladder_modes) <= set(found.get("modes") or [])
 
 
-def misclassed(found: Mapping[str, Any] | None) -> float:
-    """How much of either part samples may take for the other.
+def left_open(found: Mapping[str, Any] | None, run: SweepRun) -> LeftOpen:
+    """What samples may get wrong in `run`, however many there are.
 
-    The sum of what each of BOUNDS allows, or more where this machine's selftest does not exclude more;
-    UNPROVED where there is none.
+    What each of BOUNDS allows, or more where this machine's selftest does not exclude more. UNPROVED where
+    there is no selftest; never less where it is of other kernels, or lacks the rows that bound an error.
     """
     if found is None:
         return UNPROVED
-    return min(1.0, sum(max(bound.allows, _error(found["rows"], bound)) for bound in BOUNDS))
+    least = PROVED if ran_alike(found, run) else UNPROVED
+    of_each = zip(BOUNDS, least, UNPROVED, strict=True)
+    return LeftOpen(*(max(known, _error(found["rows"], bound, none)) for bound, known, none in of_each))
 
 
-def _error(rows: list[Mapping[str, Any]], bound: Bound) -> float:
+def _error(rows: list[Mapping[str, Any]], bound: Bound, without_rows: float) -> float:
     """The most that the intervals of the rows leave open; an end that is not known leaves open anything."""
     ends = [row.get(end) for row in rows if row["name"].startswith(bound.rows) for end in ("low", "high")]
-    return max((1.0 if end is None else abs(end - bound.should) for end in ends), default=0.0)
+    return max((1.0 if end is None else abs(end - bound.should) for end in ends), default=without_rows)
 
 
 def selftest_line(found: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,7 @@ from service.protocol.splits import SampleCounts
 from service.statistics.boundedness import bound_in_words, device_bound_index
 from service.statistics.estimates import Split, index_interval
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import UNPROVED, dispatch_share
+from service.statistics.sampled_share import UNPROVED, LeftOpen, dispatch_share
 
 _MEANS = (
     *("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds"),
@@ -77,18 +77,18 @@ def phase_of(
     name: PhaseName,
     samples: SampleCounts | None,
     estimated: bool,
-    misclassed: float = UNPROVED,
+    left_open: LeftOpen = UNPROVED,
 ) -> Phase:
     """The phase `name` of the measured `rows` of one cell.
 
-    By `samples` of the cell, if any, `misclassed` of either part may be the other; `estimated` as in Phase.
+    By `samples` of the cell, if any, whose errors `left_open` bounds; `estimated` as in Phase.
     """
     averages = rows.select(pl.col(f"{name}_{field}").mean() for field in _MEANS).row(0)
     means = dict(zip(_MEANS, averages, strict=True))
     if samples is None:
         interval = index_interval(_splits_by_round(rows, name))
     else:
-        interval = _kernel_share(samples, misclassed)
+        interval = _kernel_share(samples, left_open)
         means["dispatch_low_seconds"] = means["wall_seconds"] * (1 - interval.high)
         means["dispatch_high_seconds"] = means["wall_seconds"] * (1 - interval.low)
     return Phase(
@@ -102,8 +102,8 @@ def phase_of(
     )
 
 
-def _kernel_share(samples: SampleCounts, misclassed: float) -> Interval:
-    share = dispatch_share(samples.kernel, samples.host, samples.unclassified, misclassed)
+def _kernel_share(samples: SampleCounts, left_open: LeftOpen) -> Interval:
+    share = dispatch_share(samples.kernel, samples.host, samples.unclassified, left_open)
     assert share is not None
     return Interval(1 - share.value, 1 - share.high, 1 - share.low, samples.kernel + samples.host)
 

@@ -13,7 +13,17 @@ from loadtests.report.phases import Phase
 from loadtests.report.surroundings import kernels_of
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import short_name
-from service.statistics.sampled_share import CLASSES, PROVED, RATE, UNPROVED, counting_error
+from service.statistics.sampled_share import PROVED, counting_error
+
+SPLIT_CHECKS = {
+    "injected",
+    "sampling-rate",
+    "plain-kernels",
+    "unclassified",
+    "instructions",
+    "served-samples",
+}
+"""The selftest's checks of the split: one that broke leaves a failed row of its name."""
 
 SPLIT_ROWS = (
     *(start for bound in BOUNDS for start in bound.rows),
@@ -55,7 +65,9 @@ def proof(findings: Findings) -> Proof:
 
 def split_rows(selftest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The rows about the split that could be measured."""
-    rows = [row for row in selftest["rows"] if row["name"].startswith(SPLIT_ROWS)]
+    rows = [
+        row for row in selftest["rows"] if row["name"] in SPLIT_CHECKS or row["name"].startswith(SPLIT_ROWS)
+    ]
     return [row for row in rows if row["verdict"] != "not measurable here"]
 
 
@@ -109,7 +121,7 @@ def _rests_on(findings: Findings) -> Iterator[str]:
     )
     case, worst = max(sampled, key=lambda one: _counting(one[1]))
     yield (
-        f"An interval adds up {', '.join(_left_open(findings))} (in % of either part) and counting, at most "
+        f"An interval adds up {', '.join(_left_open(findings))} and counting, at most "
         f"{_points(_counting(worst))} points ({case}). More samples narrow the last: more rounds, or more "
         "new tokens."
     )
@@ -117,14 +129,13 @@ def _rests_on(findings: Findings) -> Iterator[str]:
 
 def _left_open(findings: Findings) -> Iterator[str]:
     """The parts of an interval's width that no number of samples narrows."""
-    proved, beyond = findings.selftest is not None, findings.misclassed - PROVED
-    times = 1 if proved else UNPROVED / PROVED
-    yield f"classes {_points(times * CLASSES)}"
-    yield f"the sampler's rate {_points(times * RATE)}"
-    if proved and beyond > 0:
-        yield f"what the selftest leaves open beyond these {_points(beyond)}"
-    if not proved:
-        yield "each of these twice what a passing selftest leaves open, as none stands for this machine"
+    classes, rate = findings.left_open
+    yield f"classes {_points(classes)} (in % of either part)"
+    yield f"the sampler's rate {_points(rate)} (in points of the share)"
+    if findings.left_open != PROVED:
+        passing = f"one that passes and stands for this run leaves {_points(PROVED.classes)}"
+        whose = "as the selftest leaves them open" if findings.selftest else "without a selftest"
+        yield f"both {whose} ({passing} and {_points(PROVED.rate)})"
 
 
 def _unclassified(phase: Phase) -> float:

@@ -175,15 +175,18 @@ def pooled_samples(rows: pl.DataFrame) -> dict[PhaseName, CellSamples]:
 
 
 def _of_cells(rows: pl.LazyFrame, phase: PhaseName) -> CellSamples:
-    """Those of requests that had enough in their own steps; of a cell without such the traffic's.
+    """Those in the requests' own steps, where every sampled request has enough of them; else the traffic's.
 
-    The latter overlap from request to request, so that the newest has all that count.
+    Where only some have enough they are the slow ones, whose share is another. The traffic's overlap from
+    request to request, so that the newest has all that count.
     """
     kernel, host, *_ = found = [pl.col(f"{phase}_{side}_samples").fill_null(0).alias(side) for side in SIDES]
     sampled = rows.filter(pl.col("stage").is_in(("sample", "measure")) & pl.col("ok") & (kernel + host > 0))
     of_traffic = (pl.col(f"{phase}_samples_of") == "traffic").fill_null(value=False)
     traffic = sampled.filter(of_traffic).group_by("cell", maintain_order=True).agg(e.last() for e in found)
-    own = sampled.filter(~of_traffic).group_by("cell").agg(each.sum() for each in found)
+    some_without = sampled.filter(of_traffic & (pl.col("stage") == "sample")).select("cell").unique()
+    of_own = sampled.filter(~of_traffic).join(some_without, on="cell", how="anti")
+    own = of_own.group_by("cell").agg(each.sum() for each in found)
     counts = pl.concat([traffic, own]).collect().rows()
     return {str(cell): SampleCounts(**dict(zip(SIDES, each, strict=True))) for cell, *each in counts}
 

@@ -11,7 +11,7 @@ from loadtests.plan.slo import Slo
 from loadtests.report.comparison import typical
 from loadtests.report.frame import PARTS, PHASES
 from loadtests.report.load.knees import LoadFindings
-from loadtests.report.machine_selftest import Document, find_selftest, misclassed
+from loadtests.report.machine_selftest import Document, find_selftest, left_open
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
 from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
@@ -20,6 +20,7 @@ from service.protocol.modes import AUTO
 from service.statistics.boundedness import CrossoverSpan, crossover, crossover_span
 from service.statistics.choice import Comparison, choose, compare
 from service.statistics.disturbance import is_disturbed
+from service.statistics.sampled_share import LeftOpen
 
 PLAIN = "inference_mode"
 """The best rung without a compiler: what compiling has to beat."""
@@ -40,9 +41,9 @@ class Findings:
         return find_selftest(self.results.folder, self.results.run)
 
     @cached_property
-    def misclassed(self) -> float:
-        """How much of either part samples may take for the other here."""
-        return misclassed(self.selftest)
+    def left_open(self) -> LeftOpen:
+        """What samples may get wrong here, however many there are."""
+        return left_open(self.selftest, self.results.run)
 
     @cached_property
     def summaries(self) -> list[Summary]:
@@ -110,7 +111,7 @@ class Findings:
         estimated = means["estimated"]
         samples = {phase: self.results.samples[phase].get(cell.name) for phase in PHASES}
         prefill, decode = (
-            phase_of(rows, phase, samples[phase], estimated, self.misclassed) for phase in PHASES
+            phase_of(rows, phase, samples[phase], estimated, self.left_open) for phase in PHASES
         )
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(

@@ -255,7 +255,7 @@ class EngineLog(Listener):
         if status.warm and not (before and before.warm):
             states = self._states(status)
             ready = [name for name, state in states.items() if state == "ready"]
-            engine_log.info("the engine is warm; mode_log that serve: %s", ", ".join(ready) or "none")
+            engine_log.info("the engine is warm; modes that serve: %s", ", ".join(ready) or "none")
 
     def mode(self, status: ModeStatus) -> None:
         """One line where it is ready, has failed, or has compiled again."""

@@ -23,10 +23,31 @@ class Rule:
     reason: str
     symbol: str = ""
     binary: str = ""
+    name_alone: bool = False
+    """Search in the function's name without its parameters, template arguments and result."""
 
     def matches(self, symbol: str, binary: str) -> bool:
         """Whether a sample in `symbol` of `binary` is of this class."""
-        return bool(re.search(self.symbol, symbol) and re.search(self.binary, binary))
+        searched = function_name(symbol) if self.name_alone else symbol
+        return bool(re.search(self.symbol, searched) and re.search(self.binary, binary))
+
+
+@cache
+def function_name(symbol: str) -> str:
+    """`at::native::add` of `at::Tensor at::native::add<float>(at::Tensor const&)`.
+
+    Parameters say what is handed over, not whose the function is.
+    """
+    plain = symbol.replace("(anonymous namespace)", "{anonymous}").replace("decltype(auto)", "auto")
+    plain = re.sub(r"operator *(\(\)|<<|<=>|<=?|->\*?|>>|>=?|\[\]|[^\w\s(]+| )", "operator_", plain)
+    depth, kept = 0, ""
+    for letter in plain:
+        if letter == "(" and depth == 0:
+            break
+        depth += (letter == "<") - (letter == ">")
+        if depth == 0 and letter != ">":
+            kept += letter
+    return kept.strip().rpartition(" ")[2]
 
 
 _ELEMENT = r"(?:float|double|c10::(?:BFloat16|Half))"
@@ -58,11 +79,12 @@ RULES: tuple[Rule, ...] = (
                 r"^(a64|sve|sme2?)_\w*(gemm|gemv|hybrid|interleaved)"),
     Rule("KleidiAI", "kernel", "its micro-kernels and their packing", symbol=r"^kai_(run|matmul|kernel)_"),
     Rule("oneDNN", "kernel", "its primitives, and the code it writes at run time",
-         symbol=r"dnnl(::|_).*(execute|jit_|kernel|gemm|brgemm|acl_)"),
+         symbol=r"^(?!.*(::pd_t::|create_primitive|primitive_(desc|cache|hashing)))"
+                r".*dnnl(::|_).*(execute|jit_|kernel|gemm|brgemm|acl_)"),
     Rule("code without a file", "kernel", "only oneDNN and MKL write code at run time in this process",
          symbol=r"^\[unknown\]$", binary=r"^(//anon|anon_inode|\[anon|/dev/zero|$)"),
     Rule("fused kernels", "kernel", "functions of Inductor's generated libraries that loop over elements",
-         symbol=r"^(void )?(kernel(\(|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
+         symbol=r"^(void )?(kernel(\(|\.|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
     Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
     Rule("scalar functions", "kernel", "the C library's mathematics, for elements that vectors leave over",
          binary=r"/libm(vec)?[.-]"),
@@ -88,9 +110,8 @@ RULES: tuple[Rule, ...] = (
     Rule("run-time libraries", "host", "allocator, locks, loader, exceptions, the clock",
          binary=r"/(libc|ld-linux[^/]*|libpthread|libdl|libstdc\+\+|libgcc_s|libc10[^/]*|libshm)[.-][^/]*$|^\[vdso\]"),
     Rule("PyTorch", "host", "dispatcher, checks of shapes, tensors and their storage, autograd",
-         symbol=r"^(?:.* )?(?:non-virtual thunk to |virtual thunk to |vtable for )?"
-                r"(at|c10|torch|caffe2|sdp|ideep|std|__gnu_cxx|fmt)\b|^aoti_torch_|^operator (new|delete)",
-         binary=r"/libtorch"),
+         symbol=r"^(at|c10|torch|caffe2|sdp|ideep|std|__gnu_cxx|fmt)\b|^aoti_torch_|^operator_(new|delete)",
+         binary=r"/libtorch", name_alone=True),
     Rule("dispatch of oneDNN", "host", "finding and making a primitive",
          symbol=r"dnnl(::|_)", binary=r"libtorch|dnnl"),
     Rule("Inductor's wrappers", "host", "what calls the fused kernels: guards, buffers, calls of operators",

@@ -27,8 +27,10 @@ LAYERS = 1
 STRICT = (*PLAIN, "compiled")
 """Each has less of the host's work than the one before."""
 
-COMPILED = STRICT[-1]
-"""Its host has the fewest instructions, so that a leak from kernels shows most."""
+GROWING = ("inference_mode", STRICT[-1])
+"""In the second the host has the fewest instructions, so that a leak from kernels shows most; the first runs
+kernels that the second fuses.
+"""
 
 KERNELS = Property("instructions in kernels", "within 2 %", most=0.02)
 HOST = Property("host instructions", "ratio > 1, strictly")
@@ -51,8 +53,8 @@ Step = tuple[str, int]
 def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counted]]:
     """One decode step per mode at the smallest batch, of the served model with one layer and few words.
 
-    `compiled`'s at the largest batch as well, where it is served. Raises NotMeasurableError on CUDA, with
-    several threads, and where the system or its tools forbid it.
+    Those of GROWING at the largest batch as well, where they are served. Raises NotMeasurableError on CUDA,
+    with several threads, and where the system or its tools forbid it.
     """
     if variants.device.type != "cpu":
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")
@@ -66,7 +68,7 @@ def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counte
     bench, batches = variants.served_bench, sorted(variants.settings.batch_sizes)
     found: dict[Step, list[Counted]] = {}
     with variants.isolated():
-        steps = [(mode, batches[0]) for mode in modes] + [(m, batches[-1]) for m in modes if m == COMPILED]
+        steps = [(mode, batches[0]) for mode in modes] + [(m, batches[-1]) for m in modes if m in GROWING]
         for mode, batch in dict.fromkeys(steps):
             log(f"{mode} at batch {batch}, instruction by instruction")
             counts = counter.count_settled(bench.shallow_case(mode, batch, "decode", LAYERS).call)

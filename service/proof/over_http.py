@@ -398,9 +398,14 @@ def served_samples_check(settings: Settings) -> Check[RunningService, ServedArm,
 
 
 def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
-    """What the last of the requests of a round answers. Raises NotMeasurableError where it has no samples of
-    its own although it should.
+    """What the last of the requests of a round answers.
+
+    Raises NotMeasurableError where its steps are too short for samples of its own, ValueError where they are
+    long enough and it has none.
     """
+    from service.engine.step_shares import ENOUGH  # with torch, which only this check's process has
+    from service.measure.cpu_sampler import SAMPLES_PER_SECOND
+
     # A connection of their own: the service closes one that idles while this process runs steps.
     with service.connection() as connection:
         until = perf_counter() + kind.seconds
@@ -409,7 +414,12 @@ def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
             timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
     phase: Mapping[str, Any] = timings[kind.phase]
     of = "traffic" if kind.name == "traffic" else "request"
-    if phase["samples_of"] != of:
+    if phase["samples_of"] != of and of == "request":
+        expected = phase["wall_seconds"] * SAMPLES_PER_SECOND
+        if expected >= 2 * ENOUGH:
+            raise ValueError(
+                f"{mode} answers the traffic's split with some {expected:.0f} samples of its own"
+            )
         raise NotMeasurableError(f"a request of {kind.new_tokens} tokens in {mode} has too few samples")
     samples = phase["kernel_samples"] + phase["host_samples"]
     return Share(phase["kernel_seconds"] / phase["wall_seconds"], samples)

@@ -162,16 +162,17 @@ def run_check(
         runs.append((found, off_cpu.take_share() if off_cpu else 0.0))
         return _judged(check, runs)
 
+    first: list[Row] = []
     try:
         first = rows_of_one_more()
         if all(row.verdict != "undecided" for row in first):
             return first
         both = {row.name: row for row in rows_of_one_more()}
     except NotMeasurableError as reason:
-        return [claimed.not_measurable(str(reason)) for claimed in check.properties]
+        return first or [claimed.not_measurable(str(reason)) for claimed in check.properties]
     except Exception as error:  # noqa: BLE001 - a check that breaks is a failed row, and the others still run
         traceback.print_exc()
-        return [broken(name, f"broke: {type(error).__name__}: {error}"[:300])]
+        return [*first, broken(name, f"broke: {type(error).__name__}: {error}"[:300])]
     return [both.get(row.name, row) if row.verdict == "undecided" else row for row in first]
 
 

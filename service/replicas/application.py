@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus
 from starlette.types import ASGIApp
 
 from service.front.access import exposure
@@ -45,6 +46,10 @@ ROUTERS_TOLD_SECONDS = 2.0
 STOP_SECONDS = 10.0
 """For an engine that is asked, then told, then killed, and the processes around it."""
 
+START_SECONDS = 3600.0
+"""For all replicas: each loads its model and compiles, and may wait for cores that another one has."""
+
+GIVEN_UP = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 LOOK_SECONDS = 0.5
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 
@@ -67,11 +72,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The registry at one moment: `commands`, the newest last, and the one that `deployed` last."""
+    """The registry at one moment: `commands`, the newest last, and the one that `deployed` last.
+
+    `failed`: why a replica of a command has not started.
+    """
 
     commands: list[str]
     deployed: str | None
     replicas: list[Place]
+    failed: dict[str, str] = {}
 
 
 class Registry:
@@ -81,10 +90,16 @@ class Registry:
         self._commands: dict[str, bool] = {}
         self._deployed: str | None = None
         self._replicas: dict[str, Place] = {}
+        self._failed: dict[str, str] = {}
 
     def deploys(self, command: str, stays: bool) -> None:
         """`command` replaces what runs; `stays`: it does not end where another takes over."""
         self._commands[command], self._deployed = stays, command
+        self._failed.pop(command, None)
+
+    def fails(self, command: str, why: str) -> None:
+        """A replica of `command` has not started."""
+        self._failed[command] = why
 
     def serves(self, command: str) -> None:
         """What `command` has deployed serves: it has taken over."""
@@ -107,7 +122,12 @@ class Registry:
     def view(self) -> View:
         """Everything, replicas in the order of their names."""
         replicas = sorted(self._replicas.values(), key=lambda replica: replica.name)
-        return View(commands=list(self._commands), deployed=self._deployed, replicas=replicas)
+        return View(
+            commands=list(self._commands),
+            deployed=self._deployed,
+            replicas=replicas,
+            failed=dict(self._failed),
+        )
 
 
 def registry() -> Any:  # noqa: ANN401 - a handle of Ray, whose methods are made at run time
@@ -130,7 +150,12 @@ class Replica:
             await known.remove.remote([actor])
 
         self._front = ReplicaFront(settings, cores, node, name, ended, engine_command)
-        await self._front.start()
+        try:
+            await self._front.start()
+        except NotStarted as error:
+            log.error(str(error))
+            await known.fails.remote(command, str(error))
+            raise
         await known.add.remote(
             Place(
                 actor=actor,
@@ -345,11 +370,15 @@ class Command:
     def _deploy(self, application: Application) -> None:
         """Returns once the replicas serve, this command's unless another deploys. Raises NotStarted."""
         ray.get(self._registry.deploys.remote(self._id, self._own))
-        try:
-            serve.run(application, name=APPLICATION)
-        except RuntimeError as error:
-            raise NotStarted(_why_not(error)) from error
-        if self._look().deployed == self._id:
+        serve.run_many([serve.RunTarget(application, APPLICATION)], wait_for_applications_running=False)
+        ends = monotonic() + START_SECONDS
+        while (seen := self._look()).deployed == self._id and not _runs():
+            if why := seen.failed.get(self._id):
+                raise NotStarted(why)
+            if monotonic() > ends:
+                raise NotStarted(f"not all replicas have started within {START_SECONDS / 60:.0f} minutes")
+            sleep(LOOK_SECONDS)
+        if seen.deployed == self._id:
             ray.get(self._registry.serves.remote(self._id))
 
     def _follow(self, application: Application) -> None:
@@ -391,9 +420,10 @@ class Command:
         log.info("to replace these without a pause: launchbound serve --replicas N --address %s", address)
 
 
-def _why_not(error: RuntimeError) -> str:
-    """The words of NotStarted in the traceback that Serve tells of a replica, else its last line."""
+def _runs() -> bool:
+    """Whether all replicas of the application run. Raises NotStarted where Serve has given them up."""
     found = serve.status().applications.get(APPLICATION)
-    messages = [one.message for one in found.deployments.values() if one.message] if found else []
-    last = (messages or [str(error)])[0].strip().splitlines()[-1]
-    return last.partition(f"{NotStarted.__name__}: ")[2] or f"a replica did not start: {last}"
+    if found is None or found.status not in GIVEN_UP:
+        return found is not None and found.status == ApplicationStatus.RUNNING
+    messages = [one.message for one in found.deployments.values() if one.message] or [found.message]
+    raise NotStarted(f"a replica did not start: {(messages[0].strip().splitlines() or [found.status])[-1]}")

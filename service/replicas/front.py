@@ -22,6 +22,8 @@ from service.front.settings import Settings
 from service.protocol.placement import engine_cpus, front_cpus, pin, share_cpus
 from service.replicas.cluster import is_loopback
 
+log = logging.getLogger("launchbound.replicas")
+
 OF_EVERY_ANSWER = [(name.lower().encode(), value.encode()) for name, value in HEADERS]
 """The front's own server adds these."""
 
@@ -76,7 +78,10 @@ class ReplicaFront:
         began = monotonic()
         refusals, warned = list[str](), _LastWarning()
         self.cores, self._claims = await claimed(self._cores_each, share_cpus(self._settings.cores))
-        self._claims.append(CoreClaims(engine_cpus(None, self.cores)))
+        claim = CoreClaims(engine_cpus(None, self.cores))
+        self._claims.append(claim)
+        if claim.warning:
+            log.warning(claim.warning)
         # The engine may use all of them until it is warm, as a front's own start has it.
         pin(self.cores)
         self._app = create_app(

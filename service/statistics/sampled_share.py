@@ -14,14 +14,26 @@ injected work. What a machine's own selftest leaves open beyond it is added (doc
 """
 
 RATE = 0.03
-"""By so much of either part sampling itself may shift the shares, at 1,000 samples a second and fewer: the
+"""By so much sampling itself may shift a share, at 1,000 samples a second and fewer: the
 most that two processors showed between that rate and none.
 """
 
-PROVED = CLASSES + RATE
-"""What a selftest that passes leaves open. The two are added: neither says anything of the other."""
 
-UNPROVED = 2 * PROVED
+class LeftOpen(NamedTuple):
+    """What samples may get wrong, however many there are. The two are added: each says nothing of the other.
+
+    `classes` of either part's samples may be taken for the other's; `rate` is how far sampling itself may
+    shift a share, in points of that share.
+    """
+
+    classes: float
+    rate: float
+
+
+PROVED = LeftOpen(CLASSES, RATE)
+"""What a selftest that passes leaves open."""
+
+UNPROVED = LeftOpen(2 * CLASSES, 2 * RATE)
 """What is left open on a machine that no selftest stands for. Twice is a convention: nothing is measured
 there, and an interval may not be narrower without a selftest than with one.
 """
@@ -39,7 +51,7 @@ class DispatchShare(NamedTuple):
 
 
 def dispatch_share(
-    kernel: int, host: int, unclassified: int, misclassed: float = UNPROVED
+    kernel: int, host: int, unclassified: int, left_open: LeftOpen = UNPROVED
 ) -> DispatchShare | None:
     """From the numbers of samples on either side; the `unclassified` may be of either.
 
@@ -51,17 +63,18 @@ def dispatch_share(
     samples = kernel + host + unclassified
     low, _ = _wilson(host, samples)
     _, high = _wilson(host + unclassified, samples)
-    return DispatchShare(host / (kernel + host), *widened(low, high, misclassed))
+    return DispatchShare(host / (kernel + host), *widened(low, high, left_open))
 
 
-def widened(low: float, high: float, misclassed: float = UNPROVED) -> tuple[float, float]:
-    """The ends of a share of dispatch, where up to `misclassed` of either part is taken for the other.
+def widened(low: float, high: float, left_open: LeftOpen = UNPROVED) -> tuple[float, float]:
+    """The ends of a share of dispatch by samples, made wide enough for what is `left_open`.
 
-    Of a true share H at least H · (1 − m) is seen as dispatch, at most H + (1 − H) · m; solved for H.
+    Of a true share H at least H · (1 − c) − r is seen as dispatch, at most H + (1 − H) · c + r; solved for H.
     """
-    if misclassed >= 1:
+    classes, rate = left_open
+    if classes >= 1:
         return 0.0, 1.0
-    return max(0.0, (low - misclassed) / (1 - misclassed)), min(1.0, high / (1 - misclassed))
+    return max(0.0, (low - rate - classes) / (1 - classes)), min(1.0, (high + rate) / (1 - classes))
 
 
 def counting_error(kernel: int, host: int) -> float:

@@ -91,7 +91,13 @@ def test_the_line_names_the_rows_that_did_not_pass() -> None:
     assert selftest_line(None) == "not run on this machine and commit (launchbound selftest)"
 
 
-ALIKE: dict[str, object] = {"dtype": "float32", "threads": 1, "linears": "aten"}
+ALIKE: dict[str, object] = {
+    "torch": "2.13.0",
+    "model": "tiny",
+    "dtype": "float32",
+    "threads": 1,
+    "linears": "aten",
+}
 
 
 @pytest.mark.parametrize(
@@ -104,11 +110,13 @@ ALIKE: dict[str, object] = {"dtype": "float32", "threads": 1, "linears": "aten"}
         ({"dtype": "bfloat16"}, False),
         ({"threads": 2}, False),
         ({"linears": "transposed"}, False),
+        ({"torch": "2.14.1"}, False),
+        ({"model": "small"}, False),
     ],
 )
 def test_a_selftest_ran_alike_with_all_of_the_sweeps_modes_and_the_same_kernels(
     changes: dict[str, object], alike: bool
 ) -> None:
     run = sweep()
-    run.engine.update({"dtype": "float32", "threads": 1, "linears": {"layout": "aten"}})
+    run.engine.update({**ALIKE, "linears": {"layout": "aten"}})
     assert ran_alike({**ALIKE, "modes": run.plan.ladder_modes, **changes}, run) is alike

@@ -28,6 +28,8 @@ SELFTEST = {
     "created": "2026-01-02T00:00:00Z",
     "dtype": "float32",
     "threads": 1,
+    "torch": "2.13.0",
+    "model": "tiny",
     "modes": list(CLEAR),
     "rows": [
         {"name": f"{start}: a row", "verdict": "pass", "low": right, "high": right}
@@ -73,9 +75,10 @@ def test_what_the_split_rests_on_and_what_would_narrow_it_is_told(folder: Path) 
         "At most 20 % of a step's (compiled-cpp, prefill, batch 4), counted at either end, were" in rests_on
     )
     assert (
-        "adds up classes 20, the sampler's rate 6.0, each of these twice what a passing selftest leaves open, "
-        "as none stands for this machine (in % of either part) and counting, at most 3.4" in adds_up
+        "adds up classes 20 (in % of either part), the sampler's rate 6.0 (in points of the share)" in adds_up
     )
+    assert "both without a selftest (one that passes and stands for this run leaves 10 and 3.0)" in adds_up
+    assert "and counting, at most 3.4 points" in adds_up
     assert "More samples narrow the last" in adds_up
 
 
@@ -83,7 +86,8 @@ def test_what_the_selftest_leaves_open_is_told_where_it_is_added(folder: Path) -
     rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]  # type: ignore[misc]
     write_selftest(folder, rows=rows)
     told = proof(found(with_samples(folder))).sentences[-1]
-    assert "what the selftest leaves open beyond these 5.0" in told
+    assert "classes 15 (in % of either part), the sampler's rate 3.0" in told
+    assert "both as the selftest leaves them open (one that passes and stands for this run leaves 10" in told
 
 
 def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path) -> None:
@@ -117,6 +121,9 @@ def test_a_passed_selftest_of_this_machine_and_commit_backs_the_split(folder: Pa
         {"complete": False},
         {"dtype": "bfloat16"},
         {"threads": 2},
+        {"torch": "2.14.1"},
+        {"model": "small"},
+        {"rows": [*SELFTEST["rows"], {"name": "plain-kernels", "verdict": "fail"}]},  # type: ignore[misc]
         {"modes": ["eager"]},
         {"rows": []},
         {"rows": [row for row in SELFTEST["rows"] if not row["name"].startswith(BOUNDS[1].rows)]},  # type: ignore[attr-defined]

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from loadtests.report.machine_selftest import misclassed
+from loadtests.report.machine_selftest import left_open
 from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
+from loadtests.run.run_file import SweepRun
 from service.protocol.splits import SampleCounts
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import CLASSES, RATE, UNPROVED, dispatch_share
+from service.statistics.sampled_share import CLASSES, PROVED, RATE, UNPROVED, LeftOpen, dispatch_share
 from tests.support.made_evidence import Row, edit_rows, samples_in, with_intervals, with_samples
 from tests.support.made_results import CLEAR, make_results
 
@@ -26,8 +27,8 @@ def baseline(folder: Path) -> Summary:
     return Findings(read_results(folder)).main[0].baseline
 
 
-def kernel_share(kernel: int, host: int, unclassified: int = 0, misclassed: float = UNPROVED) -> Interval:
-    share = dispatch_share(kernel, host, unclassified, misclassed)
+def kernel_share(kernel: int, host: int, unclassified: int = 0, bounds: LeftOpen = UNPROVED) -> Interval:
+    share = dispatch_share(kernel, host, unclassified, bounds)
     assert share is not None
     return Interval(1 - share.value, 1 - share.high, 1 - share.low, kernel + host)
 
@@ -173,27 +174,40 @@ RATES = "kernel share at 997 samples per second less that at none"
 PASSED = [row(KERNEL, 0.96, 1.04), row(HOST, 0.95, 1.08), row(RATES, -0.02, 0.01)]
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> SweepRun:
+    return read_results(make_results(tmp_path)).run
+
+
+def selftest_of(run: SweepRun, rows: list[dict[str, Any]], **changes: object) -> dict[str, Any]:
+    alike = {name: run.engine.get(name) for name in ("torch", "model", "dtype", "threads")}
+    return {**alike, "modes": run.plan.ladder_modes, "rows": rows, **changes}
+
+
 @pytest.mark.parametrize(
     ("rows", "found"),
     [
-        ([], CLASSES + RATE),
-        ([row(HOST, 0.83, 0.97)], 0.17 + RATE),
-        ([row(KERNEL, 1.1, 1.25)], 0.25 + RATE),
-        ([row(KERNEL, None, None)], 1.0),
-        ([row(RATES, -0.05, 0.02)], CLASSES + 0.05),
-        ([row(RATES, 0.01, 0.08), row(HOST, 0.6, 0.7)], 0.4 + 0.08),
-        ([row("instructions in kernels", 9.0, 9.0)], CLASSES + RATE),
+        ([], PROVED),
+        ([row(HOST, 0.83, 0.97)], (0.17, RATE)),
+        ([row(KERNEL, 1.1, 1.25)], (0.25, RATE)),
+        ([row(KERNEL, None, None)], (1.0, RATE)),
+        ([row(RATES, -0.05, 0.02)], (CLASSES, 0.05)),
+        ([row(RATES, 0.01, 0.08), row(HOST, 0.6, 0.7)], (0.4, 0.08)),
+        ([row("instructions in kernels", 9.0, 9.0)], PROVED),
     ],
     ids=str,
 )
-def test_a_selftest_adds_what_it_leaves_open_of_the_classes_and_of_the_rate(
-    rows: list[dict[str, Any]], found: float
+def test_a_selftest_says_what_is_left_open_of_the_classes_and_of_the_rate(
+    rows: list[dict[str, Any]], found: tuple[float, float], run: SweepRun
 ) -> None:
-    assert misclassed({"rows": [*PASSED, *rows]}) == pytest.approx(found)
+    assert left_open(selftest_of(run, [*PASSED, *rows]), run) == pytest.approx(found)
 
 
-def test_without_a_selftest_more_is_left_open_than_with_one_that_passes() -> None:
-    assert misclassed(None) == UNPROVED > misclassed({"rows": PASSED})
+def test_what_no_selftest_of_the_same_kernels_bounds_is_left_open_twice(run: SweepRun) -> None:
+    assert left_open(None, run) == UNPROVED
+    assert left_open(selftest_of(run, PASSED, threads=9), run) == UNPROVED
+    assert left_open(selftest_of(run, PASSED[:2]), run) == (CLASSES, UNPROVED.rate)
+    assert left_open(selftest_of(run, PASSED[2:]), run) == (UNPROVED.classes, RATE)
 
 
 def test_a_selftest_beside_the_sweep_widens_its_interval(tmp_path: Path) -> None:
@@ -202,9 +216,10 @@ def test_a_selftest_beside_the_sweep_widens_its_interval(tmp_path: Path) -> None
     selftest.mkdir()
     here = {"commit": "0123456789ab", "cpu": "a CPU", "device": "a CPU", "complete": True, "threads": 1}
     here |= {"dtype": "float32", "modes": list(CLEAR), "outcome": "failed", "detail": ""}
+    here |= {"torch": "2.13.0", "model": "tiny"}
     rows = [*PASSED, row(HOST, 0.83, 0.97)]
     (selftest / "selftest.json").write_text(json.dumps(here | {"rows": rows}))
     found = baseline(with_samples(make_results(sweep))).decode.interval
     assert found is not None
-    expected = kernel_share(ROUNDS * 60, ROUNDS * 40, misclassed=0.17 + RATE)
+    expected = kernel_share(ROUNDS * 60, ROUNDS * 40, bounds=LeftOpen(0.17, RATE))
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))

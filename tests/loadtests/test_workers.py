@@ -180,6 +180,12 @@ def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generat
         events.close()
 
 
+def test_what_waits_between_two_requests_lets_locusts_users_run() -> None:
+    code = "from loadtests.run import load_generator, locust_client; print(locust_client.sleep.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["gevent.hub"]
+
+
 def test_the_busiest_process_or_a_core_they_share_is_the_cpu_of_a_round(tmp_path: Path) -> None:
     code = (
         "import os\n"

@@ -20,6 +20,7 @@ KERNEL_SAMPLES = [
         TORCH,
     ),
     ("kernel", "/cache/ab/cldz37mw2hsrmid4ns5f4efiutywx4.main.so"),
+    ("kernel._omp_fn.0", "/cache/ib/cib5difnrecxncnszy63.main.so"),
     ("cpp_fused_argmax_7", "/cache/ib/cib5difnrecxncnszy63.main.so"),
     (
         "void cpp_fused_mm_transpose_view_3_micro_gemm_kernel<8l, 48l, false, false>(float const*, long)",
@@ -87,10 +88,18 @@ HOST_SAMPLES = [
     ("openblas_get_num_threads", "/usr/lib/libopenblas.so.0"),
     ("blas_memory_alloc", TORCH),
     ("dnnl::impl::primitive_hashing::key_t::operator==", TORCH),
+    ("dnnl::impl::cpu::x64::matmul::brgemm_matmul_t<(dnnl::impl::cpu::x64::cpu_isa_t)7>::pd_t::init", TORCH),
+    ("decltype(auto) c10::Dispatcher::call<at::Tensor>(at::Tensor const&)", TORCH),
+    ("at::Tensor::operator bool() const", TORCH),
     ("[unknown]", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
     ("torch::autograd::VariableType::add_Tensor", TORCH),
 ]
 UNCLASSIFIED_SAMPLES = [
+    ("void newlib::gemm_micro(float*, at::Tensor const&)", TORCH),
+    (
+        "void fbgemm::new_gemm_kernel<float>(float const*, std::vector<int, std::allocator<int>> const&)",
+        TORCH,
+    ),
     ("[unknown]", TORCH),
     ("a_function_of_nobody", TORCH),
     ("ggml_vec_dot_f32", "/opt/lib/libggml.so"),

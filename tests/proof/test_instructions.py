@@ -14,7 +14,7 @@ import torch
 from service.measure.cpu_sampler import Place
 from service.measure.single_step import Instructions, SingleStepError
 from service.proof import instructions
-from service.proof.instructions import GROWTH, INSTRUCTIONS, Counted, Step, measure_instructions
+from service.proof.instructions import GROWING, GROWTH, INSTRUCTIONS, Counted, Step, measure_instructions
 from service.proof.rows import NotMeasurableError, run_check
 from tests.proof.made_variants import MadeUpVariants
 from tests.proof.samples import LADDER
@@ -72,10 +72,9 @@ def measured(variants: Variants) -> dict[Step, list[Counted]]:
 def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     variants = Variants()
     found = measured(variants)
-    last = "compiled"
     counted = {(mode, 1): [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
-    assert found == counted | {(last, 16): counted[last, 1]}
-    assert variants.built == [*((mode, 1, 1) for mode in LADDER), (last, 16, 1)]
+    assert found == counted | {(mode, 16): counted[mode, 1] for mode in GROWING}
+    assert variants.built == [*((mode, 1, 1) for mode in LADDER), *((mode, 16, 1) for mode in GROWING)]
 
 
 def test_without_compiled_nothing_is_said_of_how_it_grows() -> None:
@@ -92,7 +91,7 @@ def test_with_one_batch_size_nothing_is_said_of_how_it_grows() -> None:
 def test_its_rows_pass_for_such_counts() -> None:
     rows = run_check("instructions", INSTRUCTIONS, Variants(), lambda text: None)
     assert {row.verdict for row in rows} == {"pass"}
-    assert len(rows) == 6
+    assert len(rows) == 7
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,11 @@ class Sampling(MadeUpService):
 
     cpus = (1,)
 
-    def __init__(self, samples_of: str = "request", no_samples: str | None = None) -> None:
+    def __init__(
+        self, samples_of: str = "request", no_samples: str | None = None, wall_seconds: float = 4.0
+    ) -> None:
         super().__init__()
+        self._wall_seconds = wall_seconds
         self._samples_of, self._no_samples = samples_of, no_samples
         self.asked: list[tuple[str, int, bool]] = []
 
@@ -173,7 +176,7 @@ class Sampling(MadeUpService):
         self.asked.append((mode, new_tokens, sample))
         own = self._samples_of if sample and new_tokens > 1 else "traffic"
         counts = {"kernel_samples": 1500, "host_samples": 500, "samples_of": own}
-        phase = {"wall_seconds": 4.0, "kernel_seconds": 3.0, **counts}
+        phase = {"wall_seconds": self._wall_seconds, "kernel_seconds": 0.75 * self._wall_seconds, **counts}
         return {"prefill": {**phase, "samples_of": "traffic"}, "decode": phase}
 
 
@@ -207,20 +210,29 @@ def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
 
 
 @pytest.mark.parametrize(
-    ("service", "why"),
+    ("service", "verdict", "why"),
     [
-        (Sampling(no_samples="no compiler here"), "no compiler here"),
-        (Sampling(samples_of="traffic"), "a request of 384 tokens in eager has too few samples"),
+        (Sampling(no_samples="no compiler here"), "not measurable here", "no compiler here"),
+        (
+            Sampling(samples_of="traffic", wall_seconds=0.1),
+            "not measurable here",
+            "a request of 384 tokens in eager has too few samples",
+        ),
+        (
+            Sampling(samples_of="traffic"),
+            "fail",
+            "broke: ValueError: eager answers the traffic's split with some 3988 samples of its own",
+        ),
     ],
 )
 def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
-    service: Sampling, why: str, monkeypatch: pytest.MonkeyPatch
+    service: Sampling, verdict: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
     monkeypatch.setattr(over_http, "SERVED_MODES", ("eager",))
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
     (row,) = run_check("x", served_samples_check(Settings()), service, quiet)
-    assert (row.verdict, row.note) == ("not measurable here", why)
+    assert (row.verdict, row.note) == (verdict, why)
 
 
 # The parts of a request

@@ -25,7 +25,7 @@ from service.statistics.intervals import (
 from service.statistics.knee import BoundedEstimate, Bounds, knee_ratio, met_point
 from service.statistics.quantiles import quantile_interval
 from service.statistics.queueing import pollaczek_khinchine
-from service.statistics.sampled_share import UNPROVED, counting_error, dispatch_share, widened
+from service.statistics.sampled_share import UNPROVED, LeftOpen, counting_error, dispatch_share, widened
 from service.statistics.visits import answered, rate_interval, served_share
 
 DRAWS = Random("references")
@@ -120,7 +120,7 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
 
 def test_without_samples_counting_leaves_everything_open_and_no_share_leaves_its_range() -> None:
     assert counting_error(0, 0) == 1.0
-    assert widened(0.05, 0.95, 0.1) == (0.0, 1.0)
+    assert widened(0.05, 0.95, LeftOpen(0.1, 0.0)) == (0.0, 1.0)
 
 
 def test_an_index_has_the_ends_of_its_samples_and_holds_the_index_by_time() -> None:

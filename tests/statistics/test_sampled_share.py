@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from service.statistics.sampled_share import (
     UNPROVED,
     DispatchShare,
+    LeftOpen,
     counting_error,
     dispatch_share,
     widened,
@@ -65,18 +66,24 @@ def test_counting_leaves_open_all_that_the_interval_of_a_single_request_does(ker
 
 def test_each_part_may_hold_some_of_the_other_however_many_samples_there_are() -> None:
     low, high = widened(0.4, 0.4)
-    assert low * (1 - UNPROVED) + UNPROVED == pytest.approx(0.4)  # dispatch, and some of the kernels
-    assert high * (1 - UNPROVED) == pytest.approx(0.4)  # a part of the dispatch
-    assert widened(0.4, 0.4, misclassed=1.0) == (0.0, 1.0)
+    classes, rate = UNPROVED
+    assert low * (1 - classes) + classes + rate == pytest.approx(0.4)  # dispatch, and some of the kernels
+    assert high * (1 - classes) - rate == pytest.approx(0.4)  # a part of the dispatch
+    assert widened(0.4, 0.4, LeftOpen(1.0, 0.0)) == (0.0, 1.0)
     many = dispatch_share(6_000_000, 4_000_000, 0)
     assert many is not None
     assert (many.low, many.high) == pytest.approx((low, high), abs=1e-3)
 
 
-def covered(truth: float, samples: int, taken_for_kernel: float, taken_for_host: float) -> float:
-    """How often the interval holds the truth, where these shares of either part are taken for the other."""
+def covered(
+    truth: float, samples: int, taken_for_kernel: float, taken_for_host: float, shifted: float = 0.0
+) -> float:
+    """How often the interval holds the truth, where these shares of either part are taken for the other, and
+    sampling shifts the share of dispatch by `shifted`.
+    """
     random, held = Random(f"{truth}/{samples}"), 0
-    seen = truth * (1 - taken_for_kernel) + (1 - truth) * taken_for_host
+    seen = truth * (1 - taken_for_kernel) + (1 - truth) * taken_for_host + shifted
+    seen = min(1.0, max(0.0, seen))
     for _ in range(1000):
         host = sum(random.random() < seen for _ in range(samples))
         found = dispatch_share(samples - host, host, 0)
@@ -85,12 +92,19 @@ def covered(truth: float, samples: int, taken_for_kernel: float, taken_for_host:
 
 
 @pytest.mark.parametrize("truth", [0.05, 0.3, 0.6, 0.9])
-@pytest.mark.parametrize("wrong", [(0.0, 0.0), (UNPROVED, 0.0), (0.0, UNPROVED)])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (0.0, 0.0, 0.0),
+        (UNPROVED.classes, 0.0, -UNPROVED.rate),
+        (0.0, UNPROVED.classes, UNPROVED.rate),
+    ],
+)
 def test_the_interval_covers_the_truth_with_as_much_misclassed_as_is_left_open(
-    truth: float, wrong: tuple[float, float]
+    truth: float, wrong: tuple[float, float, float]
 ) -> None:
     assert covered(truth, 200, *wrong) >= 0.94
 
 
 def test_more_misclassed_than_is_left_open_is_found_out() -> None:
-    assert covered(0.5, 2000, UNPROVED + 0.2, 0.0) < 0.1
+    assert covered(0.5, 2000, UNPROVED.classes + 0.3, 0.0) < 0.1
