@@ -25,7 +25,6 @@ from service.engine.parts import build_parts
 from service.engine.request_profiler import PHASES, RequestProfiler
 from service.protocol.messages import EngineSettings, Job, Phase
 from service.protocol.placement import pin
-from service.protocol.splits import SampleCounts
 from service.step.device import memory
 from service.step.marking import with_nvtx
 from service.step.meters import new_meter
@@ -154,14 +153,17 @@ class Engine:
             result.fail(not_ready(job.mode, modes))
         else:
             self._runner.run(job, configured, result)
-        estimates = self._profiler.estimates(job, result, self._newest(job.mode, result.bucket))
+        chunk = min(result.padded_prompt_tokens, self.parts.settings.prefill_chunk)
+        sizes: dict[Phase, int] = {"prefill": chunk, "decode": result.attended_tokens}
+        newest = {
+            phase: self._shares.newest(job.mode, phase, result.bucket, sizes[phase]) for phase in PHASES
+        }
+        estimates = self._profiler.estimates(job, result, newest)
         self._inbox.send(build_outcome(job, result, configured, partial(timings, result, estimates)))
 
     def _usual_estimates(self, mode: str, bucket: int) -> StepEstimates:
-        return self._profiler.usual_estimates(mode, bucket, self._newest(mode, bucket))
-
-    def _newest(self, mode: str, bucket: int) -> dict[Phase, SampleCounts | None]:
-        return {phase: self._shares.newest(mode, phase, bucket) for phase in PHASES}
+        newest = {phase: self._shares.newest(mode, phase, bucket) for phase in PHASES}
+        return self._profiler.usual_estimates(mode, bucket, newest)
 
     def _announce_news(self) -> None:
         """Send what changed of splits and of a device's memory; looks at most once in NEWS_SECONDS."""

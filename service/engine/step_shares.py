@@ -21,7 +21,7 @@ from service.statistics.sampled_share import dispatch_share
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.measured_inputs import measured_arguments, set_positions
-from service.step.meters import StepLabels
+from service.step.meters import SIZE_BITS, StepLabels
 from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
 BACKGROUND_PER_SECOND = 101
@@ -35,6 +35,8 @@ ENOUGH = 100
 
 BURST_SECONDS = 0.1
 """Of each step, at warm-up: so that the first requests have a share."""
+
+NUMBER_MASK = (1 << SIZE_BITS) - 1
 
 Key = tuple[str, Phase, int]
 """Mode, phase and bucket."""
@@ -55,6 +57,7 @@ class StepShares:
         self._sampling = False
         self._keys: list[Key] = []
         self._of_key: dict[Key, _StepSamples] = defaultdict(_StepSamples)
+        self._of_size: dict[tuple[Key, int], _StepSamples] = defaultdict(_StepSamples)
 
     def add(self, mode: str, steps: Mapping[tuple[Phase, int], Step]) -> None:
         """Sample the steps of `mode` from now on."""
@@ -91,15 +94,24 @@ class StepShares:
         """
         if self._sampler is None or not self._sampling:
             return {}
-        counted = self._counted(self._sampler.take())
+        by_size = self._counted(self._sampler.take())
+        counted: dict[Key, SampleCounts] = {}
+        for (key, size), counts in by_size.items():
+            self._of_size[key, size].add(counts)
+            counted[key] = counted.get(key, SampleCounts()) + counts
         for key, counts in counted.items():
             self._of_key[key].add(counts)
         self._add_walls(slowed)
         return {} if self._sampler.lost else counted
 
-    def newest(self, mode: str, phase: Phase, bucket: int) -> SampleCounts | None:
-        """Those that the share of a step rests on now; None where there are none."""
-        counts = self._of_key[mode, phase, bucket].newest
+    def newest(self, mode: str, phase: Phase, bucket: int, size: int | None = None) -> SampleCounts | None:
+        """Those that the share of a step rests on now; None where there are none.
+
+        Of steps of that `size` (`step_size`), if they have enough, else of all sizes.
+        """
+        key = mode, phase, bucket
+        of_size = self._of_size[key, size].newest if size is not None else SampleCounts()
+        counts = of_size if of_size.kernel + of_size.host >= ENOUGH else self._of_key[key].newest
         return counts if counts.kernel + counts.host else None
 
     def splits(self, mode: str) -> list[StepSplit]:
@@ -113,21 +125,28 @@ class StepShares:
             return
         for (phase, bucket), step in configured.steps.items():
             set_positions(buffers[bucket], phase)
-            run = partial(step, *measured_arguments(buffers[bucket], phase))
+            arguments = measured_arguments(buffers[bucket], phase)
+            run = partial(step, *arguments)
             for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
                 run()
             with self.sampling(SAMPLES_PER_SECOND):
                 ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9
                 while perf_counter_ns() < ends_ns:
-                    with self.labels.within(step):
+                    with self.labels.within(step, arguments):
                         run()
             yield
 
-    def _counted(self, samples: list[tuple[int, Place]]) -> dict[Key, SampleCounts]:
-        by_key: dict[Key, Counter[str]] = {}
+    def _counted(self, samples: list[tuple[int, Place]]) -> dict[tuple[Key, int], SampleCounts]:
+        """By the step and its size."""
+        by_label: dict[int, Counter[str]] = {}
         for label, place in samples:
-            by_key.setdefault(self._keys[label - 1], Counter())[place.side] += 1
-        return {key: SampleCounts(**{side: found[side] for side in SIDES}) for key, found in by_key.items()}
+            by_label.setdefault(label, Counter())[place.side] += 1
+        return {
+            (self._keys[(label & NUMBER_MASK) - 1], label >> SIZE_BITS): SampleCounts(
+                **{side: found[side] for side in SIDES}
+            )
+            for label, found in by_label.items()
+        }
 
     def _add_walls(self, slowed: bool) -> None:
         """What the meters have timed since; steps that sampling has slowed count only where no others did."""

@@ -82,8 +82,19 @@ class NullMeter:
         return values
 
 
+SIZE_BITS = 16
+"""A label is the step's number, below 2 ** SIZE_BITS, and above that its size."""
+
+
+def step_size(arguments: Arguments) -> int:
+    """Tokens per row of a prefill, else positions that are attended to: a step's split depends on them."""
+    tokens, _, _, cache = arguments
+    length: int = tokens.shape[1]
+    return length if length > 1 else cache[0][0].shape[1]
+
+
 class StepLabels:
-    """Which step runs now, for who samples this thread: `cell` holds the step's number, 0 between steps.
+    """Which step runs now, for who samples this thread: `cell` holds its label, 0 between steps.
 
     Steps are numbered from 1, in the order in which they were added. `cell` None: nobody looks at it.
     """
@@ -97,23 +108,28 @@ class StepLabels:
         """Give `step` the next number."""
         self._numbers[step] = len(self._numbers) + 1
 
-    @contextmanager
-    def within(self, step: Step) -> Iterator[None]:
-        """Within: a call of `step`, which is timed."""
+    def label_of(self, step: Step, arguments: Arguments) -> int:
+        """0 for a step that was not added."""
         number = self._numbers.get(step, 0)
+        return number and number | step_size(arguments) << SIZE_BITS
+
+    @contextmanager
+    def within(self, step: Step, arguments: Arguments) -> Iterator[None]:
+        """Within: a call of `step`, which is timed."""
+        label = self.label_of(step, arguments)
         began = perf_counter_ns()
-        self._cell.value = number
+        self._cell.value = label
         try:
             yield
         finally:
             self._cell.value = 0
-        self.timed(number, perf_counter_ns() - began)
+        self.timed(self._numbers.get(step, 0), perf_counter_ns() - began)
 
     def call(self, step: Step, arguments: Arguments) -> tuple[tuple[Tensor, Tensor], int, int]:
         """Call `step` once: its result, the instant at which it began, and the nanoseconds that it took."""
-        number = self._numbers.get(step, 0)
+        number, label = self._numbers.get(step, 0), self.label_of(step, arguments)
         began = perf_counter_ns()
-        self._cell.value = number
+        self._cell.value = label
         try:
             result = step(*arguments)
         finally:

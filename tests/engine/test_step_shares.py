@@ -21,7 +21,7 @@ from service.engine.job_runner import JobRunner, lead_of
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.request_profiler import RequestProfiler
-from service.engine.step_shares import BACKGROUND_PER_SECOND, NEWEST, StepShares
+from service.engine.step_shares import BACKGROUND_PER_SECOND, ENOUGH, NEWEST, StepShares
 from service.engine.warmup import Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SamplerError
 from service.protocol.messages import Job, Outcome, Phase, ToFront
@@ -31,10 +31,17 @@ from service.protocol.status import EngineStatus, ModeStatus
 from service.step import meters
 from service.step.buffers import allocate
 from service.step.callables import Step
-from service.step.meters import HostMeter, Meter, Readings
+from service.step.meters import HostMeter, Meter, Readings, step_size
 from tests.engine.serving import PROMPT, serve, settings
 
-ARGUMENTS: Any = (None, None, None, ())
+
+def arguments(tokens: int = 1, positions: int = 64) -> Any:
+    """Of a step over so many tokens per row, which attends to so many positions."""
+    cache = torch.zeros(1, positions, 1, 1)
+    return torch.zeros(1, tokens, dtype=torch.int64), None, None, ((cache, cache),)
+
+
+ARGUMENTS = arguments()
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 
@@ -122,6 +129,29 @@ def test_samples_count_for_the_mode_phase_and_bucket_whose_step_ran(
         assert splits == {key: counts for key, counts in expected.items() if key[0] == name}
 
 
+def test_a_step_of_another_size_has_its_own_samples_where_they_are_enough(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    long, short = (seen_in(sampler, kernel=kernel, host=1) for kernel in (3, 1))
+    sides = {"now": long}
+    shares.add("eager", {("prefill", 1): (step := lambda *given: sides["now"](*given))})
+    meter = HostMeter(shares.labels)
+    with shares.sampling() as found:
+        for sides["now"], tokens, times in ((long, 64, 100), (short, 16, ENOUGH // 2), (short, 32, 2)):
+            for _ in range(times):
+                meter.run(step, arguments(tokens), Readings())
+    of_all = SampleCounts(kernel=300 + ENOUGH // 2 + 2, host=102 + ENOUGH // 2)
+    assert found == {("eager", "prefill", 1): of_all}
+    of_size = {size: shares.newest("eager", "prefill", 1, size) for size in (64, 16, 32, 8)}
+    assert of_size[64] == SampleCounts(kernel=300, host=100)
+    assert of_size[16] == SampleCounts(kernel=ENOUGH // 2, host=ENOUGH // 2)
+    assert of_size[32] == of_size[8] == shares.newest("eager", "prefill", 1) == of_all
+
+
+def test_a_decode_step_is_as_large_as_what_it_attends_to() -> None:
+    assert [step_size(arguments(tokens, 128)) for tokens in (1, 16)] == [128, 16]
+
+
 def test_between_steps_and_between_jobs_nothing_is_sampled(shares: StepShares, sampler: FakeSampler) -> None:
     run = one_step(shares, seen_in(sampler, kernel=1, host=1))
     run()
@@ -150,7 +180,7 @@ def test_a_step_that_raises_is_left_and_its_samples_count(shares: StepShares, sa
     run = one_step(shares, failing)
     with pytest.raises(ValueError, match="of the step"), shares.sampling():
         run()
-    with pytest.raises(ValueError, match="of the step"), shares.labels.within(failing):
+    with pytest.raises(ValueError, match="of the step"), shares.labels.within(failing, ARGUMENTS):
         failing()
     assert sampler.label.value == 0
     assert not sampler.running
