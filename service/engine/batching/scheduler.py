@@ -72,6 +72,7 @@ class Scheduler:
             configured is None
             or configured.status.state != "ready"
             or runs_alone(first)
+            or len(first.prompts) > self._buckets[-1]
             or self._ended(first)
         ):
             self._inbox.send(Begun(ids=[first.id]))
