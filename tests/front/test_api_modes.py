@@ -72,6 +72,14 @@ def test_the_commit_of_an_image_is_the_one_that_was_stated(monkeypatch: pytest.M
     assert machine("0123456789ab")["gpus"] == []
 
 
+def test_a_service_is_ready_once_its_steps_have_been_measured_and_serves_before() -> None:
+    with running({"modes": ["eager"]}, cold=True) as front:
+        until(lambda: front.http.get("/v1/modes").json()["modes"][0]["state"] == "ready", "the mode")
+        message = refused(front.http.get("/health/ready"), 503)["message"]
+        assert message == "the engine measures its steps for the first time; ready: eager"
+        assert front.generate().status_code == 200
+
+
 def test_before_the_first_status_modes_are_cold_and_nothing_is_ready() -> None:
     with running({"modes": ["eager"]}, silent=True) as front:
         assert front.http.get("/v1/modes").json()["engine"] is None

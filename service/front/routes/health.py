@@ -120,8 +120,10 @@ def obstacle(state: AppState, detailed: bool) -> Unavailable | None:
         for name in client.configured
         if name not in states or states[name].state in ("cold", "warming")
     ]
-    if not failed and not waiting:
+    if not failed and not waiting and client.engine.warm:
         return None
+    if not client.engine.warm and not waiting:
+        waiting = ["the engine measures its steps for the first time"]
     ready_now = f"ready: {', '.join(client.ready_modes()) or 'none yet'}"
     return Unavailable("; ".join([*failed, *waiting, ready_now]), type="not_ready")
 
