@@ -293,7 +293,7 @@ def test_the_first_screen_says_what_the_selftest_proves_of_the_split(tmp_path: P
         "commit": run.environment["commit"], "cpu": run.environment["cpu"], "complete": True,
         "device": run.engine.get("device_name"), "created": "2026-01-02T00:00:00Z", "outcome": "undecided",
         "detail": "1 of 2 rows passed; undecided: a row", "modes": run.plan.modes,
-        "dtype": run.engine.get("dtype"), "threads": run.engine.get("threads"),
+        **{name: run.engine.get(name) for name in ("torch", "model", "dtype", "threads")},
         "rows": [
             *({"name": f"{start}: eager", "verdict": "pass"} for start in SPLIT_ROWS),
             {"name": f"{SPLIT_ROWS[1]}: eager", "verdict": "undecided"},

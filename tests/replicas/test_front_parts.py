@@ -43,7 +43,7 @@ def state(required: list[str] | None = None, **states: str) -> Any:
     client = SimpleNamespace(
         draining=False,
         configured=CONFIGURED,
-        engine=object() if states else None,
+        engine=SimpleNamespace(warm=True) if states else None,
         modes=modes,
         down_reason="the engine ended by signal 9",
         retry_after_seconds=5,
