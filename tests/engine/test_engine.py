@@ -40,7 +40,7 @@ def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_p
             assert phase.wall_seconds is not None
             assert phase.dispatch_seconds is not None
             assert phase.kernel_seconds is not None
-            assert 0 <= phase.dispatch_seconds <= phase.wall_seconds  # of few samples, perhaps none of the host
+            assert 0 <= phase.dispatch_seconds <= phase.wall_seconds
             assert phase.dispatch_seconds + phase.kernel_seconds == pytest.approx(phase.wall_seconds)
         assert timings.taken_ns < (timings.first_token_ns or 0) < timings.done_ns
 

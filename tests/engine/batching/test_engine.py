@@ -35,7 +35,7 @@ def test_merged_requests_are_answered_as_they_are_alone(tmp_path: Path) -> None:
             assert phase.wall_seconds is not None
             assert phase.dispatch_seconds is not None
             assert phase.kernel_seconds is not None
-            assert 0 <= phase.dispatch_seconds <= phase.wall_seconds  # of few samples, perhaps none of the host
+            assert 0 <= phase.dispatch_seconds <= phase.wall_seconds
             assert phase.dispatch_seconds + phase.kernel_seconds == pytest.approx(phase.wall_seconds)
         assert outcome.timings.dispatch_source == "sampled"
         assert outcome.timings.prefill.samples_of == "traffic"
