@@ -8,6 +8,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from random import uniform
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -76,8 +77,9 @@ def request(**body: object) -> bytes:
 
 
 async def silent(connection: Connection) -> None:
-    """Sends nothing."""
+    """Sends nothing; the next one comes a while after it was turned away, and not all of them at once."""
     await connection.until_closed()
+    await asyncio.sleep(PAUSE_SECONDS * uniform(0.5, 1.5))
 
 
 async def slow_head(connection: Connection) -> None:
