@@ -24,7 +24,7 @@ from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.meters import SIZE_BITS, StepLabels
 from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
-BACKGROUND_PER_SECOND = 101
+BACKGROUND_PER_SECOND = 53
 """Samples of the traffic as it is. A prime, so that they keep step with nothing."""
 
 NEWEST = 2000
