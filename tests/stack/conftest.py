@@ -80,13 +80,14 @@ def _await_scrape(prometheus: Prometheus, targets: int) -> float:
     """Wait until each of so many targets has been scraped after this moment.
 
     Returns the time of the last of these scrapes: at that time each target's newest scrape had succeeded. On
-    a busy machine the next one may fail, and its series then end.
+    a busy machine the next one may fail, and its series then end. The query asks for `timestamp(up)` alone,
+    because Prometheus gives the time of the query, not of the scrape, for an expression such as `up == 1`.
     """
     since = time.time()
     times: list[float] = []
 
     def scraped() -> bool:
-        times[:] = [one.points[0][1] for one in prometheus.query("timestamp(up == 1)")]
+        times[:] = [one.points[0][1] for one in prometheus.query("timestamp(up) and up == 1")]
         return len(times) == targets and min(times) > since
 
     running.until(scraped, "a scrape after the load")
