@@ -30,7 +30,7 @@ from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
 from loadtests.run.batch_step import batch_step
 from loadtests.run.exporter import PORT, Exporter
 from loadtests.run.locust_metrics import count_requests
-from service.protocol.modes import MODES, default_modes
+from service.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")
 

@@ -10,27 +10,31 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+LEAVES = {
+    "service.records",
+    "service.modes",
+    "service.machine",
+    "service.frames",
+    "service.parent_death",
+    "service.study_names",
+    "service.statistics",
+}
+"""They import nothing of ours: the front, the engine and the load tests share them."""
+
+OF_LOADTESTS = {"service.modes", "service.records", "service.statistics"}
+
 ALLOWED: dict[str, set[str]] = {
-    "service.protocol": set(),
-    "service.statistics": set(),
-    "service.front": {"service.protocol", "service.statistics"},
-    "service.replicas": {"service.front", "service.protocol"},
-    "service.step": {"service.protocol", "service.statistics", "models"},
-    "service.engine": {"service.measure", "service.step", "service.protocol", "service.statistics", "models"},
-    "service.measure": {"service.step", "service.protocol", "service.statistics", "models"},
-    "service.anatomy": {
-        "service.measure",
-        "service.step",
-        "service.protocol",
-        "service.statistics",
-        "models",
-    },
+    **{name: set[str]() for name in LEAVES},
+    "service.front": LEAVES,
+    "service.replicas": {"service.front", *LEAVES},
+    "service.step": {"models", *LEAVES},
+    "service.engine": {"service.measure", "service.step", "models", *LEAVES},
+    "service.measure": {"service.step", "models", *LEAVES},
+    "service.anatomy": {"service.measure", "service.step", "models", *LEAVES},
     "service.proof": {
         "service.measure",
         "service.step",
         "service.engine",
-        "service.protocol",
-        "service.statistics",
         "service.front.settings",
         "service.front.launch",
         "service.front.machine",
@@ -38,61 +42,52 @@ ALLOWED: dict[str, set[str]] = {
         "service.front.request_timing",
         "models",
         "loadtests",
+        *LEAVES,
     },
     "service.cli": {
         "service.anatomy",
         "service.engine",
         "service.front",
         "service.measure",
-        "service.protocol",
         "service.replicas",
         "service.proof",
-        "service.statistics",
         "service.step",
         "loadtests",
         "dashboards",
+        *LEAVES,
     },
     "models": set(),
     "models.training": {"models"},
-    "loadtests.plan": {"service.protocol.modes", "service.statistics"},
-    "loadtests.run": {"loadtests.plan", "service.protocol.modes", "service.statistics"},
+    "loadtests.plan": OF_LOADTESTS,
+    "loadtests.run": {"loadtests.plan", *OF_LOADTESTS},
     "loadtests.report": {
-        "service.protocol.splits",
         "loadtests.peers",
         "loadtests.plan",
         "loadtests.run",
-        "service.protocol.modes",
-        "service.statistics",
         "dashboards.theme",
+        *OF_LOADTESTS,
     },
-    "loadtests.peers": {
-        "loadtests.plan",
-        "loadtests.run",
-        "service.protocol.modes",
-        "service.statistics",
-    },
+    "loadtests.peers": {"loadtests.plan", "loadtests.run", *OF_LOADTESTS},
     "loadtests.peers.rivals": set(),
     "loadtests.compare": {
         "loadtests.plan",
         "loadtests.report",
         "loadtests.run",
-        "service.protocol.modes",
-        "service.statistics",
         "dashboards.theme",
+        *OF_LOADTESTS,
     },
     "loadtests.fleet": {
         "loadtests.compare",
         "loadtests.plan",
         "loadtests.report",
         "loadtests.run",
-        "service.protocol.modes",
-        "service.statistics",
         "dashboards.theme",
         "models.config",
+        *OF_LOADTESTS,
     },
     "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
     "loadtests.batch_steps": {"loadtests.run"},
-    "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
+    "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.modes"},
     "dashboards": set(),
 }
 """What the modules of a folder may import of ours, besides the folder itself."""
@@ -103,8 +98,7 @@ FOREIGN = "loadtests.peers.rivals"
 """Run by the rivals' own interpreters, as processes; what they import is not of this process."""
 
 TORCHLESS = (
-    "service.protocol",
-    "service.statistics",
+    *LEAVES,
     "service.front",
     "service.replicas",
     "loadtests",

@@ -19,19 +19,19 @@ from loadtests.compare.runs import SAID, Contrast, Side, Unlike, contrasts, read
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
 from loadtests.report.frame import PARTS
-from service.protocol.modes import AUTO
-from service.statistics.builds import (
+from service.modes import AUTO
+from service.statistics.choice import (
     LATENCY_SCATTER,
     POWER,
     RATIO_SCATTER,
     Difference,
     Scatter,
     Unit,
+    Word,
     confidence_of_each,
     difference,
     word_of,
 )
-from service.statistics.choice import Word
 from service.statistics.intervals import Interval
 
 Decision = Literal["not slower", "slower", "undecided"]

@@ -40,8 +40,7 @@ from loadtests.report.summaries import Summary, Verdict
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE
 from loadtests.run.series_file import SeriesRun, read_series
-from service.statistics.builds import LATENCY_SCATTER, OverSweeps, most_named, over_sweeps, replicates
-from service.statistics.choice import paired
+from service.statistics.choice import LATENCY_SCATTER, OverSweeps, most_named, over_sweeps, paired, replicates
 from service.statistics.intervals import Interval, mean_interval
 
 PAGE_FILE = "runs.html"

@@ -20,8 +20,7 @@ from loadtests.report.verdict import Findings
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RUN_FILE, RunError, SweepRun
 from loadtests.run.target import linear_layout
-from service.statistics.builds import LATENCY_SCATTER, difference, word_of
-from service.statistics.choice import Rounds, Word, paired
+from service.statistics.choice import LATENCY_SCATTER, Rounds, Word, difference, paired, word_of
 from service.statistics.intervals import Interval
 
 UNKNOWN = "not recorded"

@@ -23,7 +23,7 @@ from loadtests.fleet.plan import Code, Try, now
 from loadtests.run.environment import git_state
 from loadtests.run.owned import owned
 from loadtests.run.run_file import PLAN_FILE
-from service.statistics.method import METHOD
+from service.records import METHOD
 
 SWEEP_LOG = "sweep.log"
 """What the sweep has printed, in its folder."""

@@ -24,7 +24,7 @@ from loadtests.report.plotting import colour
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary
 from loadtests.run.rows import RowsError
-from service.statistics.builds import LATENCY_SCATTER, apart
+from service.statistics.choice import LATENCY_SCATTER, apart
 from service.statistics.intervals import Interval, as_json
 
 PAGE_FILE = "fleet.html"

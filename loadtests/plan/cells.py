@@ -12,9 +12,9 @@ from loadtests.plan.arrivals import Arrivals
 from loadtests.plan.errors import PlanError as PlanError
 from loadtests.plan.prompts import PromptSet
 from loadtests.plan.slo import Slo
-from service.protocol.modes import AUTO, MODES
+from service.modes import AUTO, MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
-from service.statistics.looks import confidence_of, looks
+from service.statistics.choice import confidence_of, looks
 
 BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`: every speed-up is against it."""

@@ -13,7 +13,7 @@ from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
 from loadtests.plan.checks import check
 from loadtests.plan.dtypes import Dtype
 from loadtests.plan.slo import Slo, SloTable
-from service.protocol.modes import default_modes, named_endpoints
+from service.modes import default_modes, named_endpoints
 
 
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

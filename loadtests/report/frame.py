@@ -11,7 +11,7 @@ from typing import Literal
 import polars as pl
 
 from loadtests.run.rows import RequestRow, RowSources
-from service.protocol.splits import SIDES
+from service.records import SIDES
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""

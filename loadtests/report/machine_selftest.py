@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadtests.run.run_file import SweepRun
-from service.statistics.sampled_share import CLASSES, PROVED, RATE, UNPROVED, LeftOpen
+from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, LeftOpen
 
 SELFTEST_FILE = "selftest.json"
 

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 import polars as pl
 
 from loadtests.report.frame import PhaseName
-from service.protocol.splits import SampleCounts
-from service.statistics.boundedness import bound_in_words, device_bound_index
-from service.statistics.estimates import Split, index_interval
+from service.records import SampleCounts
+from service.statistics.boundedness import (
+    UNPROVED,
+    LeftOpen,
+    Split,
+    bound_in_words,
+    device_bound_index,
+    dispatch_share,
+    index_interval,
+)
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import UNPROVED, LeftOpen, dispatch_share
 
 _MEANS = (
     *("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds"),

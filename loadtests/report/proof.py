@@ -13,7 +13,7 @@ from loadtests.report.phases import Phase
 from loadtests.report.surroundings import kernels_of
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import short_name
-from service.statistics.sampled_share import PROVED, counting_error
+from service.statistics.boundedness import PROVED, counting_error
 
 SPLIT_CHECKS = {
     "injected",

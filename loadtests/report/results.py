@@ -14,7 +14,7 @@ from loadtests.run.history import recover
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import CheckedRows, Gate
-from service.protocol.splits import SIDES, SampleCounts
+from service.records import SIDES, SampleCounts
 
 _LATENCY = pl.col("latency_from_intended_seconds")
 """Latency as reported; in a closed loop every request is due when it is sent."""

@@ -12,8 +12,8 @@ from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import short_name
 from loadtests.run.run_file import SweepRun
+from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 from service.statistics.intervals import Interval
-from service.statistics.roofline import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.payback import Payback
 from loadtests.report.phases import Phase
-from service.protocol.modes import AUTO
+from service.modes import AUTO
 from service.statistics.choice import Choice, Comparison
 from service.statistics.intervals import Interval
 

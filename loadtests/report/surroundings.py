@@ -11,7 +11,7 @@ from loadtests.report.payback import REMEDY
 from loadtests.report.plotting import colour
 from loadtests.run.run_file import PLAN_FILE, SweepRun
 from loadtests.run.target import linear_layout
-from service.protocol.modes import AUTO, doubles
+from service.modes import AUTO, doubles
 
 
 def subject(run: SweepRun) -> list[str]:

@@ -16,11 +16,9 @@ from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_co
 from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
 from loadtests.report.summaries import Summary, Verdict
-from service.protocol.modes import AUTO
-from service.statistics.boundedness import CrossoverSpan, crossover, crossover_span
-from service.statistics.choice import Comparison, choose, compare
-from service.statistics.disturbance import is_disturbed
-from service.statistics.sampled_share import LeftOpen
+from service.modes import AUTO
+from service.statistics.boundedness import CrossoverSpan, LeftOpen, crossover, crossover_span
+from service.statistics.choice import Comparison, choose, compare, is_disturbed
 
 PLAIN = "inference_mode"
 """The best rung without a compiler: what compiling has to beat."""

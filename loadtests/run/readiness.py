@@ -10,7 +10,7 @@ import msgspec
 
 from loadtests.plan.cells import Plan
 from loadtests.run.target import ModeFailed, Target, TargetError, Unreachable
-from service.protocol.modes import AUTO, doubles
+from service.modes import AUTO, doubles
 
 CONNECT_GRACE_SECONDS = 60.0
 """How long the service may be unreachable: one that has just been started imports for some seconds."""

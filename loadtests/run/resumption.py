@@ -16,7 +16,7 @@ from loadtests.run.run_file import RunError, SweepRun, read_run
 from loadtests.run.scrapes import read_scrapes
 from loadtests.run.target import linear_layout, samples
 from loadtests.run.validation import check_rows
-from service.protocol.modes import AUTO
+from service.modes import AUTO
 
 _CODE = ("commit", "changes")
 """Of the load tests' own code: what makes rows incomparable where it differs."""

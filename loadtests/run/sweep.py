@@ -25,7 +25,7 @@ from loadtests.run.resumption import reopen
 from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import PLAN_FILE, SweepRun
 from loadtests.run.target import Target, TargetError
-from service.statistics.method import METHOD
+from service.records import METHOD
 
 Service = str | AbstractContextManager[str]
 """The address of a service, or a block that starts one, gives its address, and ends it."""

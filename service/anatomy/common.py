@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from service.measure.cases import Bench, Case
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.statistics.intervals import Interval
 from service.step.profiler_session import profiler_attached
 

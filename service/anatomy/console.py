@@ -15,7 +15,7 @@ from service.anatomy import studies
 from service.anatomy.common import Report, StudyError
 from service.anatomy.prepared_bench import prepare_bench
 from service.anatomy.tape.study import own_expressions
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 
 PIPE_COLUMNS = 160
 

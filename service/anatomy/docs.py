@@ -19,9 +19,9 @@ from service.anatomy.common import Report, StudyError, named
 from service.anatomy.console import progress
 from service.anatomy.prepared_bench import Machine, machine_of, prepare_bench
 from service.measure.cases import Bench
-from service.protocol.messages import EngineSettings
-from service.protocol.probes import PROBES
+from service.records import EngineSettings
 from service.statistics.intervals import Interval
+from service.study_names import PROBES
 
 ROOT = Path(__file__).parents[2]
 BEGIN = "<!-- From here to the end: made by `launchbound docs`; do not edit. -->"

@@ -19,9 +19,8 @@ from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place
 from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
 from service.measure.symbols import rule_of
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES
-from service.protocol.splits import Side
+from service.modes import MODES
+from service.records import Phase, Side
 
 FUNCTIONS_SHOWN = 40
 SYMBOL_CHARACTERS = 160

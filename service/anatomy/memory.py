@@ -20,7 +20,7 @@ from rich.table import Table
 from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.tape.graph import Held, Peak, TapeOfStep, distinct_bytes, tape_of_step
 from service.measure.cases import Bench, Case
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import Buffers
 from service.step.device import memory

@@ -40,10 +40,10 @@ from service.anatomy.operators.calls import (
     keys_of,
 )
 from service.measure.cases import Bench
-from service.protocol.expressions import operator_named
-from service.protocol.modes import GradMode
+from service.modes import GradMode
 from service.statistics.intervals import Interval, median_interval
 from service.step.profiling import attach_profiler
+from service.study_names import operator_named
 
 
 class OperatorCallArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,9 +8,9 @@ import msgspec
 import torch
 
 from service.anatomy.common import StudyError
+from service.machine import pin
 from service.measure.cases import Bench
-from service.protocol.messages import EngineSettings
-from service.protocol.placement import pin
+from service.records import EngineSettings
 from service.step.device import choose_device, device_name
 from service.step.process_state import prepare_process
 

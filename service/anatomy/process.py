@@ -14,10 +14,20 @@ import msgspec
 from service.anatomy import studies
 from service.anatomy.common import StudyError
 from service.anatomy.prepared_bench import prepare_bench
+from service.frames import connect
 from service.measure.cases import Bench
-from service.protocol.frames import connect
-from service.protocol.messages import EngineSettings, Problem, Stop
-from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
+from service.records import (
+    EngineSettings,
+    Finding,
+    FromAnatomy,
+    Problem,
+    Ready,
+    Refused,
+    Stop,
+    Study,
+    StudyProgress,
+    ToAnatomy,
+)
 
 EXIT_UNKNOWN_STATE = 3
 

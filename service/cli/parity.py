@@ -7,8 +7,7 @@ from rich.table import Table
 
 from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
-from service.protocol.messages import EngineSettings, ToFront
-from service.protocol.status import ModeStatus
+from service.records import EngineSettings, ModeStatus, ToFront
 from service.step.process_state import prepare_process
 
 

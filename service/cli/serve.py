@@ -126,7 +126,7 @@ def stack(
         )
     from dashboards.stack import PrometheusError, watch
     from service.front.launch import LaunchError, launched
-    from service.protocol.parent_death import owned
+    from service.parent_death import owned
 
     # A supervisor's SIGTERM ends both in order, as Ctrl-C does; a shell's background job ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,8 +17,7 @@ from service.cli.options import (
     bad_input,
     settings_from,
 )
-from service.protocol.expressions import OPERATOR_CALLS
-from service.protocol.probes import PROBES
+from service.study_names import OPERATOR_CALLS, PROBES
 
 app = typer.Typer()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from service.engine.inbox import Inbox
 from service.engine.local_inbox import LocalInbox
 from service.engine.warmup import Warmup
-from service.protocol.doing import Doing
+from service.records import Doing
 
 PIECE_SECONDS = 1800.0
 """How long one piece of the warm-up may take, such as the compilation of one callable."""

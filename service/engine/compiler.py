@@ -14,7 +14,7 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 
-from service.protocol.modes import Effect
+from service.modes import Effect
 from service.step.package import PACKAGES_MADE
 
 OURS = "launchbound"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from service.protocol.messages import Phase
-from service.protocol.modes import Mode
-from service.protocol.status import ModeStatus
+from service.modes import Mode
+from service.records import ModeStatus, Phase
 from service.step.callables import Step
 
 

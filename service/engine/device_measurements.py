@@ -13,8 +13,7 @@ import torch
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.request_profiler import RequestProfiler
 from service.engine.warmup import Warmup
-from service.protocol.device_times import DeviceTime, ProfilerCost
-from service.protocol.messages import Phase
+from service.records import DeviceTime, Phase, ProfilerCost
 from service.statistics.intervals import unpaired_ratio
 from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step

@@ -16,7 +16,7 @@ from service.engine.feed import Feed, new_feed
 from service.engine.job_result import JobResult
 from service.engine.prompts import check_lengths, encode_prompts, lay_out
 from service.engine.text import Completion, Completions
-from service.protocol.messages import Job, OutcomeKind, Phase, Token
+from service.records import Job, OutcomeKind, Phase, Token
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.meters import Meter, Readings

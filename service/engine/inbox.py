@@ -7,9 +7,8 @@ from time import perf_counter_ns
 
 import msgspec
 
-from service.protocol.doing import SERVING, Doing
-from service.protocol.frames import connect
-from service.protocol.messages import Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
+from service.frames import connect
+from service.records import SERVING, Cancel, Doing, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
 
 BEAT_NS = 1_000_000_000
 """How often the front hears of an engine that serves, at most."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.engine.text import Completions
-from service.protocol.messages import OutcomeKind, Problem
-from service.protocol.timings import StepProfile
+from service.records import OutcomeKind, Problem, StepProfile
 from service.step.meters import Readings
 
 

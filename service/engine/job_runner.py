@@ -19,9 +19,7 @@ from service.engine.request_profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, Key, StepShares
 from service.engine.warmup import Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND
-from service.protocol.doing import Doing
-from service.protocol.messages import Job, OutcomeKind, Problem
-from service.protocol.splits import SampleCounts
+from service.records import Doing, Job, OutcomeKind, Problem, SampleCounts
 from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.meters import Meter
 from service.step.recompilation import is_recompile_error

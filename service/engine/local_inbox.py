@@ -8,9 +8,7 @@ from time import perf_counter_ns
 
 import msgspec
 
-from service.protocol.doing import Doing
-from service.protocol.messages import Job, Outcome, ToFront, Token
-from service.protocol.status import EngineStatus, ModeStatus
+from service.records import Doing, EngineStatus, Job, ModeStatus, Outcome, ToFront, Token
 
 NO_DEADLINE_NS = 2**62
 

@@ -9,12 +9,20 @@ from time import perf_counter_ns
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.job_result import JobResult
 from service.engine.step_shares import ENOUGH
-from service.protocol.messages import Job, Outcome, Phase
-from service.protocol.modes import Mode
-from service.protocol.splits import SampleCounts
-from service.protocol.status import ModeStatus
-from service.protocol.timings import PhaseTimings, SamplesOf, Source, StepProfile, Timings
-from service.statistics.sampled_share import dispatch_share
+from service.modes import Mode
+from service.records import (
+    Job,
+    ModeStatus,
+    Outcome,
+    Phase,
+    PhaseTimings,
+    SampleCounts,
+    SamplesOf,
+    Source,
+    StepProfile,
+    Timings,
+)
+from service.statistics.boundedness import dispatch_share
 from service.step.meters import Readings
 from service.step.profiling import STEPS_PER_TRACE
 
@@ -82,7 +90,7 @@ class StepEstimates:
 
 
 def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
-    """What the job took, in seconds, by the definitions of `service.protocol.timings.Timings`."""
+    """What the job took, in seconds, by the definitions of `service.records.Timings`."""
     decode_begins_ns = result.decode.begin[0] if result.decode.begin else result.ended_ns
     prefill = phase_timings(result.prefill, "prefill", estimates, decode_begins_ns)
     decode = phase_timings(result.decode, "decode", estimates, result.ended_ns)

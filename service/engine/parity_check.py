@@ -6,7 +6,7 @@ from torch import Tensor
 
 from models.served import Served
 from service.engine.configured_mode import ConfiguredMode
-from service.protocol.status import Parity
+from service.records import Parity
 from service.step import parity
 from service.step.attention import check_attention
 from service.step.buffers import Buffers

@@ -19,8 +19,7 @@ from service.engine.cold_starts import ColdStarts
 from service.engine.prompts import most_prompt_bytes
 from service.engine.step_shares import StepShares
 from service.engine.warmup import Warmup
-from service.protocol.messages import EngineSettings
-from service.protocol.status import EngineStatus, MatrixRate, MemoryBandwidth, ModeStatus
+from service.records import EngineSettings, EngineStatus, MatrixRate, MemoryBandwidth, ModeStatus
 from service.step.bandwidth import matrix_rate, memory_bandwidth, step_bytes, step_flops
 from service.step.buffers import Buffers, allocate
 from service.step.callables import build_step

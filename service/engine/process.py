@@ -1,7 +1,7 @@
 """The engine process: from its settings to its exit code.
 
 Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON, and ends
-with it (`service.protocol.parent_death`). It connects before it imports torch, so that the front hears at
+with it (`service.parent_death`). It connects before it imports torch, so that the front hears at
 once what takes long.
 """
 
@@ -12,8 +12,7 @@ import sys
 import msgspec
 
 from service.engine.inbox import Inbox
-from service.protocol.doing import Doing
-from service.protocol.messages import EngineSettings
+from service.records import Doing, EngineSettings
 
 IMPORT = Doing(what="importing torch", limit_seconds=300.0)
 

@@ -13,10 +13,7 @@ import torch
 
 from service.engine.job_result import JobResult
 from service.engine.outcome import StepEstimates, covered
-from service.protocol.device_times import KernelTime
-from service.protocol.messages import Job, Phase
-from service.protocol.splits import SampleCounts
-from service.protocol.timings import StepProfile
+from service.records import Job, KernelTime, Phase, SampleCounts, StepProfile
 from service.statistics.intervals import median_interval
 from service.step.meters import Meter
 from service.step.profiling import Profiler

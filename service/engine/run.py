@@ -12,8 +12,7 @@ from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
 from service.engine.parity_check import Unservable
 from service.engine.second_compiler import second_compiler
-from service.protocol.doing import Doing
-from service.protocol.messages import EngineSettings
+from service.records import Doing, EngineSettings
 from service.step.compile_cache import code_of, discard
 from service.step.device_errors import is_device_lost
 from service.step.process_state import prepare_process

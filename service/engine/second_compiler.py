@@ -20,10 +20,10 @@ import msgspec
 import psutil
 
 from service.engine.parts import EngineParts, build_parts
-from service.protocol.messages import EngineSettings
-from service.protocol.modes import MODES
-from service.protocol.parent_death import owned
-from service.protocol.placement import physical_cores
+from service.machine import physical_cores
+from service.modes import MODES
+from service.parent_death import owned
+from service.records import EngineSettings
 from service.step.compile_cache import code_of, has_code
 from service.step.process_state import prepare_process, resident_bytes
 from service.step.warnings_log import warn

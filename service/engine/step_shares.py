@@ -15,9 +15,8 @@ from time import perf_counter_ns
 
 from service.engine.configured_mode import ConfiguredMode
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, CpuSampler, Place, SamplerError
-from service.protocol.messages import Phase
-from service.protocol.splits import SIDES, SampleCounts, StepSplit
-from service.statistics.sampled_share import dispatch_share
+from service.records import SIDES, Phase, SampleCounts, StepSplit
+from service.statistics.boundedness import dispatch_share
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.measured_inputs import measured_arguments, set_positions

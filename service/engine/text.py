@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from models.served import ServedTokenizer
-from service.protocol.messages import FinishReason, Job, Output
+from service.records import FinishReason, Job, Output
 
 
 class Completion:

@@ -27,9 +27,8 @@ from service.engine.compiler import (
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.parity_check import ParityCheck, new_parity_check
 from service.engine.step_shares import StepShares
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES, Effect, Mode
-from service.protocol.status import Attention, Compilation, ModeStatus
+from service.modes import MODES, Effect, Mode
+from service.records import Attention, Compilation, ModeStatus, Phase
 from service.step.attention import wrong_attention
 from service.step.buffers import Arguments, Buffers, prepare
 from service.step.callables import Step

@@ -14,9 +14,8 @@ from service.front.engine_client import Listener
 from service.front.errors import NotMeasured
 from service.front.request_timing import RequestTiming
 from service.front.settings import SweepAdvice
-from service.protocol.messages import Job
-from service.protocol.modes import AUTO
-from service.protocol.status import EngineStatus, ModeStatus
+from service.modes import AUTO
+from service.records import EngineStatus, Job, ModeStatus
 from service.statistics.boundedness import bound_in_words, bounds_within, crossover, device_bound_index
 from service.statistics.choice import MINIMUM_ROUNDS, Choice, Rounds, choose, compare
 from service.statistics.intervals import Interval

@@ -23,9 +23,7 @@ from service.front.child_process import (
     watch,
 )
 from service.front.errors import StudyInterrupted, from_problem
-from service.protocol.doing import Doing
-from service.protocol.messages import EngineSettings
-from service.protocol.studies import Finding, FromAnatomy, Ready, Study, StudyProgress
+from service.records import Doing, EngineSettings, Finding, FromAnatomy, Ready, Study, StudyProgress
 
 log = logging.getLogger("launchbound.anatomy")
 

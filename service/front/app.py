@@ -28,7 +28,7 @@ from service.front.server import Server, bound_socket, server_config, url_of
 from service.front.settings import Settings
 from service.front.study_runner import StudyRunner, remove_abandoned_folders
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
-from service.protocol.placement import engine_cpus, front_cpus, share_cpus
+from service.machine import engine_cpus, front_cpus, share_cpus
 
 log = logging.getLogger("launchbound")
 

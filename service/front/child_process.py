@@ -19,11 +19,10 @@ from typing import Any
 
 import msgspec
 
-from service.protocol.doing import Doing
-from service.protocol.frames import FrameStream, accept, listen
-from service.protocol.messages import EngineSettings, Stop
-from service.protocol.parent_death import owned
-from service.protocol.placement import children_on
+from service.frames import FrameStream, accept, listen
+from service.machine import children_on
+from service.parent_death import owned
+from service.records import Doing, EngineSettings, Stop
 
 log = logging.getLogger("launchbound.child_process")
 

@@ -22,11 +22,14 @@ from service.front.errors import (
     StudyInterrupted,
 )
 from service.front.pending_requests import PendingRequest, PendingRequests
-from service.protocol.doing import SERVING, Doing
-from service.protocol.messages import (
+from service.records import (
+    SERVING,
     Begun,
     Cancel,
+    Doing,
+    EngineStatus,
     Job,
+    ModeStatus,
     Outcome,
     Pause,
     Paused,
@@ -35,7 +38,6 @@ from service.protocol.messages import (
     ToFront,
     Token,
 )
-from service.protocol.status import EngineStatus, ModeStatus
 
 log = logging.getLogger("launchbound.engine")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from service.protocol.messages import Problem
+from service.records import Problem
 
 Rejection = Literal[
     "queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining", "connections"

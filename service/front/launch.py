@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 
 SERVING = "launchbound: serving on "
 STOP_SECONDS = 30.0

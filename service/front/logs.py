@@ -20,9 +20,8 @@ from service.front.engine_client import Listener
 from service.front.errors import LaunchboundError
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.settings import Settings
-from service.protocol.messages import Job
-from service.protocol.processor import processor_name
-from service.protocol.status import Cache, EngineStatus, ModeStatus
+from service.machine import processor_name
+from service.records import Cache, EngineStatus, Job, ModeStatus
 
 LogFormat = Literal["text", "json"]
 

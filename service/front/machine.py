@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from service.protocol.processor import processor_features, processor_name, siblings
-from service.statistics.method import METHOD
+from service.machine import processor_features, processor_name, siblings
+from service.records import METHOD
 
 _NVIDIA_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode"
 

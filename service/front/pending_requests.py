@@ -12,7 +12,7 @@ from time import perf_counter_ns
 import msgspec
 
 from service.front.errors import LaunchboundError
-from service.protocol.messages import Begun, Job, Outcome, Token
+from service.records import Begun, Job, Outcome, Token
 
 
 class PendingRequest:

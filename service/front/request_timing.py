@@ -7,8 +7,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from service.protocol.messages import Job, Outcome
-from service.protocol.timings import PhaseTimings, SamplesOf, Source, Timings
+from service.records import Job, Outcome, PhaseTimings, SamplesOf, Source, Timings
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,9 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic.json_schema import WithJsonSchema
 
-from service.protocol.expressions import (
-    LONGEST_CALL,
-    OF_THE_MODEL,
-    OPERATOR_CALLS,
-    TAPE_EXPRESSIONS,
-    operator_named,
-)
-from service.protocol.messages import Phase
-from service.protocol.modes import GradMode
+from service.modes import GradMode
+from service.records import Phase
+from service.study_names import LONGEST_CALL, OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS, operator_named
 
 CONTROL_CHARACTERS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 CONTROL = re.compile(f"[{CONTROL_CHARACTERS}]")

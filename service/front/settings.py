@@ -13,10 +13,9 @@ import msgspec
 from pydantic import Field, InstanceOf, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.protocol.messages import EngineSettings
-from service.protocol.modes import default_modes, named_modes
-from service.protocol.placement import Share
-from service.protocol.status import Batching, EngineStatus
+from service.machine import Share
+from service.modes import default_modes, named_modes
+from service.records import Batching, EngineSettings, EngineStatus
 
 ADVICE_FILE = "advice.json"
 """Of a sweep's folder, as docs/sweeps.md describes it."""

@@ -24,8 +24,8 @@ from service.front.child_process import (
     watch,
 )
 from service.front.engine_client import EngineClient
-from service.protocol.messages import EngineSettings
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import EngineSettings
 
 log = logging.getLogger("launchbound.supervisor")
 

@@ -14,8 +14,8 @@ from models.config import Config
 from models.served import Served
 from service.measure.cpu_sampler import CpuSampler
 from service.measure.reshaped import reshaped
-from service.protocol.messages import EngineSettings, Phase
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import EngineSettings, Phase
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import InjectedWork, Step, build_step
 from service.step.compile_cache import compile_cache

@@ -23,8 +23,7 @@ import numpy as np
 from service.measure.compiled_library import BuildError, compiled_library
 from service.measure.elf_symbols import Namer
 from service.measure.symbols import side_of
-from service.protocol.messages import Phase
-from service.protocol.splits import SIDES, SampleCounts, Side
+from service.records import SIDES, Phase, SampleCounts, Side
 from service.step.untimed import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
 
 SAMPLES_PER_SECOND = 997

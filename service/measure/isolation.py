@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns, thread_time_ns
 
-from service.protocol.placement import pin
+from service.machine import pin
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from service.measure.cases import Bench
-from service.protocol.status import MemoryBandwidth
+from service.records import MemoryBandwidth
+from service.statistics.boundedness import Roofline, decode_bytes, roofline
 from service.statistics.intervals import Interval
-from service.statistics.roofline import Roofline, decode_bytes, roofline
 from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.untimed import DECODE_POSITION
 

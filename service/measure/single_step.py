@@ -19,7 +19,7 @@ import numpy as np
 
 from service.measure.compiled_library import BuildError, compiled_library
 from service.measure.cpu_sampler import Place, Places
-from service.protocol.splits import Side
+from service.records import Side
 
 CALLS_BEFORE = 20
 """The interpreter specialises code that has run so often, and caches fill."""

@@ -7,9 +7,9 @@ from typing import Literal
 
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import sample_steps
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
+from service.statistics.boundedness import dispatch_share
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import dispatch_share
 
 TIMED_SECONDS = 0.02
 SAMPLED_SECONDS = 0.4

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from service.protocol.splits import Side
+from service.records import Side
 
 
 @dataclass(frozen=True, slots=True)

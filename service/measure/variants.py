@@ -14,7 +14,7 @@ from service.measure.cases import Bench, Case, build_case
 from service.measure.cpu_sampler import CpuSampler
 from service.measure.isolation import OffCpuTime, isolated
 from service.measure.reshaped import reshaped
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 from service.step.buffers import allocate
 from service.step.callables import InjectedWork
 

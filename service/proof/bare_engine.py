@@ -15,12 +15,11 @@ from time import monotonic, perf_counter_ns
 import msgspec
 
 from service.engine.local_inbox import local_job
+from service.frames import FrameStream, accept, listen
+from service.machine import children_on
 from service.measure.rounds import Log
-from service.protocol.frames import FrameStream, accept, listen
-from service.protocol.messages import EngineSettings, Outcome, Stop, ToEngine, ToFront
-from service.protocol.parent_death import owned
-from service.protocol.placement import children_on
-from service.protocol.status import EngineStatus
+from service.parent_death import owned
+from service.records import EngineSettings, EngineStatus, Outcome, Stop, ToEngine, ToFront
 
 PROMPT = "def mean(values):\n    total = 0\n    for value in values:\n"
 NEW_TOKENS = 32

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from service.front.launch import SERVING, LaunchError
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 
 STOP_SECONDS = 10.0
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
+from service.modes import MODES
 from service.proof.rows import Property, Row, Verdict
-from service.protocol.messages import Outcome
-from service.protocol.modes import MODES
-from service.protocol.timings import PhaseTimings
+from service.records import Outcome, PhaseTimings
 from service.statistics.intervals import Interval, paired_ratio
 
 # Records: JSON lines, each on disk before the next is measured, read back as far as whole

@@ -23,9 +23,9 @@ from rich.table import Table
 
 from loadtests.run.environment import git_state
 from loadtests.run.gpu_watch import query_of, summary, watched
+from service.parent_death import owned
 from service.proof.gpu_goals import PATH_VARIABLE, Goal, Record, cells_of, goals_of, read_records
 from service.proof.rows import STYLES
-from service.protocol.parent_death import owned
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT_VERSION = 4

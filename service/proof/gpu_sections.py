@@ -31,10 +31,9 @@ from service.measure.cases import Bench, Case, build_case
 from service.measure.kernel_table import kernel_table
 from service.measure.roof import Roof, measure_roof
 from service.measure.rounds import in_rounds, paired_median_ratio
+from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import PROFILED_ROUND, Records, own_records
-from service.protocol.messages import EngineSettings, Job, Outcome, ToFront
-from service.protocol.modes import default_modes, named_modes
-from service.protocol.status import ModeStatus
+from service.records import EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.statistics.intervals import Interval, as_json, median_interval
 from service.step.attention import PHASES, ReferenceAttention
 from service.step.bandwidth import memory_bandwidth

@@ -26,12 +26,12 @@ from service.measure.cases import FEW_WORDS, Case
 from service.measure.cpu_sampler import CpuSampler
 from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
+from service.modes import MODES
 from service.proof.rows import Check, Property, Row
 from service.proof.split import sampled, sampler_of
-from service.protocol.modes import MODES
-from service.protocol.splits import SampleCounts, Side
+from service.records import SampleCounts, Side
+from service.statistics.boundedness import CLASSES
 from service.statistics.intervals import median_interval
-from service.statistics.sampled_share import CLASSES
 
 ROUNDS = 12
 SAMPLED_SECONDS = 0.2

@@ -26,7 +26,7 @@ from service.proof.bare_engine import NEW_TOKENS, BareEngine
 from service.proof.bare_route import bare_route
 from service.proof.rows import Check, NotMeasurableError, Property, Row, difference_of_shares
 from service.proof.running_service import Connection, RunningService
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.statistics.intervals import median_interval
 
 if TYPE_CHECKING:

@@ -34,12 +34,11 @@ from service.measure.cpu_sampler import SamplerError, counts_of
 from service.measure.isolation import isolated
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
+from service.modes import MODES
 from service.proof.bare_engine import NEW_TOKENS, PROMPT, front_socket
 from service.proof.rows import Check, NotMeasurableError, Property, Row
 from service.proof.split import PHASES
-from service.protocol.messages import EngineSettings, Job, Phase
-from service.protocol.modes import MODES
-from service.protocol.splits import SampleCounts
+from service.records import EngineSettings, Job, Phase, SampleCounts
 from service.statistics.intervals import median_interval
 from service.step.buffers import Arguments
 from service.step.callables import Step, build_step

@@ -26,7 +26,9 @@ from loadtests.run.environment import git_state
 from loadtests.run.target import TargetError
 from service.front.launch import LaunchError
 from service.front.settings import Settings
+from service.machine import processor_features, processor_name
 from service.measure.rounds import Log
+from service.parent_death import owned
 from service.proof.bare_engine import BareEngine, bare_engine
 from service.proof.over_http import (
     ADDED,
@@ -39,8 +41,6 @@ from service.proof.over_http import (
 from service.proof.rows import STYLES, AnyCheck, Event, Row, Verdict, broken, run_check
 from service.proof.running_service import running_service
 from service.proof.sweeps import ITSELF, TWICE
-from service.protocol.parent_death import owned
-from service.protocol.processor import processor_features, processor_name
 
 EXIT_FAILED = 1
 FILE = "selftest.json"

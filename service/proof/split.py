@@ -26,10 +26,9 @@ from service.measure.cpu_sampler import (
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
 from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
-from service.protocol.messages import Phase
-from service.protocol.splits import SampleCounts, Side
+from service.records import Phase, SampleCounts, Side
+from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
-from service.statistics.sampled_share import RATE
 
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 

@@ -19,7 +19,7 @@ from service.proof.instructions import INSTRUCTIONS
 from service.proof.requests import ASKED_WORK, INSTRUMENTATION, MINIMAL_LOOP, OWN_WORK
 from service.proof.rows import AnyCheck, Event, run_check
 from service.proof.split import BACKGROUND, PLAIN_KERNELS, SAMPLING_RATE, UNCLASSIFIED
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 from service.step.device import device_name
 from service.step.precision import choose_precision
 from service.step.process_state import prepare_process

@@ -19,7 +19,7 @@ from service.front.routes.health import missed, obstacle
 from service.front.routes.state import AppState
 from service.front.server import HEADERS, bound_socket, server_config
 from service.front.settings import Settings
-from service.protocol.placement import engine_cpus, front_cpus, pin, share_cpus
+from service.machine import engine_cpus, front_cpus, pin, share_cpus
 from service.replicas.cluster import is_loopback
 
 log = logging.getLogger("launchbound.replicas")

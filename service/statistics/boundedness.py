@@ -1,6 +1,6 @@
-"""Launch-bound or kernel-bound: the index, its classes, and the batch at which kernels take over.
+"""Dispatch as an interval, the kernel share that follows from it, its classes, and a decode step's roofline.
 
-Imports nothing of ours but the other statistics; the service's advice and the sweep's report both use it.
+Imports nothing of ours but the other statistics.
 """
 
 from __future__ import annotations
@@ -8,9 +8,166 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from math import sqrt
+from typing import Literal, NamedTuple
 
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, mean_interval
+
+CLASSES = 0.10
+"""Of either part's samples, this many may be taken for the other's: the bound of the selftest's rows with
+injected work. What a machine's own selftest leaves open beyond it is added (docs/method.md).
+"""
+
+RATE = 0.03
+"""By so much sampling itself may shift a share, at 1,000 samples a second and fewer: the
+most that two processors showed between that rate and none.
+"""
+
+
+class LeftOpen(NamedTuple):
+    """What samples may get wrong, however many there are. The two are added: each says nothing of the other.
+
+    `classes` of either part's samples may be taken for the other's; `rate` is how far sampling itself may
+    shift a share, in points of that share.
+    """
+
+    classes: float
+    rate: float
+
+
+PROVED = LeftOpen(CLASSES, RATE)
+"""What a selftest that passes leaves open."""
+
+UNPROVED = LeftOpen(2 * CLASSES, 2 * RATE)
+"""What is left open on a machine that no selftest stands for. Twice is a convention: nothing is measured
+there, and an interval may not be narrower without a selftest than with one.
+"""
+
+_Z = 1.959964
+"""Of the standard normal distribution, for 95 %."""
+
+
+class DispatchShare(NamedTuple):
+    """Of steps' wall time; [low, high] holds the truth."""
+
+    value: float
+    low: float
+    high: float
+
+
+def dispatch_share(
+    kernel: int, host: int, unclassified: int, left_open: LeftOpen = UNPROVED
+) -> DispatchShare | None:
+    """From the numbers of samples on either side; the `unclassified` may be of either.
+
+    The interval is Wilson's at 95 %, its low end with the unclassified on the kernels' side, its high end
+    with them on the host's, widened by `widened`. None without a sample of kernel or host.
+    """
+    if not kernel + host:
+        return None
+    samples = kernel + host + unclassified
+    low, _ = _wilson(host, samples)
+    _, high = _wilson(host + unclassified, samples)
+    return DispatchShare(host / (kernel + host), *widened(low, high, left_open))
+
+
+def widened(low: float, high: float, left_open: LeftOpen = UNPROVED) -> tuple[float, float]:
+    """The ends of a share of dispatch by samples, made wide enough for what is `left_open`.
+
+    Of a true share H at least H · (1 − c) − r is seen as dispatch, at most H + (1 − H) · c + r; solved for H.
+    """
+    classes, rate = left_open
+    if classes >= 1:
+        return 0.0, 1.0
+    return max(0.0, (low - rate - classes) / (1 - classes)), min(1.0, (high + rate) / (1 - classes))
+
+
+def counting_error(kernel: int, host: int) -> float:
+    """How far the 95 % interval of either share reaches from it, by the number of samples; 1 without any.
+
+    To the side on which it reaches farther: near 0 and 1 that is nearly all of its width.
+    """
+    samples = kernel + host
+    if not samples:
+        return 1.0
+    low, high = _wilson(host, samples)
+    return max(high - host / samples, host / samples - low)
+
+
+def _wilson(found: int, samples: int) -> tuple[float, float]:
+    """The score interval of a share (Wilson 1927): it holds where none or all were found, too."""
+    share, z2 = found / samples, _Z * _Z
+    centre = (share + z2 / (2 * samples)) / (1 + z2 / samples)
+    half = _Z * sqrt(share * (1 - share) / samples + z2 / (4 * samples**2)) / (1 + z2 / samples)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Dispatch and kernel of the same steps, in seconds; [low, high] is the interval of the dispatch.
+
+    Where dispatch is estimated, kernel is what it leaves of the wall time: their sum is exact, and what one
+    has more the other has less. Measured dispatch has low = high = dispatch. `samples`: of kernels, of the
+    host, and unclassified, where dispatch was estimated from samples of these very steps.
+    """
+
+    dispatch: float
+    kernel: float
+    low: float
+    high: float
+    samples: tuple[int, int, int] | None = None
+
+    def index_at(self, dispatch: float) -> float:
+        """The device-bound index if dispatch was `dispatch`: 1 − dispatch / (sum of both), in [0, 1]."""
+        return min(1.0, max(0.0, 1.0 - dispatch / (self.dispatch + self.kernel)))
+
+    @property
+    def index(self) -> float:
+        """Kernel / (kernel + dispatch)."""
+        return self.index_at(self.dispatch)
+
+    @property
+    def index_ends(self) -> tuple[float, float]:
+        """The interval of the index: by all samples together, else by dispatch's own ends."""
+        share = dispatch_share(*self.samples) if self.samples else None
+        if share is None:
+            return self.index_at(self.high), self.index_at(self.low)
+        # By time the index is not quite that of the samples, as some steps have fewer for their length.
+        return min(1 - share.high, self.index), max(1 - share.low, self.index)
+
+
+def total(splits: Sequence[Split]) -> Split:
+    """The sum of `splits`; the ends add up too, because an estimate's error is shared by all of them.
+
+    The error of counting samples is not, so these are added as well, where all have some.
+    """
+    counts = [split.samples for split in splits if split.samples is not None]
+    kernel, host, unclassified = (sum(count[side] for count in counts) for side in range(3))
+    return Split(
+        dispatch=sum(split.dispatch for split in splits),
+        kernel=sum(split.kernel for split in splits),
+        low=sum(split.low for split in splits),
+        high=sum(split.high for split in splits),
+        samples=(kernel, host, unclassified) if counts and len(counts) == len(splits) else None,
+    )
+
+
+def index_interval(rounds: Sequence[Split], least: float = 0.0) -> Interval | None:
+    """The device-bound index of the sums over `rounds`, with an interval that spans both of its errors.
+
+    With h the half width of the t interval of the rounds' indices, and at least `least`, it is [index at
+    dispatch's high end − h, index at its low end + h], cut to [0, 1]. The two are added, not combined as
+    squares: the estimate's error is the same in every round and does not average out. All of [0, 1] with a
+    single round. None without rounds, or where nothing was measured in one.
+    """
+    if not rounds or any(split.dispatch + split.kernel <= 0 for split in rounds):
+        return None
+    spread = mean_interval([split.index for split in rounds])
+    half = max(least, spread.high - spread.value)
+    both = total(rounds)
+    low, high = both.index_at(both.high) - half, both.index_at(both.low) + half
+    return Interval(both.index, max(0.0, low), min(1.0, high), len(rounds))
+
 
 Bound = Literal["launch-bound", "balanced", "kernel-bound"]
 
@@ -121,3 +278,65 @@ def crossover_span(index_by_batch: Mapping[int, Interval]) -> CrossoverSpan:
         for end in ("value", "high", "low")
     )
     return CrossoverSpan(crossover(values), _first_crossing(batches, highs), _last_crossing(batches, lows))
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """One decode step under its roof: `bytes_per_step` is the least that it moves.
+
+    `attained` is that over its kernel time, bytes per second, and `share` is `attained` over the bandwidth,
+    each with the interval that the kernel time leaves. A share above 1 says that the bytes came from a
+    faster memory than the one that was measured (caches). A low share says that something else than memory
+    bounds the kernels: arithmetic, launches between small kernels, or latency.
+    """
+
+    bytes_per_step: float
+    attained: Interval
+    share: Interval
+
+
+def decode_bytes(step_bytes: Mapping[str, float], rows: float, positions: float) -> float:
+    """Bytes that a decode step of `rows` sequences must move, each of which attends to `positions`.
+
+    weights + rows · (positions · cache_per_position + activations_per_row), by the keys of `step_bytes`,
+    which are the fields of `protocol.status.StepBytes`. Weights are read once for the whole batch, keys and
+    values once per sequence, and what enters and leaves a matrix product once per row: the memory term of
+    Pope et al., "Efficiently Scaling Transformer Inference" (arXiv:2211.05102, section 2), with activations
+    added. A lower bound: padding of batch and cache, and what is written only for the next kernel to read
+    (norms, rotations), are left out.
+    """
+    per_row = positions * step_bytes["cache_per_position"] + step_bytes["activations_per_row"]
+    return step_bytes["weights"] + rows * per_row
+
+
+def decode_flops(step_flops: Mapping[str, float], rows: float, positions: float) -> float:
+    """Floating-point operations of a decode step of `rows` sequences, each of which attends to `positions`.
+
+    rows · (per_row + positions · per_position), by the keys of `step_flops`, the fields of
+    `protocol.status.StepFlops`: the compute term of Pope et al., section 2, with attention added.
+    """
+    return rows * (step_flops["per_row"] + positions * step_flops["per_position"])
+
+
+def attended_positions(prompt_tokens: float, steps: float) -> float:
+    """Cache positions that a decode step attends to, the mean over `steps` steps after a prompt.
+
+    The first writes at position `prompt_tokens` and attends to one more; each further one to one more again.
+    """
+    return prompt_tokens + (steps + 1) / 2
+
+
+def roofline(bytes_per_step: float, kernel_seconds: Interval, bytes_per_second: float) -> Roofline | None:
+    """`bytes_per_step` in `kernel_seconds` against a bandwidth of `bytes_per_second`.
+
+    Williams, Waterman and Patterson, "Roofline" (doi:10.1145/1498765.1498785), of which decode is the slanted
+    part: some operations per byte. None where there is no kernel time. An interval of kernel time that
+    reaches 0 leaves the share without an upper end.
+    """
+    if kernel_seconds.value <= 0 or bytes_per_second <= 0:
+        return None
+    ends = (kernel_seconds.value, kernel_seconds.high, kernel_seconds.low)
+    rates = [bytes_per_step / end if end > 0 else float("inf") for end in ends]
+    attained = Interval(rates[0], rates[1], rates[2], kernel_seconds.samples)
+    shares = [rate / bytes_per_second for rate in rates]
+    return Roofline(bytes_per_step, attained, Interval(shares[0], shares[1], shares[2], attained.samples))

@@ -1,4 +1,8 @@
-"""A value with its interval: statistics shared by the service and its load tests. Imports nothing of ours."""
+"""A value with its interval, quantiles of requests that come in visits, and rates. Imports nothing of ours.
+
+A visit of an open-loop cell starts with an empty queue, so its first requests wait too little: they are sent
+and not judged.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+import numpy as np
 from scipy.special import bdtr, stdtrit
 
 
@@ -106,3 +111,117 @@ def unpaired_ratio(
     freedom = total**2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, sides, strict=True))
     half = float(stdtrit(freedom, 0.5 + confidence / 2)) * math.sqrt(total)
     return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half), min(map(len, sides)))
+
+
+Values = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+TAIL_REQUESTS = 5
+"""A quantile is said where so many requests lie beyond it: p50 needs 10 requests, p90 50, p99 500."""
+
+
+def least_requests(share: float) -> int:
+    """How many requests, of all rounds together, a quantile at `share` needs."""
+    return math.ceil(round(TAIL_REQUESTS / (1 - share), 6))
+
+
+def quantile_interval(
+    rounds: Sequence[Sequence[float] | Values], share: float, confidence: float = 0.95
+) -> Interval | None:
+    """The quantile at `share` of the requests of all rounds; None if infinite, or below `least_requests`.
+
+    The queue couples the requests of a round, so only rounds are independent. The share of requests below the
+    quantile is a ratio estimate over rounds with a t interval; its ends are read back as quantiles (Woodruff
+    1952). An end beyond all requests is infinite, as are both with one round.
+    """
+    kept = [np.asarray(values, dtype=float) for values in rounds if len(values)]
+    if sum(values.size for values in kept) < least_requests(share):
+        return None
+    pooled = np.sort(np.concatenate(kept))
+    value = _ranked(pooled, share)
+    if math.isinf(value):
+        return None
+    if len(kept) < 2:
+        return Interval(value, -math.inf, math.inf, len(kept))
+    error = _share_error(kept, value)
+    half = float(stdtrit(len(kept) - 1, 0.5 + confidence / 2)) * error
+    low, high = (_ranked(pooled, end) for end in (share - half, share + half))
+    return Interval(value, min(low, value), max(high, value), len(kept))
+
+
+def _share_error(rounds: Sequence[Values], value: float) -> float:
+    """Standard error of the share of requests up to `value`, the rounds being the sampled units.
+
+    Of requests that are equal to it, half count.
+    """
+    sizes = np.array([values.size for values in rounds], dtype=float)
+    below = np.array(
+        [np.count_nonzero(values < value) + np.count_nonzero(values <= value) for values in rounds]
+    )
+    apart = below / 2 - below.sum() / 2 / sizes.sum() * sizes
+    count = len(rounds)
+    return float(math.sqrt(count / (count - 1) * float(apart @ apart)) / sizes.sum())
+
+
+def _ranked(ordered: Values, share: float) -> float:
+    """The quantile at `share`; infinite outside of what was observed."""
+    if share <= 0 or share >= 1:
+        return -math.inf if share <= 0 else math.inf
+    if math.isinf(ordered[math.ceil(share * (ordered.size - 1))]):
+        return math.inf
+    return float(np.quantile(ordered, share))
+
+
+SETTLING_SHARE = 0.25
+"""Of a visit's requests, the first, which fill the queue."""
+
+KEEPING_UP_AFTER = 0.5
+"""Where answers are compared with arrivals, as much is left out: a queue that still fills looks saturated."""
+
+
+def settling(requests: int, share: float = SETTLING_SHARE) -> int:
+    """How many of a visit's first requests are not judged; at least one, at most all but one."""
+    return min(max(1, round(share * requests)), max(0, requests - 1))
+
+
+def answered(due: Sequence[float], ended: Sequence[float | None], left_out: int) -> tuple[int, float]:
+    """Answers from the last of the first `left_out` requests on, and the seconds in which they came.
+
+    `due` ascends; `ended` is when each was answered, None where it was not. Raises ValueError where none or
+    all are left out.
+    """
+    if not 0 < left_out < len(due):
+        raise ValueError(f"of {len(due)} requests {left_out} cannot be left out: send at least two")
+    first = left_out - 1
+    before = [end for end in ended[: first + 1] if end is not None]
+    after = [end for end in ended[first + 1 :] if end is not None]
+    return len(after), max(after) - max(before, default=due[first]) if after else 0.0
+
+
+def served_share(due: Sequence[float], ended: Sequence[float | None], left_out: int) -> float:
+    """Rate of the answers over the rate offered, as `answered` counts them.
+
+    In the long run 1 below saturation; in one visit it scatters around it, above 1 too.
+    """
+    answers, seconds = answered(due, ended, left_out)
+    first = left_out - 1
+    share = answers / (len(due) - 1 - first)
+    return share * (due[-1] - due[first]) / seconds if seconds > 0 else 0.0
+
+
+def rate_interval(counts: Sequence[int], seconds: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Events per second over visits: all of `counts` over all of `seconds`, with a t interval over visits.
+
+    The ratio estimator of survey sampling (Cochran, Sampling Techniques, 1977, chapter 6): a mean of the
+    visits' own rates would be too high, by one part in as many events as a visit has. Infinite ends below two
+    visits. Raises ValueError without any second.
+    """
+    total = sum(seconds)
+    if total <= 0:
+        raise ValueError("a rate needs some seconds in which something could happen")
+    rate, visits = sum(counts) / total, len(counts)
+    if visits < 2:
+        return Interval(rate, -math.inf, math.inf, visits)
+    apart = sum((count - rate * own) ** 2 for count, own in zip(counts, seconds, strict=True))
+    error = math.sqrt(visits / (visits - 1) * apart) / total
+    half = float(stdtrit(visits - 1, 0.5 + confidence / 2)) * error
+    return Interval(rate, rate - half, rate + half, visits)

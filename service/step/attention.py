@@ -12,8 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from models.served import Sizes
-from service.protocol.messages import Phase
-from service.protocol.status import Attention
+from service.records import Attention, Phase
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.device_errors import free_memory, is_device_lost

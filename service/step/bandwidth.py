@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from models.served import Served
-from service.protocol.status import MatrixRate, MemoryBandwidth, StepBytes, StepFlops
+from service.records import MatrixRate, MemoryBandwidth, StepBytes, StepFlops
 from service.step.buffers import Buffers
 from service.step.process_state import mapped_blocks
 
@@ -71,7 +71,7 @@ def step_flops(model: Served) -> StepFlops:
 
 
 def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
-    """What a decode step of `model` must move, in bytes; see `statistics.roofline.decode_bytes`.
+    """What a decode step of `model` must move, in bytes; see `statistics.boundedness.decode_bytes`.
 
     Weights are those of matrix products, each counted once; norms, a thousandth of them, and embeddings, of
     which a step reads one row per token, are left out. `buffers` are those of any bucket.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.served import Cache, Served
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.step.symbolic_size import make_symbolic
 
 Arguments = tuple[Tensor, Tensor, Tensor, Cache]

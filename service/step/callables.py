@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._inductor import config as inductor_config
 
 from models.served import Cache
-from service.protocol.modes import GradMode, Mode
+from service.modes import GradMode, Mode
 from service.step.graph_capture import captured_step, record_cuda_graph
 from service.step.package import packaged_step
 from service.step.precision import Precision

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from models.opening import architecture_hash
-from service.protocol.processor import processor_facts
+from service.machine import processor_facts
 from service.step.plain_path import plain_path
 
 _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from service.protocol.processor import processor_name
+from service.machine import processor_name
 
 
 def choose_device(requested: str) -> torch.device:

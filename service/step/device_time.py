@@ -9,8 +9,7 @@ from typing import Protocol, Self
 
 import torch
 
-from service.protocol.device_times import DeviceTime
-from service.protocol.messages import Phase
+from service.records import DeviceTime, Phase
 from service.statistics.intervals import Interval, median_interval
 
 QUEUE_LENGTHS = (16, 8, 4, 2, 1)

@@ -18,9 +18,8 @@ from torch.nn import functional as F
 from models.linears import Layout, laid_out, lay_out, linears
 from models.opening import content_hash, open_model
 from models.served import Served
-from service.protocol.messages import EngineSettings
-from service.protocol.placement import engine_cpus, physical_cores
-from service.protocol.status import LinearLayout
+from service.machine import engine_cpus, physical_cores
+from service.records import EngineSettings, LinearLayout
 from service.step.compile_cache import compile_cache
 from service.step.device import choose_device, device_name
 from service.step.kept_records import keep_record, read_record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.step.buffers import Arguments, Buffers
 from service.step.untimed import DECODE_POSITION, PREFILL_TOKENS
 

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
 from service.step.buffers import Arguments
 from service.step.callables import Step
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from service.protocol.status import Parity
+from service.records import Parity
 from service.step.buffers import Buffers
 from service.step.callables import Step
 

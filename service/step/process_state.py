@@ -18,7 +18,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.runtime import cache_dir_utils, runtime_utils
 from torch.utils import cpp_extension
 
-from service.protocol.modes import PLAIN_DYNAMO, PLAIN_INDUCTOR
+from service.modes import PLAIN_DYNAMO, PLAIN_INDUCTOR
 from service.step.compile_cache import HEADERS, code_of
 from service.step.plain_path import plain_path
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import profile, record_function
 
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
 from service.step.marking import ProfilingMeter

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor
 
-from service.protocol.messages import Job
+from service.records import Job
 from service.step.meters import Readings
 
 GREEDY_BELOW = 1e-5

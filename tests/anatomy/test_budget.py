@@ -32,7 +32,7 @@ from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.measure.split import DispatchSplit
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import BUCKETS, PLAIN, quiet, small_bench

@@ -28,8 +28,8 @@ from service.anatomy.operators.calls import (
 from service.anatomy.operators.compiled import time_wrappers
 from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
 from service.measure.cases import Bench
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import Phase
 from service.statistics.intervals import Interval
 from service.step.buffers import Arguments
 from service.step.callables import Step

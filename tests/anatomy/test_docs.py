@@ -15,7 +15,7 @@ from launchbound import app
 from service.anatomy import docs, studies
 from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Findings, Measured, Runs, about, shown, verdict_of
 from service.anatomy.prepared_bench import Machine, machine_label
-from service.protocol.probes import NOT_ON_CPU, PROBES
+from service.study_names import NOT_ON_CPU, PROBES
 from tests.support.anatomy_bench import quiet, small_bench
 
 MACHINE = Machine(name="EPYC", device="cpu", cores=2, threads=1, torch="2", dtype="float32", model="tiny")

@@ -30,8 +30,8 @@ from service.anatomy.instructions import (
 from service.measure.cases import FEW_WORDS, Bench, Case
 from service.measure.cpu_sampler import Place
 from service.measure.single_step import InstructionCounter, SingleStepError
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import Phase
 from service.step.callables import build_step
 from tests.support.anatomy_bench import quiet, small_bench
 

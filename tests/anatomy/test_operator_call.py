@@ -36,8 +36,8 @@ from service.anatomy.operator_call import (
 )
 from service.anatomy.operators.calls import is_composite
 from service.measure.cases import Bench
-from service.protocol.expressions import OPERATOR_CALLS
-from service.protocol.modes import GradMode
+from service.modes import GradMode
+from service.study_names import OPERATOR_CALLS
 from tests.support.anatomy_bench import quiet, small_bench
 
 pytestmark = pytest.mark.slow

@@ -41,8 +41,8 @@ from service.anatomy.operators.study import (
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.measure.split import measured_split
-from service.protocol.messages import EngineSettings, Phase
-from service.protocol.modes import MODES, Effect
+from service.modes import MODES, Effect
+from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval, median_interval
 from service.step.callables import Step, build_step
 from tests.support.anatomy_bench import quiet

@@ -39,9 +39,9 @@ from service.anatomy.probes.memory import BLOCK_BYTES, BLOCKS, _Request
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, show, verdict_of
 from service.anatomy.rms_norm import aten_rms_norm
 from service.measure.cases import Bench
-from service.protocol.messages import EngineSettings
-from service.protocol.probes import NOT_ON_CPU, PROBES
+from service.records import EngineSettings
 from service.statistics.intervals import Interval
+from service.study_names import NOT_ON_CPU, PROBES
 from tests.support.anatomy_bench import CONFIG, quiet
 from tests.support.fake_allocator import FakeAllocator
 

@@ -23,8 +23,8 @@ from service.anatomy.operators.calls import thread_keys
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.measure.cases import Bench, Case
 from service.measure.roof import measure_roof
-from service.protocol.messages import EngineSettings
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import EngineSettings
 from service.step import profiler_session, profiling
 from service.step.null_kernel import NullKernel
 from service.step.trace import ProfiledStep

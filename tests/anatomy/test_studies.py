@@ -24,8 +24,7 @@ from service.anatomy.console import further_arguments
 from service.anatomy.tape.study import OF_THE_MODEL, TAPE_EXPRESSIONS
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
-from service.protocol.messages import Stop
-from service.protocol.studies import Finding, FromAnatomy, Refused, Study, StudyProgress
+from service.records import Finding, FromAnatomy, Refused, Stop, Study, StudyProgress
 
 NO_BENCH = cast(Bench, None)
 

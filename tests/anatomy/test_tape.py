@@ -25,7 +25,7 @@ from service.anatomy.tape.study import (
     show,
 )
 from service.measure.cases import Bench
-from service.protocol.expressions import TAPE_EXPRESSIONS
+from service.study_names import TAPE_EXPRESSIONS
 from tests.support.anatomy_bench import PLAIN, quiet, small_bench
 
 pytestmark = pytest.mark.compiles

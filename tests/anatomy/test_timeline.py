@@ -44,7 +44,7 @@ from service.anatomy.timeline.tracks import (
 )
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
 from service.statistics.intervals import Interval
 from service.step.kernel_matching import NOTHING_RECORDED
 from service.step.trace import STEP_MARK

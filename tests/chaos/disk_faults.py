@@ -16,7 +16,7 @@ import psutil
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import read_run
 from service.cli.options import EXIT_MACHINE
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 from tests.chaos.fault import Happened
 from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.victim import Setup, Victim, victim

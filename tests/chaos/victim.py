@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 from tests.support.processes import gone
 from tests.support.serving import FRESH, until
 

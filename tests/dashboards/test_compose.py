@@ -20,7 +20,7 @@ from loadtests.run.exporter import PORT
 from service.front.access import LINKED
 from service.front.metrics.series import TRACE_LABEL
 from service.front.settings import PREFIX, Settings
-from service.protocol.modes import default_modes
+from service.modes import default_modes
 from tests.support.serving import SECONDS_TO_END, running
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from dashboards import build
 from dashboards.frame import metrics_read
 from dashboards.theme import MODE_COLOURS
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
-from service.protocol.modes import MODES
+from service.modes import MODES
 
 Json = dict[str, Any]
 BOARDS: dict[str, Json] = {name: json.loads(text) for name, text in build.boards().items()}

@@ -19,7 +19,7 @@ from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.front.launch import launched
-from service.protocol.probes import NOT_ON_CPU
+from service.study_names import NOT_ON_CPU
 from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import FRESH
 

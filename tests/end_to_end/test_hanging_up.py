@@ -19,10 +19,10 @@ from service.engine.generation import Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
+from service.frames import FrameStream, listen
 from service.front.engine_client import EngineClient
-from service.protocol.frames import FrameStream, listen
-from service.protocol.messages import Cancel, Job, Outcome, ToFront
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import Cancel, Job, Outcome, ToFront
 from service.step.buffers import allocate
 from service.step.callables import Step, build_step
 from service.step.meters import HostMeter

@@ -16,8 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.settings import Settings
-from service.protocol.messages import EngineSettings, Job
-from service.protocol.modes import MODES, default_modes
+from service.modes import MODES, default_modes
+from service.records import EngineSettings, Job
 from tests.support.hf_folders import write_model
 
 KINDS = ("llama", "gpt2", "qwen3")

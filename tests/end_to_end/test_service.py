@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.front.launch import launched
-from service.protocol.modes import MODES, default_modes
+from service.modes import MODES, default_modes
 from tests.support.serving import FRESH
 
 PROMPTS = ["def mean(values):\n", "import os\n" * 30]

@@ -8,7 +8,7 @@ import msgspec
 
 from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
-from service.protocol.messages import EngineSettings, Job
+from service.records import EngineSettings, Job
 from tests.support.few_layers import write_few_layers
 
 PROMPT = "def mean(values):\n"

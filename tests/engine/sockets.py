@@ -9,9 +9,8 @@ import msgspec
 
 from service.engine.inbox import Inbox
 from service.engine.local_inbox import local_job
-from service.protocol.doing import Doing
-from service.protocol.frames import FrameStream, listen
-from service.protocol.messages import Job, ToEngine, ToFront
+from service.frames import FrameStream, listen
+from service.records import Doing, Job, ToEngine, ToFront
 
 
 class SocketPair:

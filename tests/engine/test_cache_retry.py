@@ -25,8 +25,7 @@ from service.engine.parity_check import ParityCheck
 from service.engine.warmup import Capture
 from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.measure.compiled_library import BuildError
-from service.protocol.messages import EngineSettings
-from service.protocol.status import Parity
+from service.records import EngineSettings, Parity
 from service.step.compile_cache import code_of, compile_cache, precompiled_headers
 from service.step.process_state import prepare_process
 from tests.engine.serving import serve, settings

@@ -12,8 +12,8 @@ from models.checkpoint import build
 from service.engine.cold_starts import ColdStarts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.warmup import PHASES, Capture
-from service.protocol.modes import MODES, Mode
-from service.protocol.status import ModeStatus
+from service.modes import MODES, Mode
+from service.records import ModeStatus
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import Step
 from service.step.untimed import CALLS_TO_CAPTURE

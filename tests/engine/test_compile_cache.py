@@ -23,7 +23,7 @@ import torch
 from torch._dynamo.utils import counters
 from models.config import Config
 from models.transformer import Transformer
-from service.protocol.modes import MODES
+from service.modes import MODES
 from service.step.buffers import allocate
 from service.step.callables import build_step
 import models.transformer

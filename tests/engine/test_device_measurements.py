@@ -17,8 +17,8 @@ from service.engine.device_measurements import (
     new_device_measurements,
 )
 from service.engine.request_profiler import KernelTimes
-from service.protocol.modes import MODES
-from service.protocol.status import ModeStatus
+from service.modes import MODES
+from service.records import ModeStatus
 from service.step.buffers import Buffers, allocate
 from service.step.profiling import INTERVAL_STEPS
 from service.step.trace import ProfiledStep

@@ -15,10 +15,8 @@ from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.outcome import ran_as
-from service.protocol.messages import Outcome, ToFront
-from service.protocol.modes import MODES
-from service.protocol.status import EngineStatus, ModeStatus
-from service.protocol.timings import StepProfile, Timings
+from service.modes import MODES
+from service.records import EngineStatus, ModeStatus, Outcome, StepProfile, Timings, ToFront
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]

@@ -16,7 +16,7 @@ from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
-from service.protocol.messages import Job
+from service.records import Job
 from tests.engine.serving import PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]

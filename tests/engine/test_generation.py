@@ -16,8 +16,8 @@ from service.engine.feed import new_feed
 from service.engine.generation import POLL_NS, BucketInputs, Generator, prefill
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
-from service.protocol.messages import Job, Token
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import Job, Token
 from service.step.buffers import allocate
 from service.step.callables import Step, build_step
 from service.step.meters import HostMeter, Readings

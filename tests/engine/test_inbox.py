@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.protocol.messages import Cancel, Job, Pause, Token
+from service.records import Cancel, Job, Pause, Token
 from tests.engine.sockets import SocketPair, job
 
 

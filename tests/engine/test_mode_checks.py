@@ -19,8 +19,8 @@ from service.engine import warmup
 from service.engine.compiler import CompileCounts, unlike
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.warmup import PHASES, verify_graph_replay
-from service.protocol.modes import MODES
-from service.protocol.status import ModeStatus
+from service.modes import MODES
+from service.records import ModeStatus
 from service.step.kernel_matching import NOTHING_RECORDED
 from service.step.trace import ProfiledStep
 

@@ -15,15 +15,7 @@ import pytest
 
 from service.engine.inbox import Inbox
 from service.engine.loop import Engine
-from service.protocol.messages import (
-    EngineSettings,
-    Outcome,
-    Pause,
-    Paused,
-    Resume,
-    Stop,
-)
-from service.protocol.status import EngineStatus
+from service.records import EngineSettings, EngineStatus, Outcome, Pause, Paused, Resume, Stop
 from tests.engine.sockets import SocketPair, job
 from tests.support.serving import until
 
@@ -126,7 +118,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 FRONT = f"""
 import signal, subprocess, sys
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 child = owned([sys.executable, "-c", {SUSPENDED_CHILD!r}], signal.SIGKILL)
 subprocess.run(child, start_new_session=True)
 """

@@ -9,8 +9,8 @@ import pytest
 
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.device_measurements import REMEDY, ROUNDS, UNKNOWN, ProfilerAttachment
-from service.protocol.modes import MODES
-from service.protocol.status import ModeStatus
+from service.modes import MODES
+from service.records import ModeStatus
 
 NAMES = ("eager", "reduce-overhead")
 

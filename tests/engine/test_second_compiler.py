@@ -14,8 +14,7 @@ import pytest
 from service.engine import second_compiler as module
 from service.engine.parts import EngineParts, build_parts
 from service.engine.second_compiler import Compiled, SecondCompiler, second_compiler
-from service.protocol.messages import EngineSettings
-from service.protocol.status import ModeStatus
+from service.records import EngineSettings, ModeStatus
 from service.step.compile_cache import code_of
 from tests.engine.serving import settings
 
@@ -157,7 +156,7 @@ import msgspec
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.second_compiler import SecondCompiler
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 from service.step.process_state import prepare_process
 
 settings = msgspec.json.decode(sys.argv[1], type=EngineSettings)

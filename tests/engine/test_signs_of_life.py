@@ -16,7 +16,7 @@ from service.engine.announcements import announced
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.warmup import Warmup
-from service.protocol.doing import SERVING, Doing
+from service.records import SERVING, Doing
 from tests.engine.serving import PROMPT, settings
 from tests.engine.sockets import SocketPair, job
 

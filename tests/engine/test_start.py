@@ -17,9 +17,8 @@ from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.request_profiler import RequestProfiler
 from service.engine.step_shares import StepShares
-from service.protocol.messages import Job, Outcome, ToFront
-from service.protocol.modes import Effect
-from service.protocol.status import EngineStatus, ModeStatus
+from service.modes import Effect
+from service.records import EngineStatus, Job, ModeStatus, Outcome, ToFront
 from service.step.buffers import Buffers
 from service.step.trace import ProfiledStep
 from tests.engine.serving import MODE_NAMES, PROMPT, settings

@@ -24,10 +24,18 @@ from service.engine.request_profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, ENOUGH, NEWEST, StepShares
 from service.engine.warmup import Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SamplerError
-from service.protocol.messages import Job, Outcome, Phase, ToFront
-from service.protocol.modes import MODES
-from service.protocol.splits import SampleCounts, Side, StepSplit
-from service.protocol.status import EngineStatus, ModeStatus
+from service.modes import MODES
+from service.records import (
+    EngineStatus,
+    Job,
+    ModeStatus,
+    Outcome,
+    Phase,
+    SampleCounts,
+    Side,
+    StepSplit,
+    ToFront,
+)
 from service.step import meters
 from service.step.buffers import allocate
 from service.step.callables import Step

@@ -10,7 +10,7 @@ from models.checkpoint import TINY_FOLDER
 from models.tokenizer import ByteLevelStream, Tokenizer
 from service.engine.local_inbox import local_job
 from service.engine.text import Completions
-from service.protocol.messages import Output
+from service.records import Output
 
 A, B, LEAD_BYTE, STOP, STOP_AND_LEAD_BYTE, END = range(6)
 BYTES = [b"a", b"b", b"\xc3", b";", b";\xc3", b"</s>"]

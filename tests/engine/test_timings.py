@@ -6,9 +6,8 @@ import pytest
 
 from service.engine.job_result import JobResult
 from service.engine.outcome import StepEstimates, timings
-from service.protocol.splits import SampleCounts
-from service.protocol.timings import PhaseTimings, Timings
-from service.statistics.sampled_share import dispatch_share
+from service.records import PhaseTimings, SampleCounts, Timings
+from service.statistics.boundedness import dispatch_share
 from service.step.meters import Readings
 
 STEP_NS = 1_000_000

@@ -16,8 +16,7 @@ from service.engine.configured_mode import ConfiguredMode
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.step_shares import StepShares
-from service.protocol.messages import ToFront
-from service.protocol.status import EngineStatus, ModeStatus
+from service.records import EngineStatus, ModeStatus, ToFront
 from service.step import parity
 from service.step.buffers import Buffers
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings

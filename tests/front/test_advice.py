@@ -22,10 +22,18 @@ from service.front.advice import (
 )
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
-from service.protocol.messages import Job, Outcome, Output
-from service.protocol.splits import SampleCounts, StepSplit
-from service.protocol.status import ModeStatus
-from service.protocol.timings import PhaseTimings, SharedWork, StepProfile, Timings
+from service.records import (
+    Job,
+    ModeStatus,
+    Outcome,
+    Output,
+    PhaseTimings,
+    SampleCounts,
+    SharedWork,
+    StepProfile,
+    StepSplit,
+    Timings,
+)
 from service.statistics.boundedness import bound, crossover, device_bound_index
 from service.statistics.choice import MINIMUM_ROUNDS
 from tests.support.serving import Front, until

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from service.front import study_runner
-from service.protocol.probes import NOT_ON_CPU, PROBES
+from service.study_names import NOT_ON_CPU, PROBES
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow

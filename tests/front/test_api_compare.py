@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from service.front.pending_requests import PendingRequest
-from service.protocol.messages import Job, Outcome
+from service.records import Job, Outcome
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import BODY, Front, running, until
 

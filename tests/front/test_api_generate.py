@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.protocol.splits import SIDES
+from service.records import SIDES
 from tests.support.serving import BODY, Front, running, until
 
 TIMINGS = {

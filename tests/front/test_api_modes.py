@@ -7,9 +7,9 @@ import os
 import pytest
 
 from service.front.machine import machine
-from service.protocol.modes import default_modes
-from service.protocol.processor import processor_name
-from service.statistics.method import METHOD
+from service.machine import processor_name
+from service.modes import default_modes
+from service.records import METHOD
 from tests.front.test_api_bad_input import refused
 from tests.support.fake_engine import PHASES
 from tests.support.serving import Front, running, until

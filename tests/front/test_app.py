@@ -15,7 +15,7 @@ import pytest
 from service.front import app, machine
 from service.front.app import LAG_INTERVAL_SECONDS, LoopLag
 from service.front.machine import CoreClaims
-from service.statistics.disturbance import is_disturbed
+from service.statistics.choice import is_disturbed
 from tests.cli.test_serve import await_ready, served
 from tests.support.serving import BODY, Front, until
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from service.front import advice as advice_module
 from service.front.advice import Asked, AutoMode, ServedRequests
 from service.front.settings import AdvisedBatch, Settings, SweepAdvice
-from service.protocol.modes import AUTO
-from service.protocol.status import EngineStatus
+from service.modes import AUTO
+from service.records import EngineStatus
 from tests.front.test_advice import FAST, MODES, Traffic
 from tests.support.logs import logged
 from tests.support.serving import Front, running, until

@@ -19,9 +19,17 @@ from service.front.routes.engine_call import new_job
 from service.front.routes.state import AppState
 from service.front.schemas import CompareBody, GenerateBody
 from service.front.settings import Settings
-from service.protocol.messages import Begun, Job, Outcome, Output
-from service.protocol.status import EngineStatus
-from service.protocol.timings import PhaseTimings, SharedWork, StepGroup, Timings
+from service.records import (
+    Begun,
+    EngineStatus,
+    Job,
+    Outcome,
+    Output,
+    PhaseTimings,
+    SharedWork,
+    StepGroup,
+    Timings,
+)
 
 ALONE = SharedWork(stall_seconds=0.0, rows=1.0, alone=True, counted=[], counted_switches=0)
 

@@ -23,8 +23,8 @@ from service.front.metrics.catalogue import (
     TOKEN_BUCKETS,
     request_buckets,
 )
-from service.protocol.modes import default_modes
-from service.protocol.splits import SIDES
+from service.modes import default_modes
+from service.records import SIDES
 from tests.support.raw_http import connected
 from tests.support.serving import BODY, Front, running, until
 

@@ -10,7 +10,7 @@ import pytest
 
 from service.front import engine_client, study_runner
 from service.front.engine_client import LEASE_SECONDS, PauseLease
-from service.protocol.messages import Pause, Paused, ToEngine
+from service.records import Pause, Paused, ToEngine
 from tests.support.serving import running, until
 
 STUDY, STEP = "/v1/studies/operators", {"mode": "eager"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.protocol import placement
-from service.protocol.placement import engine_cpus, front_cpus, physical_cores, share_cpus
+from service import machine
+from service.machine import engine_cpus, front_cpus, physical_cores, share_cpus
 
 NEIGHBOURS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3), 4: (4, 5), 5: (4, 5), 6: (6, 7), 7: (6, 7)}
 APART = {cpu: (cpu % 4, cpu % 4 + 4) for cpu in range(8)}
@@ -13,7 +13,7 @@ APART = {cpu: (cpu % 4, cpu % 4 + 4) for cpu in range(8)}
 
 @pytest.fixture(autouse=True)
 def one_thread_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "siblings", lambda cpu: (cpu,))
+    monkeypatch.setattr(machine, "siblings", lambda cpu: (cpu,))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_hardware_threads_of_a_core_are_on_the_same_side_where_there_is_anot
     front: list[int],
     engine: list[int],
 ) -> None:
-    monkeypatch.setattr(placement, "siblings", topology.__getitem__)
+    monkeypatch.setattr(machine, "siblings", topology.__getitem__)
     assert front_cpus(None, None, cores) == front
     assert engine_cpus(None, cores) == engine
     assert share_cpus("lower", cores) == front
@@ -41,7 +41,7 @@ def test_the_hardware_threads_of_a_core_are_on_the_same_side_where_there_is_anot
 
 def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert physical_cores([0, 1, 2]) == 3
-    monkeypatch.setattr(placement, "siblings", APART.__getitem__)
+    monkeypatch.setattr(machine, "siblings", APART.__getitem__)
     assert physical_cores([0, 1, 4, 5]) == 2
 
 

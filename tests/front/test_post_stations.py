@@ -29,11 +29,11 @@ STATIONS = [
     "front.engine_client",
     "front.pending_requests",
     "front.child_process",
-    "protocol.frames",
+    "frames",
     "front.request_timing",
     "front.routes.answers",
 ]
-RETURN = ["front.child_process", "protocol.frames", "front.engine_client", "front.pending_requests"]
+RETURN = ["front.child_process", "frames", "front.engine_client", "front.pending_requests"]
 """The outcome's way from the engine's socket to the coroutine that waits for it."""
 
 AFTERWARDS = {
@@ -63,7 +63,7 @@ class Tracer:
         self._seen: set[FrameType] = set()
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Record `frame` where it belongs to the front or the protocol and is entered for the first time."""
+        """Record `frame` where it belongs to the service and is entered for the first time."""
         # First of all: a start makes a million calls.
         if not self.recording or event != "call" or frame in self._seen:
             return
@@ -76,7 +76,7 @@ class Tracer:
 
 
 def module_of(frame: FrameType) -> str | None:
-    """'front.schemas' for a frame of that module; None for what is not of the front or the protocol."""
+    """'front.schemas' for a frame of that module; None for what is not of the service."""
     path = Path(frame.f_code.co_filename)
     if not path.is_relative_to(SERVICE):
         return None
@@ -130,7 +130,7 @@ def traced_post() -> tuple[list[Call], list[Call]]:
 
 
 def test_a_post_passes_at_most_twelve_stations_and_none_is_entered_from_below() -> None:
-    """A station is a module of `service.front` or `service.protocol` of which a function is called.
+    """A station is a module of `service.front` or `service` of which a function is called.
 
     Counted from the call of the first middleware until the answer is written to the HTTP socket, for a plain
     generate request with an API key. "Below" is what is first entered later: no call may lead from a station

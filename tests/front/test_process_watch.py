@@ -23,7 +23,7 @@ from service.front.child_process import (
     ProcessWatch,
     activity,
 )
-from service.protocol.doing import SERVING, Doing
+from service.records import SERVING, Doing
 from tests.support.processes import descendants
 from tests.support.serving import until
 

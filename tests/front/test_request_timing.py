@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.front.request_timing import add_up
-from service.protocol.messages import Job, Outcome, Output
-from service.protocol.timings import PhaseTimings, Timings
+from service.records import Job, Outcome, Output, PhaseTimings, Timings
 
 SECONDS = st.floats(0, 10)
 JOB = Job(id="a", mode="eager", prompts=["x"], max_new_tokens=4, sent_ns=1_000, deadline_ns=10**12)

@@ -10,11 +10,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.front.metrics.recorder import Metrics
-from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
-from service.protocol.messages import Phase
-from service.protocol.splits import SIDES, SampleCounts, StepSplit
-from service.protocol.status import ModeStatus
-from service.protocol.timings import PhaseTimings, StepGroup
+from service.records import (
+    SIDES,
+    DeviceTime,
+    KernelTime,
+    ModeStatus,
+    Phase,
+    PhaseTimings,
+    ProfilerCost,
+    SampleCounts,
+    StepGroup,
+    StepSplit,
+)
 from tests.front.test_auto_mode import ENGINE
 
 LABELS = {"mode": "eager", "phase": "decode", "batch": "4"}

@@ -11,9 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.probes.study import ProbesArguments, run_probe
 from service.measure.cases import Bench
-from service.protocol.messages import EngineSettings
-from service.protocol.probes import NOT_ON_CPU
+from service.records import EngineSettings
 from service.step.trace import LAUNCH_CALLS
+from service.study_names import NOT_ON_CPU
 
 pytestmark = [
     pytest.mark.gpu,

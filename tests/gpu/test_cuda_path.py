@@ -11,8 +11,8 @@ from torch._dynamo.utils import counters
 
 from models.config import CONFIGS
 from models.transformer import Transformer
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import Phase
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
 from service.step.meters import CudaMeter, Readings

@@ -8,7 +8,7 @@ import torch
 from service.measure.cases import Bench
 from service.measure.kernel_table import kernel_table
 from service.measure.roof import measure_roof
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 from service.statistics.intervals import Interval
 from service.step.bandwidth import memory_bandwidth
 from service.step.device_time import CudaQueue, device_time

@@ -9,7 +9,7 @@ import torch
 
 from models.config import CONFIGS
 from models.transformer import Transformer
-from service.protocol.modes import MODES
+from service.modes import MODES
 from service.step.attention import check_attention, wrong_attention
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import Step, build_step

@@ -7,7 +7,7 @@ import torch
 from torch.autograd.profiler import profile as host_profile
 
 from service.measure.cases import Bench, Case
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 from service.step.marking import NvtxMeter
 from service.step.meters import Readings, new_meter
 from service.step.profiling import profile_step, warm_profiler

@@ -10,7 +10,7 @@ import torch
 
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 
 pytestmark = [
     pytest.mark.gpu,

@@ -40,7 +40,7 @@ from loadtests.run.target import Target, TargetError
 from loadtests.run.validation import validate
 from service.cli.options import EXIT_BAD_INPUT
 from service.front.settings import read_advice
-from service.protocol.modes import AUTO, MODES, named_endpoints
+from service.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import ALIKE, CLEAR, make_results, scrape_text

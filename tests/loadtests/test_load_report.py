@@ -29,8 +29,8 @@ from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import Results, read_results
 from loadtests.report.terminal import print_findings
 from loadtests.report.verdict import Findings
+from service.statistics.intervals import settling
 from service.statistics.knee import BoundedEstimate, Bounds
-from service.statistics.visits import settling
 from tests.support.made_evidence import edit_rows, edit_run
 from tests.support.made_load import KNEES, SERVICE, make_load
 from tests.support.made_results import make_results

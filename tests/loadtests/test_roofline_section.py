@@ -13,7 +13,7 @@ from loadtests.report.results import read_results
 from loadtests.report.roofline_section import roofline_section
 from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun
-from service.statistics.roofline import decode_bytes
+from service.statistics.boundedness import decode_bytes
 from tests.support.made_evidence import edit_rows, edit_run, set_split, with_intervals, with_machine
 from tests.support.made_results import make_results
 

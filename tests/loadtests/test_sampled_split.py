@@ -14,9 +14,9 @@ from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
+from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, LeftOpen, dispatch_share
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import CLASSES, PROVED, RATE, UNPROVED, LeftOpen, dispatch_share
 from tests.support.made_evidence import Row, edit_rows, samples_in, with_intervals, with_samples
 from tests.support.made_results import CLEAR, make_results
 

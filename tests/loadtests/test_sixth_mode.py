@@ -13,7 +13,7 @@ from dashboards.theme import MODE_COLOURS
 from loadtests.plan.presets import PRESETS, describe, make_plan
 from loadtests.report.plotting import colour
 from loadtests.report.report_files import make_report
-from service.protocol.modes import MODES, Effect, Mode, default_modes
+from service.modes import MODES, Effect, Mode, default_modes
 from tests.support.fake_service import STEP_SECONDS
 from tests.support.made_results import CLEAR, make_results
 
@@ -57,7 +57,7 @@ def test_locust_offers_it_and_names_it_where_no_mode_is_chosen() -> None:
     # A process of its own, because locust replaces parts of the standard library.
     code = f"""
 from locust.argument_parser import LocustArgumentParser
-from service.protocol.modes import MODES
+from service.modes import MODES
 MODES["{SIXTH}"] = MODES["eager"]
 from loadtests.locustfile import add_options, load_of
 parser = LocustArgumentParser()

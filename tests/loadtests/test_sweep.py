@@ -34,7 +34,7 @@ from loadtests.run.run_file import PLAN_FILE, read_run
 from loadtests.run.sweep import SweepResult, new_folder, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
-from service.statistics.method import METHOD
+from service.records import METHOD
 from tests.support.fake_service import Script, fake_service, service_itself
 
 pytestmark = pytest.mark.slow

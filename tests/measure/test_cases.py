@@ -14,8 +14,8 @@ from models.config import Config
 from models.transformer import Transformer
 from service.measure.cases import Bench, Case, build_case
 from service.measure.variants import Variants
-from service.protocol.messages import EngineSettings, Phase
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import EngineSettings, Phase
 from service.step.buffers import allocate
 from service.step.callables import build_step
 from service.step.precision import PRECISIONS

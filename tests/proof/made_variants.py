@@ -13,7 +13,7 @@ from models.config import CONFIGS
 from service.measure.cpu_sampler import SamplerError
 from service.measure.isolation import OffCpuTime
 from service.proof.split import ServedStep
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.step.callables import InjectedWork
 
 

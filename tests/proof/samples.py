@@ -16,7 +16,7 @@ from service.proof.over_http import KINDS as SERVED_KINDS
 from service.proof.over_http import Share
 from service.proof.requests import Arm
 from service.proof.split import PHASES, PLAIN, RATES, Seen, ServedStep
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
 from service.statistics.choice import compare
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")

@@ -16,7 +16,7 @@ from models.config import CONFIGS
 from service.proof import requests
 from service.proof.requests import ASKED_WORK, CONTEXTS, PROMPTS, Arm, judge_asked, measure_asked
 from service.proof.rows import run_check
-from service.protocol.messages import EngineSettings, Phase
+from service.records import EngineSettings, Phase
 from service.step.buffers import allocate
 from service.step.meters import Readings
 from tests.proof.samples import asked

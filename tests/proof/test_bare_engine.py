@@ -10,9 +10,7 @@ import pytest
 
 from service.engine.inbox import Inbox
 from service.proof.bare_engine import BareEngine, bare_engine, front_socket
-from service.protocol.doing import Doing
-from service.protocol.messages import EngineSettings, Outcome
-from service.protocol.timings import PhaseTimings, Timings
+from service.records import Doing, EngineSettings, Outcome, PhaseTimings, Timings
 
 
 def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() -> None:

@@ -15,9 +15,7 @@ from rich.console import Console
 from service.proof.gpu_goals import PROFILED_ROUND, Records, cells_of, read_records
 from service.proof.gpu_runner import Checked, Ended, conclude
 from service.proof.gpu_sections import LADDER_BATCHES, LADDER_ROUNDS, jobs, ladder_modes, watch
-from service.protocol.messages import Outcome, Output
-from service.protocol.status import ModeStatus
-from service.protocol.timings import PhaseTimings, StepProfile, Timings
+from service.records import ModeStatus, Outcome, Output, PhaseTimings, StepProfile, Timings
 
 
 def outcome(

@@ -15,7 +15,7 @@ import torch
 
 from service.proof import gpu_sections
 from service.proof.gpu_goals import Record, Records, cells_of, read_records, teardown_goals
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks
 from tests.step.made_traces import call, kernel

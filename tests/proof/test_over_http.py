@@ -30,7 +30,7 @@ from service.proof.over_http import (
 from service.proof.rows import Row, run_check
 from service.proof.running_service import Connection
 from service.proof.sweeps import differences, judge_twice, measure_itself, measure_twice
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
 
 MODES = ["eager", "compiled"]
 

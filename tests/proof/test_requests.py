@@ -15,7 +15,7 @@ from service.measure.cases import Bench
 from service.proof import requests as requests_module
 from service.proof.bare_engine import NEW_TOKENS
 from service.proof.requests import MinimalLoop, RequestPath, SampledRequests, gaps_seconds
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 
 MODE = "inference_mode"
 REQUESTS = 20

@@ -31,7 +31,7 @@ from service.proof.runner import (
     why_incomplete,
 )
 from service.proof.running_service import service_flags
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 from service.statistics.intervals import Interval
 
 FACTS: dict[str, str | int] = {

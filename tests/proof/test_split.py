@@ -31,7 +31,7 @@ from service.proof.split import (
     measure_rates,
     measure_unclassified,
 )
-from service.protocol.splits import SampleCounts
+from service.records import SampleCounts
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import KERNEL_SECONDS, LADDER
 

@@ -18,7 +18,7 @@ from uvicorn.lifespan.on import LifespanOn
 
 from service.front.machine import CoreClaims
 from service.front.settings import Settings
-from service.protocol.placement import pin
+from service.machine import pin
 from service.replicas.front import NotStarted, ReplicaFront, bound_at
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
 

@@ -12,10 +12,21 @@ from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
-from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
-from service.protocol.messages import Job, Outcome, Output, Phase
-from service.protocol.status import EngineStatus, ModeStatus, Parity
-from service.protocol.timings import PhaseTimings, StepProfile, Timings
+from service.records import (
+    DeviceTime,
+    EngineStatus,
+    Job,
+    KernelTime,
+    ModeStatus,
+    Outcome,
+    Output,
+    Parity,
+    Phase,
+    PhaseTimings,
+    ProfilerCost,
+    StepProfile,
+    Timings,
+)
 
 MODES = ("eager", "reduce-overhead")
 MEMORY = {

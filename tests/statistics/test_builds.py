@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from service.statistics.builds import (
+from service.statistics.choice import (
     LATENCY_SCATTER,
     Difference,
     Scatter,

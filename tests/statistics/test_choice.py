@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from service.statistics.choice import (
     EQUIVALENT,
+    LOOKS,
     MINIMUM_ROUNDS,
     Rounds,
     by_speed,
     choose,
     compare,
+    confidence_of,
     decided,
+    looks,
 )
-from service.statistics.looks import LOOKS, confidence_of, looks
 
 LADDER = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 

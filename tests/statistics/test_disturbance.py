@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.statistics.disturbance import is_disturbed
+from service.statistics.choice import is_disturbed
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.statistics.estimates import Split, index_interval
+from service.statistics.boundedness import Split, index_interval
 from service.statistics.intervals import mean_interval
 
 parts = st.floats(1e-4, 1.0)

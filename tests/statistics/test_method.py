@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from service.statistics.method import METHOD
+from service.records import METHOD
 
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from service.statistics.quantiles import least_requests, quantile_interval
+from service.statistics.intervals import least_requests, quantile_interval
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.5, 10), (0.9, 50), (0.99, 500)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.statistics.queueing import pollaczek_khinchine, replayed_waits
+from service.statistics.knee import pollaczek_khinchine, replayed_waits
 
 
 def test_constant_service_waits_half_as_long_as_exponential_service() -> None:

@@ -12,21 +12,29 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.statistics.builds import Difference, Scatter, apart, difference
-from service.statistics.estimates import Split, total
+from service.statistics.boundedness import (
+    UNPROVED,
+    LeftOpen,
+    Split,
+    counting_error,
+    dispatch_share,
+    total,
+    widened,
+)
+from service.statistics.choice import Difference, Scatter, apart, difference
 from service.statistics.intervals import (
     Interval,
+    answered,
     as_json,
     mean_interval,
     median_interval,
     paired_ratio,
+    quantile_interval,
+    rate_interval,
+    served_share,
     unpaired_ratio,
 )
-from service.statistics.knee import BoundedEstimate, Bounds, knee_ratio, met_point
-from service.statistics.quantiles import quantile_interval
-from service.statistics.queueing import pollaczek_khinchine
-from service.statistics.sampled_share import UNPROVED, LeftOpen, counting_error, dispatch_share, widened
-from service.statistics.visits import answered, rate_interval, served_share
+from service.statistics.knee import BoundedEstimate, Bounds, knee_ratio, met_point, pollaczek_khinchine
 
 DRAWS = Random("references")
 FIRST, SECOND, SHORT = ([DRAWS.lognormvariate(0.1, 0.4) for _ in range(count)] for count in (9, 9, 4))

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from scipy import stats
 
-from service.statistics.builds import most_named, over_sweeps, replicates
+from service.statistics.choice import most_named, over_sweeps, replicates
 
 DRAWS = Random("repeats")
 

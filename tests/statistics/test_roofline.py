@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.statistics.boundedness import attended_positions, decode_bytes, roofline
 from service.statistics.intervals import Interval
-from service.statistics.roofline import attended_positions, decode_bytes, roofline
 
 SIZES = {"weights": 1000.0, "cache_per_position": 8.0, "activations_per_row": 50.0}
 

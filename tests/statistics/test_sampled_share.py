@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.statistics.sampled_share import (
+from service.statistics.boundedness import (
     UNPROVED,
     DispatchShare,
     LeftOpen,

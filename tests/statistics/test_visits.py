@@ -8,8 +8,7 @@ from statistics import mean
 
 import pytest
 
-from service.statistics.intervals import Interval
-from service.statistics.visits import rate_interval, served_share, settling
+from service.statistics.intervals import Interval, rate_interval, served_share, settling
 
 
 @pytest.mark.parametrize(("requests", "left_out"), [(100, 25), (12, 3), (2, 1), (1, 0)])

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from models.config import Config
 from models.transformer import Transformer
-from service.protocol.modes import MODES
-from service.protocol.status import Attention
+from service.modes import MODES
+from service.records import Attention
 from service.step import attention
 from service.step.attention import (
     REFERENCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from service.protocol.device_times import DeviceTime
+from service.records import DeviceTime
 from service.step import device_time as module
 from service.step.device_time import MOST_HOLD_SECONDS, VISITS, CudaQueue, device_time, visit_queue
 from tests.support.fake_device import FakeDevice

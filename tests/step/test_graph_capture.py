@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.config import Config
 from models.transformer import Transformer
-from service.protocol.modes import MODES, Effect, Mode
+from service.modes import MODES, Effect, Mode
 from service.step import callables, graph_capture
 from service.step.buffers import Arguments, Buffers, allocate, prepare
 from service.step.callables import Step, build_step

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
-from service.protocol.modes import LADDER, MODES, named_modes
+from service.modes import LADDER, MODES, named_modes
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
 from service.step.recompilation import forbid_recompilation, is_recompile_error

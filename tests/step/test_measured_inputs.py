@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.opening import open_model
-from service.protocol.messages import Phase
+from service.records import Phase
 from service.step.buffers import allocate
 from service.step.measured_inputs import measured_arguments, set_positions
 

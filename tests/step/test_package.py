@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
-from service.protocol.modes import MODES
+from service.modes import MODES
 from service.step import package
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import Step, build_step

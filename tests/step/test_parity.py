@@ -9,7 +9,7 @@ from torch import Tensor
 from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
-from service.protocol.modes import MODES
+from service.modes import MODES
 from service.step.buffers import allocate
 from service.step.callables import build_step
 from service.step.parity import DECODE_STEPS, PREFILL_STEPS, compare, forced_logits, tolerance

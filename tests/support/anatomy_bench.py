@@ -15,7 +15,7 @@ from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
 from service.measure.cases import Bench
-from service.protocol.messages import EngineSettings
+from service.records import EngineSettings
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 BUCKETS = [1, 2]

@@ -17,9 +17,18 @@ from pathlib import Path
 
 import msgspec
 
-from service.protocol.frames import FrameStream, connect
-from service.protocol.messages import EngineSettings, Problem
-from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
+from service.frames import FrameStream, connect
+from service.records import (
+    EngineSettings,
+    Finding,
+    FromAnatomy,
+    Problem,
+    Ready,
+    Refused,
+    Study,
+    StudyProgress,
+    ToAnatomy,
+)
 
 TRACE_FILE = "timeline.trace.json.gz"
 

@@ -21,29 +21,37 @@ from typing import Any, cast
 
 import msgspec
 
-from service.protocol.doing import SERVING, Doing
-from service.protocol.frames import connect
-from service.protocol.messages import (
+from service.frames import connect
+from service.modes import MODES
+from service.records import (
+    SERVING,
     Cancel,
+    Doing,
     EngineSettings,
+    EngineStatus,
     Job,
+    ModeStatus,
     Outcome,
     OutcomeKind,
     Output,
+    Parity,
     Pause,
     Paused,
     Phase,
+    PhaseTimings,
     Problem,
+    Readiness,
     Resume,
+    SampleCounts,
+    Source,
+    StepProfile,
+    StepSplit,
     Stop,
+    Timings,
     ToEngine,
     ToFront,
     Token,
 )
-from service.protocol.modes import MODES
-from service.protocol.splits import SampleCounts, StepSplit
-from service.protocol.status import EngineStatus, ModeStatus, Parity, Readiness
-from service.protocol.timings import PhaseTimings, Source, StepProfile, Timings
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 STEP_SECONDS = 40e-6

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from typing import Any
 
-from service.protocol.modes import AUTO
-from service.statistics.method import METHOD
+from service.modes import AUTO
+from service.records import METHOD
 
 STEP_SECONDS = {
     "eager": (0.0016, 0.0005), "no_grad": (0.0013, 0.0005), "inference_mode": (0.0011, 0.0005),

@@ -30,7 +30,7 @@ from typing import Any
 
 import httpx
 
-from service.protocol.processor import processor_name
+from service.machine import processor_name
 from tests.support.serving import until
 
 ROOT = Path(__file__).parents[2]

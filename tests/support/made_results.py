@@ -15,8 +15,8 @@ from loadtests.run.rows import RowWriter, each_row
 from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.scrapes import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
-from service.protocol.modes import AUTO
-from service.statistics.method import METHOD
+from service.modes import AUTO
+from service.records import METHOD
 from tests.support.fake_service import STEP_SECONDS, auto_status, engine_status, mode_status, timings
 
 CLEAR = {"eager": 1.0, "no_grad": 0.8, "inference_mode": 0.7, "compiled": 0.4, "reduce-overhead": 0.6}

@@ -14,11 +14,16 @@ from loadtests.plan.prompts import PromptSet
 from loadtests.plan.slo import Slo
 from loadtests.report.load.visits import SECONDS, Criterion, Kind, Visit, visits
 from loadtests.report.results import Results
-from service.statistics.intervals import Interval, mean_interval
-from service.statistics.knee import BoundedEstimate, RatePoint, kept_up_point, knee, knee_ratio, met_point
-from service.statistics.quantiles import quantile_interval
-from service.statistics.queueing import pollaczek_khinchine
-from service.statistics.visits import rate_interval, settling
+from service.statistics.intervals import Interval, mean_interval, quantile_interval, rate_interval, settling
+from service.statistics.knee import (
+    BoundedEstimate,
+    RatePoint,
+    kept_up_point,
+    knee,
+    knee_ratio,
+    met_point,
+    pollaczek_khinchine,
+)
 
 
 @dataclass(frozen=True, slots=True)

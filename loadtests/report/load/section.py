@@ -12,9 +12,7 @@ from loadtests.report.load.knees import QUANTILES, LoadCell, LoadFindings, LoadG
 from loadtests.report.load.visits import SECONDS
 from loadtests.report.plotting import colour
 from loadtests.report.summaries import Summary
-from service.statistics.intervals import Interval
-from service.statistics.quantiles import least_requests
-from service.statistics.visits import SETTLING_SHARE
+from service.statistics.intervals import SETTLING_SHARE, Interval, least_requests
 
 Conditions = tuple[int, str, int]
 """Batch size, prompt set, new tokens."""

@@ -13,9 +13,8 @@ from loadtests.plan.cells import Cell
 from loadtests.plan.slo import Slo
 from loadtests.report.formatting import listed
 from loadtests.report.results import Results
-from service.statistics.knee import SERVED_SHARE
-from service.statistics.queueing import replayed_waits
-from service.statistics.visits import KEEPING_UP_AFTER, answered, served_share, settling
+from service.statistics.intervals import KEEPING_UP_AFTER, answered, served_share, settling
+from service.statistics.knee import SERVED_SHARE, replayed_waits
 
 Kind = Literal["e2e", "ttft", "tpot"]
 

@@ -14,7 +14,7 @@ from loadtests.plan.cells import Cell
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
-from service.statistics.disturbance import is_disturbed
+from service.statistics.choice import is_disturbed
 
 QUEUED_SECONDS = 0.0002
 """A shorter wait between two processes is no queue."""

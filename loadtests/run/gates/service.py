@@ -13,7 +13,7 @@ from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 from loadtests.run.target import requests_by_mode
-from service.protocol.modes import AUTO, FALLBACK
+from service.modes import AUTO, FALLBACK
 from service.statistics.choice import EQUIVALENT, compare
 from service.statistics.intervals import Interval
 

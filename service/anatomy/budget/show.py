@@ -9,9 +9,9 @@ from rich.table import Table
 
 from service.anatomy.budget.study import BatchPoint, Budget, BudgetFinding, ModeCrossover, ModeGain, Quantity
 from service.measure.roof import bandwidth_text
-from service.protocol.status import MemoryBandwidth
+from service.records import MemoryBandwidth
+from service.statistics.boundedness import Roofline
 from service.statistics.intervals import Interval
-from service.statistics.roofline import Roofline
 
 _STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}
 

@@ -27,13 +27,11 @@ from service.measure.cpu_sampler import SamplerError
 from service.measure.roof import Roof, measure_roof
 from service.measure.rounds import in_rounds
 from service.measure.split import SAMPLED_SECONDS, DispatchSplit, measured_split, sample_case, sampled_split
-from service.protocol.modes import MODES
-from service.protocol.splits import SampleCounts
-from service.protocol.status import MemoryBandwidth
-from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
-from service.statistics.disturbance import is_disturbed
+from service.modes import MODES
+from service.records import MemoryBandwidth, SampleCounts
+from service.statistics.boundedness import Bound, Roofline, bound, crossover, device_bound_index
+from service.statistics.choice import is_disturbed
 from service.statistics.intervals import Interval, median_interval
-from service.statistics.roofline import Roofline
 from service.step.null_kernel import measure_null_kernel
 from service.step.untimed import LEAD_STEPS
 

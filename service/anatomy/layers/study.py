@@ -25,7 +25,7 @@ from service.anatomy.layers.variants import (
     variants_of,
 )
 from service.measure.cases import Bench
-from service.protocol.modes import GradMode
+from service.modes import GradMode
 from service.statistics.intervals import Interval, median_interval
 from service.step.device_time import LEAST_VISITS
 

@@ -21,9 +21,9 @@ from torch.nn import functional
 from service.anatomy.common import Report, counted
 from service.anatomy.cpp_library import load_library
 from service.measure.rounds import in_rounds
-from service.protocol.expressions import OPERATOR_CALLS
-from service.protocol.modes import GradMode
+from service.modes import GradMode
 from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, DeviceQueue, issue_seconds, visit_queue
+from service.study_names import OPERATOR_CALLS
 
 Key = TypeVar("Key")
 Times = Callable[[int], float]

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from models.served import Served
 from service.measure.cases import Bench, Case
-from service.protocol.modes import Effect, Mode
+from service.modes import Effect, Mode
 from service.statistics.intervals import Interval, median_interval
 from service.step.callables import build_step
 from service.step.precision import Precision

@@ -22,7 +22,7 @@ from service.anatomy.common import MedianSeconds, Report, StudyError
 from service.anatomy.operators.calls import SourceLine
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
-from service.protocol.modes import MODES, Effect
+from service.modes import MODES, Effect
 from service.statistics.intervals import median_interval
 from service.step.callables import Step, build_step
 

@@ -21,7 +21,7 @@ from service.anatomy.operators.lowering import (
 )
 from service.anatomy.operators.study import DispatchShare, OperatorsFinding
 from service.measure.kernel_table import NEAR_NULL, KernelTable
-from service.protocol.splits import SIDES
+from service.records import SIDES
 
 MICRO = 1e6
 

@@ -50,9 +50,8 @@ from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_s
 from service.measure.kernel_table import KernelTable, kernel_table
 from service.measure.split import SAMPLED_SECONDS, DispatchSplit, measured_split, sampled_split
 from service.measure.symbols import rule_of
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES
-from service.protocol.splits import SampleCounts, Side
+from service.modes import MODES
+from service.records import Phase, SampleCounts, Side
 from service.statistics.intervals import Interval, median_interval
 from service.step.null_kernel import measure_null_kernel
 from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL

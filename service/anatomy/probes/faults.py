@@ -32,8 +32,8 @@ from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, So
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES, GradMode
+from service.modes import MODES, GradMode
+from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import Buffers, allocate
 from service.step.untimed import DECODE_POSITION

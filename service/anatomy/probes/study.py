@@ -47,9 +47,9 @@ from service.anatomy.probes.memory import (
     view_keeps_storage,
 )
 from service.measure.cases import Bench
-from service.protocol.messages import Phase
-from service.protocol.probes import NOT_ON_CPU, PROBES
+from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
+from service.study_names import NOT_ON_CPU, PROBES
 
 SMALLEST_DIFFERENCE = 0.01
 """A smaller difference is none, whatever its interval: two copies of one step differ by as much."""
@@ -230,7 +230,7 @@ TABLE: dict[str, Probe] = {
         cure="Copy through one buffer that is kept and pinned, `torch.empty(…, pin_memory=True)`.",
     ),
 }  # fmt: skip
-"""Every probe, by the names in `service.protocol.probes`."""
+"""Every probe, by the names in `service.study_names`."""
 
 
 SHORT_SECONDS = 1e-4

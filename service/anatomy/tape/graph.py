@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import decompose, is_autograds_copy, is_view, tensors_in
 from service.measure.cases import Bench, Case
-from service.protocol.modes import MODES
+from service.modes import MODES
 from service.step.buffers import Buffers
 from service.step.profiler_session import new_session
 from service.step.profiling import chrome_events

@@ -40,9 +40,9 @@ from service.anatomy.tape.graph import (
     tape_of_step,
 )
 from service.measure.cases import Bench
-from service.protocol.expressions import OF_THE_MODEL, TAPE_EXPRESSIONS
-from service.protocol.messages import Phase
-from service.protocol.modes import GradMode
+from service.modes import GradMode
+from service.records import Phase
+from service.study_names import OF_THE_MODEL, TAPE_EXPRESSIONS
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

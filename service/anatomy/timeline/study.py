@@ -42,8 +42,8 @@ from service.anatomy.timeline.tracks import (
 )
 from service.measure.cases import Bench
 from service.measure.rounds import paired_median_ratio
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES
+from service.modes import MODES
+from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 
 

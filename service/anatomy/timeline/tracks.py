@@ -17,10 +17,9 @@ from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import in_rounds
 from service.measure.split import SAMPLED_SECONDS, sample_case
-from service.protocol.messages import Phase
-from service.protocol.splits import SampleCounts
+from service.records import Phase, SampleCounts
+from service.statistics.boundedness import dispatch_share
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import dispatch_share
 from service.step.kernel_matching import StepWork, match_work
 from service.step.profiling import attach_profiler, record_steps
 from service.step.step_reading import read_steps

@@ -15,7 +15,7 @@ from service.engine.batching.shared_timings import BatchStep
 from service.engine.generation import BucketInputs, Generator, JobChannel, prefill
 from service.engine.job_result import JobResult
 from service.engine.text import Completions
-from service.protocol.messages import Job, OutcomeKind, Phase
+from service.records import Job, OutcomeKind, Phase
 from service.step.buffers import Arguments, copy_row
 from service.step.callables import Step
 from service.step.device_errors import is_device_lost

@@ -23,7 +23,7 @@ from service.engine.job_runner import SAMPLING, JobRunner, warming_job
 from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import StepEstimates, build_outcome
 from service.engine.warmup import Warmup
-from service.protocol.messages import Begun, EngineSettings, Job, OutcomeKind
+from service.records import Begun, EngineSettings, Job, OutcomeKind
 from service.step.meters import Meter
 
 

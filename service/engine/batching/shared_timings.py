@@ -13,8 +13,7 @@ import msgspec
 
 from service.engine.job_result import JobResult
 from service.engine.outcome import StepEstimates, job_timings, phase_timings
-from service.protocol.messages import Phase
-from service.protocol.timings import PhaseTimings, SharedWork, StepGroup, Timings
+from service.records import Phase, PhaseTimings, SharedWork, StepGroup, Timings
 from service.step.meters import Readings
 
 EstimatesOf = Callable[[int], StepEstimates]

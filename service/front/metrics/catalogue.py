@@ -11,8 +11,8 @@ from itertools import product
 from typing import Literal, get_args
 
 from service.front.errors import Rejection
-from service.protocol.modes import FALLBACK, MODES
-from service.protocol.splits import SIDES
+from service.modes import FALLBACK, MODES
+from service.records import SIDES
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
 Start = Literal["always", "timings", "dispatch", "cpu", "sampled", "cuda", "merged", "once measured"]

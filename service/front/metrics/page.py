@@ -27,8 +27,8 @@ from service.front.metrics.catalogue import (
     Start,
 )
 from service.front.metrics.series import new_registry
-from service.protocol.modes import FALLBACK
-from service.protocol.splits import SIDES
+from service.modes import FALLBACK
+from service.records import SIDES
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 

@@ -14,11 +14,18 @@ from service.front.metrics.catalogue import FALLBACK_REASONS, Start
 from service.front.metrics.series import LabelledSeries, Labels, Series, exemplar, trace_of
 from service.front.request_timing import RequestTiming
 from service.front.settings import model_name
-from service.protocol.messages import Outcome
-from service.protocol.modes import FALLBACK, MODES
-from service.protocol.splits import SIDES, SampleCounts, StepSplit
-from service.protocol.status import EngineStatus, ModeStatus
-from service.protocol.timings import StepGroup, StepProfile, Timings
+from service.modes import FALLBACK, MODES
+from service.records import (
+    SIDES,
+    EngineStatus,
+    ModeStatus,
+    Outcome,
+    SampleCounts,
+    StepGroup,
+    StepProfile,
+    StepSplit,
+    Timings,
+)
 from service.statistics.boundedness import device_bound_index
 
 

@@ -17,8 +17,8 @@ from service.front.advice import BASELINE, Asked
 from service.front.errors import LaunchboundError, error_body
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.routes.state import AppState
-from service.protocol.messages import FinishReason, Outcome, Token
-from service.protocol.modes import AUTO
+from service.modes import AUTO
+from service.records import FinishReason, Outcome, Token
 from service.statistics.choice import MINIMUM_ROUNDS
 from service.statistics.intervals import Interval
 

@@ -26,8 +26,7 @@ from service.front.routes.answers import EventAnswer
 from service.front.routes.state import AppState
 from service.front.schemas import CompareBody, GenerateBody, Generation
 from service.front.study_runner import SweepTracker
-from service.protocol.messages import Job, Outcome, Problem, Token
-from service.protocol.status import EngineStatus
+from service.records import EngineStatus, Job, Outcome, Problem, Token
 
 SWEEP_HEADER = b"x-launchbound-run"
 LAB_HEADER = b"x-launchbound-client"

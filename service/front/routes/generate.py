@@ -31,7 +31,7 @@ from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import EngineCall, EventStream, check_limits, new_job
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompareBody, GenerateBody
-from service.protocol.modes import AUTO
+from service.modes import AUTO
 from service.statistics import choice
 
 router = APIRouter(tags=["generation"])

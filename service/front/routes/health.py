@@ -15,7 +15,7 @@ from service.front.access import has_key
 from service.front.errors import Unavailable
 from service.front.routes.answers import error, reply
 from service.front.routes.state import AppState, state_of
-from service.protocol.status import ModeStatus
+from service.records import ModeStatus
 
 
 class LiveAnswer(TypedDict):

@@ -16,10 +16,19 @@ from service.front.errors import BadRequest
 from service.front.machine import machine
 from service.front.routes.answers import Speedup, error, link, reply, speedup
 from service.front.routes.state import state_of
-from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
-from service.protocol.modes import MODES
-from service.protocol.splits import SampleCounts, StepSplit
-from service.protocol.status import Cache, Compilation, ModeStatus, Parity, Readiness
+from service.modes import MODES
+from service.records import (
+    Cache,
+    Compilation,
+    DeviceTime,
+    KernelTime,
+    ModeStatus,
+    Parity,
+    ProfilerCost,
+    Readiness,
+    SampleCounts,
+    StepSplit,
+)
 
 Body = TypeVar("Body")
 

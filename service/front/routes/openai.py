@@ -32,9 +32,8 @@ from service.front.routes.engine_call import EngineCall, EventStream, check_size
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompletionBody
 from service.front.settings import model_name
-from service.protocol.messages import FinishReason, Job, Token
-from service.protocol.modes import AUTO
-from service.protocol.status import Readiness
+from service.modes import AUTO
+from service.records import FinishReason, Job, Readiness, Token
 
 
 class Choice(TypedDict):

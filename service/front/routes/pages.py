@@ -19,7 +19,7 @@ from service.front.routes.answers import reply
 from service.front.routes.state import state_of
 from service.front.schemas import MAX_COPIES
 from service.front.settings import Settings, model_name
-from service.protocol.modes import AUTO
+from service.modes import AUTO
 
 DOCS_FOLDER = Path(__file__).parents[1] / "swagger"
 DOCS_FILES = {

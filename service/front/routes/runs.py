@@ -20,7 +20,7 @@ from service.front.routes.answers import ACCESS_ERRORS, BODY_ERRORS, body_schema
 from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import unless_gone
 from service.front.routes.state import state_of
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 
 
 class RunBody(TypedDict):

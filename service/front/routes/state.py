@@ -17,8 +17,8 @@ from service.front.request_timing import RequestTiming
 from service.front.settings import Settings
 from service.front.study_runner import Findings, StudyRunner
 from service.front.supervisor import Supervisor
-from service.protocol.messages import Job
-from service.protocol.modes import AUTO
+from service.modes import AUTO
+from service.records import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from service.front.routes.problems import refuse
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import STUDY_BODIES, MemoryBody, StudyBody
 from service.front.study_runner import KeptFinding, StudyResult
-from service.protocol.messages import Phase
-from service.protocol.probes import NOT_ON_CPU, PROBES
+from service.records import Phase
+from service.study_names import NOT_ON_CPU, PROBES
 
 
 class StudyProgressEvent(TypedDict):

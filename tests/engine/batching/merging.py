@@ -23,9 +23,8 @@ from service.engine.job_runner import JobRunner
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.step_shares import StepShares
 from service.engine.warmup import Warmup
-from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Token
-from service.protocol.modes import MODES
-from service.protocol.status import ModeStatus
+from service.modes import MODES
+from service.records import Begun, EngineSettings, Job, ModeStatus, Outcome, Token
 from service.step.buffers import Arguments, allocate
 from service.step.callables import Step, build_step
 from service.step.meters import HostMeter, Meter, Readings

@@ -9,7 +9,7 @@ import pytest
 from service.engine.batching.batch import Batch
 from service.engine.local_inbox import local_job
 from service.engine.text import Completion
-from service.protocol.messages import Begun, Job, Phase
+from service.records import Begun, Job, Phase
 from service.step.callables import Step
 from tests.engine.batching.merging import ArrivingQueue, Served, TinyEngine
 

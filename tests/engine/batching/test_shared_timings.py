@@ -6,9 +6,7 @@ import pytest
 
 from service.engine.local_inbox import local_job
 from service.engine.outcome import StepEstimates
-from service.protocol.messages import Outcome
-from service.protocol.splits import SampleCounts
-from service.protocol.timings import SharedWork, Timings
+from service.records import Outcome, SampleCounts, SharedWork, Timings
 from service.step.meters import NullMeter
 from tests.engine.batching import merging
 from tests.engine.batching.merging import Served, TinyEngine

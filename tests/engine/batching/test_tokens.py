@@ -13,7 +13,7 @@ from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
 from service.engine.batching import batch
 from service.engine.local_inbox import local_job
-from service.protocol.messages import Job, Token
+from service.records import Job, Token
 from tests.engine.batching.merging import MODE_NAMES, TinyEngine
 
 TEXTS = ["def mean(values):\n", "x", "import os\n" * 40, "class A:\n    pass\n", "for i in range(10):"]

@@ -13,9 +13,9 @@ from playwright.sync_api import Browser
 from service.anatomy.budget.study import Quantity, make_budget, step_of, without_dispatch
 from service.anatomy.timeline.study import COLOURS, MEANINGS
 from service.front.routes.pages import FILES
-from service.protocol.expressions import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
 from service.statistics.boundedness import bounds_within
 from service.statistics.intervals import Interval
+from service.study_names import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
 from tests.support.browser import Tab, tab
 from tests.support.serving import Front
 

@@ -10,8 +10,8 @@ import pytest
 
 from service.front.logs import EngineLog
 from service.front.settings import Settings
-from service.protocol.processor import processor_name
-from service.protocol.status import ModeStatus
+from service.machine import processor_name
+from service.records import ModeStatus
 from tests.support.logs import Lines, logged
 from tests.support.serving import Front, running, until
 

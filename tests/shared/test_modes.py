@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.protocol.modes import LADDER, MODES, default_modes, doubles
+from service.modes import LADDER, MODES, default_modes, doubles
 
 DEVICES = ("cpu", "cuda")
 

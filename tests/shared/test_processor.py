@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.protocol import processor
-from service.protocol.processor import processor_facts, processor_features, processor_name, siblings
+from service import machine
+from service.machine import processor_facts, processor_features, processor_name, siblings
 
 EPYC = """\
 processor\t: 0
@@ -35,7 +35,7 @@ def told(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name where /proc/cpuinfo is `text`."""
     file = folder / "cpuinfo"
     file.write_text(text)
-    monkeypatch.setattr(processor, "_CPUINFO", file)
+    monkeypatch.setattr(machine, "_CPUINFO", file)
     processor_facts.cache_clear()
     return processor_name()
 
@@ -57,7 +57,7 @@ def test_a_processor_without_a_name_is_told_by_its_numbers(
 def test_a_system_that_tells_nothing_has_a_name_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "none")
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "none")
     monkeypatch.setattr("platform.processor", lambda: "")
     assert processor_name().startswith("unknown CPU")
     assert processor_features() is None
@@ -97,5 +97,5 @@ def test_the_hardware_threads_of_a_core_are_as_linux_lists_them(
 ) -> None:
     if text is not None:
         (tmp_path / "cpu1").write_text(text)
-    monkeypatch.setattr(processor, "_SIBLINGS", f"{tmp_path}/cpu{{}}")
+    monkeypatch.setattr(machine, "_SIBLINGS", f"{tmp_path}/cpu{{}}")
     assert siblings(1) == found

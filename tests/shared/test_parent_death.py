@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 from tests.support.processes import gone
 from tests.support.serving import until
 
 ENDS_AT_ONCE = """
 import os, subprocess, sys
-from service.protocol.parent_death import owned
+from service.parent_death import owned
 command = owned([sys.executable, "-c", "import time; time.sleep(600)"])
 child = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
 print(child.pid, flush=True)

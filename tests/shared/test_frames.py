@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.protocol.frames import CHUNK_BYTES, LENGTH_BYTES, FrameStream, accept, connect, listen
+from service.frames import CHUNK_BYTES, LENGTH_BYTES, FrameStream, accept, connect, listen
 
 Pair = tuple[FrameStream, FrameStream]
 

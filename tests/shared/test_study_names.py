@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.protocol.expressions import LONGEST_CALL, OPERATOR_CALLS, operator_named
+from service.study_names import LONGEST_CALL, OPERATOR_CALLS, operator_named
 
 
 @pytest.mark.parametrize(("name", "call"), OPERATOR_CALLS.items())
