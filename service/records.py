@@ -18,6 +18,7 @@ before it was recorded have none.
 
 
 Phase = Literal["prefill", "decode"]
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 Side = Literal["kernel", "host", "system", "unclassified"]
 SIDES: tuple[Side, ...] = ("kernel", "host", "system", "unclassified")

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from loadtests.report.payback import Count, Requests
-from loadtests.report.phases import Phase
+from loadtests.report.phases import PhaseMeans
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
 
@@ -82,7 +82,7 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
         }
 
 
-def _phase(phase: Phase) -> dict[str, float | None]:
+def _phase(phase: PhaseMeans) -> dict[str, float | None]:
     parts = ("wall", "dispatch", "dispatch_low", "dispatch_high", "kernel", "sync_wait")
     return {
         **{f"{phase.name}_{part}_seconds_mean": getattr(phase, f"{part}_seconds") for part in parts},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadtests.plan.cells import BASELINE
 from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, span, times
 from loadtests.report.payback import REMEDY, Cost, Payback, Requests
-from loadtests.report.phases import Phase
+from loadtests.report.phases import PhaseMeans
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import PLAIN
 from loadtests.report.wording import short_name
@@ -105,7 +105,7 @@ def shares(summaries: list[Summary]) -> str:
     return f"Kernel share: {told}{' (intervals unknown: not recorded)' if unknown else ''}."
 
 
-def _share(phase: Phase) -> str:
+def _share(phase: PhaseMeans) -> str:
     value = f"{100 * (phase.index or 0.0):.0f} %"
     if phase.interval is None:
         return value

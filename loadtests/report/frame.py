@@ -6,18 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Literal
 
 import polars as pl
 
 from loadtests.run.rows import RequestRow, RowSources
-from service.records import SIDES
+from service.records import PHASES, SIDES
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""
 
-PhaseName = Literal["prefill", "decode"]
-PHASES: tuple[PhaseName, ...] = ("prefill", "decode")
 
 BLOCK_ROWS = 1000
 """So many rows are objects at a time: few enough to stay in the processor's cache."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from loadtests.report.frame import PhaseName
-from service.records import SampleCounts
+from service.records import Phase, SampleCounts
 from service.statistics.boundedness import (
     UNPROVED,
     LeftOpen,
@@ -27,7 +26,7 @@ _MEANS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseMeans:
     """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request.
 
     None: not measured on this device, or not recorded in this folder. `typical_faults` is the median of the
@@ -36,7 +35,7 @@ class Phase:
     estimate carry no interval. `estimated`: dispatch and kernel are on one timeline, a CPU's.
     """
 
-    name: PhaseName
+    name: Phase
     steps: float | None
     wall_seconds: float | None
     dispatch_seconds: float | None
@@ -80,14 +79,14 @@ class Phase:
 
 def phase_of(
     rows: pl.DataFrame,
-    name: PhaseName,
+    name: Phase,
     samples: SampleCounts | None,
     estimated: bool,
     left_open: LeftOpen = UNPROVED,
-) -> Phase:
+) -> PhaseMeans:
     """The phase `name` of the measured `rows` of one cell.
 
-    By `samples` of the cell, if any, whose errors `left_open` bounds; `estimated` as in Phase.
+    By `samples` of the cell, if any, whose errors `left_open` bounds; `estimated` as in PhaseMeans.
     """
     averages = rows.select(pl.col(f"{name}_{field}").mean() for field in _MEANS).row(0)
     means = dict(zip(_MEANS, averages, strict=True))
@@ -97,7 +96,7 @@ def phase_of(
         interval = _kernel_share(samples, left_open)
         means["dispatch_low_seconds"] = means["wall_seconds"] * (1 - interval.high)
         means["dispatch_high_seconds"] = means["wall_seconds"] * (1 - interval.low)
-    return Phase(
+    return PhaseMeans(
         name=name,
         **means,
         typical_faults=rows.select(pl.col(f"{name}_minor_faults").median()).item(),
@@ -114,7 +113,7 @@ def _kernel_share(samples: SampleCounts, left_open: LeftOpen) -> Interval:
     return Interval(1 - share.value, 1 - share.high, 1 - share.low, samples.kernel + samples.host)
 
 
-def _splits_by_round(rows: pl.DataFrame, name: PhaseName) -> list[Split]:
+def _splits_by_round(rows: pl.DataFrame, name: Phase) -> list[Split]:
     """Per round the sums of dispatch, kernel and dispatch's ends, over the rows that have all of them."""
     columns = [f"{name}_{part}_seconds" for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
     complete = rows.lazy().select("round", *columns).drop_nulls()

@@ -14,12 +14,12 @@ from plotly.subplots import make_subplots
 from dashboards.theme import PART_COLOURS
 from loadtests.plan.cells import BASELINE
 from loadtests.report.formatting import share_span
-from loadtests.report.frame import PHASES
-from loadtests.report.phases import Phase
+from loadtests.report.phases import PhaseMeans
 from loadtests.report.plotting import SYMBOLS, Plot, base, batch_axis, by_mode, colour, log_axis, translucent
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
 from loadtests.run.machine import marked_rounds
+from service.records import PHASES
 from service.statistics.intervals import Interval
 
 
@@ -378,7 +378,7 @@ def _add_column(
     )
 
 
-def _ends(decode: Phase) -> str:
+def _ends(decode: PhaseMeans) -> str:
     return f"<span style='font-size:10px'>{share_span(decode.interval)}</span>"
 
 

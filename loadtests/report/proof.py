@@ -9,7 +9,7 @@ from typing import Any
 
 from loadtests.report.formatting import significant
 from loadtests.report.machine_selftest import BOUNDS, ran_alike, selftest_line
-from loadtests.report.phases import Phase
+from loadtests.report.phases import PhaseMeans
 from loadtests.report.surroundings import kernels_of
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import short_name
@@ -138,13 +138,13 @@ def _left_open(findings: Findings) -> Iterator[str]:
         yield f"both {whose} ({passing} and {_points(PROVED.rate)})"
 
 
-def _unclassified(phase: Phase) -> float:
+def _unclassified(phase: PhaseMeans) -> float:
     found = phase.samples
     assert found is not None
     return found.unclassified / (found.kernel + found.host + found.unclassified)
 
 
-def _counting(phase: Phase) -> float:
+def _counting(phase: PhaseMeans) -> float:
     assert phase.samples is not None
     return counting_error(phase.samples.kernel, phase.samples.host)
 

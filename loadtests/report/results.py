@@ -9,12 +9,12 @@ from pathlib import Path
 
 import polars as pl
 
-from loadtests.report.frame import PARTS, PHASES, PhaseName, frame_of, measured
+from loadtests.report.frame import PARTS, frame_of, measured
 from loadtests.run.history import recover
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import CheckedRows, Gate
-from service.records import SIDES, SampleCounts
+from service.records import PHASES, SIDES, Phase, SampleCounts
 
 _LATENCY = pl.col("latency_from_intended_seconds")
 """Latency as reported; in a closed loop every request is due when it is sent."""
@@ -50,7 +50,7 @@ class Results:
     run: SweepRun
     gates: tuple[Gate, ...]
     rows: pl.DataFrame
-    samples: Mapping[PhaseName, CellSamples]
+    samples: Mapping[Phase, CellSamples]
 
     @property
     def failed_gates(self) -> list[Gate]:
@@ -164,7 +164,7 @@ CellSamples = Mapping[str, SampleCounts]
 """The pooled samples of one phase, by cell."""
 
 
-def pooled_samples(rows: pl.DataFrame) -> dict[PhaseName, CellSamples]:
+def pooled_samples(rows: pl.DataFrame) -> dict[Phase, CellSamples]:
     """By phase the samples of each cell that has any, without those whose requests were merged with others.
 
     Such requests ran in other steps than the sampled one.
@@ -174,7 +174,7 @@ def pooled_samples(rows: pl.DataFrame) -> dict[PhaseName, CellSamples]:
     return {phase: _of_cells(alone, phase) for phase in PHASES}
 
 
-def _of_cells(rows: pl.LazyFrame, phase: PhaseName) -> CellSamples:
+def _of_cells(rows: pl.LazyFrame, phase: Phase) -> CellSamples:
     """Those in the requests' own steps, where every sampled request has enough of them; else the traffic's.
 
     Where only some have enough they are the slow ones, whose share is another. The traffic's overlap from
@@ -191,7 +191,7 @@ def _of_cells(rows: pl.LazyFrame, phase: PhaseName) -> CellSamples:
     return {str(cell): SampleCounts(**dict(zip(SIDES, each, strict=True))) for cell, *each in counts}
 
 
-def with_sampled_split(rows: pl.DataFrame, samples: Mapping[PhaseName, CellSamples]) -> pl.DataFrame:
+def with_sampled_split(rows: pl.DataFrame, samples: Mapping[Phase, CellSamples]) -> pl.DataFrame:
     """`rows` with dispatch and kernel by the samples of their cell, where it has any."""
     cell = pl.col("cell").cast(pl.String)
     split = rows.lazy()
@@ -203,7 +203,7 @@ def with_sampled_split(rows: pl.DataFrame, samples: Mapping[PhaseName, CellSampl
     return split.with_columns(_totals(cell.is_in(sorted(sampled)))).collect()
 
 
-def _parts(phase: PhaseName, share: pl.Expr) -> list[pl.Expr]:
+def _parts(phase: Phase, share: pl.Expr) -> list[pl.Expr]:
     """Dispatch and kernel of the phase, whose sum stays what it was: the wall time."""
     wall = pl.col(f"{phase}_wall_seconds")
     return [

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.payback import Payback
-from loadtests.report.phases import Phase
+from loadtests.report.phases import PhaseMeans
 from service.modes import AUTO
 from service.statistics.choice import Choice, Comparison
 from service.statistics.intervals import Interval
@@ -36,8 +36,8 @@ class Summary:
     parts: dict[str, float | None]
     total_seconds: float | None
     outside_seconds: float | None
-    prefill: Phase
-    decode: Phase
+    prefill: PhaseMeans
+    decode: PhaseMeans
     prompt_tokens: float | None
     padded_prompt_tokens: float | None
     attended_tokens: float | None
@@ -58,7 +58,7 @@ class Summary:
         return self.cell.mode == BASELINE and not self.cell.control
 
     @property
-    def phases(self) -> tuple[Phase, Phase]:
+    def phases(self) -> tuple[PhaseMeans, PhaseMeans]:
         """Prefill and decode."""
         return (self.prefill, self.decode)
 

@@ -9,7 +9,7 @@ import polars as pl
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.plan.slo import Slo
 from loadtests.report.comparison import typical
-from loadtests.report.frame import PARTS, PHASES
+from loadtests.report.frame import PARTS
 from loadtests.report.load.knees import LoadFindings
 from loadtests.report.machine_selftest import Document, find_selftest, left_open
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
@@ -17,6 +17,7 @@ from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
 from loadtests.report.summaries import Summary, Verdict
 from service.modes import AUTO
+from service.records import PHASES
 from service.statistics.boundedness import CrossoverSpan, LeftOpen, crossover, crossover_span
 from service.statistics.choice import Comparison, choose, compare, is_disturbed
 

@@ -19,7 +19,7 @@ from loadtests.report.formatting import cores, level, milliseconds
 from loadtests.report.load.section import load_section
 from loadtests.report.payback import Requests
 from loadtests.report.peers_section import peers_section
-from loadtests.report.phases import Phase
+from loadtests.report.phases import PhaseMeans
 from loadtests.report.plotting import colour
 from loadtests.report.proof import proof
 from loadtests.report.results import Results
@@ -279,7 +279,7 @@ def _faults(summary: Summary) -> float | None:
     return sum(counts) if counts else None
 
 
-def _phase(phase: Phase) -> dict[str, Any]:
+def _phase(phase: PhaseMeans) -> dict[str, Any]:
     ends = (phase.dispatch_low_seconds, phase.dispatch_high_seconds)
     low, high = (None if end is None else formatting.significant(1e3 * end) for end in ends)
     return {

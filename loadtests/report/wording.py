@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, percentages, span, times
-from loadtests.report.phases import Phase
+from loadtests.report.phases import PhaseMeans
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
 from service.statistics.choice import EQUIVALENT, Choice, Comparison
@@ -67,7 +67,7 @@ def tie(verdict: Verdict, confidence: float) -> str | None:
     return f"{sentence}: shipping {tied[0]}, {simplest}, {price}."
 
 
-def limit(decode: Phase) -> str | None:
+def limit(decode: PhaseMeans) -> str | None:
     """On a GPU the class of decode's kernel share, on a CPU its headroom: 'headroom 2.61× (2.20–3.31)'."""
     room = decode.headroom
     return decode.bound if room is None else f"headroom {times(room.value)} ({span(room)})"

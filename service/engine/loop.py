@@ -22,9 +22,9 @@ from service.engine.job_runner import JobRunner, not_ready
 from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.parts import build_parts
-from service.engine.request_profiler import PHASES, RequestProfiler
+from service.engine.request_profiler import RequestProfiler
 from service.machine import pin
-from service.records import EngineSettings, Job, Phase
+from service.records import PHASES, EngineSettings, Job, Phase
 from service.step.device import memory
 from service.step.marking import with_nvtx
 from service.step.meters import new_meter

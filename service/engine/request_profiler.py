@@ -13,13 +13,11 @@ import torch
 
 from service.engine.job_result import JobResult
 from service.engine.outcome import StepEstimates, covered
-from service.records import Job, KernelTime, Phase, SampleCounts, StepProfile
+from service.records import PHASES, Job, KernelTime, Phase, SampleCounts, StepProfile
 from service.statistics.intervals import median_interval
 from service.step.meters import Meter
 from service.step.profiling import Profiler
 from service.step.trace import ProfiledStep
-
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 
 class RequestProfiler:

@@ -33,9 +33,9 @@ from service.measure.roof import Roof, measure_roof
 from service.measure.rounds import in_rounds, paired_median_ratio
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import PROFILED_ROUND, Records, own_records
-from service.records import EngineSettings, Job, ModeStatus, Outcome, ToFront
+from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.statistics.intervals import Interval, as_json, median_interval
-from service.step.attention import PHASES, ReferenceAttention
+from service.step.attention import ReferenceAttention
 from service.step.bandwidth import memory_bandwidth
 from service.step.device_time import CudaQueue, device_time
 from service.step.kernel_matching import busy_microseconds, match_work

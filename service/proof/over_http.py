@@ -26,13 +26,12 @@ from service.proof.bare_engine import NEW_TOKENS, BareEngine
 from service.proof.bare_route import bare_route
 from service.proof.rows import Check, NotMeasurableError, Property, Row, difference_of_shares
 from service.proof.running_service import Connection, RunningService
-from service.records import Phase
+from service.records import PHASES, Phase
 from service.statistics.intervals import median_interval
 
 if TYPE_CHECKING:
     from service.proof.requests import SampledRequests
 
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 Timings = dict[str, Any]
 
 

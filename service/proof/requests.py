@@ -37,8 +37,7 @@ from service.measure.variants import Variants
 from service.modes import MODES
 from service.proof.bare_engine import NEW_TOKENS, PROMPT, front_socket
 from service.proof.rows import Check, NotMeasurableError, Property, Row
-from service.proof.split import PHASES
-from service.records import EngineSettings, Job, Phase, SampleCounts
+from service.records import PHASES, EngineSettings, Job, Phase, SampleCounts
 from service.statistics.intervals import median_interval
 from service.step.buffers import Arguments
 from service.step.callables import Step, build_step

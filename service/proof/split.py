@@ -26,11 +26,9 @@ from service.measure.cpu_sampler import (
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
 from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
-from service.records import Phase, SampleCounts, Side
+from service.records import PHASES, Phase, SampleCounts, Side
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
-
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 TIMED_SHARE = 0.25
 """Seconds of steps that are timed, per second of those that are sampled: a median needs fewer."""

@@ -12,13 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from models.served import Sizes
-from service.records import Attention, Phase
+from service.records import PHASES, Attention
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.device_errors import free_memory, is_device_lost
 from service.step.parity import PREFILL_STEPS, compare, forced_logits
-
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 REFERENCE = "math"
 """The backend that consists of plain operators; by the name that `backend_name` gives it."""

@@ -26,6 +26,7 @@ from service.engine.warmup import Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SamplerError
 from service.modes import MODES
 from service.records import (
+    PHASES,
     EngineStatus,
     Job,
     ModeStatus,
@@ -50,7 +51,6 @@ def arguments(tokens: int = 1, positions: int = 64) -> Any:
 
 
 ARGUMENTS = arguments()
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 
 class FakeSampler:

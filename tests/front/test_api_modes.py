@@ -9,9 +9,8 @@ import pytest
 from service.front.machine import machine
 from service.machine import processor_name
 from service.modes import default_modes
-from service.records import METHOD
+from service.records import METHOD, PHASES
 from tests.front.test_api_bad_input import refused
-from tests.support.fake_engine import PHASES
 from tests.support.serving import Front, running, until
 
 

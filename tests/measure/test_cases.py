@@ -15,7 +15,7 @@ from models.transformer import Transformer
 from service.measure.cases import Bench, Case, build_case
 from service.measure.variants import Variants
 from service.modes import MODES
-from service.records import EngineSettings, Phase
+from service.records import PHASES, EngineSettings
 from service.step.buffers import allocate
 from service.step.callables import build_step
 from service.step.precision import PRECISIONS
@@ -23,7 +23,6 @@ from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
 from tests.support.small_model import SMALL
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=32)
 MODE = "inference_mode"
 

@@ -15,8 +15,8 @@ from service.proof.instructions import Counted
 from service.proof.over_http import KINDS as SERVED_KINDS
 from service.proof.over_http import Share
 from service.proof.requests import Arm
-from service.proof.split import PHASES, PLAIN, RATES, Seen, ServedStep
-from service.records import SampleCounts
+from service.proof.split import PLAIN, RATES, Seen, ServedStep
+from service.records import PHASES, SampleCounts
 from service.statistics.choice import compare
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")

@@ -16,7 +16,6 @@ from service.proof.injected import INJECTED, INTO, KINDS, LONG, SHORT, Injected,
 from service.proof.rows import AnyCheck, NotMeasurableError, run_check
 from service.proof.split import (
     BACKGROUND,
-    PHASES,
     PLAIN,
     PLAIN_KERNELS,
     RATES,
@@ -31,7 +30,7 @@ from service.proof.split import (
     measure_rates,
     measure_unclassified,
 )
-from service.records import SampleCounts
+from service.records import PHASES, SampleCounts
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import KERNEL_SECONDS, LADDER
 

@@ -24,6 +24,7 @@ import msgspec
 from service.frames import connect
 from service.modes import MODES
 from service.records import (
+    PHASES,
     SERVING,
     Cancel,
     Doing,
@@ -59,7 +60,6 @@ WORK_SECONDS = 0.004
 """How long a job takes at least: more than the timings that the fake claims."""
 
 GB = 2**30
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 SAMPLES = SampleCounts(kernel=40, host=60, system=3, unclassified=2)
 """Of each step at warm-up, of a request's own steps, and of how many more `!sampled` tells."""
 

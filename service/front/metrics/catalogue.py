@@ -12,13 +12,12 @@ from typing import Literal, get_args
 
 from service.front.errors import Rejection
 from service.modes import FALLBACK, MODES
-from service.records import SIDES
+from service.records import PHASES, SIDES
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
 Start = Literal["always", "timings", "dispatch", "cpu", "sampled", "cuda", "merged", "once measured"]
 
 OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
-PHASES = ("prefill", "decode")
 TOKEN_KINDS = ("prompt", "generated")
 REJECTIONS: tuple[str, ...] = get_args(Rejection)
 FALLBACK_REASONS = ("graph_skipped", "other")
