@@ -22,8 +22,8 @@ from ray.serve.schema import ApplicationStatus
 from starlette.types import ASGIApp
 
 from service.front.access import exposure
+from service.front.app import bound_socket
 from service.front.logs import set_up
-from service.front.server import bound_socket
 from service.front.settings import Settings
 from service.replicas.cluster import NAMESPACE, ClusterError, connected
 from service.replicas.front import NotStarted, ReplicaFront

@@ -13,11 +13,10 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.front.access import EVERYWHERE, has_key
-from service.front.app import create_app
+from service.front.app import HEADERS, bound_socket, create_app, server_config
 from service.front.machine import CoreClaims
 from service.front.routes.health import missed, obstacle
 from service.front.routes.state import AppState
-from service.front.server import HEADERS, bound_socket, server_config
 from service.front.settings import Settings
 from service.machine import engine_cpus, front_cpus, pin, share_cpus
 from service.replicas.cluster import is_loopback

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from service.front.server import bound_socket
+from service.front.app import bound_socket
 from tests.support.processes import gone
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command, until
 

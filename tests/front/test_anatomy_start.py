@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from service.front.anatomy_process import AnatomyProcess
 from service.front.settings import Settings
+from service.front.study_runner import AnatomyProcess
 from tests.support.serving import FAKE_ANATOMY
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.front.pending_requests import PendingRequest
+from service.front.engine_client import PendingRequest
 from service.records import Job, Outcome
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import BODY, Front, running, until

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from service.front.app import SEND_BYTES
 from service.front.limits import (
     LARGE_BYTES,
     LEAST_SLOTS,
@@ -21,7 +22,6 @@ from service.front.limits import (
     affordable,
 )
 from service.front.routes import pages
-from service.front.server import SEND_BYTES
 from tests.support.logs import logged
 from tests.support.raw_http import HEAD, RawAnswer, connected, exchange, parsed, send, until_closed
 from tests.support.serving import Front, running, until

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from service.front.engine_client import PendingRequests
 from service.front.metrics.recorder import Metrics
-from service.front.pending_requests import PendingRequests
 from service.front.request_timing import add_up
 from service.front.routes.answers import server_timing
 from service.front.routes.engine_call import new_job

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.engine.inbox import STEP_BUSY_SECONDS, STEP_LIMIT_SECONDS
-from service.front import anatomy_process, child_process
+from service.front import child_process, study_runner
 from service.front.child_process import (
     LOOK_SECONDS,
     STARTING,
@@ -164,7 +164,7 @@ def test_threads_and_faults_are_read_from_their_places(
 
 
 @pytest.mark.parametrize(
-    "doing", [DOWNLOADING, anatomy_process.STARTING], ids=["the engine", "the anatomy process"]
+    "doing", [DOWNLOADING, study_runner.STARTING], ids=["the engine", "the anatomy process"]
 )
 def test_one_that_may_wait_for_a_download_is_still_noticed_where_it_is_stopped(doing: Doing) -> None:
     waits = watch_of(lambda _: STILL, doing)

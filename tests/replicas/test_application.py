@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.front.server import bound_socket
+from service.front.app import bound_socket
 from service.front.settings import Settings
 from tests.support.lacking import without
 

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 import httpx
 import uvicorn
 
-from service.front.app import create_app
+from service.front.app import LAST_ANSWERS_SECONDS, bound_socket, create_app, server_config, url_of
 from service.front.child_process import STOP_SECONDS, TERMINATE_SECONDS
 from service.front.routes.state import AppState
-from service.front.server import LAST_ANSWERS_SECONDS, bound_socket, server_config, url_of
 from service.front.settings import Settings
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"

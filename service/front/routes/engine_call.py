@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from service.front.engine_client import PendingRequest
 from service.front.errors import (
     BadRequest,
     CannotSample,
@@ -20,7 +21,6 @@ from service.front.errors import (
     from_problem,
 )
 from service.front.logs import Ending
-from service.front.pending_requests import PendingRequest
 from service.front.request_timing import RequestTiming, add_up
 from service.front.routes.answers import EventAnswer
 from service.front.routes.state import AppState

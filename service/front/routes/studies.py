@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
-from service.front.anatomy_process import Heard, unheard
 from service.front.errors import BadRequest, ClientGone, LaunchboundError, NotFound
 from service.front.routes.answers import (
     BODY_ERRORS,
@@ -34,7 +33,7 @@ from service.front.routes.engine_call import unless_gone
 from service.front.routes.problems import refuse
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import STUDY_BODIES, MemoryBody, StudyBody
-from service.front.study_runner import KeptFinding, StudyResult
+from service.front.study_runner import Heard, KeptFinding, StudyResult, unheard
 from service.records import Phase
 from service.study_names import NOT_ON_CPU, PROBES
 
