@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,8 @@ import msgspec
 
 from loadtests.fleet.plan import Code, Try, now
 from loadtests.run.environment import git_state
-from loadtests.run.owned import owned
 from loadtests.run.run_file import PLAN_FILE
+from service.parent_death import owned
 from service.records import METHOD
 
 SWEEP_LOG = "sweep.log"
@@ -111,7 +112,7 @@ def swept(plan: str, arguments: Sequence[str], folder: Path, lock: int) -> Broug
     began = perf_counter()
     with (results / SWEEP_LOG).open("wb") as log:
         process = subprocess.Popen(
-            owned(command),
+            owned(command, signal.SIGKILL),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

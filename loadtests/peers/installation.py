@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import venv
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.peers.catalogue import REMOVED, Rival
-from loadtests.run.owned import owned
+from service.parent_death import owned
 
 INSTALL_SECONDS = 900.0
 _STAMP = ".installed"
@@ -57,7 +58,9 @@ def _digest(requirements: Path) -> str:
 
 
 def _pip(python: Path, *arguments: str) -> None:
-    command = owned([str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments])
+    command = owned(
+        [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments], signal.SIGKILL
+    )
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:

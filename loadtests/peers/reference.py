@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import msgspec
 
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.environment import REPOSITORY
-from loadtests.run.owned import owned
+from service.parent_death import owned
 
 EXPORT_SECONDS = 600.0
 
@@ -54,7 +55,7 @@ def make_reference(model: str, folder: Path, count: int, prompt_tokens: int, new
         "new_tokens": new_tokens,
     }
     done = subprocess.run(
-        owned([sys.executable, "-m", "models.hf.reference", model, str(folder)]),
+        owned([sys.executable, "-m", "models.hf.reference", model, str(folder)], signal.SIGKILL),
         input=json.dumps(wanted),
         capture_output=True,
         text=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtests.run.owned import owned
 from loadtests.run.rows import RowsError
+from service.parent_death import owned
 
 SAMPLE_MILLISECONDS = 500
 NUMBERS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
@@ -79,7 +80,7 @@ def watched(command: list[str], file: Path) -> Iterator[None]:
         return
     with file.open("wb") as out:
         process = subprocess.Popen(
-            owned([*command, f"--loop-ms={SAMPLE_MILLISECONDS}"]),
+            owned([*command, f"--loop-ms={SAMPLE_MILLISECONDS}"], signal.SIGKILL),
             stdout=out,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "TZ": "UTC"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterable, Sequence
@@ -14,7 +15,7 @@ import msgspec
 
 from loadtests.run.assignment import Assignment, GeneratorEvent
 from loadtests.run.environment import REPOSITORY
-from loadtests.run.owned import owned
+from service.parent_death import owned
 
 HEARTBEAT_SECONDS = 1.0
 
@@ -30,7 +31,7 @@ def run_load_generator(
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            owned([sys.executable, "-m", "loadtests.run.load_generator"]),
+            owned([sys.executable, "-m", "loadtests.run.load_generator"], signal.SIGKILL),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -6,6 +6,7 @@ Importing this module monkey-patches the standard library (gevent), as `locust_u
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -31,9 +32,9 @@ from time import sleep  # the patched one
 # isort: on
 
 from loadtests.run.load_worker import HOST, LISTENING, REQUEST, RESPONSE, WorkerInput
-from loadtests.run.owned import owned
 from loadtests.run.requests import LoadRequest, LoadResponse
 from loadtests.run.visits import Abort
+from service.parent_death import owned
 
 LEAD_SECONDS = 0.05
 """A request is handed out so long before it is due: longer than a message takes on a busy machine, and not so
@@ -159,7 +160,7 @@ def _not_here(request: LoadRequest, response: LoadResponse) -> None:
 def _started(told: WorkerInput) -> subprocess.Popen[bytes]:
     """A load process. Its output goes to our standard error: ours is read by the sweep."""
     process = subprocess.Popen(
-        owned([sys.executable, "-m", "loadtests.run.load_worker"]),
+        owned([sys.executable, "-m", "loadtests.run.load_worker"], signal.SIGKILL),
         stdin=subprocess.PIPE,
         stdout=sys.stderr.fileno(),
         env=dict(os.environ),
