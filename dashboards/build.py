@@ -13,9 +13,7 @@ from pathlib import Path
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.dispatch import dispatch
-from dashboards.load import load
-from dashboards.overview import overview
+from dashboards.boards import dispatch, load, overview
 
 FOLDER = Path(__file__).parent / "grafana"
 

@@ -13,9 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from models.checkpoint import CONFIG_FILE, CheckpointError, refuse_not_finite
-from models.hf.adapter import HuggingFaceModel
+from models.hf.adapter import HuggingFaceModel, window_of
 from models.hf.files import read_json, refuse_other_folder, weight_files
-from models.hf.masks import window_of
 from models.served import Cache
 
 LONGEST_DEFAULT = 512

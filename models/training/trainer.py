@@ -1,4 +1,4 @@
-"""The training loop: seeded, resumable without pickles, with a learning rate schedule over the budget."""
+"""The model's forward over whole sequences, for training: no cache, logits at every position."""
 
 from __future__ import annotations
 
@@ -7,20 +7,59 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.nn import functional as F
 
 from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
-from models.training import bits_per_byte, full_sequence
-from models.training.batches import batches
-from models.training.corpus import Corpus
-from models.transformer import Transformer
+from models.training import evaluate
+from models.training.corpus import Corpus, batches
+from models.transformer import Attention, Block, Transformer, rotate
+
+
+def _attend(attention: Attention, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    c = attention.config
+    batch, tokens, _ = x.shape
+    projected = attention.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
+    turning = projected[:, :, : c.heads + c.kv_heads]
+    values = projected[:, :, c.heads + c.kv_heads :]
+    turned = rotate(turning, *rotation).to(x.dtype).transpose(1, 2)
+    queries = turned[:, : c.heads]
+    keys = turned[:, c.heads :]
+    mixed = F.scaled_dot_product_attention(
+        queries, keys, values.transpose(1, 2).to(x.dtype), is_causal=True, enable_gqa=True
+    )
+    out: Tensor = attention.output(mixed.transpose(1, 2).reshape(batch, tokens, -1))
+    return out
+
+
+def all_logits(model: Transformer, tokens: Tensor) -> Tensor:
+    """Logits [batch, tokens, vocabulary] after each of `tokens`, int64 [batch, tokens] from position 0 on.
+
+    Uses the modules of `model` and equals what its steps return, one position after the other.
+    """
+    table = model.rotary[: tokens.shape[1]]
+    rotation = table[:, 0].unsqueeze(1), table[:, 1].unsqueeze(1)
+    x = model.embedding(tokens)
+    for module in model.blocks:
+        block = cast(Block, module)
+        x = x + _attend(block.attention, block.attention_norm(x), rotation)
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+    out: Tensor = model.head(model.norm(x))
+    return out
+
+
+def loss(model: Transformer, tokens: Tensor) -> Tensor:
+    """Mean cross-entropy, nats per token, of predicting `tokens` [batch, tokens + 1] from those before."""
+    logits = all_logits(model, tokens[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
 
 STATE_FILE = "training.safetensors"
 
@@ -51,7 +90,7 @@ class TrainingProgress:
     step: int
     fraction: float
     loss: float
-    bits_per_byte: float | None = None
+    evaluate: float | None = None
 
 
 def rate_at(plan: TrainingPlan, fraction: float) -> float:
@@ -82,7 +121,7 @@ class Trainer:
         self._optimiser = torch.optim.AdamW(
             groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
         )
-        self._loss = torch.compile(full_sequence.loss, dynamic=False) if plan.compile else full_sequence.loss
+        self._loss = torch.compile(loss, dynamic=False) if plan.compile else loss
         if resume:
             self._resume()
 
@@ -90,7 +129,7 @@ class Trainer:
         """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
         plan = self.plan
         bits = math.inf
-        held_out = bits_per_byte.with_start(corpus.held_out, tokenizer)
+        held_out = evaluate.with_start(corpus.held_out, tokenizer)
         source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed, skip=self.step)
         began = time.monotonic() - self.seconds
         fraction = self._fraction()
@@ -101,7 +140,7 @@ class Trainer:
             fraction = self._fraction()
             measured = None
             if self.step % plan.evaluate_every == 0 or fraction >= 1:
-                nat = bits_per_byte.transformer_bits(self.model, held_out, plan.length, autocast=True)
+                nat = evaluate.transformer_bits(self.model, held_out, plan.length, autocast=True)
                 bits = measured = nat / corpus.held_out_bytes
                 self.save(tokenizer)
             report(TrainingProgress(self.step, fraction, self.loss, measured))

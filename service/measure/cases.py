@@ -1,19 +1,23 @@
-"""Warmed steps of the served model: any mode, batch bucket and phase, built as the engine builds them."""
+"""Models of another shape than the served one, with its layout and precision and drawn weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
 
+import msgspec
 import torch
 from torch import Tensor
 
+from models.checkpoint import config_of
 from models.config import Config
-from models.served import Served
+from models.served import Served, lay_out, layout_of
+from models.transformer import Transformer
 from service.measure.cpu_sampler import CpuSampler
-from service.measure.reshaped import reshaped
+from service.measure.rounds import OffCpuTime, isolated
 from service.modes import MODES
 from service.records import EngineSettings, Phase
 from service.step.buffers import Arguments, Buffers, allocate
@@ -23,6 +27,16 @@ from service.step.loaded_model import load_model
 from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.precision import Precision
 from service.step.untimed import CALLS_TO_CAPTURE, LEAD_STEPS, LEAD_STEPS_OF_PREFILL
+
+
+def reshaped(
+    model: Served, config: Config, rows: int, device: torch.device, precision: Precision
+) -> Transformer:
+    """A decoder of the shape `config` for batches of up to `rows` rows, in all else as `model` is served."""
+    made = Transformer(config, rows).eval().to(device, precision.weights)
+    made.rotary = made.rotary.to(precision.cache)
+    return lay_out(made, layout_of(model))
+
 
 FEW_WORDS = 512
 """Logits of a shallow model: the head's product must not outweigh its layers."""
@@ -167,3 +181,59 @@ class Bench:
         """Wait for the device; nothing on a CPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+class Variants:
+    """Warmed decode steps at batch 1, each with its own buffers. `config` None is the served model itself.
+
+    Raises ValueError, with the remedy, for settings that cannot work and for a model that is not one of ours.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.config: Config = config_of(settings.model)
+        alone = msgspec.structs.replace(settings, batch_sizes=[1], prefill_chunk=1, context=None)
+        self._bench = Bench(alone)
+        self.settings = settings
+        self.modes = settings.modes
+        self.device = self._bench.device
+        self.precision = self._bench.precision
+        self.cpus = self._bench.cpus
+        self.linears = self._bench.linears
+        self.off_cpu = OffCpuTime()
+        self._models: dict[Config, Served] = {self.config: self._bench.model}
+        self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
+        self._served_bench: Bench | None = None
+
+    @property
+    def sampler(self) -> CpuSampler:
+        """Of the thread that asks for it first, which is to run the steps. Raises SamplerError."""
+        return self._bench.sampler
+
+    @property
+    def served_bench(self) -> Bench:
+        """The served model with all batch sizes and the prefill chunk of the settings, built at first use."""
+        if self._served_bench is None:
+            self._served_bench = Bench(self.settings)
+        return self._served_bench
+
+    def case(self, mode: str, config: Config | None = None, injected: InjectedWork | None = None) -> Case:
+        """The decode step of `mode`; a new one takes seconds to compile."""
+        config = config or self.config
+        key = mode, config, injected
+        if key not in self._cases:
+            model = self._model_of(config)
+            buffers = allocate(model, [1], 1, self.precision.cache)[1]
+            self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected)
+        return self._cases[key]
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Within: on the engine's cores, what it loses of them counted in `off_cpu`."""
+        with isolated(self.cpus), self.off_cpu.counted():
+            yield
+
+    def _model_of(self, config: Config) -> Served:
+        """The model of this shape."""
+        if config not in self._models:
+            self._models[config] = reshaped(self._bench.model, config, 1, self.device, self.precision)
+        return self._models[config]

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from service.measure.compiled_library import BuildError, compiled_library
-from service.measure.elf_symbols import Namer
-from service.measure.symbols import side_of
+from service.measure.symbols import Namer, side_of
 from service.records import SIDES, Phase, SampleCounts, Side
 from service.step.untimed import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
+from time import perf_counter_ns, thread_time_ns
 from typing import TypeVar
 
+from service.machine import pin
 from service.statistics.intervals import Interval, median_interval
 
 Key = TypeVar("Key")
@@ -41,3 +46,42 @@ def paired_median_ratio(above: Sequence[float], below: Sequence[float]) -> Inter
     """
     logs = median_interval([math.log(a / b) for a, b in zip(above, below, strict=True)])
     return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.samples)
+
+
+@contextmanager
+def isolated(cpus: list[int]) -> Iterator[None]:
+    """Within: every thread is pinned to `cpus`, and the garbage collector skips what exists already."""
+    before = os.sched_getaffinity(0)
+    gc.collect()
+    gc.freeze()
+    pin(cpus)
+    try:
+        yield
+    finally:
+        pin(sorted(before))
+
+
+class OffCpuTime:
+    """Wall time less CPU time of a thread that never blocks: its core ran something else."""
+
+    def __init__(self) -> None:
+        self._wall_ns = 0
+        self._cpu_ns = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Within: this thread works and does not block."""
+        wall_ns = perf_counter_ns()
+        cpu_ns = thread_time_ns()
+        try:
+            yield
+        finally:
+            self._wall_ns += perf_counter_ns() - wall_ns
+            self._cpu_ns += thread_time_ns() - cpu_ns
+
+    def take_share(self) -> float:
+        """The share of wall time off the CPU since the last call; 0 where nothing was counted."""
+        share = 1 - self._cpu_ns / self._wall_ns if self._wall_ns else 0.0
+        self._wall_ns = 0
+        self._cpu_ns = 0
+        return share

@@ -1,10 +1,5 @@
-"""`make gpu-check`: `python -m service.proof.gpu_check [--part 1|2|3] [--only SECTION,…] [--seconds N]`.
-
-The CUDA path examined in sections, each a process of its own with a time limit. The process that runs them
-makes no CUDA context, so that one that a section poisons ends with it.
-
-Results go to `$OUT` if that is set, else to `results/`; compiled code and traces to
-`$LAUNCHBOUND_CACHE_FOLDER` if that is set, else to `.cache/gpu-check`, where the next check finds them warm.
+"""Runs the sections of `make gpu-check`, each in a process of its own: whatever becomes of that, it ends
+here, and what it wrote is kept. Then makes the tables, the summary and the archive of what is on disk.
 """
 
 from __future__ import annotations
@@ -12,11 +7,332 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
+import tarfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from time import gmtime, strftime
+from time import gmtime, monotonic, strftime
 from types import FrameType
+from typing import Any, Literal
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from loadtests.run.environment import git_state
+from loadtests.run.gpu_watch import query_of, summary, watched
+from service.parent_death import owned
+from service.proof.gpu_goals import PATH_VARIABLE, Goal, Record, cells_of, goals_of, read_records
+from service.proof.rows import STYLES
+
+ROOT = Path(__file__).resolve().parents[2]
+FORMAT_VERSION = 4
+SUMMARY_FILE = "summary.json"
+LEAST_SECONDS = 5.0
+"""A section that had less time than this is not begun."""
+
+GRACE_SECONDS = 10.0
+"""After SIGTERM, for what a section has started to be ended by itself."""
+
+DETAIL_CHARACTERS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out.
+
+    It has longer where those before it left some of theirs. `records` False: its output is its result, in
+    NAME.out.
+    """
+
+    name: str
+    seconds: float
+    about: str
+    command: tuple[str, ...]
+    records: bool = True
+
+
+def _own(name: str, seconds: float, about: str, *arguments: str) -> Section:
+    return Section(name, seconds, about, ("-m", "service.proof.gpu_sections", *(arguments or (name,))))
+
+
+def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
+    return Section(name, seconds, about, ("launchbound.py", *arguments), records=False)
+
+
+def parts(folder: str) -> dict[int, tuple[Section, ...]]:
+    """The sections of every part, by its number, in the order of what they decide.
+
+    1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
+    models, a profiler that lets go, and the studies. 3, into `folder`: the selftest's rows for CUDA, and a
+    sweep.
+    """
+    study = ("--device", "cuda", "--json")
+    timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
+    selftest = ("selftest", "--only", "cuda,instrumentation", "--device", "cuda")
+    sweep = ("sweep", "--preset", "quick", "--device", "cuda")
+    return {
+        1: (
+            _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
+            _own("profiler", 55, "kernels by id, by window and by queued replays"),
+            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
+            _own("float32", 85, "parity in float32", "ladder", "float32"),
+            _own("tests", 150, "tests/gpu"),
+        ),
+        2: (
+            _own("teardown", 60, "a profiler that lets go after each session"),
+            _own("sizes", 150, "small and base at batch 1, 32, 128"),
+            _verb(
+                "timeline", 60, "one step of eager over one of reduce-overhead", "anatomy", *timeline, *study
+            ),
+            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", *study),
+            _verb("budget", 90, "dispatch, kernels and roofline by batch", "anatomy", "--budget", *study),
+            _verb("kernels", 60, "the kernels of a step", "anatomy", "--mode", "reduce-overhead", *study),
+        ),
+        3: (
+            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest, "--out", f"{folder}/selftest"),
+            _verb("sweep", 350, "the quick sweep", *sweep, "--out", f"{folder}/sweep"),
+        ),
+    }
+
+
+How = Literal["done", "failed", "killed", "timed out", "not begun"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a section ended: `rows` are on disk whatever happened."""
+
+    name: str
+    how: How
+    detail: str
+    seconds: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was run: `started` is in Unix seconds, `seconds` is how long all of it took.
+
+    `cold`: there was no compiled code yet. `unwatched` is the reason where clocks were not sampled.
+    """
+
+    started: float
+    seconds: float
+    cold: bool
+    ended: list[Ended]
+    unwatched: str | None
+
+
+def run_sections(
+    sections: Sequence[Section], folder: Path, cache: Path, total_seconds: float, say: Callable[[str], None]
+) -> Checked:
+    """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
+    started, until = time.time(), monotonic() + total_seconds
+    cold = not cache.exists() or not any(cache.iterdir())
+    environment = _environment(cache)
+    command, unwatched = query_of()
+    ended = []
+    for place, section in enumerate(sections):
+        left = until - monotonic()
+        if left < LEAST_SECONDS:
+            why = f"the {total_seconds:.0f} s of all sections were over"
+            ended.append(Ended(section.name, "not begun", why, 0.0, 0))
+            continue
+        say(f"{section.name}: {section.about}")
+        with watched(command, folder / f"{section.name}.clocks.csv"):
+            one = run_section(section, folder, environment, limit_seconds(sections, place, left))
+        ended.append(one)
+        say(f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}".rstrip())
+    return Checked(started, time.time() - started, cold, ended, unwatched)
+
+
+def limit_seconds(sections: Sequence[Section], place: int, left_seconds: float) -> float:
+    """How long the section at `place` may run: its limit, and what is left that no later one is to have."""
+    section, *later = sections[place:]
+    spare = left_seconds - sum(one.seconds for one in later)
+    return min(left_seconds, max(section.seconds, spare))
+
+
+def _environment(cache: Path) -> Mapping[str, str]:
+    """This environment, with everything that is compiled or traced below `cache`."""
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {
+        **os.environ,
+        "LAUNCHBOUND_CACHE_FOLDER": str(cache.resolve()),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor"),
+        "CUDA_CACHE_PATH": str(cache.resolve() / "cuda"),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def run_section(
+    section: Section,
+    folder: Path,
+    environment: Mapping[str, str],
+    limit_seconds: float,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Ended:
+    """Run `section` for at most `limit_seconds`.
+
+    Its rows go to NAME.jsonl in `folder`, its output to NAME.out and NAME.log. It has a session of its own,
+    which is ended with it: compile workers too, and a service that it started.
+    """
+    began = monotonic()
+    files = {end: folder / f"{section.name}.{end}" for end in ("jsonl", "out", "log")}
+    with files["out"].open("ab") as out, files["log"].open("ab") as log:
+        child = subprocess.Popen(
+            owned([sys.executable, *section.command], signal.SIGKILL),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=log,
+            cwd=ROOT,
+            env={**environment, PATH_VARIABLE: str(files["jsonl"].resolve())},
+            start_new_session=True,
+        )
+        timed_out = False
+        try:
+            child.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            _end_session(child, grace_seconds)
+    rows = len(read_records(files["jsonl"]))
+    how, detail = _ending(child.returncode, timed_out, limit_seconds, files["log"])
+    if how == "done" and section.records and not rows:
+        how, detail = "failed", "ended well, but wrote no row"
+    return Ended(section.name, how, detail, monotonic() - began, rows)
+
+
+def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
+    """End what is left of the child's session, itself included: it leads both session and group."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(grace_seconds)
+    # Nobody is left where the child ended and took all with it.
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    # Not for ever: a process that hangs inside a driver cannot be killed, and the next section can still run.
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(grace_seconds)
+
+
+def _ending(code: int | None, timed_out: bool, limit_seconds: float, log: Path) -> tuple[How, str]:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
+    if timed_out or code is None:
+        lives = "; it could not be killed" if code is None else ""
+        return "timed out", f"still running after {limit_seconds:.0f} s{lives}{last}"
+    if code < 0:
+        return "killed", f"by {signal.Signals(-code).name}{last}"
+    return ("failed", f"exit code {code}{last}") if code else ("done", "")
+
+
+def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
+    """Print the tables, write the summary and the archive; the exit code.
+
+    0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
+    """
+    records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
+    cells = cells_of(records.get("ladder", []))
+    if cells:
+        records["ladder"] = [*records["ladder"], *cells]
+    goals = goals_of(part, records, checked.started, checked.seconds, checked.cold)
+    for table in (
+        cells_table(cells), sizes_table(records.get("sizes", [])), _endings(checked), goals_table(goals)
+    ):  # fmt: skip
+        if table.row_count:
+            console.print(table)
+    if checked.unwatched:
+        console.print(f"clocks, power and throttling are unknown: {checked.unwatched}", markup=False)
+    passed = all(one.how == "done" for one in checked.ended) and all(goal.holds for goal in goals)
+    found: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "started": checked.started,
+        "seconds": checked.seconds,
+        "compile_cache": "cold" if checked.cold else "warm",
+        **git_state(),
+        "passed": passed,
+        "sections": [asdict(one) for one in checked.ended],
+        "goals": goals,
+        "cells": cells,
+        "clocks": {one.name: summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
+        "no_clocks": checked.unwatched,
+    }
+    (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    archive = folder.with_name(f"{folder.name}.tar.gz")
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(folder, arcname=folder.name)
+    console.print(f"results in {folder}, all of them in {archive}", soft_wrap=True, markup=False)
+    return 0 if passed else 1
+
+
+# Tables
+
+
+def cells_table(cells: Sequence[Record]) -> Table:
+    """The modes at each batch, microseconds per decode step."""
+    columns = ("step_seconds", "dispatch_seconds", "span_seconds", "kernel_seconds")
+    table = Table("mode", "batch", "step µs", "dispatch", "span", "kernel", "kernels", "launches", "× eager")
+    for row in cells:
+        micros = [_shown(row[name], 1e6) for name in columns]
+        counts = [_shown(row[name]) for name in ("kernels", "launches")]
+        ends = (row["low"], row["high"])
+        span = "" if None in ends else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
+        speedup = "–" if row["speedup"] is None else _plain(f"{row['speedup']:.2f}{span}")
+        name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
+        table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
+    return table
+
+
+def sizes_table(records: Sequence[Record]) -> Table:
+    """The larger models, and how near their steps come to the memory's bandwidth."""
+    table = Table("model", "mode", "batch", "wall µs", "dispatch", "device", "kernels", "of bandwidth")
+    kernels = {_step(row): row["kernels"] for row in records if row["kind"] == "kernels"}
+    for row in (row for row in records if row["kind"] == "size"):
+        micros = [_shown(row[name], 1e6) for name in ("wall_seconds", "dispatch_seconds", "device_seconds")]
+        own, roof = kernels.get(_step(row)), row["device_roofline"]
+        share = "–" if roof is None else f"{roof['share']['value']:.0%}"
+        table.add_row(*map(str, _step(row)), *micros, _shown(own["kernels"] if own else None), share)
+    return table
+
+
+def _step(record: Record) -> tuple[str, str, int]:
+    return record["model"], record["mode"], record["batch"]
+
+
+def _endings(checked: Checked) -> Table:
+    """How each section ended, and why where it did not end well."""
+    table = Table("section", "ended", "s", "rows", "why")
+    for one in checked.ended:
+        how = f"[{'green' if one.how == 'done' else 'bold red'}]{one.how}[/]"
+        table.add_row(one.name, how, f"{one.seconds:.0f}", str(one.rows), _plain(one.detail))
+    return table
+
+
+def goals_table(goals: Sequence[Goal]) -> Table:
+    """Every goal with what was found; those that only inform are marked."""
+    table = Table("goal", "found", "wanted", "verdict")
+    for goal in goals:
+        word = goal.verdict if goal.decides else f"{goal.verdict} (informs)"
+        table.add_row(_plain(goal.name), _plain(goal.note), goal.bound, f"[{STYLES[goal.verdict]}]{word}[/]")
+    return table
+
+
+def _shown(number: float | None, scale: float = 1.0) -> str:
+    return "–" if number is None else f"{number * scale:.0f}"
+
+
+def _plain(text: str) -> str:
+    """Without rich's markup: text of a log may hold brackets."""
+    return text.replace("[", "\\[")
+
 
 NEEDED = ("torch", "msgspec", "rich", "numpy", "scipy", "psutil", "safetensors", "tokenizers")
 
@@ -30,8 +346,6 @@ def main(arguments: list[str]) -> int:
         return 1
     # Only now: these imports need the packages just looked for.
     from rich.console import Console
-
-    from service.proof.gpu_runner import conclude, parts, run_sections
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, end)

@@ -28,9 +28,8 @@ from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.machine import machine
 from service.measure.cases import Bench, Case, build_case
-from service.measure.kernel_table import kernel_table
-from service.measure.roof import Roof, measure_roof
 from service.measure.rounds import in_rounds, paired_median_ratio
+from service.measure.step_costs import Roof, kernel_table, measure_roof
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import PROFILED_ROUND, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront

@@ -29,14 +29,12 @@ from service.engine.request_profiler import RequestProfiler
 from service.engine.step_shares import StepShares
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
-from service.measure.cases import Bench
+from service.measure.cases import Bench, Variants
 from service.measure.cpu_sampler import SamplerError, counts_of
-from service.measure.isolation import isolated
-from service.measure.rounds import Log, in_rounds, paired_median_ratio
-from service.measure.variants import Variants
+from service.measure.rounds import Log, in_rounds, isolated, paired_median_ratio
 from service.modes import MODES
-from service.proof.bare_engine import NEW_TOKENS, PROMPT, front_socket
 from service.proof.rows import Check, NotMeasurableError, Property, Row
+from service.proof.running_service import NEW_TOKENS, PROMPT, front_socket
 from service.records import PHASES, EngineSettings, Job, Phase, SampleCounts
 from service.statistics.intervals import median_interval
 from service.step.buffers import Arguments

@@ -11,8 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from scipy.special import betaincinv
 
-from service.measure.isolation import OffCpuTime
-from service.measure.rounds import Log
+from service.measure.rounds import Log, OffCpuTime
 from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]

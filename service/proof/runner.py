@@ -29,18 +29,18 @@ from service.front.settings import Settings
 from service.machine import processor_features, processor_name
 from service.measure.rounds import Log
 from service.parent_death import owned
-from service.proof.bare_engine import BareEngine, bare_engine
 from service.proof.over_http import (
     ADDED,
     CONCURRENCY_CHECK,
+    ITSELF,
     SATURATION,
     SCRAPE,
+    TWICE,
     parts_check,
     served_samples_check,
 )
 from service.proof.rows import STYLES, AnyCheck, Event, Row, Verdict, broken, run_check
-from service.proof.running_service import running_service
-from service.proof.sweeps import ITSELF, TWICE
+from service.proof.running_service import BareEngine, bare_engine, running_service
 
 EXIT_FAILED = 1
 FILE = "selftest.json"

@@ -12,8 +12,13 @@ from statistics import fmean, median
 from time import perf_counter, thread_time_ns
 from typing import NamedTuple
 
+import torch
+from msgspec.structs import replace
+from torch._C._autograd import DeviceType
+from torch.profiler import profile
+
 from service.engine.step_shares import BACKGROUND_PER_SECOND
-from service.measure.cases import Bench, Case
+from service.measure.cases import Bench, Case, Variants
 from service.measure.cpu_sampler import (
     IN_STEP,
     SAMPLES_PER_SECOND,
@@ -24,11 +29,14 @@ from service.measure.cpu_sampler import (
     sample_steps,
 )
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
-from service.measure.variants import Variants
 from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
 from service.records import PHASES, Phase, SampleCounts, Side
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
+from service.step.profiler_session import Separator
+from service.step.profiling import chrome_events, profile_step, record_session
+from service.step.step_reading import read_steps
+from service.step.trace import LEAD_MARK, STEP_MARK
 
 TIMED_SHARE = 0.25
 """Seconds of steps that are timed, per second of those that are sampled: a median needs fewer."""
@@ -247,7 +255,7 @@ within 5 at 95 %. The smaller the kernels' share, the longer it is sampled."""
 FIRST_SECONDS, MOST_SECONDS = 0.2, 1.2
 """Of steps that are sampled: to learn the share of kernels, and at most, however small that is."""
 
-STEPS = 3
+REST_STEPS = 3
 PLAIN = ("eager", "no_grad", "inference_mode")
 EQUAL = Property("kernel time equal in the plain modes", "within 10 %", 0.9, 1.1)
 NO_RATIO = 1e3
@@ -314,7 +322,7 @@ def _rest(cases: Mapping[ServedStep, Case], step: ServedStep) -> Callable[[], ob
     case, eager = cases[step], cases[step._replace(mode=PLAIN[0])]
     if case is eager:
         return None
-    return partial(busy_for, eager.steady_seconds(STEPS) - case.steady_seconds(STEPS))
+    return partial(busy_for, eager.steady_seconds(REST_STEPS) - case.steady_seconds(REST_STEPS))
 
 
 def busy_for(seconds: float) -> None:
@@ -401,3 +409,80 @@ def _but(seen: Counter[Place], side: Side) -> Counter[Place]:
 
 
 UNCLASSIFIED = Check(measure_unclassified, judge_unclassified, (UNKNOWN,))
+
+
+STEPS = 5
+REPLAYED = "reduce-overhead"
+KERNELS = Property("kernel / profiler's own sum", "within 5 %", most=0.05)
+GRAPHS = Property(f"{REPLAYED}: one graph launch per decode step", "all")
+
+
+def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[float]]:
+    """By quantity and mode: kernel seconds of a session by ours and by the profiler's sum; graph launches.
+
+    Without kernel seconds where the profiler did not find them all. Raises NotMeasurableError without a GPU.
+    """
+    if variants.device.type != "cuda":
+        raise NotMeasurableError("no CUDA device is used")
+    found: dict[tuple[str, str], list[float]] = {}
+    for mode in variants.modes:
+        log(f"{mode}, profiling")
+        sums = kernel_seconds(variants.device, variants.case(mode)) or ()
+        found |= {("ours", mode): list(sums[:1]), ("profiler", mode): list(sums[1:])}
+    if REPLAYED in variants.modes:
+        case = variants.case(REPLAYED)
+        launches = [profile_step(case.step, case.buffers).graph_launches for _ in range(STEPS)]
+        # Without any, what is known of replay is nothing: no samples, which is not 0.
+        known = [float(count) for count in launches if count is not None]
+        found["graph_launches", REPLAYED] = known if len(known) == len(launches) else []
+    return found
+
+
+def kernel_seconds(device: torch.device, case: Case) -> tuple[float, float] | None:
+    """Of the same STEPS steps: the sum over the trace's kernels, and that of the profiler's own table.
+
+    Both are sums of durations. None where the kernels of a step are unknown. What separates the steps, so
+    that a replay's kernels are known whatever their ids, is a copy: no kernel in either sum.
+    """
+    session = record_session(device, case.call, STEPS, Separator(device, copies=True))
+    steps = read_steps(chrome_events(session), cuda=True)
+    sums = [step.kernel_sum_seconds for step in steps if step.kernel_sum_seconds is not None]
+    return (sum(sums), _table_seconds(session)) if sums and len(sums) == len(steps) else None
+
+
+def _table_seconds(session: profile) -> float:
+    """The sum over kernels of the profiler's own table, which lists copies, fills and marks beside them."""
+    on_device = [event for event in session.key_averages() if event.device_type == DeviceType.CUDA]
+    kernels = [event for event in on_device if not event.key.startswith(("Mem", STEP_MARK, LEAD_MARK))]
+    return float(sum(event.self_device_time_total for event in kernels)) / 1e6
+
+
+def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
+    """Kernel time against the profiler's sum per mode; one launch per replay."""
+    modes = [mode for what, mode in found if what == "ours"]
+    rows = [_kernels(mode, found["ours", mode], found["profiler", mode]) for mode in modes]
+    return [*rows, _graphs(found.get(("graph_launches", REPLAYED)))]
+
+
+def _kernels(mode: str, ours: list[float], profilers: list[float]) -> Row:
+    """Exact: both are sums over the same kernels of the same trace. Shows the session farthest from 1."""
+    if not ours or not profilers:
+        reason = "which kernels are a step's is not known: the profiler lost some, or gave them wrong ids"
+        return KERNELS.not_measurable(reason, f": {mode}")
+    ratios = [a / b for a, b in zip(ours, profilers, strict=True)]
+    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
+    note = f"{ours[0] / STEPS * 1e6:.0f} µs per step"
+    return KERNELS.exactly(abs(farthest - 1) <= KERNELS.most, farthest, f": {mode}", note)
+
+
+def _graphs(launches: list[float] | None) -> Row:
+    if launches is None:
+        return GRAPHS.not_measurable(f"{REPLAYED} is not served")
+    if not launches:
+        return GRAPHS.not_measurable("the profiler recorded no launch call of a step")
+    ones = sum(count == 1 for count in launches)
+    note = f"launches seen: {[round(count) for count in launches]}"
+    return replace(GRAPHS.exactly(ones == len(launches), float(ones), "", note), unit=f"of {len(launches)}")
+
+
+CUDA = Check(measure_cuda, judge_cuda, (KERNELS, GRAPHS))

@@ -12,13 +12,11 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from service.measure.variants import Variants
-from service.proof.cuda import CUDA
-from service.proof.injected import INJECTED
-from service.proof.instructions import INSTRUCTIONS
+from service.measure.cases import Variants
+from service.proof.classes import INJECTED, INSTRUCTIONS
 from service.proof.requests import ASKED_WORK, INSTRUMENTATION, MINIMAL_LOOP, OWN_WORK
 from service.proof.rows import AnyCheck, Event, run_check
-from service.proof.split import BACKGROUND, PLAIN_KERNELS, SAMPLING_RATE, UNCLASSIFIED
+from service.proof.split import BACKGROUND, CUDA, PLAIN_KERNELS, SAMPLING_RATE, UNCLASSIFIED
 from service.records import EngineSettings
 from service.step.device import device_name
 from service.step.precision import choose_precision

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.linears import Layout, laid_out, lay_out, linears
 from models.opening import content_hash, open_model
-from models.served import Served
+from models.served import Layout, Served, laid_out, lay_out, linears
 from service.machine import engine_cpus, physical_cores
 from service.records import EngineSettings, LinearLayout
 from service.step.compile_cache import compile_cache

@@ -31,7 +31,7 @@ from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
-from service.measure.split import DispatchSplit
+from service.measure.step_costs import DispatchSplit
 from service.records import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics.intervals import Interval

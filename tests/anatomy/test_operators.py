@@ -40,7 +40,7 @@ from service.anatomy.operators.study import (
 )
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
-from service.measure.split import measured_split
+from service.measure.step_costs import measured_split
 from service.modes import MODES, Effect
 from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval, median_interval

@@ -22,7 +22,7 @@ from service.anatomy.operators import study as operators
 from service.anatomy.operators.calls import thread_keys
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.measure.cases import Bench, Case
-from service.measure.roof import measure_roof
+from service.measure.step_costs import measure_roof
 from service.modes import MODES
 from service.records import EngineSettings
 from service.step import profiler_session, profiling

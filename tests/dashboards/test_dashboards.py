@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dashboards import build
-from dashboards.frame import metrics_read
+from dashboards.panels import metrics_read
 from dashboards.theme import MODE_COLOURS
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
 from service.modes import MODES

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from service.measure.cases import Bench
-from service.measure.kernel_table import kernel_table
-from service.measure.roof import measure_roof
+from service.measure.step_costs import kernel_table, measure_roof
 from service.records import EngineSettings
 from service.statistics.intervals import Interval
 from service.step.bandwidth import memory_bandwidth

@@ -12,8 +12,7 @@ import torch
 from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
-from service.measure.cases import Bench, Case, build_case
-from service.measure.variants import Variants
+from service.measure.cases import Bench, Case, Variants, build_case
 from service.modes import MODES
 from service.records import PHASES, EngineSettings
 from service.step.buffers import allocate

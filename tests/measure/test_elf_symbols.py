@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from service.measure.elf_symbols import UNKNOWN, Namer, _table, demangle, executable_mappings
+from service.measure.symbols import UNKNOWN, Namer, _table, demangle, executable_mappings
 
 TORCH = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 MANGLED = "_ZN2at6native9copy_implERNS_6TensorERKS1_b"

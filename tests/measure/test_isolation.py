@@ -7,16 +7,16 @@ import os
 
 import pytest
 
-from service.measure import isolation
-from service.measure.isolation import OffCpuTime, isolated
+from service.measure import rounds
+from service.measure.rounds import OffCpuTime, isolated
 
 
 def test_the_share_off_the_cpu_is_of_all_counted_blocks_since_it_was_last_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wall_ns, cpu_ns = iter([0, 100, 500, 800]), iter([0, 90, 400, 610])
-    monkeypatch.setattr(isolation, "perf_counter_ns", lambda: next(wall_ns))
-    monkeypatch.setattr(isolation, "thread_time_ns", lambda: next(cpu_ns))
+    monkeypatch.setattr(rounds, "perf_counter_ns", lambda: next(wall_ns))
+    monkeypatch.setattr(rounds, "thread_time_ns", lambda: next(cpu_ns))
     off_cpu = OffCpuTime()
     for _ in range(2):
         with off_cpu.counted():

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from service.anatomy.operators.show import show_kernels
-from service.measure.kernel_table import KernelTable, table_of
+from service.measure.step_costs import KernelTable, table_of
 from service.step.trace import Event
 from tests.step.made_traces import kernel
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf import loading, masks
+from models.hf import adapter, loading
 from models.hf.adapter import HuggingFaceModel
 from tests.models.test_hf_models import opened
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
@@ -62,8 +62,10 @@ def test_where_a_window_is_not_kept_the_context_ends_with_it(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_model(tmp_path / "model", kind, **SLIDING[kind])
-    right = masks._mask
-    monkeypatch.setattr(masks, "_mask", lambda places, columns, dtype, _: right(places, columns, dtype, None))
+    right = adapter._mask
+    monkeypatch.setattr(
+        adapter, "_mask", lambda places, columns, dtype, _: right(places, columns, dtype, None)
+    )
     assert opened(folder).config.context == WINDOW
     assert f"beyond its window of {WINDOW} tokens differ" in capsys.readouterr().err
     with pytest.raises(CheckpointError, match=f"set LAUNCHBOUND_CONTEXT to at most {WINDOW}"):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from models.config import Config
-from models.linears import laid_out, lay_out, layout_of, linears
+from models.served import laid_out, lay_out, layout_of, linears
 from models.transformer import Transformer, new_cache
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)

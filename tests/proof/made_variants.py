@@ -11,7 +11,7 @@ import torch
 
 from models.config import CONFIGS
 from service.measure.cpu_sampler import SamplerError
-from service.measure.isolation import OffCpuTime
+from service.measure.rounds import OffCpuTime
 from service.proof.split import ServedStep
 from service.records import Phase
 from service.step.callables import InjectedWork

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from service.measure import symbols
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SampledSteps
-from service.proof.injected import INTO, KINDS, Injected
-from service.proof.instructions import Counted
+from service.proof.classes import INTO, KINDS, Counted, Injected
 from service.proof.over_http import KINDS as SERVED_KINDS
 from service.proof.over_http import Share
 from service.proof.requests import Arm

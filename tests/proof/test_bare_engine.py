@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from service.engine.inbox import Inbox
-from service.proof.bare_engine import BareEngine, bare_engine, front_socket
+from service.proof.running_service import BareEngine, bare_engine, front_socket
 from service.records import Doing, EngineSettings, Outcome, PhaseTimings, Timings
 
 

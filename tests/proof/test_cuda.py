@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._C._autograd import DeviceType
 
-from service.proof import cuda
-from service.proof.cuda import STEPS, kernel_seconds
+from service.proof import split
+from service.proof.split import STEPS, kernel_seconds
 from service.step import profiler_session
 from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
 from tests.step.made_traces import KERNEL_US, KERNELS, graph_id, replays
@@ -37,8 +37,8 @@ def of_the_next_launch(step: int) -> int:
 
 def found(monkeypatch: pytest.MonkeyPatch, events: list[Event]) -> tuple[float, float] | None:
     case: Any = type("Case", (), {"call": None})
-    monkeypatch.setattr(cuda, "record_session", lambda *_: Session())
-    monkeypatch.setattr(cuda, "chrome_events", lambda _: events)
+    monkeypatch.setattr(split, "record_session", lambda *_: Session())
+    monkeypatch.setattr(split, "chrome_events", lambda _: events)
     return kernel_seconds(CPU, case)
 
 
@@ -69,8 +69,8 @@ def test_the_steps_of_its_session_are_separated_by_copies(monkeypatch: pytest.Mo
         return []
 
     case: Any = type("Case", (), {"call": staticmethod(lambda: torch.zeros(1).neg_())})
-    monkeypatch.setattr(cuda, "Separator", OnTheHost)
-    monkeypatch.setattr(cuda, "read_steps", noted)
+    monkeypatch.setattr(split, "Separator", OnTheHost)
+    monkeypatch.setattr(split, "read_steps", noted)
     assert kernel_seconds(CPU, case) is None
     ran = sorted((e for e in recorded if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
     names = [e["name"] for e in ran if e["name"] in ("aten::neg_", "aten::copy_", "aten::add_")]

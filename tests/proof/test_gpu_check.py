@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.proof import gpu_check
+from service.proof.gpu_check import Section, limit_seconds, parts
 from service.proof.gpu_goals import MOST_SECONDS_COLD, PATH_VARIABLE, Records, read_records
-from service.proof.gpu_runner import Section, limit_seconds, parts
 from service.proof.gpu_sections import SECTIONS, session_fields
 from tests.step.made_traces import KERNELS, graph_id, replays
 

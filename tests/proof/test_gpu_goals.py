@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from service.proof.gpu_check import Checked, Ended, cells_table, conclude, goals_table, sizes_table
 from service.proof.gpu_goals import Goal, Records, goals_of, size_goals, teardown_goals
-from service.proof.gpu_runner import Checked, Ended, cells_table, conclude, goals_table, sizes_table
 
 Rows = dict[str, list[dict[str, Any]]]
 STARTED = 1000.0

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from service.proof.gpu_check import Checked, Ended, conclude
 from service.proof.gpu_goals import PROFILED_ROUND, Records, cells_of, read_records
-from service.proof.gpu_runner import Checked, Ended, conclude
 from service.proof.gpu_sections import LADDER_BATCHES, LADDER_ROUNDS, jobs, ladder_modes, watch
 from service.records import ModeStatus, Outcome, Output, PhaseTimings, StepProfile, Timings
 

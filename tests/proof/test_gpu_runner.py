@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from service.proof.gpu_check import Checked, Ended, Section, conclude, run_section, run_sections
 from service.proof.gpu_check import end as end_check
 from service.proof.gpu_goals import read_records
-from service.proof.gpu_runner import Checked, Ended, Section, conclude, run_section, run_sections
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import torch
 
 from service.measure.cpu_sampler import Place
 from service.measure.single_step import Instructions, SingleStepError
-from service.proof import instructions
-from service.proof.instructions import GROWING, GROWTH, INSTRUCTIONS, Counted, Step, measure_instructions
+from service.proof import classes
+from service.proof.classes import GROWING, GROWTH, INSTRUCTIONS, Counted, Step, measure_instructions
 from service.proof.rows import NotMeasurableError, run_check
 from tests.proof.made_variants import MadeUpVariants
 from tests.proof.samples import LADDER
@@ -62,7 +62,7 @@ class Variants(MadeUpVariants):
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(instructions, "InstructionCounter", MadeUpCounter)
+    monkeypatch.setattr(classes, "InstructionCounter", MadeUpCounter)
 
 
 def measured(variants: Variants) -> dict[Step, list[Counted]]:
@@ -100,7 +100,7 @@ def test_its_rows_pass_for_such_counts() -> None:
         (lambda v, m: setattr(v, "device", torch.device("cuda")), "on CUDA"),
         (lambda v, m: m.setattr(torch, "get_num_threads", lambda: 2), "serve with one"),
         (lambda v, m: setattr(v, "modes", ["no_grad", "compiled"]), "compares with eager"),
-        (lambda v, m: m.setattr(instructions, "InstructionCounter", Refusing), "no compiler here"),
+        (lambda v, m: m.setattr(classes, "InstructionCounter", Refusing), "no compiler here"),
     ],
 )
 def test_where_it_cannot_count_it_says_why(

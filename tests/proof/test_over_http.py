@@ -13,23 +13,26 @@ import pytest
 
 from service.front.settings import Settings
 from service.measure.rounds import Log
-from service.proof import over_http, sweeps
+from service.proof import over_http
 from service.proof.bare_route import bare_route
 from service.proof.over_http import (
     CONCURRENCY,
     PARTS_REQUESTS,
     PARTS_UNCOUNTED,
+    differences,
     judge_scrape,
+    judge_twice,
     measure_added,
     measure_concurrency,
+    measure_itself,
     measure_saturation,
     measure_scrape,
+    measure_twice,
     parts_check,
     served_samples_check,
 )
 from service.proof.rows import Row, run_check
 from service.proof.running_service import Connection
-from service.proof.sweeps import differences, judge_twice, measure_itself, measure_twice
 from service.records import SampleCounts
 
 MODES = ["eager", "compiled"]
@@ -122,7 +125,7 @@ def test_a_scrape_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 
 def test_equal_latencies_are_never_a_difference() -> None:
     found = measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
-    assert [comparison.word for comparison in found] == ["no detectable difference"] * sweeps.REPEATS
+    assert [comparison.word for comparison in found] == ["no detectable difference"] * over_http.REPEATS
 
 
 def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
@@ -135,7 +138,7 @@ def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
             for cell in plan.cells
         }
 
-    monkeypatch.setattr(sweeps, "_sweep", sweep)
+    monkeypatch.setattr(over_http, "_sweep", sweep)
     found = measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
     moved = {name for name, values in found.items() if any(values)}
     assert moved == {name for name in found if "compiled" in name}

@@ -13,8 +13,8 @@ import torch
 from service.engine.job_result import JobResult
 from service.measure.cases import Bench
 from service.proof import requests as requests_module
-from service.proof.bare_engine import NEW_TOKENS
 from service.proof.requests import MinimalLoop, RequestPath, SampledRequests, gaps_seconds
+from service.proof.running_service import NEW_TOKENS
 from service.records import EngineSettings
 
 MODE = "inference_mode"

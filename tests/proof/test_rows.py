@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.measure.isolation import OffCpuTime
-from service.measure.rounds import Log
+from service.measure.rounds import Log, OffCpuTime
 from service.proof.rows import (
     AnyCheck,
     Check,

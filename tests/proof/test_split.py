@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SampledSteps
-from service.proof import injected, split
-from service.proof.injected import INJECTED, INTO, KINDS, LONG, SHORT, Injected, Kind, Slot
+from service.proof import classes, split
+from service.proof.classes import INJECTED, INTO, KINDS, LONG, SHORT, Injected, Kind, Slot
 from service.proof.rows import AnyCheck, NotMeasurableError, run_check
 from service.proof.split import (
     BACKGROUND,
@@ -108,8 +108,8 @@ def test_of_the_work_one_arm_has_a_short_piece_inside_and_the_rest_beside_and_th
         kernel = 1000 * (inside.units + 10)
         return Injected(SampleCounts(kernel=kernel, host=5000), (kernel + 5000) / 1e6, inside.units / 1e3)
 
-    monkeypatch.setattr(injected, "step_sample", sample)
-    monkeypatch.setattr(injected, "KINDS", (Kind("a", "kernel", lambda units, fuse: Units(units)),))
+    monkeypatch.setattr(classes, "step_sample", sample)
+    monkeypatch.setattr(classes, "KINDS", (Kind("a", "kernel", lambda units, fuse: Units(units)),))
     rows = run_check("x", INJECTED, MadeUpVariants(), quiet)
     assert seen == {
         (mode, inside, beside) for mode in INTO for inside, beside in ((SHORT, LONG - SHORT), (LONG, 0))
@@ -126,16 +126,16 @@ def test_the_work_inside_is_timed_in_the_steps_that_are_sampled_alone(
         slot.seconds += [9.0, 9.0, 1e-3, 2e-3]  # settling, then sampled
         return SampledSteps(SampleCounts(kernel=3, host=1), 5e-3, [5e-3, 7e-3])
 
-    monkeypatch.setattr(injected, "sampled", sample)
+    monkeypatch.setattr(classes, "sampled", sample)
     slot.seconds = [8.0]  # of a round before
-    found = injected.step_sample(None, None, slot, Units(1), None)  # type: ignore[arg-type]
+    found = classes.step_sample(None, None, slot, Units(1), None)  # type: ignore[arg-type]
     assert (found.step_seconds, found.inside_seconds) == pytest.approx((6e-3, 1.5e-3))
     assert isinstance(slot.work, Units)
 
 
 def test_work_in_a_slot_is_timed_each_time_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0, 2_000_000, 5_000_000, 6_000_000])
-    monkeypatch.setattr(injected, "thread_time_ns", lambda: next(clock))
+    monkeypatch.setattr(classes, "thread_time_ns", lambda: next(clock))
     done: list[int] = []
     slot = Slot()
     slot.work = lambda: done.append(1)

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from dashboards.build import boards
-from dashboards.frame import DEFAULT_SLO
+from dashboards.panels import DEFAULT_SLO
 from dashboards.promql import SHOWN, mean, quantile
 from tests.stack import running
 from tests.stack.panel_queries import PanelQuery, filled, panel_queries

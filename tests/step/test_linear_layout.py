@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from models.config import Config
-from models.linears import layout_of
+from models.served import layout_of
 from models.transformer import Transformer
 from service.step import loaded_model
 from service.step.loaded_model import GAIN, LAYOUTS, ROWS, apply_layout, choose, step_seconds

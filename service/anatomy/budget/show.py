@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from service.anatomy.budget.study import BatchPoint, Budget, BudgetFinding, ModeCrossover, ModeGain, Quantity
-from service.measure.roof import bandwidth_text
+from service.measure.step_costs import bandwidth_text
 from service.records import MemoryBandwidth
 from service.statistics.boundedness import Roofline
 from service.statistics.intervals import Interval

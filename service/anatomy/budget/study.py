@@ -24,9 +24,16 @@ from service.anatomy.common import (
 from service.anatomy.operators.calls import NO_DEVICE, device_work, record
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import SamplerError
-from service.measure.roof import Roof, measure_roof
 from service.measure.rounds import in_rounds
-from service.measure.split import SAMPLED_SECONDS, DispatchSplit, measured_split, sample_case, sampled_split
+from service.measure.step_costs import (
+    SAMPLED_SECONDS,
+    DispatchSplit,
+    Roof,
+    measure_roof,
+    measured_split,
+    sample_case,
+    sampled_split,
+)
 from service.modes import MODES
 from service.records import MemoryBandwidth, SampleCounts
 from service.statistics.boundedness import Bound, Roofline, bound, crossover, device_bound_index

@@ -20,7 +20,7 @@ from service.anatomy.operators.lowering import (
     Lowering,
 )
 from service.anatomy.operators.study import DispatchShare, OperatorsFinding
-from service.measure.kernel_table import NEAR_NULL, KernelTable
+from service.measure.step_costs import NEAR_NULL, KernelTable
 from service.records import SIDES
 
 MICRO = 1e6

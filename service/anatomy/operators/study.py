@@ -47,8 +47,14 @@ from service.anatomy.operators.compiled import (
 from service.anatomy.operators.lowering import Lowering, read_lowering
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
-from service.measure.kernel_table import KernelTable, kernel_table
-from service.measure.split import SAMPLED_SECONDS, DispatchSplit, measured_split, sampled_split
+from service.measure.step_costs import (
+    SAMPLED_SECONDS,
+    DispatchSplit,
+    KernelTable,
+    kernel_table,
+    measured_split,
+    sampled_split,
+)
 from service.measure.symbols import rule_of
 from service.modes import MODES
 from service.records import Phase, SampleCounts, Side

@@ -16,7 +16,7 @@ from service.anatomy.common import Report, counted
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import in_rounds
-from service.measure.split import SAMPLED_SECONDS, sample_case
+from service.measure.step_costs import SAMPLED_SECONDS, sample_case
 from service.records import Phase, SampleCounts
 from service.statistics.boundedness import dispatch_share
 from service.statistics.intervals import Interval

@@ -1,18 +1,102 @@
-"""The kernels of a step by name: how many, how long, and which take no longer than a kernel without work."""
+"""Splits a step into dispatch and kernels: on a CPU by samples of its thread, on CUDA by two clocks."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 import msgspec
 
 from service.measure.cases import Bench, Case
+from service.measure.cpu_sampler import sample_steps
 from service.measure.rounds import Log
+from service.records import MemoryBandwidth, SampleCounts
+from service.statistics.boundedness import Roofline, decode_bytes, dispatch_share, roofline
+from service.statistics.intervals import Interval
+from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.kernel_matching import busy_microseconds, match_work
 from service.step.profiling import attach_profiler, record_steps
 from service.step.trace import Event, complete_events, step_marks
+from service.step.untimed import DECODE_POSITION
+
+TIMED_SECONDS = 0.02
+SAMPLED_SECONDS = 0.4
+"""Of one step: some 400 samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSplit:
+    """Dispatch and kernels of a step, in seconds.
+
+    `sampled`, on a CPU: both are shares of the step's wall time, which they add up to. `measured`, on CUDA:
+    dispatch ends when the call returns, kernel is timed by the device, and the two overlap.
+    """
+
+    dispatch: Interval
+    kernel: Interval
+    source: Literal["sampled", "measured"]
+
+
+def sample_case(bench: Bench, case: Case, seconds: float = SAMPLED_SECONDS) -> SampleCounts | None:
+    """The samples of `case`, which runs for so long; None where there are none. Raises SamplerError."""
+    found = sample_steps(bench.sampler, case.call, case.phase, TIMED_SECONDS, seconds)
+    return found.counts if found else None
+
+
+def sampled_split(counts: SampleCounts, wall: Interval) -> DispatchSplit | None:
+    """A step of `wall` seconds, of which `counts` were sampled; None without a sample of kernel or host.
+
+    The ends of both parts have the share's interval, and the wall's as well.
+    """
+    share = dispatch_share(counts.kernel, counts.host, counts.unclassified)
+    if share is None:
+        return None
+    samples = counts.kernel + counts.host
+    return DispatchSplit(
+        Interval(share.value * wall.value, share.low * wall.low, share.high * wall.high, samples),
+        Interval(
+            (1 - share.value) * wall.value, (1 - share.high) * wall.low, (1 - share.low) * wall.high, samples
+        ),
+        "sampled",
+    )
+
+
+def measured_split(dispatch: Interval, kernel: Interval) -> DispatchSplit:
+    """On CUDA: the seconds until the call returns, beside the profiler's kernel seconds of a step."""
+    return DispatchSplit(dispatch, kernel, "measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """`bandwidth` of memory, and the sizes of a step by the keys of `protocol.status.StepBytes`."""
+
+    bandwidth: MemoryBandwidth
+    step_bytes: dict[str, float]
+    positions: int
+
+    def over(self, rows: int, kernel_seconds: Interval) -> Roofline | None:
+        """The roofline of a measured decode step of `rows` sequences; None without kernel time."""
+        moved = decode_bytes(self.step_bytes, rows, self.positions)
+        return roofline(moved, kernel_seconds, self.bandwidth.bytes_per_second)
+
+
+def measure_roof(bench: Bench) -> Roof:
+    """Measure the bandwidth over a buffer as large as the weights, in some milliseconds to a second."""
+    buffers = bench.buffers[max(bench.buffers)]
+    sizes = step_bytes(bench.model, buffers)
+    # Where a measured decode step stands: see `measured_inputs.set_positions`.
+    positions = min(DECODE_POSITION, max(buffers.caches) - 1) + 1
+    return Roof(memory_bandwidth(bench.device, sizes.weights), msgspec.structs.asdict(sizes), positions)
+
+
+def bandwidth_text(found: MemoryBandwidth) -> str:
+    """What the bandwidth was measured over: '9.4 GB/s, read over a buffer of 12.1 MB'."""
+    how = "copied (read + written) within" if found.kind == "copy" else "read over"
+    return f"{found.bytes_per_second / 1e9:.4g} GB/s, {how} a buffer of {found.buffer_bytes / 1e6:.4g} MB"
+
 
 STEPS = 7
 NAME_CHARACTERS = 160
