@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.compare.builds import compare_builds, document
-from loadtests.plan.slo import parse_slo
+from loadtests.plan.cells import parse_slo
 from loadtests.report.csv_tables import summary_records
 from loadtests.report.load.csv_files import knee_records, load_records
 from loadtests.report.load.knees import LoadFindings

@@ -11,7 +11,7 @@ from typing import Any
 
 from dashboards.theme import PALETTE
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Cell, Group
-from loadtests.plan.dtypes import REFERENCE
+from loadtests.plan.plan_file import REFERENCE
 from loadtests.report import wording
 from loadtests.report.formatting import listed
 from loadtests.report.results import Results, read_results

@@ -16,11 +16,21 @@ import msgspec
 from msgspec import Meta
 
 from loadtests.plan.cells import Plan, PlanError
-from loadtests.plan.document import DocumentError, PlanDocument, plan_of
-from loadtests.plan.dtypes import DTYPES, REFERENCE, Dtype
-from loadtests.plan.plan_file import PLAN, line_of, read_plan_file, toml_of
+from loadtests.plan.plan_file import (
+    DTYPES,
+    PLAN,
+    REFERENCE,
+    DocumentError,
+    Dtype,
+    Grammar,
+    PlanDocument,
+    Steps,
+    line_of,
+    plan_of,
+    read_plan_file,
+    toml_of,
+)
 from loadtests.plan.presets import PRESETS, preset_document
-from loadtests.plan.toml_text import Grammar, Steps
 from loadtests.run.document_file import DocumentFile
 from loadtests.run.run_file import RUN_FILE, RunError, read_run
 from loadtests.run.validation import validate_folder

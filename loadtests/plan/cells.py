@@ -1,20 +1,169 @@
-"""What a sweep measures and in which order: a frozen plan, saved with its results."""
+"""What a sweep measures and in which order: objectives, arrivals, cells, and the plan, saved with its results."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate
 from random import Random
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from loadtests.plan.arrivals import Arrivals
-from loadtests.plan.errors import PlanError as PlanError
 from loadtests.plan.prompts import PromptSet
-from loadtests.plan.slo import Slo
 from service.modes import AUTO, MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 from service.statistics.choice import confidence_of, looks
+
+
+class PlanError(ValueError):
+    """A plan that cannot be run; the message names the remedy."""
+
+
+Arrivals = Literal["poisson", "constant"]
+"""`poisson`: gaps are exponential, as of many clients that know nothing of each other; `constant`: equal."""
+
+
+def due_times(arrivals: Arrivals, rate_per_second: float, count: int, seed: str) -> list[float]:
+    """Due times in seconds of `count` arrivals, the first at 0. Raises ValueError as `poisson` does."""
+    if arrivals == "poisson":
+        return poisson(rate_per_second, count, seed)
+    return constant(rate_per_second, count)
+
+
+def poisson(rate_per_second: float, count: int, seed: str) -> list[float]:
+    """Due times in seconds from the first arrival at 0: `count` arrivals with exponential gaps.
+
+    Of one seed, the times at another rate are the same ones on another scale. Raises ValueError for a rate
+    that is not positive.
+    """
+    random = Random(f"arrivals/{seed}")
+    gaps = (random.expovariate(_positive(rate_per_second)) for _ in range(count - 1))
+    return list(accumulate(gaps, initial=0.0))
+
+
+def constant(rate_per_second: float, count: int) -> list[float]:
+    """Due times in seconds of `count` arrivals at equal gaps, as `poisson`; its seed would change nothing."""
+    return [number / _positive(rate_per_second) for number in range(count)]
+
+
+def _positive(rate_per_second: float) -> float:
+    if rate_per_second <= 0:
+        raise ValueError(f"an arrival rate is positive, got {rate_per_second}")
+    return rate_per_second
+
+
+LONGEST_SECONDS = 3600.0
+"""A longer limit is no limit, and infinity could not be written to a plan file."""
+
+_EXAMPLE = "ttft=0.05,tpot=0.01,e2e=0.1,share=0.99"
+
+Limit = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
+Multiple = Annotated[float, Meta(gt=1, le=1000)]
+"""At 1 or below, eager would miss it without any load."""
+
+Share = Annotated[float, Meta(gt=0, le=1)]
+
+
+class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits in seconds, each counted from the intended start of a request; None: no such limit.
+
+    `e2e_seconds` is for the whole answer (`latency_from_intended_seconds`); `ttft_seconds` for the first
+    token: how late the request was sent, plus `time_to_first_token_seconds` of the service, whose clock
+    begins when the body is parsed and so leaves out HTTP on the way in, some tenths of a millisecond.
+    `tpot_seconds` is for (total - time to first token) / (new tokens - 1). `share` of a visit's requests must
+    meet all of them for its rate to count as served; a request that was rejected or failed meets none.
+
+    `e2e_of_eager` is a limit for the whole answer as a multiple of eager's latency at the same work and no
+    load, for plans that have to suit any machine: `settled` makes seconds of it, once warm-up has measured
+    that latency. Raises PlanError without any limit.
+    """
+
+    ttft_seconds: Limit | None = None
+    tpot_seconds: Limit | None = None
+    e2e_seconds: Limit | None = None
+    e2e_of_eager: Multiple | None = None
+    share: Share = 0.95
+
+    def __post_init__(self) -> None:
+        limits = (self.ttft_seconds, self.tpot_seconds, self.e2e_seconds, self.e2e_of_eager)
+        if limits == (None, None, None, None):
+            raise PlanError("an SLO without a limit is met by anything: give ttft, tpot or e2e in seconds")
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all its limits are known in seconds."""
+        return self.e2e_of_eager is None or self.e2e_seconds is not None
+
+    def settled(self, eager_seconds: float) -> Slo:
+        """The SLO in seconds, to two digits, where eager takes `eager_seconds` without load."""
+        if self.is_settled or self.e2e_of_eager is None:
+            return self
+        return msgspec.structs.replace(self, e2e_seconds=float(f"{self.e2e_of_eager * eager_seconds:.2g}"))
+
+    @property
+    def text(self) -> str:
+        """What it asks for, in words."""
+        names = (("TTFT", self.ttft_seconds), ("TPOT", self.tpot_seconds), ("the answer", self.e2e_seconds))
+        limits = [f"{name} within {most * 1e3:g} ms" for name, most in names if most is not None]
+        if self.e2e_of_eager is not None:
+            of_eager = f"{self.e2e_of_eager:g} times eager's latency without load"
+            limits.append(f"which is {of_eager}" if self.is_settled else f"the answer within {of_eager}")
+        return f"{', '.join(limits)}, for {100 * self.share:g} % of the requests"
+
+
+class SloTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An SLO as plan files and the command line write it: limits in seconds, and the share."""
+
+    ttft: Limit | None = None
+    tpot: Limit | None = None
+    e2e: Limit | None = None
+    e2e_of_eager: Multiple | None = None
+    share: Share = 0.95
+
+    @property
+    def slo(self) -> Slo:
+        """What it says. Raises PlanError without any limit, and with two for the whole answer."""
+        if self.e2e is not None and self.e2e_of_eager is not None:
+            raise PlanError("e2e and e2e_of_eager are both limits for the whole answer: leave one out")
+        return Slo(
+            ttft_seconds=self.ttft,
+            tpot_seconds=self.tpot,
+            e2e_seconds=self.e2e,
+            e2e_of_eager=self.e2e_of_eager,
+            share=self.share,
+        )
+
+    @property
+    def text(self) -> str:
+        """As the command line takes it: `slo_table` gives it back."""
+        given = msgspec.structs.asdict(self).items()
+        return ",".join(f"{key}={value}" for key, value in given if value is not None)
+
+
+def slo_table(text: str) -> SloTable:
+    """The table that `text`, such as `ttft=0.05,e2e=0.1`, is in a line. Raises PlanError with the remedy."""
+    given = dict[str, str]()
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise PlanError(f"'{part}' is no limit of an SLO: write it as in {_EXAMPLE}, in seconds")
+        if key in given:
+            raise PlanError(f"the SLO '{text}' has {key} twice: leave one out")
+        given[key] = value
+    try:
+        return msgspec.convert(given, SloTable, strict=False)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"the SLO '{text}': {error}; write it as in {_EXAMPLE}, in seconds") from error
+
+
+def parse_slo(text: str) -> Slo:
+    """The SLO that `text` says, as `slo_table`. Raises PlanError where a limit is not in seconds."""
+    found = slo_table(text).slo
+    if not found.is_settled:
+        raise PlanError("e2e_of_eager is for sweeps, which measure eager first: give e2e in seconds")
+    return found
+
 
 BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`: every speed-up is against it."""
@@ -192,3 +341,62 @@ def ladder_cells(
                 control=control,
                 requests=requests,
             )
+
+
+LOAD_MOST = 3.0
+"""Then the queue grows by two in the time that one is answered: more shows nothing else."""
+
+
+RATE_MOST = 1e6
+"""Requests per second. Infinity, which TOML knows, could not be kept."""
+
+
+def check(plan: Plan) -> Plan:
+    """The plan itself. Raises PlanError where its results could not be compared."""
+    if not plan.cells or plan.rounds < 1:
+        raise PlanError("the plan has no cell or no round: nothing would be measured")
+    if plan.rounds_most is not None and plan.rounds_most < plan.rounds:
+        raise PlanError(f"rounds_most is {plan.rounds_most}, less than the {plan.rounds} rounds: raise it")
+    names = [cell.name for cell in plan.cells]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise PlanError(f"cell '{duplicates[0]}' is in the plan twice: remove one")
+    if not any(cell.mode == BASELINE and not cell.control for cell in plan.cells):
+        raise PlanError(f"mode '{BASELINE}' is missing: every speed-up is against it, add it to the modes")
+    for cell in plan.cells:
+        if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
+            raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
+        # The first of a visit wait for fewer: with this many, the median is one that waits for all.
+        if not cell.open_loop and cell.requests < (least := 2 * cell.concurrency - 1):
+            raise PlanError(
+                f"cell '{cell.name}': {cell.requests} requests per visit are over before {cell.concurrency} "
+                f"are in flight for long: send at least {least}"
+            )
+        if fault := _open_loop_fault(plan, cell):
+            raise PlanError(f"cell '{cell.name}': {fault}")
+    if fault := _relative_slo_fault(plan):
+        raise PlanError(fault)
+    return plan
+
+
+def _relative_slo_fault(plan: Plan) -> str | None:
+    """Why a multiple of eager's latency cannot be a limit here, and the remedy; None: it can."""
+    if plan.slo is None or plan.slo.e2e_of_eager is None:
+        return None
+    works = {cell.work for cell in plan.cells if cell.open_loop}
+    if len(works) == 1:
+        return None
+    found = "there is no open-loop cell" if not works else f"there are open-loop cells of {len(works)} kinds"
+    return f"e2e_of_eager needs one latency of eager, and {found}: give the SLO's e2e in seconds"
+
+
+def _open_loop_fault(plan: Plan, cell: Cell) -> str | None:
+    """What is wrong with its arrivals, and the remedy; None: nothing."""
+    if cell.load is not None and cell.rate is not None:
+        return "it has a load and a rate of its own: leave one out"
+    if cell.load is not None and not 0 < cell.load <= LOAD_MOST:
+        return f"load is a share of what the mode can do, above 0 and at most {LOAD_MOST:g}"
+    if cell.rate is not None and not 0 < cell.rate <= RATE_MOST:
+        return f"rate is in requests per second, above 0 and at most {RATE_MOST:g}"
+    if cell.open_loop and cell.new_tokens == 1 and plan.slo is not None and plan.slo.tpot_seconds is not None:
+        return "one token has no time per output token: leave tpot out of the SLO, or ask for more tokens"
+    return None

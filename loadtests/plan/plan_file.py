@@ -1,23 +1,335 @@
-"""Plan files: TOML read strictly, with errors that name file, line and remedy, and written again."""
+"""Plan files: TOML read strictly, with errors that name file, line and remedy; the plan that one makes."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterator, Mapping
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec import Meta
 
-from loadtests.plan.arrivals import Arrivals
-from loadtests.plan.blocks import ClosedLoop, OpenLoop, Place
-from loadtests.plan.cells import PlanError
-from loadtests.plan.document import DocumentError, PlanDocument, plan_of
-from loadtests.plan.dtypes import DTYPES
-from loadtests.plan.prompts import PROMPT_SETS
-from loadtests.plan.slo import SloTable
-from loadtests.plan.toml_text import Grammar
-from loadtests.plan.toml_text import line_of as line_of
+from loadtests.plan.cells import (
+    BASELINE,
+    LOAD_MOST,
+    RATE_MOST,
+    Arrivals,
+    Cell,
+    Plan,
+    PlanError,
+    Slo,
+    SloTable,
+    check,
+    ladder_cells,
+)
+from loadtests.plan.prompts import PROMPT_SETS, PromptSet
+from service.modes import default_modes, named_endpoints
+
+Dtype = Literal["float32", "bfloat16", "autocast-bfloat16"]
+
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+REFERENCE: Dtype = "float32"
+"""What other precisions are compared with."""
+
+
+def named_dtype(name: str) -> Dtype:
+    """The precision called `name`. Raises ValueError where there is none."""
+    for dtype in DTYPES:
+        if dtype == name:
+            return dtype
+    raise ValueError(f"no precision '{name}': try one of {', '.join(DTYPES)}")
+
+
+_PLACE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
+_LACKING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
+_STEP = re.compile(r"\.(?P<key>[\w-]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
+
+Steps = tuple[str | int, ...]
+"""Keys of tables and indexes of arrays, from the document's top to a value."""
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar(Generic[Document]):
+    """What a TOML document may say: its type, the types of its tables by their dotted keys, and known words.
+
+    `values`: of a key whose values are words, those that it may have.
+    """
+
+    kind: type[Document]
+    tables: Mapping[str, type[msgspec.Struct]]
+    values: Mapping[str, Sequence[str]]
+
+    def parse(self, text: str) -> Document:
+        """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            found = re.search(r"at line (\d+)", str(error))
+            line = found[1] if found else str(text.count("\n") + 1)
+            raise PlanError(f"line {line}: not TOML ({error}): mend the line") from error
+        try:
+            return msgspec.convert(content, self.kind)
+        except msgspec.ValidationError as error:
+            steps, problem = self._explained(str(error))
+            raise PlanError(f"line {line_of(text, steps)}: {problem}") from error
+
+    def _explained(self, message: str) -> tuple[Steps, str]:
+        """Where a fault is, and what it is with its remedy, from msgspec's message."""
+        place = _PLACE.search(message)
+        what = message if place is None else message[: place.start()]
+        steps = tuple(_steps(place["path"] if place else ""))
+        known = [field.name for field in msgspec.structs.fields(self._table(steps))]
+        if unknown := _UNKNOWN.match(what):
+            near = difflib.get_close_matches(unknown["name"], known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+            return (*steps, unknown["name"]), f"unknown key `{unknown['name']}`: {hint}"
+        if lacking := _LACKING.match(what):
+            return steps, f"`{lacking['name']}` is missing: add it"
+        key = next((step for step in reversed(steps) if isinstance(step, str)), "the plan")
+        remedy = f"write one of {', '.join(self.values[key])}" if key in self.values else "change the value"
+        return steps, f"`{key}`: {what[:1].lower()}{what[1:]}: {remedy}"
+
+    def _table(self, steps: Steps) -> type[msgspec.Struct]:
+        """The type of the table that `steps` lead into: of the longest of its beginnings that is one."""
+        keys = [step for step in steps if isinstance(step, str)]
+        beginnings = (".".join(keys[:length]) for length in range(len(keys), 0, -1))
+        return next((self.tables[name] for name in beginnings if name in self.tables), self.kind)
+
+
+def _steps(path: str) -> Iterator[str | int]:
+    """The steps of msgspec's path, up to one that names no single place."""
+    for step in _STEP.finditer(path):
+        if step["any"]:
+            return
+        yield step["key"] if step["key"] is not None else int(step["index"])
+
+
+def line_of(text: str, steps: Steps) -> int:
+    """The line, from 1, on which the statement begins that defines the value at `steps`.
+
+    Read line by line: the first beginning of the file that has the value ends with that statement.
+    """
+    lines = text.splitlines()
+    begins = 1
+    for number in range(1, len(lines) + 1):
+        try:
+            content = tomllib.loads("\n".join(lines[:number]))
+        except tomllib.TOMLDecodeError:
+            continue  # within a value of several lines
+        if _has(content, steps):
+            return begins
+        begins = number + 1
+    return max(1, len(lines))
+
+
+def _has(content: Any, steps: Steps) -> bool:  # noqa: ANN401 - any TOML value
+    for step in steps:
+        if isinstance(step, int):
+            if not isinstance(content, list) or len(content) <= step:
+                return False
+        elif not isinstance(content, dict) or step not in content:
+            return False
+        content = content[step]
+    return bool(steps)
+
+
+Count = Annotated[int, Meta(ge=1)]
+Load = Annotated[float, Meta(gt=0, le=LOAD_MOST)]
+Rate = Annotated[float, Meta(gt=0, le=RATE_MOST)]
+Place = Literal["all", "smallest", "middle"]
+"""Batch sizes by their place among those of the plan; `middle` is the upper one of an even number."""
+
+BatchSizes = Place | Count | Annotated[list[Place | Count], Meta(min_length=1)]
+Counts = Count | Annotated[list[Count], Meta(min_length=1)]
+PromptSets = PromptSet | Annotated[list[PromptSet], Meta(min_length=1)]
+
+
+class ClosedLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Cells of all modes with `concurrency` requests in flight, `requests` per visit, and a control cell.
+
+    Where several values are given, every combination is a cell of its own.
+    """
+
+    batch_sizes: BatchSizes = "all"
+    prompts: PromptSets = "short"
+    new_tokens: Counts = 32
+    concurrency: Counts = 1
+    requests: Count = 3
+
+    def cells(self, modes: Sequence[str], sizes: Sequence[int]) -> Iterator[Cell]:
+        """Its cells at the batch sizes `sizes`."""
+        prompt_sets: list[PromptSet] = self.prompts if isinstance(self.prompts, list) else [self.prompts]
+        axes = product(prompt_sets, _counts(self.new_tokens), _counts(self.concurrency))
+        for prompts, tokens, concurrency in axes:
+            yield from ladder_cells(modes, sizes, tokens, self.requests, prompts, concurrency)
+
+
+class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Cells of all modes whose requests arrive by a schedule of `arrivals`, `requests` per visit.
+
+    Either `loads`, shares of what each mode can do and above 1 past saturation, or `rates`, in requests per
+    second and the same for every mode.
+    """
+
+    batch_sizes: BatchSizes = "all"
+    new_tokens: Counts = 32
+    loads: Annotated[list[Load], Meta(min_length=1)] | None = None
+    rates: Annotated[list[Rate], Meta(min_length=1)] | None = None
+    arrivals: Arrivals = "poisson"
+    requests: Count = 12
+
+    def cells(self, modes: Sequence[str], sizes: Sequence[int]) -> Iterator[Cell]:
+        """Its cells at the batch sizes `sizes`."""
+        speeds: list[tuple[float | None, float | None]] = [(load, None) for load in self.loads or ()]
+        speeds += [(None, rate) for rate in self.rates or ()]
+        axes = product(sizes, _counts(self.new_tokens), speeds, modes)
+        for batch, tokens, (load, rate), mode in axes:
+            yield Cell(
+                mode=mode,
+                batch_size=batch,
+                new_tokens=tokens,
+                load=load,
+                rate=rate,
+                arrivals=self.arrivals,
+                requests=self.requests,
+            )
+
+
+def chosen_sizes(choice: BatchSizes, sizes: Sequence[int]) -> list[int]:
+    """The batch sizes of a block, each once, ascending. Raises PlanError for one that the plan lacks."""
+    found = set[int]()
+    for one in choice if isinstance(choice, list) else [choice]:
+        if one == "all":
+            found |= set(sizes)
+        elif isinstance(one, str):
+            found.add(sizes[0] if one == "smallest" else sizes[len(sizes) // 2])
+        elif one in sizes:
+            found.add(one)
+        else:
+            have = ", ".join(map(str, sizes))
+            raise PlanError(f"batch size {one} is not one of the plan's, {have}: add it there")
+    return sorted(found)
+
+
+def _counts(value: Counts) -> list[int]:
+    return list(value) if isinstance(value, list) else [value]
+
+
+class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`.
+
+    `dtypes`: precisions, each swept by the same plan with a service of its own; None: the service's default.
+    `replicas`: that the service may be several replicas behind a proxy, which is refused else.
+    """
+
+    name: Annotated[str, Meta(min_length=1)]
+    dtypes: Annotated[list[Dtype], Meta(min_length=1)] | None = None
+    modes: Annotated[list[str], Meta(min_length=1)] | None = None
+    batch_sizes: Annotated[list[Count], Meta(min_length=1)]
+    replicas: bool = False
+    seed: int = 0
+    rounds: Count
+    rounds_most: Count | None = None
+    warmup_passes_least: Annotated[int, Meta(ge=2)] = 2
+    warmup_passes_most: Annotated[int, Meta(ge=2)] = 6
+    slo: SloTable | None = None
+    closed_loop: list[ClosedLoop] = []
+    open_loop: list[OpenLoop] = []
+
+
+class DocumentError(PlanError):
+    """A document that makes no plan; `steps` lead to what has to change: keys, and indexes of blocks."""
+
+    def __init__(self, message: str, *steps: str | int) -> None:
+        super().__init__(message)
+        self.steps = steps
+
+
+def plan_of(document: PlanDocument) -> Plan:
+    """The plan that `document` describes. Raises DocumentError where it cannot be run."""
+    try:
+        modes = tuple(named_endpoints(document.modes or default_modes()))
+    except ValueError as error:
+        raise DocumentError(str(error), "modes") from error
+    if BASELINE not in modes:
+        raise DocumentError(
+            f"'{BASELINE}' is missing: every speed-up is against it, add it to the modes", "modes"
+        )
+    if twice := {dtype for dtype in document.dtypes or () if (document.dtypes or []).count(dtype) > 1}:
+        raise DocumentError(f"{', '.join(sorted(twice))} is there twice: name each precision once", "dtypes")
+    for least, most in (("rounds", "rounds_most"), ("warmup_passes_least", "warmup_passes_most")):
+        low, high = getattr(document, least), getattr(document, most)
+        if high is not None and high < low:
+            raise DocumentError(f"{most} is {high}, less than the {low} of {least}: raise it", most)
+    if not document.closed_loop:
+        raise DocumentError("there is no [[closed_loop]]: add one, with `requests` at least")
+    plan = Plan(
+        preset=document.name,
+        seed=document.seed,
+        rounds=document.rounds,
+        rounds_most=document.rounds_most,
+        cells=tuple(_cells(document, modes)),
+        warmup_passes_least=document.warmup_passes_least,
+        warmup_passes_most=document.warmup_passes_most,
+        slo=_slo(document),
+        replicas=document.replicas,
+    )
+    return check(plan)
+
+
+def _slo(document: PlanDocument) -> Slo | None:
+    try:
+        return None if document.slo is None else document.slo.slo
+    except PlanError as error:
+        raise DocumentError(str(error), "slo") from error
+
+
+def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
+    """All cells, each once. Raises DocumentError where a block has one of an earlier block."""
+    sizes = sorted(set(document.batch_sizes))
+    seen = set[str]()
+    for name, index, block in _blocks(document):
+        if isinstance(block, OpenLoop):
+            _check_arrivals(index, block)
+        try:
+            chosen = chosen_sizes(block.batch_sizes, sizes)
+        except PlanError as error:
+            raise DocumentError(str(error), name, index, "batch_sizes") from error
+        for cell in block.cells(modes, chosen):
+            if cell.name in seen:
+                message = f"cell '{cell.name}' is in the plan twice: take it out of this block"
+                raise DocumentError(message, name, index)
+            seen.add(cell.name)
+            yield cell
+
+
+def _blocks(document: PlanDocument) -> Iterator[tuple[str, int, ClosedLoop | OpenLoop]]:
+    """Every block with its table's name and its index there."""
+    for index, closed in enumerate(document.closed_loop):
+        yield "closed_loop", index, closed
+    for index, opened in enumerate(document.open_loop):
+        yield "open_loop", index, opened
+
+
+def _check_arrivals(index: int, block: OpenLoop) -> None:
+    """Raise DocumentError where a block does not say at which rates its requests arrive."""
+    if (block.loads is None) == (block.rates is None):
+        raise DocumentError(
+            "give `loads`, shares of what each mode can do, or `rates`, in requests per second: one of them",
+            "open_loop",
+            index,
+        )
+
 
 _BLOCKS = ("closed_loop", "open_loop")
 

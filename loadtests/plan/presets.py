@@ -8,10 +8,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError, order
-from loadtests.plan.document import PlanDocument, plan_of
-from loadtests.plan.plan_file import read_plan_file
-from loadtests.plan.slo import SloTable
+from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError, SloTable, order
+from loadtests.plan.plan_file import PlanDocument, plan_of, read_plan_file
 
 Preset = Literal["quick", "standard", "full", "gpu", "saturation"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)

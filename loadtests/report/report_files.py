@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadtests.plan.slo import Slo
+from loadtests.plan.cells import Slo
 from loadtests.report import plots, wording
 from loadtests.report.auto_section import auto_numbers
 from loadtests.report.csv_tables import write_tables

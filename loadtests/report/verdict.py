@@ -6,8 +6,7 @@ from functools import cached_property
 
 import polars as pl
 
-from loadtests.plan.cells import BASELINE, Cell, Group
-from loadtests.plan.slo import Slo
+from loadtests.plan.cells import BASELINE, Cell, Group, Slo
 from loadtests.report.comparison import typical
 from loadtests.report.frame import PARTS
 from loadtests.report.load.knees import LoadFindings

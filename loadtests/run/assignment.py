@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadtests.plan.cells import Plan
-from loadtests.plan.slo import Slo
+from loadtests.plan.cells import Plan, Slo
 from loadtests.run.open_loop import CutVisit
 from loadtests.run.rows import Stage
 from loadtests.run.run_file import Look, RoundMachine

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loadtests.plan.dtypes import Dtype
+from loadtests.plan.plan_file import Dtype
 from loadtests.run.disk import DiskFull, disk_full_named
 from loadtests.run.environment import git_state
 from loadtests.run.folder_lock import locked

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadtests.plan.dtypes import Dtype
+from loadtests.plan.plan_file import Dtype
 from loadtests.run.document_file import DocumentFile
 from loadtests.run.run_file import RUN_FILE, RunError, read_run
 
 SERIES_FILE = "series.json"
-FORMAT_VERSION = 1
+SERIES_VERSION = 1
 
 State = Literal["not begun", "begun", "complete", "failed"]
 
@@ -46,7 +46,7 @@ class Series(msgspec.Struct, kw_only=True):
     `workers` load processes post the requests.
     """
 
-    format_version: int = FORMAT_VERSION
+    format_version: int = SERIES_VERSION
     started: str
     plan: str
     options: dict[str, str]
@@ -58,10 +58,10 @@ class Series(msgspec.Struct, kw_only=True):
     runs: list[SeriesRun]
 
 
-_FILE = DocumentFile(
+_SERIES_FILE = DocumentFile(
     SERIES_FILE,
     Series,
-    FORMAT_VERSION,
+    SERIES_VERSION,
     RunError,
     folder="series of sweeps",
     writer="launchbound sweep",
@@ -71,12 +71,12 @@ _FILE = DocumentFile(
 
 def is_series(folder: Path) -> bool:
     """Whether `folder` holds the runs of a series."""
-    return _FILE.is_in(folder)
+    return _SERIES_FILE.is_in(folder)
 
 
 def write_series(folder: Path, series: Series) -> None:
     """Write `series.json` atomically."""
-    _FILE.write(folder, series)
+    _SERIES_FILE.write(folder, series)
 
 
 def read_series(folder: Path) -> Series:
@@ -84,7 +84,7 @@ def read_series(folder: Path) -> Series:
 
     Raises RunError where a file is missing, broken or of another format.
     """
-    series = _FILE.read(folder)
+    series = _SERIES_FILE.read(folder)
     for run in series.runs:
         # Killed between the end of a run and the note of it here, or gone on with by its own folder.
         if run.state == "begun" and _is_complete(folder / run.dtype):

@@ -11,8 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtests.plan.cells import Plan
-from loadtests.plan.checks import check
+from loadtests.plan.cells import Plan, check
 from loadtests.plan.prompts import PROMPT_FILE, read_prompts
 from loadtests.run.disk import disk_full_named
 from loadtests.run.environment import git_state

@@ -8,8 +8,7 @@ from dataclasses import replace
 from time import perf_counter, time
 from typing import Any, Protocol
 
-from loadtests.plan.arrivals import due_times
-from loadtests.plan.cells import Cell
+from loadtests.plan.cells import Cell, due_times
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.assignment import Assignment, RequestEnded, VisitCut
 from loadtests.run.exporter import Exporter, Outcome

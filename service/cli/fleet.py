@@ -41,7 +41,7 @@ def fleet(
     stopped before a task had finished.
     """
     from loadtests.fleet.plan import read_fleet, read_fleet_plan
-    from loadtests.plan.errors import PlanError
+    from loadtests.plan.cells import PlanError
     from loadtests.run.rows import RowsError
 
     if (plan is None) == (resume is None):
@@ -60,7 +60,7 @@ def fleet(
 
 def _run(plan: FleetPlan | None, folder: Path, address: str | None, wait: float, dry_run: bool) -> int:
     """On the cluster; without a plan go on in `folder`. Returns the exit code."""
-    from loadtests.plan.errors import PlanError
+    from loadtests.plan.cells import PlanError
     from loadtests.run.disk import is_full
     from loadtests.run.rows import RowsError
     from service.replicas.cluster import ClusterError

@@ -15,7 +15,7 @@ from service.cli.endings import last_line
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE, bad_input, report_extra_needed
 
 if TYPE_CHECKING:
-    from loadtests.plan.slo import Slo
+    from loadtests.plan.cells import Slo
 
 app = typer.Typer()
 
@@ -70,8 +70,7 @@ def report(
     """
     from loadtests.fleet.plan import is_fleet
     from loadtests.peers.results import PeersError
-    from loadtests.plan.cells import PlanError
-    from loadtests.plan.slo import parse_slo
+    from loadtests.plan.cells import PlanError, parse_slo
     from loadtests.run.disk import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
     from loadtests.run.series_file import is_series

@@ -14,8 +14,7 @@ from service.cli.options import flags
 from service.cli.report import reported
 
 if TYPE_CHECKING:
-    from loadtests.plan.document import PlanDocument
-    from loadtests.plan.dtypes import Dtype
+    from loadtests.plan.plan_file import Dtype, PlanDocument
     from loadtests.run.part import SweepResult
     from loadtests.run.series import Measure
 
@@ -29,8 +28,7 @@ def measuring(
     workers: int,
 ) -> Measure:
     """What sweeps `document` in one precision, by a service with the options `served`, and reports it."""
-    from loadtests.plan.document import plan_of
-    from loadtests.plan.plan_file import toml_of
+    from loadtests.plan.plan_file import plan_of, toml_of
     from loadtests.run.resumption import service_environment
     from loadtests.run.sweep import resume_sweep, run_sweep
 

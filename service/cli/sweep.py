@@ -210,7 +210,7 @@ def _reported(folder: Path, console: Console, result: SweepResult) -> int:
 
 
 if TYPE_CHECKING:
-    from loadtests.plan.document import PlanDocument
+    from loadtests.plan.plan_file import PlanDocument
     from loadtests.run.series_file import Series
     from service.cli.sweep_plan import ChosenPlan
 
@@ -289,7 +289,7 @@ def go_on(folder: Path, url: str | None, chosen: ChosenPlan | None, workers: int
 
 def _served(document: PlanDocument, options: dict[str, str]) -> dict[str, str]:
     """Options of `serve` for `document`, but for the precision."""
-    from loadtests.plan.document import plan_of
+    from loadtests.plan.plan_file import plan_of
 
     plan = plan_of(document)
     sizes = ",".join(map(str, plan.batch_sizes))

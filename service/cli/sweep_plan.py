@@ -8,12 +8,9 @@ from typing import Any
 
 import msgspec
 
-from loadtests.plan.cells import Plan
-from loadtests.plan.document import PlanDocument, plan_of
-from loadtests.plan.dtypes import Dtype, named_dtype
-from loadtests.plan.plan_file import read_plan_file
+from loadtests.plan.cells import Plan, slo_table
+from loadtests.plan.plan_file import Dtype, PlanDocument, named_dtype, plan_of, read_plan_file
 from loadtests.plan.presets import overridden, preset_document
-from loadtests.plan.slo import slo_table
 from service.cli.options import split_list
 
 DEFAULT_PRESET = "quick"

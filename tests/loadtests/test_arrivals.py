@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.plan.arrivals import Arrivals, constant, due_times, poisson
-from loadtests.plan.cells import Cell
+from loadtests.plan.cells import Arrivals, Cell, constant, due_times, poisson
 from loadtests.run.decisions import group_name
 
 

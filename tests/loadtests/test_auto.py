@@ -20,8 +20,7 @@ from loadtests.compare.builds import compare_builds
 from loadtests.compare.page import make_picture
 from loadtests.compare.runs import best, read_entries
 from loadtests.plan.cells import Cell, Plan
-from loadtests.plan.document import plan_of
-from loadtests.plan.plan_file import parse_plan, toml_of
+from loadtests.plan.plan_file import parse_plan, plan_of, toml_of
 from loadtests.plan.presets import PRESETS, make_plan, overridden, preset_document
 from loadtests.report.plotting import colour
 from loadtests.report.report_files import make_report

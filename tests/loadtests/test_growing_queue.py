@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 
-from loadtests.plan.arrivals import Arrivals, due_times
+from loadtests.plan.cells import Arrivals, due_times
 from loadtests.plan.presets import make_plan
 from loadtests.run.assignment import Assignment
 from loadtests.run.growing_queue import LEAST_ANSWERS, GrowingQueue, rows_at_once

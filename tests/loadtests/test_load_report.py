@@ -19,9 +19,8 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests import library
-from loadtests.plan.cells import Cell, PlanError
+from loadtests.plan.cells import Cell, PlanError, Slo, parse_slo
 from loadtests.plan.presets import make_plan
-from loadtests.plan.slo import Slo, parse_slo
 from loadtests.report.load.csv_files import KNEES_FILE, LOAD_FILE, load_records
 from loadtests.report.load.knees import LoadGroup, ModeKnee
 from loadtests.report.load.sentences import pair, sentence

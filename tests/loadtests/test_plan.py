@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.plan.cells import Cell, Plan, PlanError, order
-from loadtests.plan.checks import check
+from loadtests.plan.cells import Cell, Plan, PlanError, Slo, check, order
 from loadtests.plan.presets import (
     PRESETS,
     describe,
@@ -20,7 +19,6 @@ from loadtests.plan.presets import (
     request_seconds,
 )
 from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
-from loadtests.plan.slo import Slo
 from loadtests.run.requests import body
 
 

@@ -10,11 +10,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.plan.cells import PlanError
-from loadtests.plan.document import PlanDocument, chosen_sizes, plan_of
-from loadtests.plan.plan_file import line_of, parse_plan, read_plan_file, toml_of
+from loadtests.plan.cells import PlanError, Slo, slo_table
+from loadtests.plan.plan_file import (
+    PlanDocument,
+    chosen_sizes,
+    line_of,
+    parse_plan,
+    plan_of,
+    read_plan_file,
+    toml_of,
+)
 from loadtests.plan.presets import PRESET_FOLDER, PRESETS, make_plan, overridden, preset_document
-from loadtests.plan.slo import Slo, slo_table
 from loadtests.report.surroundings import reproduce
 from loadtests.run.run_file import SweepRun
 from service.cli.options import EXIT_BAD_INPUT

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from loadtests.plan.cells import Cell, Plan
-from loadtests.plan.slo import Slo
+from loadtests.plan.cells import Cell, Plan, Slo
 from loadtests.run import part, readiness, scrapes
 from loadtests.run.assignment import GeneratorEvent, RequestEnded, SloSettled, VisitCut
 from loadtests.run.events_file import read_events

@@ -15,8 +15,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.plan.document import plan_of
-from loadtests.plan.plan_file import read_plan_file
+from loadtests.plan.plan_file import plan_of, read_plan_file
 from loadtests.run import part, readiness, scrapes, series
 from loadtests.run.assignment import GeneratorEvent, RequestEnded
 from loadtests.run.disk import DiskFull

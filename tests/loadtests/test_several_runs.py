@@ -20,7 +20,7 @@ import launchbound
 from loadtests.compare.page import make_picture, place_of_group, write_picture
 from loadtests.compare.runs import read_entries
 from loadtests.plan.cells import Group, Plan
-from loadtests.plan.dtypes import DTYPES
+from loadtests.plan.plan_file import DTYPES
 from loadtests.plan.presets import make_plan
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.plan.cells import Cell, Plan, PlanError
-from loadtests.plan.checks import check
-from loadtests.plan.slo import Slo, SloTable, parse_slo, slo_table
+from loadtests.plan.cells import Cell, Plan, PlanError, Slo, SloTable, check, parse_slo, slo_table
 from loadtests.run.requests import LoadRequest, LoadResponse, row
 from loadtests.run.rows import RequestRow
 from tests.support.fake_service import timings

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.cells import Cell, Plan, order
-from loadtests.plan.document import plan_of
-from loadtests.plan.plan_file import read_plan_file
+from loadtests.plan.plan_file import plan_of, read_plan_file
 from loadtests.plan.prompts import PromptError
 from loadtests.report.surroundings import environment, reproduce
 from loadtests.run import part, readiness, scrapes, sweep

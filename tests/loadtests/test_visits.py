@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.cells import Cell, Plan, Slo
 from loadtests.plan.prompts import PROMPT_FILE
-from loadtests.plan.slo import Slo
 from loadtests.run.assignment import Assignment, GeneratorEvent, VisitCut
 from loadtests.run.exporter import Exporter
 from loadtests.run.requests import LoadRequest, LoadResponse, can_sample

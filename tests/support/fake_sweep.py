@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-from loadtests.plan.document import plan_of
-from loadtests.plan.plan_file import parse_plan
+from loadtests.plan.plan_file import parse_plan, plan_of
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import make_results
 

@@ -10,10 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadtests.plan.arrivals import Arrivals
-from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.cells import Arrivals, Cell, Plan, Slo
 from loadtests.plan.presets import make_plan
-from loadtests.plan.slo import Slo
 from loadtests.run.run_file import CutVisit
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import make_results

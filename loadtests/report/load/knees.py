@@ -8,10 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from loadtests.plan.arrivals import Arrivals
-from loadtests.plan.cells import Cell
+from loadtests.plan.cells import Arrivals, Cell, Slo
 from loadtests.plan.prompts import PromptSet
-from loadtests.plan.slo import Slo
 from loadtests.report.load.visits import SECONDS, Criterion, Kind, Visit, visits
 from loadtests.report.results import Results
 from service.statistics.intervals import Interval, mean_interval, quantile_interval, rate_interval, settling

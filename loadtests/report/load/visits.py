@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from loadtests.plan.cells import Cell
-from loadtests.plan.slo import Slo
+from loadtests.plan.cells import Cell, Slo
 from loadtests.report.formatting import listed
 from loadtests.report.results import Results
 from service.statistics.intervals import KEEPING_UP_AFTER, answered, served_share, settling

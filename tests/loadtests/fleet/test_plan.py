@@ -9,7 +9,7 @@ import pytest
 
 from loadtests.compare.runs import LETTERS
 from loadtests.fleet.plan import HUB, MOST_TASKS, read_fleet_plan
-from loadtests.plan.errors import PlanError
+from loadtests.plan.cells import PlanError
 from loadtests.plan.plan_file import parse_plan
 from loadtests.plan.presets import preset_document
 from models.config import CONFIGS

@@ -178,7 +178,7 @@ def _control_ratios(latencies: Latencies, run: SweepRun) -> dict[str, Interval]:
     return ratios
 
 
-NAME = "same texts in all modes"
+_SAME_TEXTS = "same texts in all modes"
 
 _Prompts = tuple[int, str, int, int]
 """Batch size, prompt set, new tokens, round: within these the same index has the same prompts."""
@@ -223,12 +223,12 @@ class Texts:
                 sets, wrong = sets + 1, wrong + bool(cells)
                 odd.update(cells)
         if not sets:
-            return Gate(name=NAME, passed=None, detail="no prompts with texts of two modes")
+            return Gate(name=_SAME_TEXTS, passed=None, detail="no prompts with texts of two modes")
         detail = f"{sets - wrong} of {sets} sets of prompts"
         if wrong:
             detail += f"; different: {some([f'{cell} ({count} ×)' for cell, count in odd.most_common()])}"
         warning = run.engine.get("dtype") != "float32"
-        return Gate(name=NAME, passed=not wrong, detail=detail, warning=warning)
+        return Gate(name=_SAME_TEXTS, passed=not wrong, detail=detail, warning=warning)
 
 
 def _same_prompts(visits: Sequence[_VisitTexts]) -> list[list[tuple[_VisitTexts, int]]]:
