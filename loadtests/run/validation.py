@@ -7,16 +7,16 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.run.finished import Finished
 from loadtests.run import service_gates as service
+from loadtests.run.finished import Finished
 from loadtests.run.gates import requests
 from loadtests.run.gates import run as of_run
 from loadtests.run.gates.gate import Gate as Gate
 from loadtests.run.gates.requests import Disturbed, Errors, Merged, Queue
-from loadtests.run.service_gates import Counters, Scrapes, Texts
 from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.run.scrapes import read_scrapes
+from loadtests.run.service_gates import Counters, Scrapes, Texts
 
 VALIDATION_FILE = "validation.json"
 

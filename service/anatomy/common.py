@@ -12,7 +12,7 @@ import msgspec
 from service.measure.cases import Bench, Case
 from service.records import Phase
 from service.statistics.intervals import Interval
-from service.step.profiler_session import profiler_attached
+from service.step.profiling import profiler_attached
 
 
 class StudyError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from service.engine.local_inbox import LocalInbox
+from service.engine.inbox import LocalInbox
 from service.engine.loop import Engine
 from service.records import EngineSettings, ModeStatus, ToFront
 from service.step.process_state import prepare_process

@@ -1,21 +1,32 @@
-"""The compiler's counters of this process, its start, and what it cannot compile."""
+"""The compiler of this process: its counters, what it cannot compile, and what is kept of earlier starts."""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import astuple, dataclass
 from operator import sub
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch._dynamo import config as dynamo_config
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import ShortenTraceback, TorchDynamoException, Unsupported
 from torch._dynamo.utils import counters
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.exc import InvalidCxxCompiler
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
+from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import Effect
-from service.step.package import PACKAGES_MADE
+from service.step.compile_cache import CacheRefused, discard, has_code, keep_record, read_record, warn
+from service.step.device import is_device_lost, is_out_of_memory
+from service.step.packages import PACKAGES_MADE
 
 OURS = "launchbound"
 WRAPPERS, CPP_WRAPPERS, FROZEN = "wrappers", "cpp_wrappers", "frozen_wrappers"
@@ -134,3 +145,117 @@ def not_one_graph(error: Unsupported, plain: Sequence[str]) -> str:
     """Why a mode that compiles has failed, and which of the configured modes, `plain`, compile nothing."""
     remain = f"what remains: {', '.join(plain)}" if plain else "no configured mode remains: add eager"
     return f"this model cannot be compiled as one graph; {remain}. {error}"[:2000]
+
+
+Result = TypeVar("Result")
+
+
+class CacheBroken(Exception):
+    """A mode failed on compiled code from before this process, where it has never failed without.
+
+    That code has been removed.
+    """
+
+
+class CacheRetry:
+    """The compiled code of one model in `code` as this process found it; `key` names what it compiles.
+
+    A library that is cut off shows in many ways (it does not load, a compiler is tried with other options, a
+    header is missing), and torch remembers what it tried until its process ends. So the rule is not about
+    errors: what fails on code from before is tried again in a new process, without that model's code. What
+    fails there too is recorded, so that no later start removes it again. That is asked of what a mode needs
+    to serve, once per mode: a proof that fails later ends no engine that serves. Nor is it asked of
+    what no code can be the reason of: a model that cannot be traced, a compiler that can compile nothing.
+    """
+
+    def __init__(self, code: Path, key: str) -> None:
+        self._had_code = has_code(code)
+        self._code = code
+        self._file = code.parent / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-failed.json"
+        self._failed = read_record(self._file, list[str]) or []
+
+    def watched(self, mode: str, capture: Generator[None, None, Result]) -> Generator[None, None, Result]:
+        """Do `capture`, which compiles what `mode` serves with.
+
+        Raises what it raises; BuildError, with the remedy, where nothing can be compiled; or CacheBroken.
+        """
+        try:
+            return (yield from capture)
+        except Exception as error:
+            if _is_of_the_model(error) or is_device_lost(error) or is_out_of_memory(error):
+                raise
+            if reason := cannot_compile(self._code.parent):
+                raise BuildError(f"{reason} ({type(error).__name__}: {error})") from error
+            self.failed(mode)
+            raise
+
+    def judged(self, mode: str, passed: bool) -> None:
+        """What `mode` serves with was compiled, and `passed` the check of its numbers, or did not.
+
+        A damaged library may load and compute something else. Raises what `failed` raises.
+        """
+        if passed:
+            self.succeeded(mode)
+        else:
+            self.failed(mode)
+
+    def failed(self, mode: str) -> None:
+        """`mode` failed. Removes the code, and raises CacheBroken, where that may be why."""
+        if mode in self._failed:
+            return
+        if self._had_code:
+            try:
+                discard(self._code)
+            except CacheRefused as refusal:
+                warn(str(refusal))  # without that there is nothing to try again
+                return
+            raise CacheBroken(f"mode {mode} failed on compiled code of an earlier start")
+        self._failed.append(mode)
+        keep_record(self._file, self._failed)
+
+    def succeeded(self, mode: str) -> None:
+        """`mode` was compiled, and computes what it must."""
+        if mode in self._failed:
+            self._failed.remove(mode)
+            keep_record(self._file, self._failed)
+
+
+def _is_of_the_model(error: Exception) -> bool:
+    """Whether it was raised in tracing the model, before a compiler or its cache was asked."""
+    traced = isinstance(error, TorchDynamoException) and not isinstance(error, ShortenTraceback)
+    return traced or isinstance(error, ConstraintViolationError)
+
+
+def cannot_compile(folder: Path) -> str | None:
+    """Why no C++ can be compiled in `folder` and loaded from it, with the remedy; None where it can."""
+    try:
+        with TemporaryDirectory(dir=folder) as trial:
+            source = 'extern "C" int trial() { return 0; }'
+            ctypes.CDLL(str(compiled_library(Path(trial), "trial", source, compiler=get_cpp_compiler())))
+    except InvalidCxxCompiler:
+        return "the C++ compiler is not there: install g++, or set CXX to one that is"
+    except (BuildError, OSError) as error:
+        return f"what is compiled cannot be made or loaded: {error}"
+    return None
+
+
+FILE = "cold_starts.json"
+
+
+class ColdStarts:
+    """Seconds by name of a callable, for one model, dtype and set of sizes (`key`), in the cache's folder.
+
+    A record of an older torch or of another processor is never read: their folder is another one.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{FILE}"
+        self._seconds = read_record(self._file, dict[str, float]) or {}
+
+    def recorded(self, name: str, cold_seconds: float | None) -> float | None:
+        """What `name` took from an empty cache: `cold_seconds`, which is kept, or what was; None: unknown."""
+        if cold_seconds is not None:
+            # Read again: a second compiler adds to the same record.
+            self._seconds |= (read_record(self._file, dict[str, float]) or {}) | {name: cold_seconds}
+            keep_record(self._file, self._seconds)
+        return self._seconds.get(name)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_int64
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -12,15 +13,202 @@ import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
-from service.engine.feed import Feed, new_feed
-from service.engine.job_result import JobResult
-from service.engine.prompts import check_lengths, encode_prompts, lay_out
-from service.engine.text import Completion, Completions
-from service.records import Job, OutcomeKind, Phase, Token
+from service.engine.text import Completion, Completions, check_lengths, encode_prompts
+from service.records import Job, OutcomeKind, Phase, Problem, StepProfile, Token
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
+
+
+@dataclass(slots=True)
+class JobResult:
+    """Filled in while the job runs, so that a job that ends early keeps what was measured until then.
+
+    `taken_ns`, `first_token_ns` and `ended_ns` (its last step's bookkeeping is done) are instants of
+    `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations.
+    `bucket` is 0 for a job that did not start. `profile` is there only for a job that ran to its end under
+    the profiler. `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the
+    positions that attention read in the last decode step. `sampled`: being sampled slowed it down, whether or
+    not its samples could be kept.
+    """
+
+    taken_ns: int = 0
+    queue_ns: int = 0
+    kind: OutcomeKind = "ok"
+    problem: Problem | None = None
+    profile: list[StepProfile] | None = None
+    bucket: int = 0
+    prompt_tokens: int = 0
+    padded_prompt_tokens: int = 0
+    attended_tokens: int = 0
+    rows: Completions | None = None
+    prefill: Readings = field(default_factory=Readings)
+    decode: Readings = field(default_factory=Readings)
+    tokenise_ns: int = 0
+    first_token_ns: int | None = None
+    ended_ns: int = 0
+    involuntary_switches: int = 0
+    sampled: bool = False
+
+    def fail(self, problem: Problem, kind: OutcomeKind = "error") -> None:
+        """Record why the job failed."""
+        self.kind = kind
+        self.problem = problem
+
+
+class Feed(Protocol):
+    """Writes into the buffers of one bucket; what that takes on CUDA goes to `readings.feed`."""
+
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        """Set a prefill step's inputs.
+
+        `chunk`, int64 [bucket, length] on the host, has its tokens, `last`, int64 [bucket] there too, the
+        place of each row's last one in it; `begin` is the position of its first token.
+        """
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
+
+    def advance(self, readings: Readings) -> None:
+        """Move every row on by one position, after a step."""
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens and positions, one of each per row of the bucket, from the host."""
+
+
+class DeviceFeed:
+    """By operators on the device, which the host has to issue as it does the step's: they are dispatch."""
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self._token_row = buffers.token_row
+        self._positions = buffers.positions
+        self._one = buffers.one
+        self._rows = torch.zeros(2, buffers.bucket, dtype=torch.int64, pin_memory=buffers.token.is_cuda)
+        self._host_rows = _words(self._rows.view(-1))
+
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        """Three operators, without a wait."""
+        began = perf_counter_ns()
+        _write_chunk(self._buffers, chunk, begin, last)
+        readings.feed.append(perf_counter_ns() - began)
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        """One operator on the device, without a wait."""
+        began = perf_counter_ns()
+        self._token_row.copy_(tokens)
+        readings.feed.append(perf_counter_ns() - began)
+
+    def advance(self, readings: Readings) -> None:
+        """One operator. It runs behind the step that `put` was called for, whose entry it is added to."""
+        began = perf_counter_ns()
+        self._positions.add_(self._one)
+        readings.feed[-1] += perf_counter_ns() - began
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Two copies out of pinned memory, which the device has read by the time the step is waited for."""
+        began = perf_counter_ns()
+        bucket = len(self._positions)
+        for index, value in enumerate((*tokens[:bucket], *positions[:bucket])):
+            self._host_rows[index] = value
+        self._token_row.copy_(self._rows[0], non_blocking=True)
+        self._positions.copy_(self._rows[1], non_blocking=True)
+        readings.feed.append(perf_counter_ns() - began)
+
+
+class HostFeed:
+    """Word by word in the same memory; on no clock, because it is microseconds of a step's milliseconds.
+
+    After a step, whose weights have passed through the caches, an operator of torch costs more than the whole
+    loop, and one of NumPy twice that: their dispatchers' code has to be fetched again.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self._tokens = _words(buffers.token_row)
+        self._positions = _words(buffers.positions)
+
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        """By operators: once per chunk."""
+        _write_chunk(self._buffers, chunk, begin, last)
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        """The tokens are on the host already."""
+        row = self._tokens
+        for index, value in enumerate(values):
+            row[index] = value
+
+    def advance(self, readings: Readings) -> None:
+        """In place."""
+        positions = self._positions
+        for index in range(len(positions)):
+            positions[index] += 1
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Word by word, as `put`."""
+        token_row, position_row = self._tokens, self._positions
+        for index in range(len(token_row)):
+            token_row[index] = tokens[index]
+            position_row[index] = positions[index]
+
+
+def _write_chunk(buffers: Buffers, chunk: Tensor, begin: int, last: Tensor) -> None:
+    buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
+    buffers.positions.fill_(begin)
+    buffers.last.copy_(last, non_blocking=True)
+
+
+def _words(tensor: Tensor) -> memoryview:
+    """The elements of `tensor`, int64 of one dimension on the host, as integers in its own memory."""
+    address, size = tensor.data_ptr(), tensor.numel()
+    return memoryview((c_int64 * size).from_address(address)).cast("B").cast("q")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A ragged batch cut into prefill chunks, on the host (pinned for CUDA, so that copies need no wait).
+
+    `chunks` int64 [bucket, chunk] each, the last one as short as its prompts allow; `last` int64 [count,
+    bucket], the index in each chunk of a row's last token; `contains` bool [count, bucket], whether a row has
+    tokens in that chunk; `lengths` int64 [bucket].
+    """
+
+    chunks: list[Tensor]
+    last: Tensor
+    contains: Tensor
+    lengths: Tensor
+
+
+def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned: bool) -> Layout:
+    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`.
+
+    `sizes` are the lengths of a chunk, ascending: all are of the longest but the last, which is of the
+    shortest that holds what is left.
+    """
+    filled = prompts + [[0]] * (bucket - len(prompts))
+    lengths = [len(prompt) for prompt in filled]
+    longest, chunk = max(lengths), sizes[-1]
+    begins = range(0, longest, chunk)
+    last_size = next(size for size in sizes if size >= longest - begins[-1])
+    total = begins[-1] + last_size
+
+    def tensor(values: object) -> Tensor:
+        return torch.tensor(values, pin_memory=pinned)
+
+    padded = [prompt + [0] * (total - len(prompt)) for prompt in filled]
+    return Layout(
+        chunks=[tensor([row[begin : begin + chunk] for row in padded]) for begin in begins],
+        last=tensor([[min(max(length - 1 - begin, 0), chunk - 1) for length in lengths] for begin in begins]),
+        contains=tensor([[length > begin for length in lengths] for begin in begins]),
+        lengths=tensor(lengths),
+    )
+
+
+def new_feed(buffers: Buffers) -> Feed:
+    """The feed that fits the device of `buffers`."""
+    return DeviceFeed(buffers) if buffers.token.is_cuda else HostFeed(buffers)
+
 
 POLL_NS = 10_000_000
 """A job that runs alone looks no more often for what has arrived: nothing joins it, so all it can be is a

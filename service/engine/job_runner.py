@@ -10,19 +10,22 @@ from typing import Any
 
 import msgspec
 
-from service.engine.announcements import PROFILING
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.generation import Generator
-from service.engine.job_result import JobError, JobResult
-from service.engine.local_inbox import NO_DEADLINE_NS
-from service.engine.request_profiler import RequestProfiler
+from service.engine.generation import Generator, JobResult
+from service.engine.inbox import NO_DEADLINE_NS
+from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, Key, StepShares
-from service.engine.warmup import Warmup
+from service.engine.text import JobError
+from service.engine.warmup import ConfiguredMode, Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND
 from service.records import Doing, Job, OutcomeKind, Problem, SampleCounts
-from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
+from service.step.device import free_memory, is_device_lost, is_out_of_memory
+from service.step.graphs import is_recompile_error
 from service.step.meters import Meter
-from service.step.recompilation import is_recompile_error
+
+PIECE_SECONDS = 1800.0
+"""How long one piece of the warm-up may take, such as the compilation of one callable."""
+
+PROFILING = Doing(what="profiling a request", limit_seconds=PIECE_SECONDS)
 
 SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "top_k": 2, "seed": 1, "min_tokens": 2},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -12,23 +14,84 @@ from time import perf_counter_ns
 import msgspec
 import torch
 
-from service.engine.announcements import announced
-from service.engine.batching.scheduler import Scheduler
-from service.engine.device_measurements import new_device_measurements
-from service.engine.generation import Generator
-from service.engine.inbox import Inbox
-from service.engine.job_result import JobResult
-from service.engine.job_runner import JobRunner, not_ready
-from service.engine.local_inbox import LocalInbox
+from service.engine.batching import Scheduler
+from service.engine.compiler import CacheBroken
+from service.engine.generation import Generator, JobResult
+from service.engine.inbox import Inbox, LocalInbox
+from service.engine.job_runner import PIECE_SECONDS, JobRunner, not_ready
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.parts import build_parts
-from service.engine.request_profiler import RequestProfiler
+from service.engine.profiler import RequestProfiler, new_device_measurements
+from service.engine.second_compiler import second_compiler
+from service.engine.warmup import Warmup
 from service.machine import pin
-from service.records import PHASES, EngineSettings, Job, Phase
-from service.step.device import memory
-from service.step.marking import with_nvtx
-from service.step.meters import new_meter
-from service.step.recompilation import forbid_recompilation
+from service.records import PHASES, Doing, EngineSettings, Job, Phase
+from service.step.compile_cache import code_of, discard
+from service.step.device import is_device_lost, memory
+from service.step.graphs import forbid_recompilation
+from service.step.meters import new_meter, with_nvtx
+from service.step.parity import Unservable
+from service.step.process_state import prepare_process
+
+EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST, EXIT_CACHE_DISCARDED = 2, 4, 5
+
+LOAD_SECONDS = 3600.0
+"""How long loading a model may take: gigabytes may come from a hub."""
+
+
+def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
+    """Serve until a Stop; returns the exit code.
+
+    0 after a Stop, 2 for settings or a model that cannot work, 4 where the device's context is lost, 5 where
+    compiled code was at fault and has been removed.
+    """
+    from_hub = settings.model.startswith("hf:")
+    inbox.announce(Doing(what="loading the model", limit_seconds=LOAD_SECONDS, may_wait=from_hub))
+    try:
+        if settings.discard_compiled:
+            discard(code_of(settings.cache_folder, settings.model))
+        prepare_process(settings.cache_folder, settings.model)
+        engine = Engine(settings, inbox, retries_cache=True)
+    except ValueError as error:
+        return _refuse(error)
+    try:
+        engine.parts.warmup.share(partial(second_compiler, engine.parts))
+        engine.run()
+    except Unservable as error:
+        return _refuse(error)
+    except CacheBroken as error:
+        traceback.print_exception(error)
+        return EXIT_CACHE_DISCARDED
+    except RuntimeError as error:
+        if not is_device_lost(error):
+            raise
+        traceback.print_exception(error)
+        return EXIT_DEVICE_LOST
+    return 0
+
+
+def _refuse(error: ValueError) -> int:
+    print(f"launchbound engine: {error}", file=sys.stderr)
+    return EXIT_BAD_SETTINGS
+
+
+SLOWER = 4.0
+"""A step of a request may take so many times what eager's reference took, which has steps of every batch; its
+CPU time as many times that of the reference.
+"""
+
+
+def announced(work: Iterator[None], warmup: Warmup, inbox: Inbox | LocalInbox) -> Iterator[None]:
+    """The warm-up's `work`, each piece of it announced: what follows a yield is again a matter of steps."""
+    while True:
+        inbox.announce(Doing(what=warmup.doing, limit_seconds=PIECE_SECONDS))
+        try:
+            next(work)
+        except StopIteration:
+            return
+        inbox.expect_steps_of(SLOWER * warmup.reference_seconds, SLOWER * warmup.reference_busy_seconds)
+        yield
+
 
 IDLE_WAIT_MILLISECONDS = 250
 

@@ -14,22 +14,25 @@ import torch
 
 from models.opening import content_hash, open_tokenizer, revision
 from models.served import ServedTokenizer
-from service.engine.cache_retry import CacheRetry
-from service.engine.cold_starts import ColdStarts
-from service.engine.prompts import most_prompt_bytes
+from service.engine.compiler import CacheRetry, ColdStarts
 from service.engine.step_shares import StepShares
+from service.engine.text import most_prompt_bytes
 from service.engine.warmup import Warmup
 from service.records import EngineSettings, EngineStatus, MatrixRate, MemoryBandwidth, ModeStatus
-from service.step.bandwidth import matrix_rate, memory_bandwidth, step_bytes, step_flops
 from service.step.buffers import Buffers, allocate
 from service.step.callables import build_step
 from service.step.compile_cache import code_of, compile_cache
-from service.step.device import device_name, memory
-from service.step.device_errors import free_memory, is_out_of_memory
-from service.step.loaded_model import LoadedModel, load_model
-from service.step.null_kernel import NullKernel, measure_null_kernel
+from service.step.device import device_name, free_memory, is_out_of_memory, memory
+from service.step.loaded_model import LoadedModel, Precision, load_model
 from service.step.parity import DECODE_STEPS
-from service.step.precision import Precision
+from service.step.roofs import (
+    NullKernel,
+    matrix_rate,
+    measure_null_kernel,
+    memory_bandwidth,
+    step_bytes,
+    step_flops,
+)
 
 Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
 

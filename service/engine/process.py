@@ -18,12 +18,12 @@ IMPORT = Doing(what="importing torch", limit_seconds=300.0)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the engine; returns the exit code: that of `service.engine.run.run_engine`."""
+    """Run the engine; returns the exit code: that of `service.engine.loop.run_engine`."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     inbox = Inbox(settings.address)
     try:
         inbox.announce(IMPORT)
-        from service.engine.run import run_engine
+        from service.engine.loop import run_engine
 
         return run_engine(settings, inbox)
     finally:

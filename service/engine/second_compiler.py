@@ -24,9 +24,8 @@ from service.machine import physical_cores
 from service.modes import MODES
 from service.parent_death import owned
 from service.records import EngineSettings
-from service.step.compile_cache import code_of, has_code
+from service.step.compile_cache import code_of, has_code, warn
 from service.step.process_state import prepare_process, resident_bytes
-from service.step.warnings_log import warn
 
 POLL_SECONDS = 0.05
 CHUNK_BYTES = 65536

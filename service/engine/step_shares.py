@@ -13,15 +13,12 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
-from service.engine.configured_mode import ConfiguredMode
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, CpuSampler, Place, SamplerError
 from service.records import SIDES, Phase, SampleCounts, StepSplit
 from service.statistics.boundedness import dispatch_share
-from service.step.buffers import Buffers
+from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
-from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.meters import SIZE_BITS, StepLabels
-from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
 BACKGROUND_PER_SECOND = 53
 """Samples of the traffic as it is. A prime, so that they keep step with nothing."""
@@ -118,11 +115,13 @@ class StepShares:
         keys = [key for key in self._keys if key[0] == mode]
         return [split for key in keys if (split := self._of_key[key].split(key[1], key[2])) is not None]
 
-    def burst(self, configured: ConfiguredMode, buffers: Mapping[int, Buffers]) -> Iterator[None]:
-        """Sample each step of a mode for BURST_SECONDS; yields after each."""
+    def burst(
+        self, steps: Mapping[tuple[Phase, int], Step], buffers: Mapping[int, Buffers]
+    ) -> Iterator[None]:
+        """Sample each of `steps` for BURST_SECONDS; yields after each."""
         if self._sampler is None:
             return
-        for (phase, bucket), step in configured.steps.items():
+        for (phase, bucket), step in steps.items():
             set_positions(buffers[bucket], phase)
             arguments = measured_arguments(buffers[bucket], phase)
             run = partial(step, *arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, thread_time
 from typing import Protocol
@@ -14,9 +14,10 @@ from torch import nn
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
-from service.engine.cache_retry import CacheBroken, CacheRetry
-from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import (
+    CacheBroken,
+    CacheRetry,
+    ColdStarts,
     CompileCounts,
     load_compiler,
     not_one_graph,
@@ -24,19 +25,30 @@ from service.engine.compiler import (
     turned_off,
     unlike,
 )
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.parity_check import ParityCheck, new_parity_check
 from service.engine.step_shares import StepShares
 from service.modes import MODES, Effect, Mode
 from service.records import Attention, Compilation, ModeStatus, Phase
-from service.step.attention import wrong_attention
-from service.step.buffers import Arguments, Buffers, prepare
+from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, prepare
 from service.step.callables import Step
-from service.step.device_errors import free_memory, is_device_lost
+from service.step.device import free_memory, is_device_lost
+from service.step.parity import ParityCheck, new_parity_check, wrong_attention
 from service.step.process_state import resident_bytes
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
-from service.step.untimed import CALLS_TO_CAPTURE
+
+
+@dataclass(slots=True)
+class ConfiguredMode:
+    """`steps` are the mode's callables by (phase, bucket), empty until warm-up has built them.
+
+    `captures` are the graphs that calls have captured as far as the mode promises; its status has them once
+    their replay is proved.
+    """
+
+    mode: Mode
+    status: ModeStatus
+    steps: dict[tuple[Phase, int], Step] = field(default_factory=dict)
+    captures: int = 0
 
 
 class Warmup:
@@ -138,7 +150,7 @@ class Warmup:
         for name, configured in ready.items():
             self._shares.add(name, configured.steps)
         for configured in ready.values():
-            yield from self._or_fail(configured, self._shares.burst(configured, self._buffers))
+            yield from self._or_fail(configured, self._shares.burst(configured.steps, self._buffers))
         self.announce_splits()
 
     def announce_splits(self) -> None:
@@ -188,7 +200,7 @@ class Warmup:
         seen = before.increase()
         compilations = configured.status.compilations
         began = perf_counter()
-        verdict = parity_check.run(configured)
+        verdict = parity_check.run(configured.steps)
         configured.status = msgspec.structs.replace(
             configured.status,
             parity=verdict,

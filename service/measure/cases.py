@@ -20,13 +20,19 @@ from service.measure.cpu_sampler import CpuSampler
 from service.measure.rounds import OffCpuTime, isolated
 from service.modes import MODES
 from service.records import EngineSettings, Phase
-from service.step.buffers import Arguments, Buffers, allocate
+from service.step.buffers import (
+    CALLS_TO_CAPTURE,
+    LEAD_STEPS,
+    LEAD_STEPS_OF_PREFILL,
+    Arguments,
+    Buffers,
+    allocate,
+    measured_arguments,
+    set_positions,
+)
 from service.step.callables import InjectedWork, Step, build_step
 from service.step.compile_cache import compile_cache
-from service.step.loaded_model import load_model
-from service.step.measured_inputs import measured_arguments, set_positions
-from service.step.precision import Precision
-from service.step.untimed import CALLS_TO_CAPTURE, LEAD_STEPS, LEAD_STEPS_OF_PREFILL
+from service.step.loaded_model import Precision, load_model
 
 
 def reshaped(

@@ -23,7 +23,7 @@ import numpy as np
 from service.measure.compiled_library import BuildError, compiled_library
 from service.measure.symbols import Namer, side_of
 from service.records import SIDES, Phase, SampleCounts, Side
-from service.step.untimed import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
+from service.step.buffers import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
 
 SAMPLES_PER_SECOND = 997
 """Where a measurement asks for samples. A prime; faster slows the host more than kernels."""

@@ -16,11 +16,10 @@ from service.measure.rounds import Log
 from service.records import MemoryBandwidth, SampleCounts
 from service.statistics.boundedness import Roofline, decode_bytes, dispatch_share, roofline
 from service.statistics.intervals import Interval
-from service.step.bandwidth import memory_bandwidth, step_bytes
-from service.step.kernel_matching import busy_microseconds, match_work
+from service.step.buffers import DECODE_POSITION
 from service.step.profiling import attach_profiler, record_steps
-from service.step.trace import Event, complete_events, step_marks
-from service.step.untimed import DECODE_POSITION
+from service.step.roofs import memory_bandwidth, step_bytes
+from service.step.trace import Event, busy_microseconds, complete_events, match_work, step_marks
 
 TIMED_SECONDS = 0.02
 SAMPLED_SECONDS = 0.4

@@ -24,7 +24,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.machine import machine
 from service.measure.cases import Bench, Case, build_case
@@ -34,21 +34,21 @@ from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import PROFILED_ROUND, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.statistics.intervals import Interval, as_json, median_interval
-from service.step.attention import ReferenceAttention
-from service.step.bandwidth import memory_bandwidth
 from service.step.device_time import CudaQueue, device_time
-from service.step.kernel_matching import busy_microseconds, match_work
 from service.step.meters import Readings, new_meter
-from service.step.null_kernel import measure_null_kernel
+from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
+from service.step.roofs import measure_null_kernel, memory_bandwidth
 from service.step.trace import (
     GRAPH_LAUNCH_CALLS,
     LAUNCH_CALLS,
     RUNTIME,
     Event,
     Matched,
+    busy_microseconds,
     complete_events,
+    match_work,
     step_marks,
 )
 

@@ -20,12 +20,10 @@ from torch import Tensor
 
 from models.opening import open_tokenizer
 from models.served import Cache
-from service.engine.generation import POLL_NS, Generator
-from service.engine.inbox import Inbox
-from service.engine.job_result import JobResult
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.generation import POLL_NS, Generator, JobResult
+from service.engine.inbox import Inbox, LocalInbox, local_job
 from service.engine.outcome import build_outcome, timings
-from service.engine.request_profiler import RequestProfiler
+from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import StepShares
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up

@@ -22,7 +22,7 @@ import msgspec
 from loadtests.run.placement import off_cores
 from loadtests.run.readiness import await_modes
 from loadtests.run.target import Target, Unreachable
-from service.engine.local_inbox import local_job
+from service.engine.inbox import local_job
 from service.frames import FrameStream, accept, listen
 from service.front.launch import launched
 from service.front.settings import Settings

@@ -33,10 +33,8 @@ from service.proof.rows import Check, NotMeasurableError, Property, Row, share_i
 from service.records import PHASES, Phase, SampleCounts, Side
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
-from service.step.profiler_session import Separator
-from service.step.profiling import chrome_events, profile_step, record_session
-from service.step.step_reading import read_steps
-from service.step.trace import LEAD_MARK, STEP_MARK
+from service.step.profiling import Separator, chrome_events, profile_step, record_session
+from service.step.trace import LEAD_MARK, STEP_MARK, read_steps
 
 TIMED_SHARE = 0.25
 """Seconds of steps that are timed, per second of those that are sampled: a median needs fewer."""

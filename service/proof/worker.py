@@ -19,7 +19,7 @@ from service.proof.rows import AnyCheck, Event, run_check
 from service.proof.split import BACKGROUND, CUDA, PLAIN_KERNELS, SAMPLING_RATE, UNCLASSIFIED
 from service.records import EngineSettings
 from service.step.device import device_name
-from service.step.precision import choose_precision
+from service.step.loaded_model import choose_precision
 from service.step.process_state import prepare_process
 
 CHECKS: dict[str, AnyCheck] = {

@@ -1,4 +1,4 @@
-"""The static inputs of a step: allocated once per batch bucket, shared by all modes."""
+"""The static inputs of a step, allocated once per batch bucket, and those of a measured step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from models.served import Cache, Served
 from service.records import Phase
-from service.step.symbolic_size import make_symbolic
 
 Arguments = tuple[Tensor, Tensor, Tensor, Cache]
 """What a step is called with: tokens, positions, last, cache; shapes as in `Served.forward`."""
@@ -167,3 +166,91 @@ def prepare(buffers: Buffers, position: int = 0) -> Tensor:
     buffers.positions.fill_(position)
     buffers.last.zero_()
     return buffers.token
+
+
+SIZE = "_launchbound_symbolic_size"
+"""The attribute of a tensor that has its `SymbolicSize`: torch keeps the range of enforced marks only."""
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicSize:
+    """The second dimension of a tensor has `least` to `most` elements; `enforced`: any number in between."""
+
+    least: int
+    most: int
+    enforced: bool
+
+
+def make_symbolic(tensor: Tensor, sizes: list[int], enforced: bool) -> None:
+    """Mark the second dimension of `tensor` as one that changes among `sizes`.
+
+    One compiled callable then serves all of them: a callable per size would double and redouble compilations.
+    `enforced`: a compilation whose callable would not serve each length between the least size and the
+    largest raises ConstraintViolationError. Otherwise it is guarded by what it needs (a length that is a
+    multiple of 8, say), and compiled again for sizes that fail its guards.
+    """
+    size = SymbolicSize(max(2, min(sizes)), max(sizes), enforced)
+    if enforced:
+        torch._dynamo.mark_dynamic(tensor, 1, min=size.least, max=size.most)
+    else:
+        torch._dynamo.maybe_mark_dynamic(tensor, 1)
+    setattr(tensor, SIZE, size)
+
+
+def symbolic_size(tensor: Tensor) -> SymbolicSize | None:
+    """What `make_symbolic` has marked the second dimension of `tensor` as; None: it does not change."""
+    size: SymbolicSize | None = getattr(tensor, SIZE, None)
+    return size
+
+
+CALLS_TO_CAPTURE = 4
+"""Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay. One
+that is captured by hand is after the first."""
+
+LEAD_STEPS = 10
+"""Before timed decode steps in a row. After other work a step takes up to twice as long, and at batch 1 it
+takes about ten until weights and code lie in the caches where a request's own steps keep them."""
+
+LEAD_STEPS_OF_PREFILL = 2
+"""Before timed prefill steps in a row: each takes as long as many of decode."""
+
+LEAD_STEPS_OF_DISPATCH = 4
+"""Before a timed call of a decode step alone. In service a step follows others of its own mode; after other
+code the first call reads up to 1.6 times too long (instruction caches and branch history), and four settle
+it."""
+
+LEAD_STEPS_UNDER_PROFILER = 2
+"""Before recorded steps: the profiler's first mark takes milliseconds."""
+
+DECODE_POSITION = 60
+"""Cache position of a measured decode step: attention then reads the least part of the cache that it reads
+at all, as in the first steps after a short prompt."""
+
+PREFILL_TOKENS = 32
+"""Tokens per row of a measured prefill step: a middle length; fewer where a chunk is shorter."""
+
+LEAD_SECONDS = 0.015
+"""Of steps before sampled ones, at least: short prefill steps take more than LEAD_STEPS_OF_PREFILL."""
+
+TIMED_STEPS = 5
+"""Decode steps whose median is a step's time, at least: on a slow machine few fit into a time."""
+
+
+def measured_arguments(buffers: Buffers, phase: Phase) -> Arguments:
+    """Those of a decode step, or of a prefill of PREFILL_TOKENS per row, fewer where a chunk is shorter."""
+    if phase == "decode":
+        return buffers.arguments("decode")
+    length = buffers.padded(min(PREFILL_TOKENS, buffers.chunk_length))
+    return buffers.arguments("prefill", length)
+
+
+def set_positions(buffers: Buffers, phase: Phase) -> None:
+    """Write the positions of a measured step: phases share them, and decode's are out of prefill's reach.
+
+    A job that ended between two chunks has left indexes of the longer one in `last`.
+    """
+    buffers.last.zero_()
+    if phase == "decode":
+        buffers.positions.fill_(min(DECODE_POSITION, max(buffers.caches) - 1))
+    else:
+        buffers.positions.zero_()

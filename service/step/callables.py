@@ -13,9 +13,9 @@ from torch._inductor import config as inductor_config
 
 from models.served import Cache
 from service.modes import GradMode, Mode
-from service.step.graph_capture import captured_step, record_cuda_graph
-from service.step.package import packaged_step
-from service.step.precision import Precision
+from service.step.graphs import captured_step, record_cuda_graph
+from service.step.loaded_model import Precision
+from service.step.packages import packaged_step
 
 Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
 """(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Served.forward`.

@@ -1,21 +1,24 @@
-"""The folder of compiled code, which is loaded and run: private to this user, or refused."""
+"""The folder of compiled code and small records: private to this user, or refused."""
 
 from __future__ import annotations
 
 import hashlib
 import mmap
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 import torch
 
 from models.opening import architecture_hash
 from service.machine import processor_facts
-from service.step.plain_path import plain_path
 
 _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 """Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
@@ -138,3 +141,73 @@ def _key() -> str:
     facts = processor_facts()
     parts = [str(torch.__version__), sys.version, *(facts.get(key, "") for key in _CPU_KIND)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+
+_PLAIN = re.compile(r"[\w@%+=./-]+")
+"""What needs no quotes, neither in a command nor in the code that torch writes."""
+
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+def plain_path(path: Path) -> Path:
+    """`path`, or a link to it where that has a blank, a quote or the like.
+
+    The link is the same in every process, since torch looks for compiled code by the commands that made it.
+    Raises ValueError, with the remedy, where no link can be made.
+    """
+    if _PLAIN.fullmatch(str(path)):
+        return path
+    for place in (*_PLACES, tempfile.gettempdir()):
+        folder = Path(place, f"launchbound.links-{os.geteuid()}")
+        link = folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+        with suppress(OSError):
+            if not _PLAIN.fullmatch(place) or not _private(folder):
+                continue
+            if not link.is_symlink():
+                with suppress(FileExistsError):  # another process was faster
+                    link.symlink_to(path)
+            return link
+    raise ValueError(
+        f"{str(path)!a} has characters that torch's builds cannot take, and there is no folder for a "
+        "link to it: free /tmp or set TMPDIR, or use a path of letters, digits, '-', '_' and '.' only"
+    )
+
+
+def _private(folder: Path) -> bool:
+    """Whether `folder`, made where it is missing, is this user's alone: links in it name code to load."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return own and not status.st_mode & 0o077
+
+
+Record = TypeVar("Record")
+
+
+def read_record(file: Path, kind: type[Record]) -> Record | None:
+    """The record in `file`; None where there is none. One that cannot be read is removed and reported."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        warn(f"{file} cannot be read ({error}) and is made anew")
+        file.unlink(missing_ok=True)
+        return None
+
+
+def keep_record(file: Path, value: object) -> None:
+    """Write `value` to `file`, of which no reader sees a part; where the disk refuses, that is reported."""
+    temporary = file.with_suffix(f".{os.getpid()}")
+    try:
+        temporary.write_bytes(msgspec.json.encode(value))
+        temporary.replace(file)
+    except OSError as error:
+        warn(f"{file} was not kept: {error.strerror}")
+        temporary.unlink(missing_ok=True)
+
+
+def warn(text: str) -> None:
+    """Write a line. A full disk takes the log as well, often the same one: then what was warned of stands."""
+    with suppress(OSError):
+        print(f"launchbound: {text}", file=sys.stderr, flush=True)

@@ -1,6 +1,9 @@
-"""The device of an engine: choice, name and memory."""
+"""The device of an engine: choice, name and memory, and which errors lose it."""
 
 from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
 
 import torch
 
@@ -44,3 +47,73 @@ def memory(device: torch.device) -> dict[str, int] | None:
         for moment in ("current", "peak")
     }
     return sizes | {event: stats.get(f"num_{event}", 0) for event in ("alloc_retries", "ooms")}
+
+
+_OUT_OF_MEMORY_CODE = 2
+_CAPTURE_CODES = range(900, 909)
+"""Codes of `cudaError_t` that leave the context as it was: out of memory, and those of stream capture."""
+
+_OF_THE_DEVICE = (
+    "CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS_", "CUDNN_STATUS_",
+    "cuDNN error", "device-side assert",
+)  # fmt: skip
+"""In what libraries raise as a plain RuntimeError where torch itself would raise AcceleratorError."""
+
+_OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED")
+_REFUSED = ("_STATUS_NOT_SUPPORTED", "_STATUS_INVALID_VALUE", "_STATUS_BAD_PARAM", "_STATUS_ARCH_MISMATCH")
+"""A library's refusal of a call that it never launched."""
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether `error` leaves the device's context unusable, so that only a new process can go on.
+
+    torch raises AcceleratorError for the errors of its own calls; cuBLAS, cuDNN, Triton and AOTInductor raise
+    a plain RuntimeError, recognised by its text. An error of a type of its own only quotes such a text.
+    """
+    if is_out_of_memory(error):
+        return False
+    if isinstance(error, torch.AcceleratorError):
+        return getattr(error, "error_code", None) not in _CAPTURE_CODES
+    message = str(error)
+    plain = type(error) is RuntimeError
+    return plain and _holds(message, _OF_THE_DEVICE) and not _holds(message, _REFUSED)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the device had no memory left for what raised `error`: torch's allocator, CUDA or a library."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    if isinstance(error, torch.AcceleratorError):
+        return getattr(error, "error_code", None) == _OUT_OF_MEMORY_CODE
+    message = str(error)
+    plain = type(error) is RuntimeError
+    return plain and _holds(message, _OF_THE_DEVICE) and _holds(message, _OUT_OF_MEMORY)
+
+
+def free_memory(error: BaseException) -> None:
+    """Drop the variables of all frames that `error` came through, then free the allocator's unused blocks.
+
+    Until then they hold every tensor of the call that failed. Frames that still run keep theirs.
+    """
+    for one in _chain(error):
+        traceback.clear_frames(one.__traceback__)
+    torch.cuda.empty_cache()
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The first error of the chain that led to `error`: a capture reports only that it was invalidated."""
+    return list(_chain(error))[-1]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error`, and what it was raised from or during, the latest first."""
+    known: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in known:
+        known.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _holds(message: str, texts: tuple[str, ...]) -> bool:
+    return any(text in message for text in texts)

@@ -19,10 +19,39 @@ from models.opening import content_hash, open_model
 from models.served import Layout, Served, laid_out, lay_out, linears
 from service.machine import engine_cpus, physical_cores
 from service.records import EngineSettings, LinearLayout
-from service.step.compile_cache import compile_cache
+from service.step.compile_cache import compile_cache, keep_record, read_record
 from service.step.device import choose_device, device_name
-from service.step.kept_records import keep_record, read_record
-from service.step.precision import Precision, choose_precision
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """One way to compute. `cache` is also the dtype of the rotary table, so that keys come out in it."""
+
+    name: str
+    weights: torch.dtype
+    cache: torch.dtype
+    autocast: torch.dtype | None = None
+
+
+PRECISIONS: dict[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision("float32", torch.float32, torch.float32),
+        Precision("bfloat16", torch.bfloat16, torch.bfloat16),
+        Precision("autocast-bfloat16", torch.float32, torch.bfloat16, torch.bfloat16),
+    )
+}
+
+
+def choose_precision(requested: str | None, device: torch.device) -> Precision:
+    """The precision called `requested`, else bfloat16 on CUDA and float32 on a CPU.
+
+    Raises ValueError, which lists the valid names, for any other name.
+    """
+    name = requested or ("bfloat16" if device.type == "cuda" else "float32")
+    if name not in PRECISIONS:
+        raise ValueError(f"dtype '{name}': try one of {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,10 +13,12 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from service.records import SampleCounts
 from service.step.buffers import Arguments
 from service.step.callables import Step
+from service.step.trace import STEP_MARK
 
 Instrumentation = Literal["off", "host", "full"]
 """Nothing; the host's clock only; on CUDA also events on the device's stream."""
@@ -230,3 +233,75 @@ def new_meter(
     if device.type == "cuda":
         return CudaMeter(largest_batch, events=instrumentation == "full")
     return HostMeter(labels)
+
+
+FETCH_MARK = "launchbound::fetch"
+
+
+def step_name(arguments: Arguments) -> str:
+    """The name of the mark of a step with these arguments."""
+    tokens, _, _, cache = arguments
+    length, reach = tokens.shape[1], cache[0][0].shape[1]
+    phase = "decode" if length == 1 else "prefill"
+    return f"{STEP_MARK} {phase} {length}/{reach}"
+
+
+class ProfilingMeter:
+    """Marks each step in the profiler's trace, and calls `stop`, which ends it, after `most` of them."""
+
+    def __init__(self, inner: Meter, stop: Callable[[], None], most: int) -> None:
+        self._inner = inner
+        self._stop = stop
+        self._left = most
+        self._ended = False
+
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once, marked."""
+        if not self._left:
+            self.end()
+        self._left -= 1
+        with record_function(step_name(arguments)):
+            return self._inner.run(step, arguments, readings)
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """As the inner meter does."""
+        return self._inner.fetch(tokens, readings)
+
+    def end(self) -> None:
+        """End the trace, unless it has ended."""
+        if not self._ended:
+            self._ended = True
+            self._stop()
+
+
+class NvtxMeter:
+    """An NVTX range around each step and around each wait for its tokens, which Nsight Systems shows."""
+
+    def __init__(self, inner: Meter) -> None:
+        self._inner = inner
+
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once, in a range of its phase and shape."""
+        torch.cuda.nvtx.range_push(step_name(arguments))
+        try:
+            return self._inner.run(step, arguments, readings)
+        finally:
+            torch.cuda.nvtx.range_pop()
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """As the inner meter does, in a range."""
+        torch.cuda.nvtx.range_push(FETCH_MARK)
+        try:
+            return self._inner.fetch(tokens, readings)
+        finally:
+            torch.cuda.nvtx.range_pop()
+
+
+def with_nvtx(meter: Meter, device: torch.device) -> Meter:
+    """`meter` with NVTX ranges on CUDA; else `meter` itself, and a line on standard error that says so."""
+    if device.type == "cuda":
+        return NvtxMeter(meter)
+    print(
+        "launchbound engine: LAUNCHBOUND_NVTX is set, but NVTX ranges need CUDA: none here", file=sys.stderr
+    )
+    return meter

@@ -19,8 +19,7 @@ from torch._inductor.runtime import cache_dir_utils, runtime_utils
 from torch.utils import cpp_extension
 
 from service.modes import PLAIN_DYNAMO, PLAIN_INDUCTOR
-from service.step.compile_cache import HEADERS, code_of
-from service.step.plain_path import plain_path
+from service.step.compile_cache import HEADERS, code_of, plain_path
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1

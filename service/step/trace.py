@@ -5,8 +5,11 @@ The events are those of the Chrome trace format that Kineto writes (times in mic
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 Event = dict[str, Any]
@@ -117,3 +120,333 @@ def typical_step(steps: Sequence[ProfiledStep]) -> ProfiledStep:
         key=lambda step: step.kernel_seconds or 0.0,
     )
     return known[(len(known) - 1) // 2] if known else steps[0]
+
+
+def operator_calls(events: Iterable[Event]) -> list[Event]:
+    """Calls into the dispatcher; compiled regions leave marks of the same category, without a namespace."""
+    return [e for e in events if e.get("cat") == "cpu_op" and e.get("ph") == "X" and "::" in e["name"]]
+
+
+def outermost(operators: Sequence[Event]) -> list[Event]:
+    """Operators that were not called by another one on their thread."""
+    until: dict[Any, float] = {}
+    found = []
+    for event in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
+        if event["ts"] >= until.get(event.get("tid"), -1.0):
+            found.append(event)
+            until[event.get("tid")] = event["ts"] + event["dur"]
+    return found
+
+
+def operator_table(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Self time per operator over a whole trace: name, calls, self_seconds; the largest first."""
+    totals: dict[str, tuple[int, float]] = {}
+    stack: list[tuple[Event, list[float]]] = []
+    for event in sorted(operator_calls(events), key=lambda event: (event["ts"], -event["dur"])):
+        while stack and event["ts"] >= stack[-1][0]["ts"] + stack[-1][0]["dur"]:
+            _settle(totals, *stack.pop())
+        if stack:
+            stack[-1][1].append(event["dur"])
+        stack.append((event, []))
+    while stack:
+        _settle(totals, *stack.pop())
+    rows = [{"name": n, "calls": calls, "self_seconds": micro / 1e6} for n, (calls, micro) in totals.items()]
+    return sorted(rows, key=lambda row: float(row["self_seconds"]), reverse=True)
+
+
+def _settle(totals: dict[str, tuple[int, float]], event: Event, inner: list[float]) -> None:
+    calls, micro = totals.get(event["name"], (0, 0.0))
+    totals[event["name"]] = calls + 1, micro + max(0.0, event["dur"] - sum(inner))
+
+
+class KernelCounts:
+    """How often steps of one name had how many kernels, over the traces of one mode at one batch size."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Counter[int]] = defaultdict(Counter)
+
+    def add(self, name: str, kernels: int) -> None:
+        """Count a step."""
+        self._found[name][kernels] += 1
+
+    def usual(self, name: str) -> int:
+        """The most frequent number. Raises ValueError where no step of this name was counted.
+
+        Of two numbers that are equally frequent it is the larger: kernels get lost, and none is made up.
+        """
+        found = self._found[name]
+        return max(found, key=lambda kernels: (found[kernels], kernels))
+
+
+def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None = None) -> list[ProfiledStep]:
+    """The marked steps of a trace, in order of time.
+
+    Steps with the same name of their mark are alike: those among them that have another number of kernels
+    than is usual are refused, that is, their kernels are unknown. `counts` has those of earlier traces of the
+    same mode and batch size, and takes this trace's: the only step of its name is then compared, too.
+    """
+    complete = complete_events(events)
+    marks = step_marks(complete)
+    every = operator_calls(complete)
+    operators = outermost(every)
+    copies = [event for event in every if event["name"] == "aten::copy_"]
+    steps = [ProfiledStep(len(inside(operators, mark)), len(inside(copies, mark))) for mark in marks]
+    if not cuda:
+        return steps
+    found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
+    names = [mark["name"] for mark in marks]
+    return _refuse_unusual(found, names, KernelCounts() if counts is None else counts)
+
+
+def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
+    names = [call["name"] for call in found.calls]
+    # Without any call in its trace a step's launches are as unknown as its kernels.
+    counted = replace(
+        step,
+        launches=sum(name in LAUNCH_CALLS for name in names) if names else None,
+        graph_launches=sum(name in GRAPH_LAUNCH_CALLS for name in names) if names else None,
+        unknown=found.unknown,
+    )
+    if found.matched is None:
+        return counted
+    kernels = found.kernels
+    return replace(
+        counted,
+        kernels=len(kernels),
+        kernel_seconds=busy_microseconds(kernels) / 1e6,
+        kernel_sum_seconds=sum(item["dur"] for item in kernels) / 1e6,
+        gaps=_gaps(found.items),
+        matched=found.matched,
+    )
+
+
+def _refuse_unusual(steps: list[ProfiledStep], names: list[str], counts: KernelCounts) -> list[ProfiledStep]:
+    for step, name in zip(steps, names, strict=True):
+        if step.kernels is not None:
+            counts.add(name, step.kernels)
+    return [
+        step
+        if step.kernels is None or step.kernels == counts.usual(name)
+        else _refused(step, counts.usual(name))
+        for step, name in zip(steps, names, strict=True)
+    ]
+
+
+def _refused(step: ProfiledStep, usual: int) -> ProfiledStep:
+    return replace(
+        step,
+        kernels=None,
+        kernel_seconds=None,
+        kernel_sum_seconds=None,
+        gaps=None,
+        matched=None,
+        unknown=f"{step.kernels} kernels, where {usual} are usual",
+    )
+
+
+def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps:
+    idle = host_wait = 0.0
+    behind = clock_behind(items)
+    ended: float | None = None
+    before: Event | None = None
+    told = all(call is not None for call, _ in items)
+    for call, item in items:
+        begin = item["ts"]
+        if ended is not None and begin > ended:
+            idle += begin - ended
+            returned = ended if call is None else call["ts"] + call["dur"] - behind
+            told = told and not (call is before and returned > ended)
+            host_wait += min(max(returned, ended), begin) - ended
+        ended = max(begin if ended is None else ended, begin + item["dur"])
+        before = call
+    if not told:
+        return Gaps(idle / 1e6, None, None)
+    return Gaps(idle / 1e6, host_wait / 1e6, (idle - host_wait) / 1e6)
+
+
+NOTHING_RECORDED = (
+    "the profiler recorded nothing of the device: allow CUPTI here (the driver's option "
+    "NVreg_RestrictProfilingToAdminUsers=0), and end other profilers"
+)
+NO_LAUNCH = "no launch call of this step is in the trace"
+NOT_SEPARATED = (
+    "the trace's correlation ids are wrong or not proved, and nothing separates this step from the next"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The CUDA calls of one step, and what they started on the device, in order of device time.
+
+    Each item is the call and its work; the call is None where only the window tells whose work it is.
+    `matched` None: which work is the step's is not known, for the reason in `unknown`; there are no items
+    then.
+    """
+
+    calls: list[Event]
+    items: list[tuple[Event | None, Event]] = field(default_factory=list)
+    matched: Matched | None = None
+    unknown: str | None = None
+
+    @property
+    def kernels(self) -> list[Event]:
+        """The kernels among the items; none where they are not known."""
+        return [item for _, item in self.items if item["cat"] == "kernel"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """What correlation ids say: by id its call and the work that it started.
+
+    `plain` are the ids of one call that is no graph launch and of one piece of work that it can have started.
+    """
+
+    calls: dict[int, Event]
+    started: dict[int, list[Event]]
+    plain: set[int]
+
+    @classmethod
+    def of(cls, calls: Iterable[Event], work: Iterable[Event]) -> _Ids:
+        by_id = {_id(call): call for call in calls}
+        started: dict[int, list[Event]] = defaultdict(list)
+        for item in work:
+            started[_id(item)].append(item)
+        plain = {
+            number
+            for number, items in started.items()
+            if len(items) == 1 and number in by_id and _can_start(by_id[number], items[0])
+        }
+        return cls(by_id, dict(started), plain)
+
+    @property
+    def consistent(self) -> bool:
+        """Whether all work has a call that can have started it."""
+        graphs = {_id(call) for call in _graphs(self.calls.values())}
+        return self.started.keys() <= self.plain | graphs
+
+    def separates(self, call: Event) -> float | None:
+        """When the work of `call` began on the device; None where `call` is not plain."""
+        number = _id(call)
+        return self.started[number][0]["ts"] if number in self.plain else None
+
+    def items(self, calls: Iterable[Event]) -> list[tuple[Event | None, Event]]:
+        """What `calls` started, in order of device time."""
+        found: list[tuple[Event | None, Event]] = [
+            (call, item) for call in calls for item in self.started.get(_id(call), [])
+        ]
+        return sorted(found, key=lambda pair: float(pair[1]["ts"]))
+
+
+def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | None = None) -> list[StepWork]:
+    """The work of each of `marks`, which are in order of time, from all complete events of their trace.
+
+    `way` is for probes that compare both; None: by ids where they are proved, else by windows.
+    """
+    calls = [event for event in events if event.get("cat") in RUNTIME]
+    work = sorted((e for e in events if e.get("cat") in DEVICE_WORK), key=lambda item: float(item["ts"]))
+    within = [inside(calls, mark) for mark in marks]
+    if not work:
+        return [StepWork(own, unknown=NOTHING_RECORDED) for own in within]
+    ids = _Ids.of(calls, work)
+    windows = _windows(marks, ids)
+    if way is None:
+        trusted = ids.consistent and _proved(within, windows, ids)
+        way = "correlation" if trusted else "window"
+    if way == "correlation":
+        return [_by_id(own, ids) for own in within]
+    return [_by_window(own, window, work, ids) for own, window in zip(within, windows, strict=True)]
+
+
+def busy_microseconds(work: Iterable[Event]) -> float:
+    """The time in which at least one of `work` ran, the union: streams that overlap are counted once."""
+    busy = 0.0
+    until = -math.inf
+    for item in sorted(work, key=lambda item: float(item["ts"])):
+        end = item["ts"] + item["dur"]
+        busy += max(0.0, end - max(item["ts"], until))
+        until = max(until, end)
+    return busy
+
+
+def _windows(marks: Sequence[Event], ids: _Ids) -> list[tuple[float, float] | None]:
+    """Per step the device's times that its work lies between; None where nothing cuts it out.
+
+    What was started last before the step and first after it must both be separators: work of which that is
+    not known could lie in the window.
+    """
+    gaps: list[list[Event]] = [[] for _ in range(len(marks) + 1)]
+    for call in sorted(filter(_starts_work, ids.calls.values()), key=lambda call: float(call["ts"])):
+        if not any(mark["ts"] <= call["ts"] < mark["ts"] + mark["dur"] for mark in marks):
+            gaps[sum(mark["ts"] <= call["ts"] for mark in marks)].append(call)
+    found: list[tuple[float, float] | None] = []
+    for before, after in pairwise(gaps):
+        begin = ids.separates(before[-1]) if before else None
+        # Behind the last step there may be nothing at all.
+        end = ids.separates(after[0]) if after else (math.inf if after is gaps[-1] else None)
+        found.append(None if begin is None or end is None else (begin, end))
+    return found
+
+
+def _proved(within: Sequence[list[Event]], windows: Sequence[tuple[float, float] | None], ids: _Ids) -> bool:
+    """Whether all work lies by its id in the step that it ran in; ids that are off by one launch do not.
+
+    Where no step that launches a graph has a window, nothing could have told that its ids are wrong.
+    """
+    seen = [(own, window) for own, window in zip(within, windows, strict=True) if window is not None]
+    if any(map(_graphs, within)) and not any(_graphs(own) for own, _ in seen):
+        return False
+    return all(window[0] < item["ts"] < window[1] for own, window in seen for _, item in ids.items(own))
+
+
+def _by_id(calls: list[Event], ids: _Ids) -> StepWork:
+    launches = _launches(calls)
+    lost = sum(_id(call) not in ids.started for call in launches)
+    if lost:
+        return StepWork(calls, unknown=f"{lost} of {len(launches)} launches have no kernel in the trace")
+    return (
+        StepWork(calls, ids.items(calls), "correlation") if launches else StepWork(calls, unknown=NO_LAUNCH)
+    )
+
+
+def _by_window(
+    calls: list[Event], window: tuple[float, float] | None, work: Sequence[Event], ids: _Ids
+) -> StepWork:
+    launches = _launches(calls)
+    if window is None or not launches:
+        return StepWork(calls, unknown=NO_LAUNCH if not launches else NOT_SEPARATED)
+    graphs = _graphs(calls)
+    own = {_id(call): call for call in calls if _id(call) in ids.plain}
+    only = graphs[0] if len(graphs) == 1 else None
+    items = [(own.get(_id(item), only), item) for item in work if window[0] < item["ts"] < window[1]]
+    kernels = sum(item["cat"] == "kernel" for _, item in items)
+    if kernels < len(launches):
+        return StepWork(calls, unknown=f"{len(launches)} launches have only {kernels} kernels in the trace")
+    return StepWork(calls, items, "window")
+
+
+def _launches(calls: Iterable[Event]) -> list[Event]:
+    return [call for call in calls if call["name"] in LAUNCH_CALLS]
+
+
+def _graphs(calls: Iterable[Event]) -> list[Event]:
+    return [call for call in calls if call["name"] in GRAPH_LAUNCH_CALLS]
+
+
+def _can_start(call: Event, item: Event) -> bool:
+    """Whether `call`, which is no graph launch, starts such work as `item`."""
+    if item["cat"] == "kernel":
+        return call["name"] in LAUNCH_CALLS - GRAPH_LAUNCH_CALLS
+    return _copies(call)
+
+
+def _starts_work(call: Event) -> bool:
+    return call["name"] in LAUNCH_CALLS or _copies(call)
+
+
+def _copies(call: Event) -> bool:
+    return "Memcpy" in call["name"] or "Memset" in call["name"]
+
+
+def _id(event: Event) -> int:
+    """The correlation id; -1 where the event has none."""
+    return int(event.get("args", {}).get("correlation", -1))

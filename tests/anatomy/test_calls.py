@@ -31,11 +31,10 @@ from service.measure.cases import Bench
 from service.modes import MODES
 from service.records import Phase
 from service.statistics.intervals import Interval
-from service.step.buffers import Arguments
+from service.step.buffers import PREFILL_TOKENS, Arguments
 from service.step.callables import Step
-from service.step.precision import choose_precision
+from service.step.loaded_model import choose_precision
 from service.step.trace import ProfiledStep
-from service.step.untimed import PREFILL_TOKENS
 from tests.support.anatomy_bench import small_bench
 
 NOTICE = (

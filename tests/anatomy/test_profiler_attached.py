@@ -25,8 +25,8 @@ from service.measure.cases import Bench, Case
 from service.measure.step_costs import measure_roof
 from service.modes import MODES
 from service.records import EngineSettings
-from service.step import profiler_session, profiling
-from service.step.null_kernel import NullKernel
+from service.step import profiling
+from service.step.roofs import NullKernel
 from service.step.trace import ProfiledStep
 from tests.support.anatomy_bench import quiet, small_bench
 
@@ -48,11 +48,11 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def record(device: torch.device, call: object, steps: int) -> list[dict[str, Any]]:
         found.append(device.type)
-        profiler_session._sessions_of.add("cuda")
+        profiling._sessions_of.add("cuda")
         return []
 
     monkeypatch.setattr(profiling, "record_steps", record)
-    monkeypatch.setattr(profiler_session, "_sessions_of", set())
+    monkeypatch.setattr(profiling, "_sessions_of", set())
     return found
 
 

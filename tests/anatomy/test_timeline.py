@@ -46,8 +46,7 @@ from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.records import SampleCounts
 from service.statistics.intervals import Interval
-from service.step.kernel_matching import NOTHING_RECORDED
-from service.step.trace import STEP_MARK
+from service.step.trace import NOTHING_RECORDED, STEP_MARK
 from tests.step.made_traces import KERNELS, event, replays, without_device_work
 from tests.support.anatomy_bench import quiet, small_bench
 

@@ -15,10 +15,8 @@ from torch import Tensor
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
-from service.engine.generation import Generator
-from service.engine.inbox import Inbox
-from service.engine.job_result import JobResult
-from service.engine.local_inbox import local_job
+from service.engine.generation import Generator, JobResult
+from service.engine.inbox import Inbox, local_job
 from service.frames import FrameStream, listen
 from service.front.engine_client import EngineClient
 from service.modes import MODES

@@ -13,7 +13,7 @@ from torch._dynamo import graph_break
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.settings import Settings
 from service.modes import MODES, default_modes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from service.engine.local_inbox import LocalInbox
+from service.engine.inbox import LocalInbox
 from service.engine.loop import Engine
 from service.records import EngineSettings, Job
 from tests.support.few_layers import write_few_layers

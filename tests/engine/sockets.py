@@ -7,8 +7,7 @@ from time import monotonic, perf_counter_ns
 
 import msgspec
 
-from service.engine.inbox import Inbox
-from service.engine.local_inbox import local_job
+from service.engine.inbox import Inbox, local_job
 from service.frames import FrameStream, listen
 from service.records import Doing, Job, ToEngine, ToFront
 

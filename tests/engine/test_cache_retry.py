@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,17 +16,17 @@ from torch._dynamo.exc import Unsupported
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from service.engine import run as engine_run
+from service.engine import loop as engine_run
 from service.engine import warmup
-from service.engine.cache_retry import CacheBroken, CacheRetry
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.local_inbox import LocalInbox
-from service.engine.parity_check import ParityCheck
-from service.engine.warmup import Capture
+from service.engine.compiler import CacheBroken, CacheRetry
+from service.engine.inbox import LocalInbox
+from service.engine.warmup import Capture, ConfiguredMode
 from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.measure.compiled_library import BuildError
-from service.records import EngineSettings, Parity
+from service.records import EngineSettings, Parity, Phase
+from service.step.callables import Step
 from service.step.compile_cache import code_of, compile_cache, precompiled_headers
+from service.step.parity import ParityCheck
 from service.step.process_state import prepare_process
 from tests.engine.serving import serve, settings
 
@@ -91,7 +91,7 @@ def test_a_compiler_that_cannot_compile_fails_the_mode_with_the_remedy_and_remov
             raise InvalidCxxCompiler
         return cxx
 
-    monkeypatch.setattr("service.engine.cache_retry.get_cpp_compiler", compiler)
+    monkeypatch.setattr("service.engine.compiler.get_cpp_compiler", compiler)
     code = with_code(tmp_path)
     retry = CacheRetry(code, "key")
     with pytest.raises(BuildError, match=r"install g\+\+, or set CXX|false cannot build trial"):
@@ -189,11 +189,17 @@ def fail_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 def fail_parity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the broken mode compute something else, as a library may that was damaged and loads."""
 
-    def run(self: ParityCheck, configured: ConfiguredMode) -> Parity:
-        found = original(self, configured)
-        return msgspec.structs.replace(found, passed=False) if configured.mode.name == BROKEN else found
+    def serving(self: Capture, configured: ConfiguredMode) -> Generator[None, None, float]:
+        captured.append(configured.mode.name)
+        return (yield from original(self, configured))
 
-    original = ParityCheck.run
+    def run(self: ParityCheck, steps: Mapping[tuple[Phase, int], Step]) -> Parity:
+        found = check(self, steps)
+        return msgspec.structs.replace(found, passed=False) if captured[-1] == BROKEN else found
+
+    captured: list[str] = []
+    original, check = Capture.serving, ParityCheck.run
+    monkeypatch.setattr(Capture, "serving", serving)
     monkeypatch.setattr(ParityCheck, "run", run)
 
 

@@ -9,14 +9,12 @@ import pytest
 from torch import nn
 
 from models.checkpoint import build
-from service.engine.cold_starts import ColdStarts
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.warmup import PHASES, Capture
+from service.engine.compiler import ColdStarts
+from service.engine.warmup import PHASES, Capture, ConfiguredMode
 from service.modes import MODES, Mode
 from service.records import ModeStatus
-from service.step.buffers import Arguments, Buffers, allocate
+from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, allocate
 from service.step.callables import Step
-from service.step.untimed import CALLS_TO_CAPTURE
 
 Shape = tuple[int, int]
 """Tokens per row, and positions of the cache."""

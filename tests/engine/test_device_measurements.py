@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from models.checkpoint import build
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.device_measurements import (
+from service.engine.profiler import (
     DeviceMeasurements,
+    KernelTimes,
     NoDeviceMeasurements,
     new_device_measurements,
 )
-from service.engine.request_profiler import KernelTimes
+from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
 from service.step.buffers import Buffers, allocate
@@ -130,7 +130,7 @@ def test_the_profiler_is_attached_with_its_cost_in_every_modes_status(
     device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
     warmup, profiler = FakeWarmup(device), FakeProfiler()
     scatter = iter([1e-3, 1.01e-3] * 100)
-    monkeypatch.setattr("service.engine.device_measurements.decode_dispatch", lambda *_: next(scatter))
+    monkeypatch.setattr("service.engine.profiler.decode_dispatch", lambda *_: next(scatter))
     measurements = DeviceMeasurements(warmup, buffers, profiler, device, steps_of())  # type: ignore[arg-type]
     for _ in measurements.attach():
         assert not any(status.profiler_cost for status in warmup.sent)
@@ -149,7 +149,7 @@ def test_a_profiler_that_cannot_be_attached_costs_what_it_would_have_told(
 
     device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
     warmup = FakeWarmup(device)
-    monkeypatch.setattr("service.engine.device_measurements.decode_dispatch", failing)
+    monkeypatch.setattr("service.engine.profiler.decode_dispatch", failing)
     measurements = DeviceMeasurements(warmup, buffers, FakeProfiler(), device, steps_of())  # type: ignore[arg-type]
     assert list(measurements.attach()) == []
     assert measurements.profiler_note == (

@@ -12,7 +12,7 @@ import torch
 
 from service.engine import loop, parts
 from service.engine.generation import Generator
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.outcome import ran_as
 from service.modes import MODES

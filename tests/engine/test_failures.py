@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from models.transformer import Transformer
-from service.engine import run as engine_run
+from service.engine import loop as engine_run
 from service.engine import warmup
 from service.engine.generation import Generator
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.records import Job

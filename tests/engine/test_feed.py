@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from models.checkpoint import build
-from service.engine import feed as feed_module
-from service.engine.feed import DeviceFeed, HostFeed, new_feed
+from service.engine import generation as feed_module
+from service.engine.generation import DeviceFeed, HostFeed, new_feed
 from service.step.buffers import Buffers, allocate
 from service.step.meters import Readings
 

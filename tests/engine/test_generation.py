@@ -12,10 +12,9 @@ import torch
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
-from service.engine.feed import new_feed
-from service.engine.generation import POLL_NS, BucketInputs, Generator, prefill
-from service.engine.job_result import JobError, JobResult
-from service.engine.local_inbox import local_job
+from service.engine.generation import POLL_NS, BucketInputs, Generator, JobResult, new_feed, prefill
+from service.engine.inbox import local_job
+from service.engine.text import JobError
 from service.modes import MODES
 from service.records import Job, Token
 from service.step.buffers import allocate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.request_profiler import SAMPLES_KEPT, KernelTimes
+from service.engine.profiler import SAMPLES_KEPT, KernelTimes
 
 
 def test_what_was_never_seen_is_unknown_and_not_0() -> None:

@@ -17,12 +17,10 @@ import torch
 
 from service.engine import warmup
 from service.engine.compiler import CompileCounts, unlike
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.warmup import PHASES, verify_graph_replay
+from service.engine.warmup import PHASES, ConfiguredMode, verify_graph_replay
 from service.modes import MODES
 from service.records import ModeStatus
-from service.step.kernel_matching import NOTHING_RECORDED
-from service.step.trace import ProfiledStep
+from service.step.trace import NOTHING_RECORDED, ProfiledStep
 
 CUDA = torch.device("cuda")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.local_inbox import local_job
+from service.engine.inbox import local_job
 from tests.engine.serving import PROMPT, serve
 
 

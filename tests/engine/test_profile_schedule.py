@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.request_profiler import DEFAULT_EVERY, MOST_SHARE, ProfileSchedule
+from service.engine.profiler import DEFAULT_EVERY, MOST_SHARE, ProfileSchedule
 
 
 def due(schedule: ProfileSchedule, requests: int) -> list[int]:

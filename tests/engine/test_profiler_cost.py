@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.device_measurements import REMEDY, ROUNDS, UNKNOWN, ProfilerAttachment
+from service.engine.profiler import REMEDY, ROUNDS, UNKNOWN, ProfilerAttachment
+from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
 

@@ -6,8 +6,8 @@ import pytest
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine.job_result import JobError
-from service.engine.prompts import encode_prompts, lay_out
+from service.engine.generation import lay_out
+from service.engine.text import JobError, encode_prompts
 
 
 def test_a_layout_puts_every_token_in_its_chunk_and_pads_on_the_right() -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.engine import request_profiler
-from service.engine.job_result import JobResult
-from service.engine.local_inbox import local_job
+from service.engine.generation import JobResult
+from service.engine.inbox import local_job
 from service.engine.outcome import totals
-from service.engine.request_profiler import RequestProfiler
+from service.engine.profiler import RequestProfiler
 from service.step.meters import Meter, Readings
 from service.step.trace import ProfiledStep
 
@@ -44,7 +43,7 @@ class FakeProfiler:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
     made = FakeProfiler()
-    monkeypatch.setattr(request_profiler, "Profiler", lambda *_: made)
+    monkeypatch.setattr("service.engine.profiler.Profiler", lambda *_: made)
     return made
 
 

@@ -153,7 +153,7 @@ def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
 ENGINE = """
 import sys
 import msgspec
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.second_compiler import SecondCompiler
 from service.records import EngineSettings

@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from service.engine import announcements, inbox
-from service.engine.announcements import announced
-from service.engine.local_inbox import LocalInbox, local_job
-from service.engine.loop import Engine
+from service.engine import inbox, loop
+from service.engine.inbox import LocalInbox, local_job
+from service.engine.loop import Engine, announced
 from service.engine.warmup import Warmup
 from service.records import SERVING, Doing
 from tests.engine.serving import PROMPT, settings
@@ -178,8 +177,8 @@ def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
     for _ in announced(work(), warmup, told):  # type: ignore[arg-type]
         continue
     assert order == [("eager", 1), ("compiled", 2)]
-    assert {doing.limit_seconds for doing in told.said} == {announcements.PIECE_SECONDS}
-    assert told.expected == (announcements.SLOWER * 5.0, announcements.SLOWER * 3.0)
+    assert {doing.limit_seconds for doing in told.said} == {loop.PIECE_SECONDS}
+    assert told.expected == (loop.SLOWER * 5.0, loop.SLOWER * 3.0)
 
 
 def test_the_engine_process_connects_and_speaks_before_it_imports_torch() -> None:

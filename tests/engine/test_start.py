@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from service.engine import loop, parts, warmup
-from service.engine.device_measurements import ROUNDS, DeviceMeasurements, NoDeviceMeasurements
 from service.engine.generation import Generator
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.job_runner import JobRunner
-from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.engine.request_profiler import RequestProfiler
+from service.engine.profiler import ROUNDS, DeviceMeasurements, NoDeviceMeasurements, RequestProfiler
 from service.engine.step_shares import StepShares
 from service.modes import Effect
 from service.records import EngineStatus, Job, ModeStatus, Outcome, ToFront

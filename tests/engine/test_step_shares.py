@@ -14,15 +14,13 @@ from torch import Tensor
 
 from models.checkpoint import build
 from service.engine import loop, step_shares
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.generation import Generator
-from service.engine.job_result import JobResult
+from service.engine.generation import Generator, JobResult
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.job_runner import JobRunner, lead_of
-from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.engine.request_profiler import RequestProfiler
+from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, ENOUGH, NEWEST, StepShares
-from service.engine.warmup import Warmup
+from service.engine.warmup import ConfiguredMode, Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SamplerError
 from service.modes import MODES
 from service.records import (
@@ -327,7 +325,7 @@ def test_a_burst_samples_each_step_fast_and_lets_others_run_between_two(
     keys: list[tuple[Phase, int]] = [(phase, bucket) for phase in PHASES for bucket in (1, 2)]
     modes = modes_of({key: seen_in(sampler, kernel=3, host=1) for key in keys})
     shares.add("eager", modes["eager"].steps)
-    for number, _ in enumerate(shares.burst(modes["eager"], buffers), 1):
+    for number, _ in enumerate(shares.burst(modes["eager"].steps, buffers), 1):
         assert not sampler.running
         assert [(split.phase, split.batch) for split in shares.splits("eager")] == keys[:number]
     assert {split.dispatch_share for split in shares.splits("eager")} == {0.25}
@@ -346,7 +344,7 @@ def test_without_a_sampler_nothing_is_sampled_and_the_reason_is_kept(monkeypatch
         run = one_step(shares, lambda *_: (torch.zeros(1), torch.zeros(1)))
         with shares.sampling() as found:
             run()
-        assert list(shares.burst(modes_of({})["eager"], {})) == []
+        assert list(shares.burst({}, {})) == []
         assert (found, shares.collect(), shares.splits("eager")) == ({}, {}, [])
         assert shares.missing == reason
 

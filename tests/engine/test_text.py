@@ -8,7 +8,7 @@ import pytest
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import ByteLevelStream, Tokenizer
-from service.engine.local_inbox import local_job
+from service.engine.inbox import local_job
 from service.engine.text import Completions
 from service.records import Output
 

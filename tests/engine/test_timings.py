@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.job_result import JobResult
+from service.engine.generation import JobResult
 from service.engine.outcome import StepEstimates, timings
 from service.records import PhaseTimings, SampleCounts, Timings
 from service.statistics.boundedness import dispatch_share

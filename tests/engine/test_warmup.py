@@ -12,10 +12,10 @@ import torch
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
 from service.engine import loop, warmup
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.step_shares import StepShares
+from service.engine.warmup import ConfiguredMode
 from service.records import EngineStatus, ModeStatus, ToFront
 from service.step import parity
 from service.step.buffers import Buffers

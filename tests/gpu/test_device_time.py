@@ -9,9 +9,8 @@ from service.measure.cases import Bench
 from service.measure.step_costs import kernel_table, measure_roof
 from service.records import EngineSettings
 from service.statistics.intervals import Interval
-from service.step.bandwidth import memory_bandwidth
 from service.step.device_time import CudaQueue, device_time
-from service.step.null_kernel import measure_null_kernel
+from service.step.roofs import measure_null_kernel, memory_bandwidth
 
 pytestmark = [
     pytest.mark.gpu,

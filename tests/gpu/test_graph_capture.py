@@ -10,16 +10,14 @@ import torch
 from models.config import CONFIGS
 from models.transformer import Transformer
 from service.modes import MODES
-from service.step.attention import check_attention, wrong_attention
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import Step, build_step
-from service.step.device_errors import is_device_lost
-from service.step.graph_capture import CaptureError, record_cuda_graph
-from service.step.null_kernel import measure_null_kernel
-from service.step.parity import compare, forced_logits
-from service.step.precision import PRECISIONS
+from service.step.device import is_device_lost
+from service.step.graphs import CaptureError, forbid_recompilation, record_cuda_graph
+from service.step.loaded_model import PRECISIONS
+from service.step.parity import check_attention, compare, forced_logits, wrong_attention
 from service.step.profiling import profile_step
-from service.step.recompilation import forbid_recompilation
+from service.step.roofs import measure_null_kernel
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,8 +8,7 @@ from torch.autograd.profiler import profile as host_profile
 
 from service.measure.cases import Bench, Case
 from service.records import EngineSettings
-from service.step.marking import NvtxMeter
-from service.step.meters import Readings, new_meter
+from service.step.meters import NvtxMeter, Readings, new_meter
 from service.step.profiling import profile_step, warm_profiler
 
 pytestmark = [

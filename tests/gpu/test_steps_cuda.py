@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.records import EngineSettings
 

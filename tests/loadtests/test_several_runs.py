@@ -26,7 +26,7 @@ from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run.rows import ROWS_FILE, RowsError
 from service.statistics.choice import LATENCY_SCATTER, difference
-from service.step.precision import PRECISIONS
+from service.step.loaded_model import PRECISIONS
 from tests.support.made_evidence import edit_rows, edit_run
 from tests.support.made_load import make_load
 from tests.support.made_results import CLEAR, make_results

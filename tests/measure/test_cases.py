@@ -15,10 +15,9 @@ from models.transformer import Transformer
 from service.measure.cases import Bench, Case, Variants, build_case
 from service.modes import MODES
 from service.records import PHASES, EngineSettings
-from service.step.buffers import allocate
+from service.step.buffers import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS, allocate
 from service.step.callables import build_step
-from service.step.precision import PRECISIONS
-from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
+from service.step.loaded_model import PRECISIONS
 from tests.support.small_model import SMALL
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)

@@ -22,8 +22,7 @@ from models.hf import files
 from models.opening import open_model, open_tokenizer, revision
 from models.tokenizer import TokenizerError
 from models.transformer import Transformer
-from service.engine.job_result import JobError
-from service.engine.prompts import encode_prompts
+from service.engine.text import JobError, encode_prompts
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
 from tests.support.small_model import SMALL
 

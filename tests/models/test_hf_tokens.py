@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from models.hf.tokens import HuggingFaceTokenizer, end_tokens
 from models.tokenizer import TokenizerError
-from service.engine.local_inbox import local_job
+from service.engine.inbox import local_job
 from service.engine.text import Completions
 
 PIECES = [

@@ -10,7 +10,7 @@ from torch._C._autograd import DeviceType
 
 from service.proof import split
 from service.proof.split import STEPS, kernel_seconds
-from service.step import profiler_session
+from service.step import profiling
 from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
 from tests.step.made_traces import KERNEL_US, KERNELS, graph_id, replays
 
@@ -56,7 +56,7 @@ def test_replays_that_nothing_separates_have_no_kernel_time(monkeypatch: pytest.
 def test_the_steps_of_its_session_are_separated_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[Event] = []
 
-    class OnTheHost(profiler_session.Separator):
+    class OnTheHost(profiling.Separator):
         def __init__(self, device: torch.device, copies: bool = False) -> None:
             super().__init__(device, copies)
             self._value = torch.zeros(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.engine.job_result import JobResult
+from service.engine.generation import JobResult
 from service.measure.cases import Bench
 from service.proof import requests as requests_module
 from service.proof.requests import MinimalLoop, RequestPath, SampledRequests, gaps_seconds

@@ -13,17 +13,17 @@ from models.config import Config
 from models.transformer import Transformer
 from service.modes import MODES
 from service.records import Attention
-from service.step import attention
-from service.step.attention import (
+from service.step import parity
+from service.step.buffers import Buffers, allocate
+from service.step.callables import Step, build_step
+from service.step.parity import (
     REFERENCE,
     ReferenceAttention,
     backend_name,
     check_attention,
+    forced_logits,
     wrong_attention,
 )
-from service.step.buffers import Buffers, allocate
-from service.step.callables import Step, build_step
-from service.step.parity import forced_logits
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 
@@ -107,7 +107,7 @@ def test_a_model_without_torchs_attention_is_not_called_equal_to_it(buffers: dic
 def test_the_reference_is_not_compared_with_itself(
     model: Transformer, buffers: dict[int, Buffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "backend_name", lambda choice: REFERENCE)
+    monkeypatch.setattr(parity, "backend_name", lambda choice: REFERENCE)
     for one in checked(build_step(MODES["eager"], model), buffers):
         assert one.parity is None
         assert one.unchecked == "torch chose the reference itself"
@@ -122,7 +122,7 @@ def test_a_reference_that_runs_out_of_memory_leaves_the_check_out_and_says_so(
     def fail(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(attention, "forced_logits", fail)
+    monkeypatch.setattr(parity, "forced_logits", fail)
     found = check_attention(step, buffers, reference, CONFIG)
     assert all("CUDA out of memory" in (one.unchecked or "") for one in found)
     assert wrong_attention(found) is None
@@ -136,7 +136,7 @@ def test_what_loses_the_device_passes_through(
 
     step = build_step(MODES["eager"], model)
     reference = logits_of(step, buffers)
-    monkeypatch.setattr(attention, "forced_logits", fail)
+    monkeypatch.setattr(parity, "forced_logits", fail)
     with pytest.raises(torch.AcceleratorError):
         check_attention(step, buffers, reference, CONFIG)
 

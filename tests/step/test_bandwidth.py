@@ -7,15 +7,8 @@ import torch
 
 from models.config import Config
 from models.transformer import Transformer
-from service.step.bandwidth import (
-    LEAST_BYTES,
-    MOST_BYTES,
-    matrix_rate,
-    memory_bandwidth,
-    step_bytes,
-    step_flops,
-)
 from service.step.buffers import allocate
+from service.step.roofs import LEAST_BYTES, MOST_BYTES, matrix_rate, memory_bandwidth, step_bytes, step_flops
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=128, context=64)
 BLOCK = 32 * (4 + 2 * 2) * 8 + 32 * 32 + 32 * 2 * 64 + 64 * 32
@@ -58,7 +51,7 @@ def test_the_buffer_is_as_large_as_the_weights_within_bounds(
     weights: int, buffer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr("service.step.bandwidth._read", lambda size: float(sizes.append(size) or 1e9))
+    monkeypatch.setattr("service.step.roofs._read", lambda size: float(sizes.append(size) or 1e9))
     found = memory_bandwidth(torch.device("cpu"), weights)
     assert (found.kind, found.buffer_bytes, sizes) == ("read", buffer, [buffer])
 

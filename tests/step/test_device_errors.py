@@ -7,8 +7,8 @@ import weakref
 import pytest
 import torch
 
-from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory, root_cause
-from service.step.graph_capture import CaptureError
+from service.step.device import free_memory, is_device_lost, is_out_of_memory, root_cause
+from service.step.graphs import CaptureError
 
 
 def accelerator_error(message: str, code: int | None = None) -> torch.AcceleratorError:

@@ -11,13 +11,13 @@ from torch import Tensor
 from models.config import Config
 from models.transformer import Transformer
 from service.modes import MODES, Effect, Mode
-from service.step import callables, graph_capture
+from service.step import callables
+from service.step import graphs as capture
 from service.step.buffers import Arguments, Buffers, allocate, prepare
 from service.step.callables import Step, build_step
-from service.step.graph_capture import CaptureError
+from service.step.graphs import CaptureError, forbid_recompilation
+from service.step.loaded_model import PRECISIONS
 from service.step.parity import forced_logits
-from service.step.precision import PRECISIONS
-from service.step.recompilation import forbid_recompilation
 from tests.support.fake_graph import FakeGraphs
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
@@ -139,7 +139,7 @@ def test_injected_work_is_done_at_every_replay(
 def test_casts_of_autocast_are_not_cached_while_a_step_is_recorded() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.is_autocast_cache_enabled()
-        with graph_capture._uncached_casts():
+        with capture._uncached_casts():
             assert not torch.is_autocast_cache_enabled()
         assert torch.is_autocast_cache_enabled()
 
@@ -149,7 +149,7 @@ def test_under_autocast_a_replay_casts_the_weights_again(buffers: Buffers, graph
     precision = PRECISIONS["autocast-bfloat16"]
     own.rotary = own.rotary.to(precision.cache)
     mixed = allocate(own, [2], prefill_chunk=32, cache_dtype=precision.cache)[2]
-    with graph_capture._uncached_casts():
+    with capture._uncached_casts():
         step = build_step(ROW, own, precision=precision)
         before = decode(step, mixed, token=5, position=1).clone()
         with torch.no_grad():
@@ -181,13 +181,13 @@ def test_a_step_that_cannot_be_captured_says_why_and_what_remains(monkeypatch: p
 
     def run() -> tuple[Tensor, Tensor]:
         calls.append(1)
-        if len(calls) > graph_capture.WARM_UP_CALLS:
+        if len(calls) > capture.WARM_UP_CALLS:
             raise RuntimeError("this operator waits for the device")
         return torch.zeros(1), torch.zeros(1)
 
     calls: list[int] = []
     stream = Stream()
-    monkeypatch.setattr(graph_capture, "_stream", lambda: stream)
+    monkeypatch.setattr(capture, "_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     current: list[object] = []
     monkeypatch.setattr(torch.cuda, "set_stream", current.append)
@@ -199,5 +199,5 @@ def test_a_step_that_cannot_be_captured_says_why_and_what_remains(monkeypatch: p
     with pytest.raises(
         CaptureError, match=r"this operator waits for the device; what remains: inference_mode"
     ):
-        graph_capture.record_cuda_graph(run)
+        capture.record_cuda_graph(run)
     assert current == [stream]  # that of before, which a capture that cannot be ended does not bring back

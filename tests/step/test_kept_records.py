@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.cold_starts import ColdStarts
-from service.step.kept_records import keep_record, read_record
-from service.step.warnings_log import warn
+from service.engine.compiler import ColdStarts
+from service.step.compile_cache import keep_record, read_record, warn
 
 Seconds = dict[str, float]
 

@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from service.step.kernel_matching import NO_LAUNCH, NOT_SEPARATED, NOTHING_RECORDED
-from service.step.step_reading import read_steps
-from service.step.trace import STEP_MARK, Event, ProfiledStep, typical_step
+from service.step.trace import (
+    NO_LAUNCH,
+    NOT_SEPARATED,
+    NOTHING_RECORDED,
+    STEP_MARK,
+    Event,
+    ProfiledStep,
+    read_steps,
+    typical_step,
+)
 from tests.step.made_traces import (
     KERNEL_US,
     KERNELS,

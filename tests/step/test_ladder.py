@@ -17,7 +17,7 @@ from models.transformer import Transformer
 from service.modes import LADDER, MODES, named_modes
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
-from service.step.recompilation import forbid_recompilation, is_recompile_error
+from service.step.graphs import forbid_recompilation, is_recompile_error
 
 CONFIG = Config(layers=1, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
 

@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.step.marking import FETCH_MARK, NvtxMeter, ProfilingMeter, step_name, with_nvtx
-from service.step.meters import HostMeter, Readings
+from service.step.meters import (
+    FETCH_MARK,
+    HostMeter,
+    NvtxMeter,
+    ProfilingMeter,
+    Readings,
+    step_name,
+    with_nvtx,
+)
 from service.step.trace import STEP_MARK, is_step_mark
 from tests.step.made_steps import arguments, step
 from tests.step.made_traces import event

@@ -7,8 +7,7 @@ import torch
 
 from models.opening import open_model
 from service.records import Phase
-from service.step.buffers import allocate
-from service.step.measured_inputs import measured_arguments, set_positions
+from service.step.buffers import allocate, measured_arguments, set_positions
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from service.step import null_kernel
+from service.step import roofs
 from service.step.device_time import MOST_HOLD_SECONDS
-from service.step.null_kernel import KERNELS_PER_GRAPH, measure_null_kernel
+from service.step.roofs import KERNELS_PER_GRAPH, measure_null_kernel
 from tests.support.fake_device import FakeDevice, pretend_graphs
 
 CUDA = torch.device("cuda")
@@ -23,9 +23,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("pretended")
 def test_the_hosts_launch_of_the_graph_is_no_part_of_a_kernel_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_graphs(
-        monkeypatch, null_kernel, FakeDevice(issue_seconds=59e-6, step_seconds=KERNELS_PER_GRAPH * 1e-6)
-    )
+    pretend_graphs(monkeypatch, roofs, FakeDevice(issue_seconds=59e-6, step_seconds=KERNELS_PER_GRAPH * 1e-6))
     found = measure_null_kernel(CUDA)
     assert found.seconds["in_graph"] == pytest.approx(1e-6)
     assert found.no_graph is None
@@ -35,9 +33,7 @@ def test_the_hosts_launch_of_the_graph_is_no_part_of_a_kernel_in_it(monkeypatch:
 def test_where_the_device_waits_for_the_host_the_value_is_left_out_as_an_upper_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pretend_graphs(
-        monkeypatch, null_kernel, FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=1e-4)
-    )
+    pretend_graphs(monkeypatch, roofs, FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=1e-4))
     found = measure_null_kernel(CUDA)
     assert set(found.seconds) == {"alone"}
     assert found.no_graph is not None
@@ -56,7 +52,7 @@ def test_a_capture_that_fails_leaves_the_value_out_with_its_reason(monkeypatch: 
     def fail(device: torch.device) -> object:
         raise RuntimeError("capture is not permitted here")
 
-    monkeypatch.setattr(null_kernel, "_in_graph", fail)
+    monkeypatch.setattr(roofs, "_in_graph", fail)
     found = measure_null_kernel(CUDA)
     assert set(found.seconds) == {"alone"}
     assert found.no_graph == "RuntimeError: capture is not permitted here"
@@ -67,6 +63,6 @@ def test_a_lost_device_is_not_called_a_missing_value(monkeypatch: pytest.MonkeyP
     def fail(device: torch.device) -> object:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(null_kernel, "_in_graph", fail)
+    monkeypatch.setattr(roofs, "_in_graph", fail)
     with pytest.raises(torch.AcceleratorError):
         measure_null_kernel(CUDA)

@@ -15,11 +15,10 @@ from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import MODES
-from service.step import package
-from service.step.buffers import Arguments, Buffers, allocate
+from service.step import packages
+from service.step.buffers import Arguments, Buffers, allocate, make_symbolic
 from service.step.callables import Step, build_step
-from service.step.package import package_identity
-from service.step.symbolic_size import make_symbolic
+from service.step.packages import package_identity
 
 pytestmark = pytest.mark.compiles
 
@@ -64,7 +63,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
-    monkeypatch.setattr(package, "cache_dir", lambda: str(shared_cache))
+    monkeypatch.setattr(packages, "cache_dir", lambda: str(shared_cache))
 
 
 def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) -> Tensor:
@@ -76,7 +75,7 @@ def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) ->
 
 @pytest.mark.parametrize("enforced", [True, False])
 def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
-    made_before = counters["launchbound"][package.PACKAGES_MADE]
+    made_before = counters["launchbound"][packages.PACKAGES_MADE]
     model = made()
     buffers = buffers_of(model) if enforced else weakly_marked(model)
     eager = build_step(MODES["eager"], model)
@@ -89,14 +88,14 @@ def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
         torch.testing.assert_close(
             logits(packaged, buffers, arguments, position), expected, atol=1e-5, rtol=1e-5
         )
-    assert counters["launchbound"][package.PACKAGES_MADE] == made_before + 1
+    assert counters["launchbound"][packages.PACKAGES_MADE] == made_before + 1
 
 
 @pytest.mark.parametrize("made_buffers", [buffers_of, weakly_marked])
 def test_a_package_has_the_marked_sizes_as_its_dimensions(
     made_buffers: Callable[[Transformer], Buffers],
 ) -> None:
-    length, positions, last, cache = package._dynamic(next(made_buffers(made()).shapes("prefill")))
+    length, positions, last, cache = packages._dynamic(next(made_buffers(made()).shapes("prefill")))
     assert (length[1].min, length[1].max) == (16, 32)
     assert [(part[1].min, part[1].max) for layer in cache for part in layer] == [(64, 128)] * 2
     assert (positions, last) == (None, None)
@@ -104,7 +103,7 @@ def test_a_package_has_the_marked_sizes_as_its_dimensions(
 
 def test_a_size_that_is_not_marked_is_part_of_the_package() -> None:
     buffers = allocate(made(), [2], prefill_chunk=32, symbolic=False)[2]
-    assert package._dynamic(buffers.arguments("prefill")) == (None, None, None, ((None, None),))
+    assert packages._dynamic(buffers.arguments("prefill")) == (None, None, None, ((None, None),))
 
 
 def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
@@ -133,7 +132,7 @@ def test_a_package_is_found_again_and_not_for_other_weights(monkeypatch: pytest.
     buffers = buffers_of(made())
     arguments = buffers.arguments("decode")
     first = logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0)
-    monkeypatch.setattr(package, "_compile", _refuse)
+    monkeypatch.setattr(packages, "_compile", _refuse)
     assert torch.equal(logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0), first)
     with pytest.raises(AssertionError, match="compiled again"):
         build_step(MODES["aot-inductor"], made(seed=4))(*arguments)
@@ -171,8 +170,8 @@ def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPa
         file.write_bytes(b"half")
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(package, "cache_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(package, "_compile", half)
+    monkeypatch.setattr(packages, "cache_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(packages, "_compile", half)
     step = build_step(MODES["aot-inductor"], made())
     with pytest.raises(RuntimeError, match="disk is full"):
         step(*buffers_of(made()).arguments("decode"))

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from service.step import plain_path as module
-from service.step.compile_cache import CacheRefused, compile_cache
-from service.step.plain_path import plain_path
+from service.step import compile_cache as module
+from service.step.compile_cache import CacheRefused, compile_cache, plain_path
 from tests.support.lacking import without
 
 ROOT = Path(__file__).parents[2]

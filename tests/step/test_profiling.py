@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from service.step import profiler_session, profiling
+from service.step import profiling
 from service.step.buffers import Buffers
 from service.step.meters import HostMeter, Meter, Readings
-from service.step.profiler_session import Separator, new_session
 from service.step.profiling import (
     PROFILED_STEPS,
     STEPS_PER_TRACE,
     Profiler,
+    Separator,
+    new_session,
     profile_step,
     record_steps,
 )
-from service.step.step_reading import read_steps
-from service.step.trace import Event, ProfiledStep, is_step_mark
+from service.step.trace import Event, ProfiledStep, is_step_mark, read_steps
 from tests.step.made_steps import arguments, step
 from tests.step.made_traces import replays, without_device_work
 
@@ -103,17 +103,17 @@ def test_the_profiler_is_attached_once_in_a_process_and_only_to_a_gpu(
         begun.append(of)
         new_session(of)
 
-    monkeypatch.setattr(profiler_session, "_sessions_of", set())
+    monkeypatch.setattr(profiling, "_sessions_of", set())
     monkeypatch.setattr(profiling, "warm_profiler", warm)
     for _ in range(2):
         profiling.attach_profiler(torch.device(device))
     assert len(begun) == sessions
-    assert profiler_session.profiler_attached() == (device == "cuda")
+    assert profiling.profiler_attached() == (device == "cuda")
 
 
 def test_discarded_work_lasts_as_long_as_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, *(seconds / 1000 for seconds in (1, 2, 3, 4, 5, 6))])
-    monkeypatch.setattr(profiler_session, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(profiling, "perf_counter", lambda: next(clock))
     launches: list[int] = []
     monkeypatch.setattr(VisibleSeparator, "launch", lambda _: launches.append(1))
     VisibleSeparator(CPU).lead()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from service.engine.local_inbox import local_job
+from service.engine.inbox import local_job
 from service.step.meters import Readings
 from service.step.sampling import Sampler, nucleus
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from service.step.symbolic_size import make_symbolic
+from service.step.buffers import make_symbolic
 
 REACHES = [512, 256, 128, 64]
 

@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from service.step.operator_events import operator_table
-from service.step.step_reading import read_steps
-from service.step.trace import STEP_MARK
+from service.step.trace import STEP_MARK, operator_table, read_steps
 from tests.step.made_traces import call, event, kernel
 
 TWO_STEPS = [

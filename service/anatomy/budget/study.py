@@ -39,8 +39,8 @@ from service.records import MemoryBandwidth, SampleCounts
 from service.statistics.boundedness import Bound, Roofline, bound, crossover, device_bound_index
 from service.statistics.choice import is_disturbed
 from service.statistics.intervals import Interval, median_interval
-from service.step.null_kernel import measure_null_kernel
-from service.step.untimed import LEAD_STEPS
+from service.step.buffers import LEAD_STEPS
+from service.step.roofs import measure_null_kernel
 
 Key = tuple[str, int]
 """Mode and batch bucket."""

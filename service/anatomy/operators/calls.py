@@ -28,7 +28,7 @@ from service.measure.cases import Bench, Case
 from service.modes import Effect, Mode
 from service.statistics.intervals import Interval, median_interval
 from service.step.callables import build_step
-from service.step.precision import Precision
+from service.step.loaded_model import Precision
 from service.step.profiling import INTERVAL_STEPS, attach_profiler, profile_steps
 from service.step.trace import STEP_MARK, ProfiledStep, typical_step
 

@@ -25,7 +25,7 @@ from service.anatomy.common import Report, StudyError
 from service.anatomy.operators.calls import DispatchEntry, SourceLine, dispatch_entries
 from service.anatomy.operators.compiled import trace_with
 from service.measure.cases import Bench, Case
-from service.step.package import PositionalStep
+from service.step.packages import PositionalStep
 
 
 class Lowering(msgspec.Struct, frozen=True, kw_only=True):

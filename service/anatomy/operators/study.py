@@ -59,8 +59,8 @@ from service.measure.symbols import rule_of
 from service.modes import MODES
 from service.records import Phase, SampleCounts, Side
 from service.statistics.intervals import Interval, median_interval
-from service.step.null_kernel import measure_null_kernel
-from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
+from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
+from service.step.roofs import measure_null_kernel
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

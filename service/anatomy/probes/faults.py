@@ -35,8 +35,7 @@ from service.measure.rounds import in_rounds
 from service.modes import MODES, GradMode
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
-from service.step.buffers import Buffers, allocate
-from service.step.untimed import DECODE_POSITION
+from service.step.buffers import DECODE_POSITION, Buffers, allocate
 
 WARM_PASSES = 3
 """Untimed calls before a timed one: the first ones after other code take longer."""

@@ -18,8 +18,7 @@ from service.anatomy.operators.calls import decompose, is_autograds_copy, is_vie
 from service.measure.cases import Bench, Case
 from service.modes import MODES
 from service.step.buffers import Buffers
-from service.step.profiler_session import new_session
-from service.step.profiling import chrome_events
+from service.step.profiling import chrome_events, new_session
 
 ACCUMULATE = "AccumulateGrad"
 

@@ -20,21 +20,22 @@ from service.measure.step_costs import SAMPLED_SECONDS, sample_case
 from service.records import Phase, SampleCounts
 from service.statistics.boundedness import dispatch_share
 from service.statistics.intervals import Interval
-from service.step.kernel_matching import StepWork, match_work
+from service.step.buffers import LEAD_STEPS, LEAD_STEPS_UNDER_PROFILER
 from service.step.profiling import attach_profiler, record_steps
-from service.step.step_reading import read_steps
 from service.step.trace import (
     DEVICE_WORK,
     LAUNCH_CALLS,
     RUNTIME,
     Event,
     ProfiledStep,
+    StepWork,
     clock_behind,
     complete_events,
     inside,
+    match_work,
+    read_steps,
     step_marks,
 )
-from service.step.untimed import LEAD_STEPS, LEAD_STEPS_UNDER_PROFILER
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):

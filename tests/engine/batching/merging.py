@@ -14,15 +14,13 @@ import torch
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
-from service.engine.batching.scheduler import Scheduler
-from service.engine.configured_mode import ConfiguredMode
-from service.engine.generation import Generator
+from service.engine.batching import Scheduler
+from service.engine.generation import Generator, JobResult
 from service.engine.inbox import Inbox
-from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.step_shares import StepShares
-from service.engine.warmup import Warmup
+from service.engine.warmup import ConfiguredMode, Warmup
 from service.modes import MODES
 from service.records import Begun, EngineSettings, Job, ModeStatus, Outcome, Token
 from service.step.buffers import Arguments, allocate

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.engine.batching.batch import Batch
-from service.engine.local_inbox import local_job
+from service.engine.batching import Batch
+from service.engine.inbox import local_job
 from service.engine.text import Completion
 from service.records import Begun, Job, Phase
 from service.step.callables import Step

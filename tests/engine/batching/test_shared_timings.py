@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.local_inbox import local_job
+from service.engine.inbox import local_job
 from service.engine.outcome import StepEstimates
 from service.records import Outcome, SampleCounts, SharedWork, Timings
 from service.step.meters import NullMeter

@@ -11,8 +11,7 @@ import pytest
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine.batching import batch
-from service.engine.local_inbox import local_job
+from service.engine.inbox import local_job
 from service.records import Job, Token
 from tests.engine.batching.merging import MODE_NAMES, TinyEngine
 
@@ -97,7 +96,7 @@ def test_one_whose_deadline_passes_among_others_ends_there_and_they_go_on(
     def clock() -> int:
         return perf_counter_ns() + (2 * hour if next(reads) > 8 else 0)
 
-    monkeypatch.setattr(batch, "perf_counter_ns", clock)
+    monkeypatch.setattr("service.engine.batching.perf_counter_ns", clock)
     served = engine.merged({0: [first, jobs[1]]})
     assert served.outcomes["0"].kind == "timeout"
     tokens = served.outcomes["0"].outputs[0].token_ids

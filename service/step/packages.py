@@ -19,7 +19,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.utils._pytree import tree_map
 
 from models.served import Cache
-from service.step.symbolic_size import symbolic_size
+from service.step.buffers import symbolic_size
 
 PACKAGES_MADE = "packages_made"
 """Among torch's compile counters, in the group `launchbound`: packages compiled because none was found."""

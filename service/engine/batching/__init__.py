@@ -1,1 +1,0 @@
-"""Requests merged into one batch: within a window, or continuously between two steps."""

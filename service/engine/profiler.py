@@ -1,0 +1,410 @@
+"""Chooses the requests that run under the profiler, and learns kernel times from them and at warm-up."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import perf_counter_ns, time
+
+import torch
+
+from service.engine.generation import JobResult
+from service.engine.outcome import StepEstimates, covered
+from service.engine.warmup import ConfiguredMode, Warmup
+from service.records import (
+    PHASES,
+    DeviceTime,
+    Job,
+    KernelTime,
+    Phase,
+    ProfilerCost,
+    SampleCounts,
+    StepProfile,
+)
+from service.statistics.intervals import median_interval, unpaired_ratio
+from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Arguments, Buffers, measured_arguments, set_positions
+from service.step.callables import Step
+from service.step.device import free_memory, is_device_lost
+from service.step.device_time import CudaQueue, DeviceQueue, device_time
+from service.step.meters import Meter
+from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
+from service.step.trace import ProfiledStep
+
+
+class RequestProfiler:
+    """Profiles requests whose turn it is (`ProfileSchedule`), and any that requests it.
+
+    `used` says whether the profiler has run, which on CUDA may slow all that follows. On CUDA no turn comes
+    before that, so that every mode can be measured without it first.
+    """
+
+    def __init__(self, device: torch.device, every: int | None, traces_folder: Path) -> None:
+        self._cuda = device.type == "cuda"
+        self._schedule = ProfileSchedule(every, self._cuda)
+        self._profiler = Profiler(device, traces_folder)
+        self.kernel_times = KernelTimes()
+        self.used = False
+
+    def warm(self) -> None:
+        """Run the profiler, unless it has run already: its first use takes seconds."""
+        if not self.used:
+            self.used = True
+            self._profiler.warm()
+
+    def is_due(self, job: Job) -> bool:
+        """Whether `job` is to be profiled. Counts jobs: call it once for each."""
+        turn = self._schedule.is_due()
+        return job.profile or (turn and (self.used or not self._cuda))
+
+    def profile(
+        self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
+    ) -> list[StepProfile]:
+        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran.
+
+        None of them where the trace could not be written: the job was slowed, and nothing is known of it.
+        """
+        about = {
+            "request_id": job.request_id,
+            "mode": job.mode,
+            "batch_size": len(job.prompts),
+            "created": time(),
+        }
+        self.used = True
+        began = perf_counter_ns()
+        steps = self._profiler.run(job.id, about, meter, action)
+        self._schedule.took((perf_counter_ns() - began) / 1e9)
+        if not steps:
+            return []
+        by_phase = dict(zip(PHASES, _split(steps, result.prefill.steps), strict=True))
+        for phase, recorded in by_phase.items():
+            seen = [step.kernel_seconds for step in recorded if step.kernel_seconds is not None]
+            self.kernel_times.add(job.mode, phase, result.bucket, [median(seen)] if seen else [])
+        return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
+
+    def estimates(
+        self, job: Job, result: JobResult, newest: Mapping[Phase, SampleCounts | None]
+    ) -> StepEstimates:
+        """Costs per step of `job`: from its own profile if that has all kernels, else from earlier ones."""
+        usual = self.usual_estimates(job.mode, result.bucket, newest)
+        own = result.profile or []
+        complete = bool(own) and covered(result) and all(entry.kernel_steps == entry.steps for entry in own)
+        if not complete:
+            return usual
+        per_step = dict(usual.kernel_per_step_seconds)
+        per_step |= {entry.phase: entry.kernel_seconds for entry in own}
+        return StepEstimates(self._cuda, newest, per_step, "profiled")
+
+    def usual_estimates(
+        self, mode: str, bucket: int, newest: Mapping[Phase, SampleCounts | None]
+    ) -> StepEstimates:
+        """Costs per step of `mode` in `bucket`, from earlier profiled requests."""
+        per_step = {phase: self.kernel_times.per_step(mode, phase, bucket) for phase in PHASES}
+        return StepEstimates(self._cuda, newest, per_step, "sampled")
+
+
+def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
+    """Means per step over `steps`, at least one; what this device cannot measure stays None."""
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        measured = [value for value in values if value is not None]
+        return sum(measured) / len(measured) if measured else None
+
+    return StepProfile(
+        phase=phase,
+        steps=len(steps),
+        operators=median(step.operators for step in steps),
+        copies=median(step.copies for step in steps),
+        kernels=mean([step.kernels for step in steps]),
+        kernel_steps=sum(step.kernel_seconds is not None for step in steps),
+        launches=mean([step.launches for step in steps]),
+        graph_launches=mean([step.graph_launches for step in steps]),
+        kernel_seconds=mean([step.kernel_seconds for step in steps]),
+        idle_seconds=mean([step.gaps.idle_seconds if step.gaps else None for step in steps]),
+        host_wait_seconds=mean([step.gaps.host_wait_seconds if step.gaps else None for step in steps]),
+        kernel_wait_seconds=mean([step.gaps.kernel_wait_seconds if step.gaps else None for step in steps]),
+    )
+
+
+def _split(steps: list[ProfiledStep], prefill: int) -> tuple[list[ProfiledStep], list[ProfiledStep]]:
+    return steps[:prefill], steps[prefill:]
+
+
+SAMPLES_KEPT = 16
+"""Of each step, the newest."""
+
+Key = tuple[str, Phase, int]
+
+
+class KernelTimes:
+    """Learnt at warm-up, and followed by what profiled requests add."""
+
+    def __init__(self) -> None:
+        self._samples: dict[Key, deque[float]] = defaultdict(lambda: deque(maxlen=SAMPLES_KEPT))
+
+    def add(self, mode: str, phase: Phase, bucket: int, samples: Iterable[float | None]) -> None:
+        """Add samples in seconds; None is a step whose kernels the profiler did not see, and is left out."""
+        seen = [seconds for seconds in samples if seconds is not None]
+        if seen:
+            self._samples[mode, phase, bucket].extend(seen)
+
+    def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
+        """The median of the newest samples; None where none has been taken."""
+        samples = self._samples.get((mode, phase, bucket))
+        return median(samples) if samples else None
+
+    def of_mode(self, mode: str) -> list[KernelTime]:
+        """All that is known of a mode, each with its interval."""
+        found = []
+        for (name, phase, bucket), samples in self._samples.items():
+            if name == mode:
+                interval = median_interval(list(samples))
+                bounded = math.isfinite(interval.low)
+                found.append(
+                    KernelTime(
+                        phase=phase,
+                        batch=bucket,
+                        seconds=interval.value,
+                        low=interval.low if bounded else None,
+                        high=interval.high if bounded else None,
+                        samples=interval.samples,
+                    )
+                )
+        return found
+
+
+DEFAULT_EVERY = 200
+"""On CUDA, where kernel time is known from profiled steps only: one request in so many, unless it is set.
+
+The sixteen samples that are kept are then those of the last 3,200 requests, few enough to follow a change of
+clocks or of the prompts, and a quantile of latency up to the 99th hardly meets a profiled one waiting in
+front."""
+
+MOST_SHARE = 0.01
+"""At most this share of the engine's time goes into profiling by default: reading a trace takes as long as
+some twenty requests, and whatever arrives meanwhile waits."""
+
+
+class ProfileSchedule:
+    """Counts requests: one in `every`, none where 0; None: the default of the device, within MOST_SHARE."""
+
+    def __init__(self, every: int | None, cuda: bool, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self._limited = every is None
+        self._every = (DEFAULT_EVERY if cuda else 0) if every is None else every
+        self._clock = clock
+        self._requests = 0
+        self._free_ns = 0
+
+    def is_due(self) -> bool:
+        """Whether the next request is. Call it once for each.
+
+        One whose turn comes too early for MOST_SHARE is not made up for.
+        """
+        self._requests += 1
+        if self._every == 0 or self._requests % self._every:
+            return False
+        return not self._limited or self._clock() >= self._free_ns
+
+    def took(self, seconds: float) -> None:
+        """A profiled request has just ended, and took so long."""
+        self._free_ns = self._clock() + round(seconds / MOST_SHARE * 1e9)
+
+
+ProfileSteps = Callable[[Step, Arguments, int], Sequence[ProfiledStep]]
+
+
+class DeviceMeasurements:
+    """Two measurements of a step's device time: the profiler's kernels, and queued calls between two events.
+
+    Both run steps as requests do, and agree where the device is busy all through a step. `missing` is the
+    reason where they could not be taken; without them modes serve all the same.
+    """
+
+    def __init__(
+        self,
+        warmup: Warmup,
+        buffers: Mapping[int, Buffers],
+        profiler: RequestProfiler,
+        queue: DeviceQueue,
+        profile: ProfileSteps = profile_steps,
+    ) -> None:
+        self._warmup = warmup
+        self._buffers = buffers
+        self._profiler = profiler
+        self._queue = queue
+        self._profile = profile
+        self._attachment = ProfilerAttachment(buffers, decode_dispatch)
+        self.missing: str | None = None
+
+    @property
+    def profiler_note(self) -> str | None:
+        """Where the profiler slows all later steps, or why that is not known."""
+        return self._attachment.note
+
+    def attach(self) -> Iterator[None]:
+        """Attach the profiler, with every captured mode measured before and after; yields between samples."""
+        modes = self._warmup.modes
+        try:
+            yield from self._attachment.attach(modes, self._profiler.warm, lambda: self._profiler.used)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._attachment.note = f"what the profiler costs is not known: {type(error).__name__}: {error}"[
+                :2000
+            ]
+            free_memory(error)
+        for name, cost in self._attachment.costs.items():
+            self._warmup.update(modes[name], profiler_cost=cost)
+
+    def learn(self) -> Iterator[None]:
+        """Take the device's times of all steps of the ready modes; yields between two steps."""
+        try:
+            for configured in self._warmup.ready().values():
+                yield from self._learn_mode(configured)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            # A profiler that fails costs its numbers, not the engine.
+            self.missing = f"{type(error).__name__}: {error}"[:2000]
+            free_memory(error)
+
+    def _learn_mode(self, configured: ConfiguredMode) -> Iterator[None]:
+        name = configured.mode.name
+        device_times: list[DeviceTime] = []
+        for (phase, bucket), step in configured.steps.items():
+            device_times.append(self._learn_step(name, step, phase, bucket))
+            yield
+        kernel_times = self._profiler.kernel_times.of_mode(name)
+        self._warmup.update(configured, device_times=device_times, kernel_times=kernel_times)
+
+    def _learn_step(self, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:
+        buffers = self._buffers[bucket]
+        set_positions(buffers, phase)
+        arguments = measured_arguments(buffers, phase)
+        profiled = self._profile(step, arguments, INTERVAL_STEPS)
+        self._profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
+        return device_time(self._queue, partial(step, *arguments), phase, bucket)
+
+
+class NoDeviceMeasurements:
+    """On a CPU: operators run where they are called, so there is no device beside the host to be observed."""
+
+    missing: str | None = None
+    profiler_note: str | None = None
+
+    def attach(self) -> Iterator[None]:
+        """Nothing."""
+        return iter(())
+
+    def learn(self) -> Iterator[None]:
+        """Nothing."""
+        return iter(())
+
+
+def new_device_measurements(
+    device: torch.device, warmup: Warmup, buffers: Mapping[int, Buffers], profiler: RequestProfiler
+) -> DeviceMeasurements | NoDeviceMeasurements:
+    """What can be measured on `device`."""
+    if device.type == "cuda":
+        return DeviceMeasurements(warmup, buffers, profiler, CudaQueue())
+    return NoDeviceMeasurements()
+
+
+ROUNDS = 8
+CALLS = 9
+"""Per mode and round; their median is one value."""
+
+UNKNOWN = "what the profiler costs is unknown: a request was profiled before all modes had been measured"
+REMEDY = "TEARDOWN_CUPTI=1 in the service's environment lets go of it after each session (CUDA 12.6 or newer)"
+
+Rounds = dict[str, list[float]]
+
+
+class ProfilerAttachment:
+    """Attaches the profiler once every mode has been measured without it.
+
+    On CUDA the profiler's library stays attached to the process after its first session, and every launch
+    call may pass through it from then on (pytorch #146604). `costs` has the ratio by mode.
+    """
+
+    def __init__(self, buffers: Mapping[int, Buffers], measure: Callable[[Step, Buffers], float]) -> None:
+        self._buffers = buffers[min(buffers)]
+        self._measure = measure
+        self.costs: dict[str, ProfilerCost] = {}
+        self.note: str | None = None
+
+    def attach(
+        self, modes: Mapping[str, ConfiguredMode], warm: Callable[[], None], attached: Callable[[], bool]
+    ) -> Iterator[None]:
+        """Measure, `warm` the profiler, measure again; yields where other work does no harm.
+
+        `attached` says whether something else has used the profiler already.
+        """
+        steps = {
+            name: configured.steps["decode", self._buffers.bucket]
+            for name, configured in modes.items()
+            if configured.steps
+        }
+        before = yield from self._rounds(steps)
+        if attached():
+            self.note = UNKNOWN
+            warm()
+            return
+        warm()
+        after = yield from self._rounds(steps)
+        self.costs = {name: _cost(before[name], after[name]) for name in steps}
+        self.note = _note(self.costs)
+
+    def _rounds(self, steps: Mapping[str, Step]) -> Generator[None, None, Rounds]:
+        found: Rounds = {name: [] for name in steps}
+        for number in range(ROUNDS):
+            names = list(steps)
+            Random(number).shuffle(names)
+            for name in names:
+                found[name].append(self._measure(steps[name], self._buffers))
+                yield
+        return found
+
+
+def decode_dispatch(step: Step, buffers: Buffers) -> float:
+    """Host seconds of one warmed decode step, issued to an idle device: the median of CALLS."""
+    set_positions(buffers, "decode")
+    arguments = measured_arguments(buffers, "decode")
+    found: list[float] = []
+    for _ in range(LEAD_STEPS_OF_DISPATCH + CALLS):
+        if arguments[0].is_cuda:
+            torch.cuda.synchronize()
+        began = perf_counter_ns()
+        step(*arguments)
+        found.append((perf_counter_ns() - began) / 1e9)
+    return median(found[LEAD_STEPS_OF_DISPATCH:])
+
+
+def _cost(before: list[float], after: list[float]) -> ProfilerCost:
+    ratio = unpaired_ratio(after, before)
+    return ProfilerCost(
+        ratio=ratio.value,
+        low=ratio.low,
+        high=ratio.high,
+        rounds=ratio.samples,
+        before_seconds=median(before),
+        after_seconds=median(after),
+    )
+
+
+def _note(costs: Mapping[str, ProfilerCost]) -> str | None:
+    slowed = [
+        f"{name} {cost.ratio:.2f} (95 % interval {cost.low:.2f} to {cost.high:.2f})"
+        for name, cost in costs.items()
+        if cost.matters
+    ]
+    if not slowed:
+        return None
+    return (
+        "since the profiler's first session a decode step takes this many times as long to issue: "
+        f"{', '.join(slowed)}. {REMEDY}"
+    )
