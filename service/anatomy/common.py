@@ -1,17 +1,26 @@
-"""What every study uses: how it refuses, how it reports, which bucket and step its arguments name."""
+"""What every study uses: its bench, how it refuses, reports and prints, which step its arguments name."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import torch
+from rich.console import Console
+from rich.table import Table
 
+from service.machine import pin
 from service.measure.cases import Bench, Case
-from service.records import Phase
+from service.measure.compiled_library import BuildError, compiled_library
+from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval
+from service.step.process_state import prepare_process
 from service.step.profiling import profiler_attached
 
 
@@ -115,3 +124,70 @@ ATTACHED = (
 def attached_note() -> list[str]:
     """ATTACHED where it is true of what is timed from now on; else nothing."""
     return [ATTACHED] if profiler_attached() else []
+
+
+own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
+"""Whether a tape's expression may be the user's own. Only the command line sets it: the process behind HTTP
+evaluates no text of a request."""
+
+
+def table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()
+) -> Table:
+    """A table for a terminal, whose columns in `right` are right-aligned."""
+    made = Table(title=title)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def interval_text(interval: Interval, scale: float = 1.0, digits: int = 0, unit: str = "") -> str:
+    """`12 µs [11, 14]`: the value and, where they are finite, its bounds, each times `scale`."""
+    value, low, high = (f"{end * scale:.{digits}f}" for end in (interval.value, interval.low, interval.high))
+    known = math.isfinite(interval.low) and math.isfinite(interval.high)
+    return f"{value}{unit} [{low}, {high}]" if known else f"{value}{unit}"
+
+
+def optional_count(number: int | None) -> str:
+    """`number`, or a dash for None."""
+    return "–" if number is None else str(number)
+
+
+def print_notes(notes: Iterable[str], console: Console) -> None:
+    """A line for each of a finding's `notes`."""
+    for note in notes:
+        console.print(f"note: {note}", markup=False)
+
+
+def load_library(cache_folder: str, name: str, source: str, report: Report) -> None:
+    """Load the operators of `source`, built (some seconds) where `cache_folder` has no library of it.
+
+    To be called once per process and library: an operator cannot be registered again. Raises StudyError where
+    there is no C++ compiler.
+    """
+    from torch.utils.cpp_extension import include_paths, library_paths  # slow to import
+
+    options = [f"-I{path}" for path in include_paths()]
+    options += [*(f"-L{path}" for path in library_paths()), "-ltorch_cpu", "-lc10"]
+    options.append(f'-DLAUNCHBOUND_TORCH="{torch.__version__}"')  # another torch gets a library of its own
+    try:
+        library = compiled_library(
+            Path(cache_folder), name, source, options, partial(report, f"compiling {name} in C++")
+        )
+    except BuildError as error:
+        raise StudyError("unsupported_here", str(error)) from None
+    torch.ops.load_library(library)
+
+
+def prepare_bench(settings: EngineSettings) -> Bench:
+    """Prepare this process and load the model. Raises StudyError for settings that cannot work."""
+    try:
+        prepare_process(settings.cache_folder, settings.model)
+        bench = Bench(settings)
+    except ValueError as error:
+        raise StudyError("invalid_request", str(error)) from error
+    # The engine's cores, so that both measure the same ones: it is paused meanwhile or not there.
+    pin(bench.cpus)
+    return bench

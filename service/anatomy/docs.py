@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from io import StringIO
@@ -12,15 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import torch
 from rich.console import Console
 
 from service.anatomy import studies
-from service.anatomy.common import Report, StudyError, named
-from service.anatomy.console import progress
-from service.anatomy.prepared_bench import Machine, machine_of, prepare_bench
+from service.anatomy.common import Report, StudyError, named, prepare_bench
+from service.anatomy.studies import progress
 from service.measure.cases import Bench
 from service.records import EngineSettings
 from service.statistics.intervals import Interval
+from service.step.device import device_name
 from service.study_names import PROBES
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,37 @@ COLUMNS = 118
 LINES_SHOWN = 60
 ABOUT = 1.5
 """A quoted `~x` is taken as x / ABOUT to x · ABOUT."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where findings were measured: `cores` of the machine, of which the bench has `threads` at work."""
+
+    name: str
+    device: str
+    cores: int
+    threads: int
+    torch: str
+    dtype: str
+    model: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}, {self.cores} cores, torch {self.torch}; model {self.model}, {self.dtype}, "
+            f"{self.threads} thread(s), device {self.device}"
+        )
+
+
+def machine_of(bench: Bench) -> Machine:
+    """The machine of `bench`. Its model is named without the folder that it is in."""
+    return Machine(
+        name=device_name(bench.device),
+        device=bench.device.type,
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        torch=str(torch.__version__),
+        dtype=bench.precision.name,
+        model=bench.settings.model.rstrip("/").rpartition("/")[2],
+    )
 
 
 class Measured(msgspec.Struct, frozen=True):

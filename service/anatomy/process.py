@@ -12,8 +12,7 @@ from collections import deque
 import msgspec
 
 from service.anatomy import studies
-from service.anatomy.common import StudyError
-from service.anatomy.prepared_bench import prepare_bench
+from service.anatomy.common import StudyError, prepare_bench
 from service.frames import connect
 from service.measure.cases import Bench
 from service.records import (

@@ -117,7 +117,7 @@ def _study(
     if size is not None and size > max(settings.batch_sizes):
         settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
     from service.anatomy.common import StudyError
-    from service.anatomy.console import further_arguments, main
+    from service.anatomy.studies import further_arguments, main
 
     try:
         main(settings.engine_settings(""), name, arguments | further_arguments(more or ()), as_json)
@@ -147,19 +147,18 @@ def docs(
     """Write docs/anatomy.md and docs/probes.md from what this machine measures, in twenty minutes.
 
     `anatomy`: every study, and the values of common claims about PyTorch's overhead, each with its interval
-    and a verdict. `probes`: every probe. The findings are kept in `out`, benchmarks/DAY-MACHINE-COMMIT-docs.
+    and a verdict. `probes`: every probe. The findings are kept in `out`, benchmarks/DAY-COMMIT-docs.
     """
     settings = settings_from(model=model, device=device, dtype=dtype)
     from service.anatomy.common import StudyError
     from service.anatomy.docs import ROOT, main, write_page
-    from service.anatomy.prepared_bench import machine_label
     from service.front.machine import build_commit
 
     chosen = pages or list(Page)
     try:
         if drawn_from is None:
             day = datetime.now(UTC).strftime("%Y%m%d")
-            name = f"{day}-{machine_label(settings.device)}-{build_commit(None)[:8]}-docs"
+            name = f"{day}-{build_commit(None)[:8]}-docs"
             main(settings.engine_settings(""), chosen, out or ROOT / "benchmarks" / name, rounds)
         else:
             for page in chosen:

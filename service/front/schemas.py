@@ -409,10 +409,6 @@ class TimelineBody(StudyBody):
         """Its trace, for Perfetto."""
         return True
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Without a page, which carries a whole plotting library."""
-        return {**given, "page": False}
-
 
 class BudgetBody(StudyBody):
     """Which modes and batches to measure (null: all), and the step of the budget with what overrides it."""

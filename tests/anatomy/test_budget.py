@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from service.anatomy.budget import study as budget
-from service.anatomy.budget.show import show
-from service.anatomy.budget.study import (
+from service.anatomy import budget
+from service.anatomy.budget import (
     Budget,
     BudgetArguments,
     BudgetFinding,
@@ -25,6 +24,7 @@ from service.anatomy.budget.study import (
     draw_budget,
     make_budget,
     mode_gains,
+    show,
     step_of,
 )
 from service.anatomy.common import StudyError

@@ -15,7 +15,7 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from service.anatomy import probes
-from service.anatomy.budget.study import Steps, split_steps
+from service.anatomy.budget import Steps, split_steps
 from service.anatomy.operators import calls
 from service.anatomy.operators.calls import (
     OperatorRecord,

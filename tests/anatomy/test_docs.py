@@ -13,8 +13,18 @@ from typer.testing import CliRunner
 
 from launchbound import app
 from service.anatomy import docs, studies
-from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Findings, Measured, Runs, about, shown, verdict_of
-from service.anatomy.prepared_bench import Machine, machine_label
+from service.anatomy.docs import (
+    BEGIN,
+    CLAIMS,
+    EXAMPLES,
+    Findings,
+    Machine,
+    Measured,
+    Runs,
+    about,
+    shown,
+    verdict_of,
+)
 from service.study_names import NOT_ON_CPU, PROBES
 from tests.support.anatomy_bench import quiet, small_bench
 
@@ -115,21 +125,6 @@ def test_findings_that_cannot_be_read_are_refused_with_the_remedy(root: Path) ->
 def test_a_person_does_not_find_the_command_in_the_help() -> None:
     assert " docs " not in CliRunner().invoke(app, ["--help"]).output
     assert "twenty minutes" in CliRunner().invoke(app, ["docs", "--help"]).output
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("AMD EPYC 9R45", "epyc"),
-        ("AMD EPYC (family 25, model 17)", "epyc"),
-        ("Intel(R) Xeon(R) Platinum 8488C", "xeon"),
-        ("NVIDIA H200", "h200"),
-        ("unknown CPU (x86_64) (family 6, model 1)", "machine"),
-    ],
-)
-def test_a_machine_has_a_short_name(monkeypatch: pytest.MonkeyPatch, name: str, label: str) -> None:
-    monkeypatch.setattr("service.anatomy.prepared_bench.device_name", lambda device: name)
-    assert machine_label("cpu").rstrip("0123456789") == label.rstrip("0123456789")
 
 
 @pytest.mark.compiles

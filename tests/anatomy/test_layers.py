@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from service.anatomy import cpp_library
+from service.anatomy import common
 from service.anatomy.common import StudyError
 from service.anatomy.layers import variants
 from service.anatomy.layers.study import (
@@ -270,7 +270,7 @@ def test_a_variant_runs_in_its_state_and_leaves_none_behind() -> None:
 def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(StudyError, match="install g\\+\\+, or set CXX"):
-        cpp_library.load_library(str(tmp_path), "loops", "", print)
+        common.load_library(str(tmp_path), "loops", "", print)
 
 
 @pytest.mark.parametrize(

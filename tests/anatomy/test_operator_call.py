@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import common, console, operator_call
+from service.anatomy import common, operator_call, studies
 from service.anatomy.common import ATTACHED, StudyError
 from service.anatomy.layers.study import ABLATIONS
 from service.anatomy.layers.variants import OPERATIONS, State, load_loops
@@ -313,7 +313,7 @@ def test_a_terminal_shows_keys_calls_slices_and_methods(finding: OperatorCallFin
 
 def test_the_command_line_takes_a_call_and_its_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(console, "main", lambda *given: seen.append(given))
+    monkeypatch.setattr(studies, "main", lambda *given: seen.append(given))
     ended = CliRunner().invoke(app, ["anatomy", "--op", "torch.mul(a, b)", "--set", "grad=no_grad"])
     assert ended.exit_code == 0, ended.output
     given = {name: value for name, value in seen[0][2].items() if value is not None}

@@ -12,9 +12,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from service.anatomy import common, prepared_bench, rms_norm, studies
-from service.anatomy.budget import study as budget
-from service.anatomy.budget.study import BudgetArguments, draw_budget
+from service.anatomy import budget, common, rms_norm, studies
+from service.anatomy.budget import BudgetArguments, draw_budget
 from service.anatomy.common import ATTACHED
 from service.anatomy.layers import study as layers
 from service.anatomy.operators import calls
@@ -99,10 +98,10 @@ def test_a_bench_of_a_cuda_device_begins_without_the_profiler(
     sessions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = SimpleNamespace(device=CUDA, cpus=[])
-    monkeypatch.setattr(prepared_bench, "prepare_process", lambda *_: None)
-    monkeypatch.setattr(prepared_bench, "Bench", lambda _: made)
-    monkeypatch.setattr(prepared_bench, "pin", lambda _: None)
-    assert prepared_bench.prepare_bench(SETTINGS) is cast(Bench, made)
+    monkeypatch.setattr(common, "prepare_process", lambda *_: None)
+    monkeypatch.setattr(common, "Bench", lambda _: made)
+    monkeypatch.setattr(common, "pin", lambda _: None)
+    assert common.prepare_bench(SETTINGS) is cast(Bench, made)
     assert sessions == []
 
 

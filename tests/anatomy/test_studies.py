@@ -18,9 +18,9 @@ from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
-from service.anatomy import console, process, studies
+from service.anatomy import process, studies
 from service.anatomy.common import Report, StudyError
-from service.anatomy.console import further_arguments
+from service.anatomy.studies import further_arguments
 from service.anatomy.tape.study import OF_THE_MODEL, TAPE_EXPRESSIONS
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
@@ -180,7 +180,7 @@ def test_a_batch_size_adds_a_bucket_only_above_the_largest(
     size: int, buckets: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    monkeypatch.setattr(console, "main", lambda *given: seen.append((given[0].batch_sizes, given[2])))
+    monkeypatch.setattr(studies, "main", lambda *given: seen.append((given[0].batch_sizes, given[2])))
     ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}"])
     assert ended.exit_code == 0, ended.output
     ((batch_sizes, arguments),) = seen
@@ -217,14 +217,13 @@ def test_a_bodys_defaults_are_those_of_its_study(name: str) -> None:
     arguments = body.arguments(body.given)
     own = studies.find(name).arguments
     decoded = msgspec.json.decode(msgspec.json.encode(arguments), type=own)
-    differing = {key for key in own.__struct_fields__ if getattr(decoded, key) != getattr(own(), key)}
-    assert differing <= {"page"}
+    assert decoded == own()
 
 
 @pytest.mark.parametrize("name", STUDY_BODIES)
 def test_a_body_has_every_argument_of_its_study_but_those_of_a_folder(name: str) -> None:
     own = set(studies.find(name).arguments.__struct_fields__)
-    assert set(STUDY_BODIES[name].model_fields) - {"snapshot"} == own - {"out", "page"}
+    assert set(STUDY_BODIES[name].model_fields) - {"snapshot"} == own - {"out"}
 
 
 def test_the_expressions_of_a_tape_are_listed_in_its_schema() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import math
 from collections.abc import Iterator
@@ -18,29 +17,24 @@ import pytest
 import torch
 from rich.console import Console
 
+from service.anatomy import timeline
 from service.anatomy.common import StudyError
-from service.anatomy.timeline import study as timeline
-from service.anatomy.timeline import tracks
-from service.anatomy.timeline.study import (
-    PAGE_FILE,
+from service.anatomy.timeline import (
     TRACE_FILE,
-    TimelineArguments,
-    draw_timeline,
-    page,
-    paint,
-    show,
-    trace,
-)
-from service.anatomy.timeline.tracks import (
     Tax,
     Timed,
+    TimelineArguments,
     TimelineFinding,
     TraceBlock,
+    draw_timeline,
     outermost,
+    paint,
     read_step,
+    show,
     tax_by_kernels,
     tax_by_samples,
     tax_source_text,
+    trace,
 )
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
@@ -144,17 +138,6 @@ def test_every_event_of_the_trace_is_complete_and_those_of_a_row_nest(finding: T
             assert inside or second["ts"] >= first["ts"] + first["dur"] - 0.01
 
 
-def test_the_page_loads_nothing_from_elsewhere_and_names_both_modes(
-    finding: TimelineFinding, folder: Path
-) -> None:
-    assert PAGE_FILE in finding.files
-    text = (folder / PAGE_FILE).read_text()
-    assert "<script src" not in text
-    assert "<link" not in text
-    assert "<td>eager</td>" in text
-    assert "<td>compiled</td>" in text
-
-
 def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_call_of_the_step() -> None:
     step = read_step(ON_CUDA, cuda=True)
     device = [block for block in step.blocks if block.lane == "device"]
@@ -202,7 +185,6 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     assert track.launches == 1
     shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
     assert tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
-    assert "100 %" not in page(shown).split("<script", 1)[0]
 
 
 def test_the_step_that_is_shown_is_one_whose_kernels_are_known() -> None:
@@ -244,9 +226,9 @@ def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPat
         seen.append(case.phase)
         return SampleCounts(kernel=75, host=25)
 
-    monkeypatch.setattr(tracks, "sample_case", sample)
+    monkeypatch.setattr(timeline, "sample_case", sample)
     found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert seen == ["prefill"] * tracks.PARTS
+    assert seen == ["prefill"] * timeline.PARTS
     assert found.tracks[0].tax is not None
     assert found.tracks[0].tax.fraction.value == 0.25
 
@@ -257,7 +239,7 @@ def test_a_terminal_names_the_option_for_files_where_none_were_written(finding: 
         show(one, Console(file=text, width=120))
         return text.getvalue()
 
-    line = "--out FOLDER writes a Perfetto trace and a page"
+    line = "--out FOLDER writes a trace"
     assert line in shown(msgspec.structs.replace(finding, files=[]))
     assert line not in shown(finding)
 
@@ -324,19 +306,10 @@ def test_a_mode_against_itself_is_refused(bench: Bench) -> None:
     assert refused.value.param == "against"
 
 
-def test_without_plotly_the_page_is_refused_with_the_remedy(
-    finding: TimelineFinding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(StudyError, match=r"launchbound\[report\]"):
-        timeline.write(finding, tmp_path / "out", with_page=True)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
-        timeline.write(finding, tmp_path / "file", with_page=True)
+        timeline.write(finding, tmp_path / "file")
     assert refused.value.param == "out"
 
 
@@ -357,5 +330,5 @@ def test_one_track_has_no_speedup_and_two_have_one_of_all_their_rounds(
 ) -> None:
     assert draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet).speedup is None
     assert finding.speedup is not None
-    assert finding.speedup.samples == tracks.PARTS * tracks.ROUNDS
+    assert finding.speedup.samples == timeline.PARTS * timeline.ROUNDS
     assert finding.speedup.low <= finding.speedup.value <= finding.speedup.high

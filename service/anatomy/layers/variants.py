@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from service.anatomy.common import Report, counted
-from service.anatomy.cpp_library import load_library
+from service.anatomy.common import Report, counted, load_library
 from service.measure.rounds import in_rounds
 from service.modes import GradMode
 from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, DeviceQueue, issue_seconds, visit_queue

@@ -6,10 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from statistics import median
 from time import perf_counter, thread_time_ns
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -56,7 +56,7 @@ from service.measure.step_costs import (
     sampled_split,
 )
 from service.measure.symbols import rule_of
-from service.modes import MODES
+from service.modes import MODES, Effect
 from service.records import Phase, SampleCounts, Side
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
@@ -100,18 +100,15 @@ class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns,
+    """One step. `step_seconds` is the whole step on a CPU; on CUDA the time until the call returns, taken
     before the profiler's first session in this study, which may lengthen all later steps.
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
-    compiled. `lowering` is there where it was asked for.
-    `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner event.
-    `operators_share` and `accounted_share` are of the plain steps that alternated with the profiled ones
-    (on a CPU these are `step_seconds`): that of the listed calls, and that of all parts. The rest is Python,
-    binding and composite operators (in compiled modes generated code, guards and wrappers); `tail_seconds`
-    of it come after the last call, where eager frees its tape.
-    `prepare_seconds` is building and compiling, 0 once warm. `notes` list what could not be shown.
+    compiled. `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner
+    event. `operators_share` and `accounted_share` (all parts) are of the plain steps that alternated with the
+    profiled ones. `tail_seconds` come after the last call, where eager frees its tape. `prepare_seconds` is
+    building and compiling, 0 once warm.
     """
 
     mode: str
@@ -150,122 +147,100 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _OperatorList:
-    """`step`: the step's seconds; on CUDA of before the list was made, as making it attaches the profiler."""
-
-    calls: tuple[OperatorCall, ...]
-    records: list[OperatorRecord] | None
-    times: OperatorTimes
-    step: Interval
-
-
 def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
     """List one step's operators. Raises StudyError for a package, and for what is not configured."""
     began = perf_counter()
-    resolve_modes(bench, arguments.mode)
+    effect = _effect(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
-    effect = MODES[arguments.mode].effect(bench.device.type)
-    if effect.package is not None or effect.captured:
-        instead = "compiled" if effect.compiles else "inference_mode, whose operators it replays"
-        message = f"{arguments.mode} is one native call, which lists no operators: try {instead}"
-        raise StudyError("invalid_request", message, "mode")
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
-    compiled = effect.compiles
-    if compiled:
+    if effect.compiles:
         report("tracing for graph breaks")
         trace(bench, case)
     prepared = perf_counter() - began
-    compiler = read_compiled(bench, case, report) if compiled else {}
-    attached = attached_note()
-    listed = _list(bench, case, report)
+    compiler = read_compiled(bench, case, report) if effect.compiles else {}
+    notes = attached_note()
+    on_cuda = bench.device.type == "cuda"
+    before = time_before_profiling(bench, case, report) if on_cuda else None
+    report("recording one step")
+    calls = record(case, 1, operands=True)[0].calls
+    records = _records(bench, case, calls)
+    times = time_operators(bench, case, calls, report)
+    step = before or times.plain
     native = sample_native(bench, case, report)
     lowering = None
     if arguments.lowering:
-        lowering = read_lowering(bench, case, compiled, arguments.operator, report)
-    notes = [*attached, *_notes(bench, listed, native)]
+        lowering = read_lowering(bench, case, effect.compiles, arguments.operator, report)
     kernels = kernels_of(bench, case, report)
-    if kernels is None and bench.device.type == "cuda":
-        notes.append(NO_KERNELS)
-    found = _finding(bench, case, arguments, listed, compiler, native, prepared, notes)
-    return msgspec.structs.replace(found, kernel_table=kernels, lowering=lowering)
-
-
-def _list(bench: Bench, case: Case, report: Report) -> _OperatorList:
-    before = time_before_profiling(bench, case, report) if bench.device.type == "cuda" else None
-    report("recording one step")
-    calls = record(case, 1, operands=True)[0].calls
-    thread = thread_keys(MODES[case.mode], bench.device, bench.precision)
-    with OperatorRecorder(thread) as seen:
-        case.call()
-    records = seen.seen if agreeing(calls, seen.seen) else None
-    times = time_operators(bench, case, calls, report)
-    return _OperatorList(calls, records, times, before or times.plain)
-
-
-def _finding(
-    bench: Bench,
-    case: Case,
-    arguments: OperatorsArguments,
-    listed: _OperatorList,
-    compiler: dict[str, Any],
-    native: NativeSamples,
-    prepared: float,
-    notes: list[str],
-) -> OperatorsFinding:
-    times = listed.times
     work = device_work(bench, case)
-    effect = MODES[case.mode].effect(bench.device.type)
-    operators = operator_rows(listed.calls, listed.records, times)
+    operators = operator_rows(calls, records, times)
     spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
+    if on_cuda:
+        notes += [NO_KERNELS] if kernels is None else []
+    elif native.kernel_share is None:
+        notes.append(f"dispatch is unknown: {native.reason}")
+    if records is None:
+        notes.append(
+            "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
+        )
+    if not on_cuda:
+        notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
     return OperatorsFinding(
         mode=case.mode,
         effective=effect.name,
         reason=effect.reason,
         device=bench.device.type,
         batch_size=arguments.batch_size,
-        batch_bucket=case.buffers.bucket,
+        batch_bucket=bucket,
         phase=case.phase,
-        step_seconds=MedianSeconds.of(listed.step),
+        step_seconds=MedianSeconds.of(step),
         profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
         operators_seconds=spent,
         operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
         accounted_share=times.accounted_seconds / times.plain.value,
-        dispatch=_dispatch(listed.step, native, work),
+        dispatch=_dispatch(step, native, work),
         operators=operators,
-        copies=copies(listed.calls, operators),
-        syncs=syncs(operators, listed.records) + waits,
+        copies=copies(calls, operators),
+        syncs=syncs(operators, records) + waits,
         kernels=work.step.kernels if work else None,
         launches=work.step.launches if work else None,
+        kernel_table=kernels,
         no_device=work.step.unknown if work else NO_DEVICE,
         native=native if arguments.native else None,
+        lowering=lowering,
         prepare_seconds=prepared,
         notes=notes,
         **compiler,
     )
 
 
+def _effect(bench: Bench, mode: str) -> Effect:
+    resolve_modes(bench, mode)
+    effect = MODES[mode].effect(bench.device.type)
+    if effect.package is not None or effect.captured:
+        instead = "compiled" if effect.compiles else "inference_mode, whose operators it replays"
+        message = f"{mode} is one native call, which lists no operators: try {instead}"
+        raise StudyError("invalid_request", message, "mode")
+    return effect
+
+
+def _records(bench: Bench, case: Case, calls: tuple[OperatorCall, ...]) -> list[OperatorRecord] | None:
+    """What a dispatch mode sees of `calls`; None where it sees others."""
+    with OperatorRecorder(thread_keys(MODES[case.mode], bench.device, bench.precision)) as recorder:
+        case.call()
+    names = [SAME_CALL.get(call.name, call.name) for call in calls]
+    seen = [record.schema_name.partition(".")[0] for record in recorder.seen]
+    return recorder.seen if seen == names else None
+
+
 def _dispatch(step: Interval, native: NativeSamples, work: DeviceWork | None) -> DispatchShare | None:
-    if work is not None:
-        kernels = work.kernel_seconds
-        return None if kernels is None else DispatchShare.of(measured_split(step, kernels))
-    split = sampled_split(native.sides, step)
+    if work is None:
+        split = sampled_split(native.sides, step)
+    else:
+        split = None if work.kernel_seconds is None else measured_split(step, work.kernel_seconds)
     return None if split is None else DispatchShare.of(split)
-
-
-def _notes(bench: Bench, listed: _OperatorList, native: NativeSamples) -> list[str]:
-    unknown = bench.device.type == "cpu" and native.kernel_share is None
-    notes = [f"dispatch is unknown: {native.reason}"] if unknown else []
-    if listed.records is None:
-        notes.append(
-            "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
-        )
-    if bench.device.type == "cpu":
-        notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
-    return notes
 
 
 SyncKind = Literal["item", "nonzero", "equal", "device_to_host", "reported"]
@@ -345,13 +320,6 @@ def operator_rows(
     ]
 
 
-def agreeing(calls: tuple[OperatorCall, ...], records: list[OperatorRecord]) -> bool:
-    """Whether both have the same calls in the same order, but for what a dispatch mode itself changes."""
-    return [SAME_CALL.get(call.name, call.name) for call in calls] == [
-        record.schema_name.partition(".")[0] for record in records
-    ]
-
-
 def copies(calls: tuple[OperatorCall, ...], operators: list[Operator]) -> list[Copy]:
     """Every copy of the step, including those that an operator's kernel makes."""
     return [
@@ -381,16 +349,9 @@ LEAST_STEPS = 6
 """Plain steps, and as many profiled: the most within the budget, and the fewest for an interval."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSize:
-    """Steps timed in a row, after `lead` untimed ones."""
-
-    lead: int
-    steps: int
-
-
-SHORT = BlockSize(lead=2, steps=4)
-LONG = BlockSize(lead=1, steps=3)
+SHORT = (2, 4)
+LONG = (1, 3)
+"""Untimed steps, then timed ones in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,17 +382,17 @@ def time_before_profiling(
     plain: list[float] = []
     began = clock()
     while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
-        plain += _plain(bench, case, SHORT)
+        plain += _plain(bench, case, *SHORT)
     return median_interval(plain)
 
 
-def _plain(bench: Bench, case: Case, size: BlockSize) -> list[float]:
+def _plain(bench: Bench, case: Case, untimed: int, timed: int) -> list[float]:
     """Seconds of a block of plain steps, each issued to an idle device."""
-    for _ in range(size.lead):
+    for _ in range(untimed):
         case.call_seconds()
     bench.synchronise()
     seconds = []
-    for _ in range(size.steps):
+    for _ in range(timed):
         seconds.append(case.call_seconds())
         bench.synchronise()
     return seconds
@@ -458,8 +419,8 @@ def time_operators(
     # Not `in_rounds`: rounds end at a budget, and a round's profiled steps share one profiler session.
     # Each side begins with untimed steps, so that neither follows the other directly.
     while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
-        plain += _plain(bench, case, size)
-        recorded += record(case, size.steps)
+        plain += _plain(bench, case, *size)
+        recorded += record(case, size[1])
     names = [call.schema_name for call in calls]
     if any([call.schema_name for call in step.calls] != names for step in recorded):
         raise StudyError("unsupported_here", "this step does not make the same calls every time: try again")
@@ -505,12 +466,8 @@ def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:
     """Composite operators around this call that were not around the one before it, by name."""
     within = calls[index].within
     before = calls[index - 1].within if index else ()
-    shared = 0
-    for mine, theirs in zip(within, before, strict=False):
-        if mine != theirs:
-            break
-        shared += 1
-    return len(within) - shared
+    pairs = zip(within, before, strict=False)
+    return len(within) - sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 SYMBOLS_SHOWN = 25

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.transformer import Transformer
-from service.anatomy.common import Report, StudyError
-from service.anatomy.cpp_library import load_library
+from service.anatomy.common import Report, StudyError, load_library
 from service.anatomy.operators.calls import record
 from service.anatomy.probes.faults import (
     Counter,

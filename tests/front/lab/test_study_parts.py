@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import combinations, pairwise, product
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from service.anatomy.budget.study import Quantity, make_budget, step_of, without_dispatch
-from service.anatomy.timeline.study import COLOURS, MEANINGS
-from service.front.routes.pages import FILES
+from service.anatomy.budget import Quantity, make_budget, step_of, without_dispatch
 from service.statistics.boundedness import bounds_within
 from service.statistics.intervals import Interval
 from service.study_names import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
@@ -97,12 +94,6 @@ def test_the_calls_and_expressions_to_choose_are_those_that_the_studies_know(pag
     assert {option["value"] for option in options} == {*TAPE_EXPRESSIONS, *OF_THE_MODEL}
     shown = {option["value"]: option["label"] for option in options if option["value"] not in OF_THE_MODEL}
     assert shown == TAPE_EXPRESSIONS
-
-
-def test_blocks_have_the_colours_and_meanings_of_the_timelines_own_page(page: Tab) -> None:
-    tokens = dict(re.findall(r"--block-(\w+): (#[0-9A-F]{6})", FILES["studies.css"].content.decode()))
-    assert tokens == COLOURS
-    assert run(page, "parts/tracks", "return it.KINDS") == MEANINGS
 
 
 def test_ticks_are_round_rising_and_within_the_axis(page: Tab) -> None:

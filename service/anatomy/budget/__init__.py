@@ -1,1 +1,0 @@
-"""Dispatch and kernel over batch sizes."""

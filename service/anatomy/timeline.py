@@ -1,0 +1,588 @@
+"""Study of one step as host and device blocks, two modes on one axis, and the share without a kernel."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from statistics import median, median_low
+from time import perf_counter_ns
+from typing import Any, Literal
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.anatomy.common import (
+    Report,
+    StudyError,
+    attached_note,
+    counted,
+    interval_text,
+    optional_count,
+    print_notes,
+    resolve_bucket,
+    resolve_case,
+    resolve_modes,
+    table,
+)
+from service.measure.cases import Bench, Case
+from service.measure.cpu_sampler import SamplerError
+from service.measure.rounds import in_rounds, paired_median_ratio
+from service.measure.step_costs import SAMPLED_SECONDS, sample_case
+from service.modes import MODES
+from service.records import Phase, SampleCounts
+from service.statistics.boundedness import dispatch_share
+from service.statistics.intervals import Interval, median_interval
+from service.step.buffers import LEAD_STEPS, LEAD_STEPS_UNDER_PROFILER
+from service.step.profiling import attach_profiler, record_steps
+from service.step.trace import (
+    DEVICE_WORK,
+    LAUNCH_CALLS,
+    RUNTIME,
+    Event,
+    ProfiledStep,
+    StepWork,
+    clock_behind,
+    complete_events,
+    inside,
+    match_work,
+    read_steps,
+    step_marks,
+)
+
+
+class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`against` is a second mode on the same axis; `out` is a folder for a trace."""
+
+    mode: str = "eager"
+    against: str | None = None
+    batch_size: int = 1
+    phase: Phase = "decode"
+    out: str | None = None
+
+
+class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One or two tracks, each from the begin of its own step, and the names of the files written.
+
+    `speedup`: how many times as fast the second track's step is as the first's, without a profiler; the
+    median of paired rounds, None for one track. `notes` say what else was at work in `wall`.
+    """
+
+    device: str
+    batch_bucket: int
+    phase: Phase
+    tracks: list[Track]
+    speedup: Interval | None = None
+    files: list[str]
+    notes: list[str] = []
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """One mode's step. Blocks are timed from its begin under the profiler, `profiled_seconds` in all.
+
+    `wall` is the step's seconds without a profiler, and `stretch` the profiled step over it: blocks give the
+    order of events, `wall` and `tax` their length. `kernels` and `launches` are None on a CPU, and `kernels`
+    where the profiler lost some. Where `tax` is None, `no_tax` has the reason.
+    """
+
+    mode: str
+    effective: str
+    reason: str | None
+    wall: Interval
+    tax: Tax | None
+    no_tax: str | None
+    profiled_seconds: float
+    stretch: float
+    operators: int
+    kernels: int | None
+    launches: int | None
+    kernel_seconds: float | None
+    blocks: list[TraceBlock]
+
+
+def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) -> TimelineFinding:
+    """Record the steps. Raises StudyError for arguments that cannot work or a mode that does not compile."""
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    modes = resolve_modes(bench, arguments.mode)
+    if arguments.against is not None:
+        if arguments.against == arguments.mode:
+            raise StudyError("invalid_request", "against: name another mode than mode", "against")
+        modes += resolve_modes(bench, arguments.against, "against")
+    cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
+    notes = attached_note()
+    report("timing steps without a profiler")
+    timed = time_steps(bench, cases, report)
+    report("recording steps with the profiler")
+    tracks = [_track(bench, one) for one in timed]
+    finding = TimelineFinding(
+        device=bench.device.type,
+        batch_bucket=bucket,
+        phase=arguments.phase,
+        tracks=tracks,
+        speedup=paired_median_ratio(timed[0].rounds, timed[1].rounds) if len(timed) == 2 else None,
+        files=[],
+        notes=notes,
+    )
+    if arguments.out is None:
+        return finding
+    return msgspec.structs.replace(finding, files=write(finding, Path(arguments.out)))
+
+
+def _track(bench: Bench, timed: Timed) -> Track:
+    case = timed.case
+    wall = median_interval(timed.seconds)
+    effect = MODES[case.mode].effect(bench.device.type)
+    recorded = record_step(bench, case)
+    counted = recorded.counted
+    kernels = counted.kernel_seconds
+    tax = tax_by_samples(timed.samples) if kernels is None else tax_by_kernels(kernels, wall)
+    return Track(
+        mode=case.mode,
+        effective=effect.name,
+        reason=effect.reason,
+        wall=wall,
+        tax=tax,
+        no_tax=None if tax else timed.no_samples or counted.unknown,
+        profiled_seconds=recorded.profiled_seconds,
+        stretch=recorded.profiled_seconds / wall.value,
+        operators=counted.operators,
+        kernels=counted.kernels,
+        launches=counted.launches,
+        kernel_seconds=counted.kernel_seconds,
+        blocks=recorded.blocks,
+    )
+
+
+def tax_text(track: Track) -> str:
+    """The tax in percent, or a dash."""
+    return "–" if track.tax is None else interval_text(track.tax.fraction, 100, unit=" %")
+
+
+def tax_source_text(finding: TimelineFinding) -> str:
+    """How the tax was obtained, or why it is unknown; both where the tracks differ."""
+    return "; ".join(
+        dict.fromkeys(
+            track.tax.how if track.tax is not None else f"not known: {track.no_tax}"
+            for track in finding.tracks
+        )
+    )
+
+
+PARTS = 3
+ROUNDS = 4
+TIMED_STEPS = 5
+
+HOW_ON_CPU = (
+    "the share of samples of the step's thread that were in the host's code and in no kernel, without a "
+    "profiler. The profiler's own nesting is not used: it adds to every operator that it records"
+)
+HOW_ON_CUDA = (
+    "1 − the time in which a kernel ran, by the device's clock, over the step's wall time without a profiler"
+)
+
+
+class Tax(msgspec.Struct, frozen=True, kw_only=True):
+    """Share of a step's wall time in which no kernel ran.
+
+    `sampled`: by samples of the thread, on a CPU. `measured`: from the time in which any kernel ran. `how`
+    explains that in a sentence.
+    """
+
+    fraction: Interval
+    source: Literal["sampled", "measured"]
+    how: str
+
+
+@dataclass(slots=True)
+class Timed:
+    """A case, the wall seconds of its steps, and on a CPU its samples, or why there are none.
+
+    `rounds` are the medians of each round's steps, which pair with another case's.
+    """
+
+    case: Case
+    seconds: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
+    samples: SampleCounts = field(default_factory=SampleCounts)
+    no_samples: str | None = None
+
+
+def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
+    """Time whole steps without a profiler, in interleaved rounds.
+
+    Samples are taken between parts of them, so that both see a machine that is slow for a while.
+    """
+    timed = {case.mode: Timed(case) for case in cases}
+    variants = {case.mode: partial(_steps, bench, case) for case in cases}
+    log = counted(report, PARTS * ROUNDS)
+    for part in range(PARTS):
+        blocks = in_rounds(variants, ROUNDS, f"timeline/{part}", log)
+        for mode, one in timed.items():
+            one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
+            one.rounds.extend(map(median, blocks[mode]))
+            if bench.device.type == "cpu":
+                _sample(bench, one)
+    return list(timed.values())
+
+
+def _sample(bench: Bench, timed: Timed) -> None:
+    try:
+        found = sample_case(bench, timed.case, SAMPLED_SECONDS / PARTS)
+    except SamplerError as error:
+        timed.no_samples = str(error)
+        return
+    if found is None:
+        timed.no_samples = "no sample was in a kernel or in the host's code"
+    else:
+        timed.samples += found
+
+
+def _steps(bench: Bench, case: Case) -> list[float]:
+    for _ in range(LEAD_STEPS):
+        case.call()
+    return [_whole_seconds(bench, case) for _ in range(TIMED_STEPS)]
+
+
+def _whole_seconds(bench: Bench, case: Case) -> float:
+    """One step by the host's clock, until the device has finished."""
+    if bench.device.type != "cuda":
+        return case.call_seconds()
+    bench.synchronise()
+    began = perf_counter_ns()
+    case.call()
+    bench.synchronise()
+    return (perf_counter_ns() - began) / 1e9
+
+
+def tax_by_samples(counts: SampleCounts) -> Tax | None:
+    """On a CPU, where host and kernels share one timeline; None without a sample of either."""
+    share = dispatch_share(counts.kernel, counts.host, counts.unclassified)
+    if share is None:
+        return None
+    return Tax(fraction=Interval(*share, counts.kernel + counts.host), source="sampled", how=HOW_ON_CPU)
+
+
+def tax_by_kernels(kernel_seconds: float, wall: Interval) -> Tax:
+    """On CUDA, where the device has its own clock. The bounds are those of the wall time, within 0 and 1."""
+
+    def idle(whole: float) -> float:
+        return 1.0 - min(max(kernel_seconds / whole, 0.0), 1.0) if whole > 0 else 0.0
+
+    fraction = Interval(idle(wall.value), idle(wall.low), idle(wall.high), wall.samples)
+    return Tax(fraction=fraction, source="measured", how=HOW_ON_CUDA)
+
+
+STEPS = 9
+
+
+OF_AUTOGRAD = frozenset({"detach", "detach_"})
+
+
+Lane = Literal["host", "device"]
+
+
+BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
+
+
+class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of the trace, `begin_us` after the step began. `depth` counts enclosing blocks of its lane.
+
+    `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
+    launched this device block, None on the host, and where that is not known. Device blocks are placed by the
+    device's clock, later where the first of them would begin before its launch call.
+    """
+
+    name: str
+    kind: BlockKind
+    lane: Lane
+    row: int
+    depth: int
+    begin_us: float
+    duration_us: float
+    launched_by: int | None = None
+
+
+class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """The step of median length among those recorded; `profiled_seconds` lasts until its last block's end.
+
+    The profiler lengthens a step, the more so the more blocks it has. `counted` are the sums of its trace.
+    Where its kernels are unknown, with the reason in `counted.unknown`, there are no device blocks.
+    """
+
+    blocks: list[TraceBlock]
+    profiled_seconds: float
+    counted: ProfiledStep
+
+
+def record_step(bench: Bench, case: Case) -> StepBlocks:
+    """Profile a few steps of `case` and take the one of median length."""
+    attach_profiler(bench.device)
+    events = record_steps(bench.device, case.call, LEAD_STEPS_UNDER_PROFILER + STEPS)
+    return read_step(events, bench.device.type == "cuda", LEAD_STEPS_UNDER_PROFILER)
+
+
+def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
+    """The marked step of median length, after `skip` others, of those with known kernels if there are any.
+
+    Raises ValueError where there is no step.
+    """
+    complete = complete_events(events)
+    marks = step_marks(events)
+    work = match_work(complete, marks) if cuda else [StepWork([])] * len(marks)
+    recorded = list(zip(marks, work, read_steps(events, cuda), strict=True))[skip:]
+    known = [one for one in recorded if one[2].matched is not None] or recorded
+    if not known:
+        raise ValueError("no marked step in this trace")
+    found = [
+        (_blocks(complete, mark, own.items if step.matched is not None else []), step)
+        for mark, own, step in known
+    ]
+    ends = [max(_end(block) for block in blocks) for blocks, _ in found]
+    middle = ends.index(median_low(ends))
+    blocks, step = found[middle]
+    return StepBlocks(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
+
+
+def outermost(blocks: Iterable[TraceBlock], kinds: set[BlockKind]) -> Iterator[TraceBlock]:
+    """Blocks of `kinds` that lie in no other block of `kinds` on their row."""
+    until: dict[tuple[Lane, int], float] = {}
+    for block in blocks:
+        row = block.lane, block.row
+        if block.kind in kinds and block.begin_us >= until.get(row, -1.0):
+            until[row] = _end(block)
+            yield block
+
+
+def _blocks(events: list[Event], mark: Event, work: list[tuple[Event | None, Event]]) -> list[TraceBlock]:
+    begin = mark["ts"]
+    on_host = [e for e in inside(events, mark) if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
+    host = sorted(on_host, key=lambda event: (event["ts"], -event["dur"], event is not mark))
+    blocks = [_block(event, begin, "host", depth) for event, depth in _nested(host)]
+    indices = {id(event): index for index, event in enumerate(host)}
+    behind = clock_behind(work)
+    for call, item in work:
+        launched_by = None if call is None else indices[id(call)]
+        block = _block(item, begin - behind, "device", 0)
+        blocks.append(msgspec.structs.replace(block, launched_by=launched_by))
+    return blocks
+
+
+def _nested(events: list[Event]) -> Iterator[tuple[Event, int]]:
+    ends: list[float] = []
+    for event in events:
+        while ends and event["ts"] >= ends[-1]:
+            ends.pop()
+        yield event, len(ends)
+        ends.append(event["ts"] + event["dur"])
+
+
+def _block(event: Event, begin: float, lane: Lane, depth: int) -> TraceBlock:
+    row: Any = event["tid"] if lane == "host" else event["args"].get("stream", 0)
+    return TraceBlock(
+        name=event["name"],
+        kind=_kind(event),
+        lane=lane,
+        row=int(row),
+        depth=depth,
+        begin_us=event["ts"] - begin,
+        duration_us=event["dur"],
+    )
+
+
+def _kind(event: Event) -> BlockKind:
+    category = event.get("cat")
+    if category in DEVICE_WORK:
+        return "kernel" if category == "kernel" else "copy"
+    if category in RUNTIME:
+        return "launch" if event["name"] in LAUNCH_CALLS else "runtime"
+    if category == "cpu_op":
+        # Compiled code marks itself in this category too, without a namespace, as does autograd for views.
+        return "operator" if "::" in event["name"] or event["name"] in OF_AUTOGRAD else "compiled"
+    return "mark"
+
+
+def _end(block: TraceBlock) -> float:
+    return block.begin_us + block.duration_us
+
+
+STYLES: dict[str, tuple[str, str, str]] = {
+    "launch": ("▒", "magenta", "launch call"),
+    "operator": ("█", "blue", "operator"),
+    "compiled": ("▓", "yellow", "compiled code"),
+    "runtime": ("░", "magenta", "other CUDA call"),
+    "kernel": ("█", "green", "kernel"),
+    "copy": ("▓", "bright_black", "copy or fill"),
+    "idle": ("·", "bright_black", "Python, or idle device"),
+}
+"""Character, colour and meaning, by what took most of a cell's time; on a tie the first row."""
+
+
+HOST_LAYERS: tuple[set[BlockKind], ...] = ({"launch", "runtime"}, {"operator"}, {"compiled"})
+"""Inner before outer: time in a launch call is not counted as its operator's too."""
+
+
+LABEL_WIDTH = 24
+
+
+LEAST_CELLS = 20
+
+
+def show(finding: TimelineFinding, console: Console) -> None:
+    """Print `finding` at the terminal's width."""
+    where = f"batch {finding.batch_bucket}, {finding.device}"
+    console.print(f"one {finding.phase} step, {where}; blocks are times under the profiler")
+    cells = max(console.width - LABEL_WIDTH - 1, LEAST_CELLS)
+    longest_us = max(track.profiled_seconds for track in finding.tracks) * 1e6
+    for track in finding.tracks:
+        for label, painted in _lanes(track, longest_us / cells, cells):
+            console.print(Text(f"{label:<{LABEL_WIDTH}}") + painted, no_wrap=True, overflow="crop")
+    axis = f"0{f'{longest_us:.0f} µs':>{cells - 1}}"
+    console.print(" " * LABEL_WIDTH + axis, no_wrap=True, overflow="crop")
+    console.print(_legend(finding), _table(finding))
+    if finding.speedup is not None:
+        first, second = (track.mode for track in finding.tracks)
+        speedup = interval_text(finding.speedup, digits=2, unit=" times as fast")
+        console.print(f"{second} against {first}: {speedup}", markup=False)
+    print_notes(finding.notes, console)
+    for file in finding.files:
+        console.print(f"written to that folder: {file}", markup=False, soft_wrap=True)
+    if not finding.files:
+        console.print("[dim]--out FOLDER writes a trace for ui.perfetto.dev.[/]")
+    console.print(f"[dim]tax: {tax_source_text(finding)}.[/]")
+    console.print("[dim]calls: into the dispatcher; what a composite operator calls in turn is left out.[/]")
+
+
+def _table(finding: TimelineFinding) -> Table:
+    columns = ("mode", "runs as", "step µs", "tax", "calls", "launches", "kernels", "profiled")
+    rows = [
+        (
+            track.mode,
+            track.effective,
+            interval_text(track.wall, 1e6),
+            tax_text(track),
+            str(track.operators),
+            optional_count(track.launches),
+            optional_count(track.kernels),
+            f"×{track.stretch:.2f}",
+        )
+        for track in finding.tracks
+    ]
+    return table(None, columns, rows)
+
+
+def _lanes(track: Track, cell_us: float, cells: int) -> Iterator[tuple[str, Text]]:
+    host = [block for block in track.blocks if block.lane == "host"]
+    layers = [list(outermost(host, kinds)) for kinds in HOST_LAYERS]
+    yield f"{track.mode} host", paint(layers, cell_us, cells, track.profiled_seconds * 1e6)
+    device = [block for block in track.blocks if block.lane == "device"]
+    if device:
+        yield f"{track.mode} device", paint([device], cell_us, cells, track.profiled_seconds * 1e6)
+
+
+def paint(layers: list[list[TraceBlock]], cell_us: float, cells: int, end_us: float) -> Text:
+    """One lane: each cell shows the kind that took most of its `cell_us`; blank after `end_us`.
+
+    A layer's blocks do not overlap; an earlier layer's time in a cell is subtracted from later ones.
+    """
+    taken: list[dict[str, float]] = [{} for _ in range(cells)]
+    for layer in layers:
+        before = [sum(cell.values()) for cell in taken]
+        for block in layer:
+            for cell, us in _cells_of(block, cell_us, cells):
+                taken[cell][block.kind] = taken[cell].get(block.kind, 0.0) + us
+        for cell, earlier in enumerate(before):
+            for kind in {block.kind for block in layer} & taken[cell].keys():
+                taken[cell][kind] = max(taken[cell][kind] - earlier, 0.0)
+    most: list[str] = []
+    for number, cell_taken in enumerate(taken):
+        if number * cell_us >= end_us:
+            break
+        cell_taken["idle"] = max(cell_us - sum(cell_taken.values()), 0.0)
+        most.append(max(STYLES, key=lambda name: cell_taken.get(name, -1.0)))
+    text = Text()
+    for name, cells_alike in groupby(most):
+        mark, style, _ = STYLES[name]
+        text.append(mark * len(list(cells_alike)), style)
+    return text
+
+
+def _cells_of(block: TraceBlock, cell_us: float, cells: int) -> Iterator[tuple[int, float]]:
+    end = block.begin_us + block.duration_us
+    cell = int(block.begin_us / cell_us)
+    while cell < cells and cell * cell_us < end:
+        yield cell, min(end, (cell + 1) * cell_us) - max(block.begin_us, cell * cell_us)
+        cell += 1
+
+
+def _legend(finding: TimelineFinding) -> Text:
+    kinds = {block.kind for track in finding.tracks for block in track.blocks}
+    text = Text(" " * LABEL_WIDTH)
+    for kind, (mark, style, meaning) in STYLES.items():
+        if kind in kinds or kind == "idle":
+            text.append(mark, style).append(f" {meaning}   ")
+    return text
+
+
+TRACE_FILE = "timeline.trace.json.gz"
+
+
+DEVICE_ROWS = 1000
+"""Added to a stream's number, so that no stream has the row of a host thread."""
+
+
+def write(finding: TimelineFinding, folder: Path) -> list[str]:
+    """Write the trace into `folder`, which is made; returns its name. Raises StudyError where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TRACE_FILE).write_bytes(gzip.compress(json.dumps(trace(finding)).encode()))
+    except OSError as error:
+        raise StudyError("invalid_request", f"cannot write to {folder}: {error.strerror}", "out") from error
+    return [TRACE_FILE]
+
+
+def trace(finding: TimelineFinding) -> dict[str, Any]:
+    """All tracks in the Chrome trace format (JSON object form): one process each, from 0 µs."""
+    events = [
+        event for number, track in enumerate(finding.tracks, start=1) for event in _process(track, number)
+    ]
+    about = f"one {finding.phase} step, batch {finding.batch_bucket}, {finding.device}"
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"about": about}}
+
+
+def _process(track: Track, number: int) -> Iterator[dict[str, Any]]:
+    yield _named("process_name", number, 0, f"{track.mode} ({track.effective})")
+    yield {"ph": "M", "name": "process_sort_index", "pid": number, "tid": 0, "args": {"sort_index": number}}
+    for lane, row in sorted({(block.lane, block.row) for block in track.blocks}, reverse=True):
+        name = "host" if lane == "host" else f"device, stream {row}"
+        yield _named("thread_name", number, _row_number(lane, row), name)
+    for index, block in enumerate(track.blocks):
+        row = _row_number(block.lane, block.row)
+        yield {
+            "ph": "X",
+            "name": block.name,
+            "cat": block.kind,
+            "pid": number,
+            "tid": row,
+            "ts": block.begin_us,
+            "dur": block.duration_us,
+            "args": {"depth": block.depth},
+        }
+        if block.launched_by is not None:
+            call = track.blocks[block.launched_by]
+            flow = {"cat": "launch", "name": "launch", "id": f"{number}.{index}", "pid": number}
+            yield {**flow, "ph": "s", "tid": _row_number(call.lane, call.row), "ts": call.begin_us}
+            yield {**flow, "ph": "f", "bp": "e", "tid": row, "ts": block.begin_us}
+
+
+def _row_number(lane: str, row: int) -> int:
+    return row if lane == "host" else DEVICE_ROWS + row
+
+
+def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": row, "args": {"name": name}}
