@@ -16,7 +16,7 @@ from locust import LoadTestShape, events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
-from loadtests.run.batch_step import follow_batch_steps, set_batch_step
+from loadtests.run.plain_locust import follow_batch_steps, set_batch_step
 
 logger = logging.getLogger("launchbound")
 

@@ -27,9 +27,8 @@ from locust.exception import StopTest
 from locust.runners import WorkerRunner
 
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
-from loadtests.run.batch_step import batch_step
 from loadtests.run.exporter import PORT, Exporter
-from loadtests.run.locust_metrics import count_requests
+from loadtests.run.plain_locust import batch_step, count_requests
 from service.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")

@@ -38,8 +38,7 @@ from loadtests.report.plotting import Plot, base, colour, log_axis
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.run.rows import RowsError, each_row
-from loadtests.run.run_file import RUN_FILE
-from loadtests.run.series_file import SeriesRun, read_series
+from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series
 from service.statistics.choice import LATENCY_SCATTER, OverSweeps, most_named, over_sweeps, paired, replicates
 from service.statistics.intervals import Interval, mean_interval
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from loadtests.fleet.plan import Code, Try, now
-from loadtests.run.environment import git_state
+from loadtests.run.folder import git_state
 from loadtests.run.run_file import PLAN_FILE
 from service.parent_death import owned
 from service.records import METHOD

@@ -31,8 +31,7 @@ from loadtests.plan.plan_file import (
     toml_of,
 )
 from loadtests.plan.presets import PRESETS, preset_document
-from loadtests.run.document_file import DocumentFile
-from loadtests.run.run_file import RUN_FILE, RunError, read_run
+from loadtests.run.run_file import RUN_FILE, DocumentFile, RunError, read_run
 from loadtests.run.validation import validate_folder
 from models.config import CONFIGS
 

@@ -27,7 +27,7 @@ from loadtests.fleet.plan import (
     write_fleet,
 )
 from loadtests.plan.presets import estimate_most_seconds, estimate_seconds
-from loadtests.run.folder_lock import locked
+from loadtests.run.folder import locked
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import INTERRUPTED, PLAN_FILE, RUN_FILE, RunError
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadtests.peers.process import ONE_THREAD
 from loadtests.peers.results import Limit
-from loadtests.run.environment import REPOSITORY
+from loadtests.run.folder import REPOSITORY
 
 SECONDS = 1.0
 BYTES_MOST = 512 * 2**20

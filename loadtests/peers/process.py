@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from loadtests.peers import group_keeper
 from loadtests.peers.group_keeper import DRIVER_ENDED
-from loadtests.run.environment import REPOSITORY
+from loadtests.run.folder import REPOSITORY
 from service.parent_death import owned
 
 STOP_SECONDS = 10.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from loadtests.plan.prompts import read_prompts
-from loadtests.run.environment import REPOSITORY
+from loadtests.run.folder import REPOSITORY
 from service.parent_death import owned
 
 EXPORT_SECONDS = 600.0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadtests.run.document_file import DocumentFile
+from loadtests.run.run_file import DocumentFile
 
 PEERS_FILE = "peers.json"
 FORMAT_VERSION = 1

@@ -13,7 +13,7 @@ from loadtests.peers.plan import PeersPlan
 from loadtests.peers.reference import Reference, make_reference
 from loadtests.peers.results import PeersError, PeersRun
 from loadtests.peers.session import Session, write_all
-from loadtests.run.placement import off_cores
+from loadtests.run.machine import off_cores
 from loadtests.run.target import Target
 
 

@@ -1,4 +1,4 @@
-"""What a sweep measures and in which order: objectives, arrivals, cells, and the plan, saved with its results."""
+"""What a sweep measures and in which order: objectives, arrivals, cells, and the plan of its results."""
 
 from __future__ import annotations
 

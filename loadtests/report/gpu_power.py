@@ -10,7 +10,7 @@ from statistics import fmean
 import polars as pl
 
 from loadtests.report.results import Results
-from loadtests.run.gpu_watch import clocks_file, power_samples
+from loadtests.run.machine import clocks_file, power_samples
 from service.statistics.intervals import Interval, mean_interval
 
 AVERAGED_SECONDS = 1.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.report.frame import PARTS, frame_of, measured
-from loadtests.run.history import recover
+from loadtests.run.resumption import recover
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import CheckedRows, Gate

@@ -23,7 +23,7 @@ from loadtests.run.locust_client import (
 # isort: on
 
 from loadtests.plan.cells import BASELINE, Cell, order
-from loadtests.run.assignment import (
+from loadtests.run.events import (
     Assignment,
     GeneratorEvent,
     GeneratorFinished,
@@ -33,17 +33,14 @@ from loadtests.run.assignment import (
     SloSettled,
     WarmupPassEnded,
 )
-from loadtests.run.decisions import Latencies, rounds
-from loadtests.run.disk import is_full
 from loadtests.run.exporter import Exporter
-from loadtests.run.finished import Finished, Owed, first_missing
-from loadtests.run.machine import Canary, cpu_times, steal_share
-from loadtests.run.placement import off_cores
+from loadtests.run.folder import is_full
+from loadtests.run.machine import Canary, cpu_times, off_cores, steal_share
+from loadtests.run.requests import Abort, Visits
 from loadtests.run.rows import RowWriter, each_row
 from loadtests.run.run_file import RoundMachine
+from loadtests.run.schedule import Finished, Latencies, Owed, WarmUp, first_missing, rounds
 from loadtests.run.target import Target, compile_counters
-from loadtests.run.visits import Abort, Visits
-from loadtests.run.warmup import WarmUp
 
 
 def emit(event: GeneratorEvent) -> None:

@@ -1,15 +1,22 @@
 """Locust's users of one process: they post the requests of a queue, and a listener gets the responses.
 
+Run as a program it is a load process beside the load generator, a worker of locust's distributed mode: it
+posts what the master hands it, each request when it is due, and gives the responses back.
+
 Importing this module monkey-patches the standard library (gevent): only load processes import it. The queues
 below are the patched ones, which yield to locust's users while they block.
 """
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from queue import Queue
 from time import perf_counter
 from typing import Any, ClassVar
+
+import msgspec
 
 # isort: off
 from locust import FastHttpUser, task  # first: it patches what the others import
@@ -136,3 +143,47 @@ class LocalUsers:
     def close(self) -> None:
         """Stop the users."""
         self._runner.quit()
+
+
+HOST = "127.0.0.1"
+"""Due times are on the monotonic clock of one machine, so its processes alone may share them."""
+
+LISTENING, REQUEST, RESPONSE = "listening", "request", "response"
+"""Messages: the worker can take requests; one request; the response to one, with the request's id."""
+
+
+class WorkerInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load process is started with. `master_port` is that of locust's master."""
+
+    url: str
+    headers: dict[str, str]
+    users: int
+    master_port: int
+
+
+def main() -> None:
+    """Post what the master sends, until it ends this process."""
+    told = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerInput)
+    inbox: Queue[dict[str, Any]] = Queue()
+    work: Queue[LoadRequest] = Queue()
+
+    def answer(request: LoadRequest, response: LoadResponse) -> None:
+        runner.send_message(RESPONSE, {"id": request.id, "response": msgspec.to_builtins(response)})
+
+    environment = environment_of(told.url, told.headers, told.users, work, answer)
+    # Without options a worker takes them from the configuration files and variables of plain locust.
+    environment.parsed_options = Namespace(web_base_path="")
+    runner = environment.create_worker_runner(HOST, told.master_port)
+    # Locust logs what a listener raises and goes on: they are read below, where an error ends this process.
+    runner.register_message(REQUEST, lambda msg, **_: inbox.put(msg.data))
+    runner.send_message(LISTENING)
+    while True:
+        request = msgspec.convert(inbox.get(), LoadRequest)
+        # Those of a visit come in the order in which they are due.
+        while request.intended is not None and (wait_seconds := request.intended - perf_counter()) > 0:
+            sleep(wait_seconds)
+        work.put(request)
+
+
+if __name__ == "__main__":
+    main()

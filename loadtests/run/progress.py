@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadtests.plan.cells import Plan
-from loadtests.run.assignment import (
+from loadtests.run.events import (
     GeneratorEvent,
     GeneratorFinished,
     GeneratorStarted,
@@ -20,9 +20,8 @@ from loadtests.run.assignment import (
     VisitCut,
     WarmupPassEnded,
 )
-from loadtests.run.finished import Owed
-from loadtests.run.open_loop import CutVisit
-from loadtests.run.run_file import SweepRun
+from loadtests.run.run_file import CutVisit, SweepRun
+from loadtests.run.schedule import Owed
 
 LINE_SECONDS = 5.0
 """Without a terminal: at most one line per interval, and at least one per two intervals."""

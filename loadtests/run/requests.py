@@ -1,16 +1,22 @@
-"""One request of a cell, its response, and the row of `requests.jsonl` made from both."""
+"""The requests of a cell in one round: sends them, and writes a row and emits an event as each ends."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter, time
+from typing import Any, Literal, Protocol
 
-from loadtests.plan.cells import Cell, Plan
-from loadtests.plan.prompts import draw, select
-from loadtests.run.rows import Stage
+from loadtests.plan.cells import Cell, Plan, due_times
+from loadtests.plan.prompts import draw, read_prompts, select
+from loadtests.run.events import Assignment, RequestEnded, VisitCut
+from loadtests.run.exporter import Exporter, Outcome
+from loadtests.run.rows import REJECTED, RowWriter, Stage
+from loadtests.run.run_file import CutVisit
 
 Examined = Literal["profile", "sample"]
 """What the service does to a request that makes it slower: runs it under its profiler, samples its steps."""
@@ -147,3 +153,202 @@ def _error(response: LoadResponse, document: dict[str, Any]) -> str:
         response.failure
         or f"status {response.status} with a body that is no result: {(response.body or '')[:200]}"
     )
+
+
+STABLE = 0.9
+"""The share of its capacity up to which a service keeps up; nearer to 1 no visit is long enough to tell."""
+
+FALSE_CUTS = 0.003
+"""Of visits at STABLE, as the bound below reckons; simulated, it is up to three times that and below 1 %."""
+
+LEAST_ANSWERS = 8
+"""Before so many answers a stall of the service looks like too high a rate of arrivals."""
+
+
+class GrowingQueue:
+    """Judges one visit of `requests` arrivals, of which at most `most_in_flight` can be in flight at once.
+
+    The service works on up to k = `at_once` requests together.
+
+    Within a busy period, one without an arrival that found fewer than k in flight, a service that takes the
+    same time for each request answers k in that time. So m arrivals, during which c answers came, took less
+    than (c + k) / k service times, whatever these are. Where arrivals are Poisson's, the log of the
+    likelihood ratio of their most likely rate to that of a service in use for STABLE of its capacity is
+
+        m ln(m / (STABLE (c + k))) - m + STABLE (c + k).
+
+    The queue only grows where that exceeds the logarithm of the number of busy periods that the visit can
+    have, over FALSE_CUTS: a union bound, for one rate instead of the most likely one, and so held against
+    simulated queues in `tests/loadtests/test_growing_queue.py`. Equal gaps between arrivals, and refusals,
+    only make it more reluctant.
+    """
+
+    def __init__(self, requests: int, most_in_flight: int, at_once: int = 1) -> None:
+        busy_periods = max(1.0, (1 - STABLE) * requests)
+        self._least_evidence = math.log(busy_periods / FALSE_CUTS)
+        self._most_in_flight = most_in_flight
+        self._at_once = at_once
+        self._found_free = 0
+        self._busy_arrivals = 0
+        self.accepted = 0
+        """Arrivals so far, without the one at which sending ends."""
+
+    def arrival(self, in_flight: int) -> str | None:
+        """Take in an arrival that finds so many in flight; the reason why neither it nor a later one is sent.
+
+        None: it is sent.
+        """
+        if in_flight >= self._most_in_flight:
+            return f"{in_flight} requests are in flight, as many as the load generator can have"
+        if in_flight < self._at_once:
+            self._busy_arrivals, self._found_free = 0, in_flight
+        else:
+            self._busy_arrivals += 1
+        answers = self._found_free + self._busy_arrivals - in_flight
+        if answers >= LEAST_ANSWERS and self._evidence(answers) > self._least_evidence:
+            ratio = self._busy_arrivals / (answers + self._at_once)
+            since = "empty" if self._at_once == 1 else "not full"
+            return (
+                f"the queue only grows: {in_flight} in flight, {self._busy_arrivals} arrivals and {answers} "
+                f"answers since it was {since}, at least {ratio:.2f} times as fast as they are answered"
+            )
+        self.accepted += 1
+        return None
+
+    def _evidence(self, answers: int) -> float:
+        arrivals, expected = self._busy_arrivals, STABLE * (answers + self._at_once)
+        return arrivals * math.log(arrivals / expected) - arrivals + expected if arrivals > expected else 0.0
+
+
+def rows_at_once(engine: Mapping[str, Any]) -> int:
+    """The sequences that a service with such an `engine` runs together: 1 where it merges no requests."""
+    if engine.get("batching", "off") == "off":
+        return 1
+    buckets: list[int] = engine.get("batch_buckets") or [1]
+    return max(buckets)
+
+
+FAILURES_IN_A_ROW = 10
+"""This many consecutive failures end the sweep: the service is assumed to be down. A request of an open loop
+that is refused is none: the service is up, and full."""
+
+Ended = Iterator[tuple[LoadRequest, LoadResponse]]
+Rows = Iterator[dict[str, Any]]
+
+
+class Abort(Exception):
+    """The sweep cannot continue; the message is the reason."""
+
+
+class Client(Protocol):
+    """What sends the requests of a visit: locust's client, whose import patches the standard library.
+
+    `lead_seconds`: how long before it is due it has to be given a request.
+    """
+
+    @property
+    def lead_seconds(self) -> float:
+        """In seconds, 0 or above."""
+
+    @property
+    def users(self) -> int:
+        """How many requests can be in flight."""
+
+    def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
+        """Keep `concurrency` of `requests` in flight."""
+
+    def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Ended:
+        """Send each of `requests` when it is due, up to the first at which `goes_on` is false.
+
+        It is asked before each, with the number in flight.
+        """
+
+
+class Visits:
+    """Sends visits for one assignment; rows are numbered from `first_sequence` on."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        client: Client,
+        rows: RowWriter,
+        exporter: Exporter,
+        emit: Callable[[RequestEnded | VisitCut], None],
+        first_sequence: int,
+    ) -> None:
+        self._assignment = assignment
+        self._client = client
+        self._rows = rows
+        self._exporter = exporter
+        self._emit = emit
+        self._sequence = first_sequence
+        self._seed = assignment.plan.seed
+        self._texts = read_prompts(assignment.prompt_file)
+        self._clock_offset = time() - perf_counter()
+        self._failures = 0
+
+    def warmup(self, cell: Cell, number: int, profiled: bool) -> Rows:
+        """The row of one request of warm-up pass `number`; `profiled`: under the service's profiler."""
+        examined: Examined | None = "profile" if profiled else None
+        return self._take(self._client.closed([self._request(cell, number, 0, "warmup", examined)], 1))
+
+    def measured(self, cell: Cell, number: int, indexes: Sequence[int], rate: float | None) -> Rows:
+        """The rows of the requests `indexes` of round `number`, each once it has ended.
+
+        `rate` is that of an open-loop cell, in arrivals per second; where its queue only grows, no more is
+        sent, and an event says so. In a closed loop the service first samples one more of them. Raises Abort
+        after too many failures, and OSError where a row cannot be written.
+        """
+        requests = [self._request(cell, number, index, "measure") for index in indexes]
+        if rate is None:
+            if self._assignment.sampled:
+                sample = self._request(cell, number, indexes[0], "sample", "sample")
+                yield from self._take(self._client.closed([sample], 1))
+            yield from self._take(self._client.closed(requests, cell.concurrency))
+            return
+        due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/{number}/{cell.name}")
+        yield from self._open(requests, due, lambda cut: self._emit(VisitCut(cut)))
+
+    def _open(
+        self, requests: Sequence[LoadRequest], due: Sequence[float], cut: Callable[[CutVisit], None]
+    ) -> Rows:
+        """Send `requests` at the times `due` of their visit, from the first of them on."""
+        at_once = self._assignment.at_once(requests[0].cell.batch_size)
+        queue = GrowingQueue(len(requests), self._client.users, at_once)
+
+        def goes_on(in_flight: int) -> bool:
+            reason = queue.arrival(in_flight)
+            if reason is not None:
+                unsent = requests[queue.accepted]
+                name = unsent.cell.name
+                cut(CutVisit(round=unsent.round, cell=name, sent=unsent.index, reason=reason))
+            return reason is None
+
+        start = perf_counter() + self._client.lead_seconds - due[requests[0].index]
+        scheduled = [replace(request, intended=start + due[request.index]) for request in requests]
+        return self._take(self._client.open(scheduled, goes_on))
+
+    def _request(
+        self, cell: Cell, number: int, index: int, stage: Stage, examined: Examined | None = None
+    ) -> LoadRequest:
+        content = body(self._assignment.plan, self._texts, cell, number, index, examined)
+        return LoadRequest(cell, number, index, stage, uuid.uuid4().hex, content)
+
+    def _take(self, visit: Ended) -> Rows:
+        for request, response in visit:
+            assignment, cell = self._assignment, request.cell
+            written = row(
+                assignment.run, assignment.part, self._sequence, request, response, self._clock_offset
+            )
+            self._rows.write(written)
+            self._sequence += 1
+            error = written["error"]
+            latency = response.latency_seconds
+            full = response.status == REJECTED and request.intended is not None
+            outcome: Outcome = "rejected" if full else "error" if error else "ok"
+            self._exporter.observe(cell.mode, cell.batch_size, latency, outcome)
+            self._emit(RequestEnded(request.stage, request.round, cell.name, latency, error, full))
+            self._failures = self._failures + 1 if error and not full else 0
+            if self._failures >= FAILURES_IN_A_ROW:
+                raise Abort(f"{self._failures} requests in a row failed, the last with: {error}")
+            yield written

@@ -1,15 +1,38 @@
-"""`requests.jsonl`: the fields of its rows, one per request, the writer (flushes each row) and the reader."""
+"""requests.jsonl: the fields of its rows, one per request, the writer (flushes each row) and the reader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
 
-from loadtests.run.lines import append_line
+
+def append_line(file: FileIO, content: bytes) -> None:
+    """Write `content` and a line end to an unbuffered file.
+
+    Raises OSError where that is not possible as a whole, as on a full disk; its beginning may then stand at
+    the end of the file, as after a kill.
+    """
+    line = content + b"\n"
+    while line:
+        line = line[file.write(line) :]
+
+
+def cut_torn_line(path: Path) -> int:
+    """Cut off what follows the last line end of `path`, where it exists; returns how many bytes that was."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    return len(content) - whole
+
 
 ROWS_FILE = "requests.jsonl"
 READ_BYTES = 2**20

@@ -1,16 +1,83 @@
-"""`run.json`: everything about a sweep that is not a row, with a format version."""
+"""run.json and series.json: all of a sweep that is not a row, versioned, written whole or not at all."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from loadtests.plan.cells import Plan
-from loadtests.run.document_file import DocumentFile
-from loadtests.run.open_loop import CutVisit as CutVisit
+from loadtests.plan.plan_file import Dtype
 from loadtests.run.rows import RowsError
+
+
+class CutVisit(msgspec.Struct, frozen=True, kw_only=True):
+    """An open-loop visit that ended before its last request, because of `reason`.
+
+    The requests with an index below `sent` were sent; the plan does not owe the others.
+    """
+
+    round: int
+    cell: str
+    sent: int
+    reason: str
+
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFile(Generic[Document]):
+    """The file `name` of a folder, which holds a `kind` of format `version` (its field `format_version`).
+
+    A folder that has one is a `folder`, written by `writer`; what reading raises is `error`, and where the
+    document is broken its remedy is `mend`.
+    """
+
+    name: str
+    kind: type[Document]
+    version: int
+    error: type[Exception]
+    folder: str
+    writer: str
+    mend: str
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether `folder` has one."""
+        return (folder / self.name).is_file()
+
+    def write(self, folder: Path, document: Document) -> None:
+        """Replace it atomically."""
+        temporary = folder / f"{self.name}.new"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        temporary.replace(folder / self.name)
+
+    def read(self, folder: Path) -> Document:
+        """That of `folder`. Raises `error` where it is missing, broken or of another format."""
+        path = folder / self.name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise self.error(
+                f"{folder} is no {self.folder} ({error}): name one that `{self.writer}` wrote"
+            ) from error
+        try:
+            version = msgspec.json.decode(content).get("format_version")
+            if version != self.version:
+                found = f"{path} has format {version}, this version reads {self.version}"
+                raise self.error(f"{found}: use the one that wrote it")
+            return msgspec.json.decode(content, type=self.kind)
+        except (msgspec.DecodeError, AttributeError) as error:
+            raise self.error(f"{path} is broken ({error}): {self.mend}") from error
+
+
+def write_result(folder: Path, name: str, document: dict[str, Any]) -> None:
+    """Keep what an experiment found as `name` in `folder`, which is made where it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+
 
 RUN_FILE = "run.json"
 PLAN_FILE = "plan.toml"
@@ -66,7 +133,7 @@ class Part(msgspec.Struct, kw_only=True):
     `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes; None in runs
     of before it was kept. The canary as in RoundMachine, after warm-up and after the last round; None: not
     measured, as after a kill. `gpus`: clocks, power and throttling of each GPU meanwhile
-    (`loadtests.run.gpu_watch.summary`); empty where they were not sampled.
+    (`loadtests.run.machine.clocks_summary`); empty where they were not sampled.
     """
 
     number: int
@@ -148,3 +215,88 @@ def write_run(folder: Path, run: SweepRun) -> None:
 def read_run(folder: Path) -> SweepRun:
     """`run.json` of a results folder. Raises RunError where it is missing, broken or of another format."""
     return _FILE.read(folder)
+
+
+SERIES_FILE = "series.json"
+SERIES_VERSION = 1
+
+State = Literal["not begun", "begun", "complete", "failed"]
+
+
+class SeriesRun(msgspec.Struct, kw_only=True):
+    """One precision; its results are in the folder of this name beside `series.json`.
+
+    `begun`: it runs, or ended early and is gone on with. `failed`: it measured nothing, or can never become
+    valid; `said` is why, or what ended it early.
+    """
+
+    dtype: Dtype
+    state: State = "not begun"
+    said: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is owed."""
+        return self.state in ("complete", "failed")
+
+    def begin(self) -> None:
+        """Note that it runs, and forget what ended it before."""
+        self.state, self.said = "begun", None
+
+
+class Series(msgspec.Struct, kw_only=True):
+    """Runs of the plan file `plan`, in order. `options` are those of `serve` besides the precision.
+
+    `environment` holds the `LAUNCHBOUND_…` variables and `load_tests` the commit of the load tests' own code,
+    with a digest of its changes: the same for all runs. `overrides` and `plan_from_file` as in `run.json`;
+    `workers` load processes post the requests.
+    """
+
+    format_version: int = SERIES_VERSION
+    started: str
+    plan: str
+    options: dict[str, str]
+    environment: dict[str, str]
+    load_tests: dict[str, Any]
+    overrides: dict[str, Any] = {}
+    plan_from_file: bool = False
+    workers: int = 1
+    runs: list[SeriesRun]
+
+
+_SERIES_FILE = DocumentFile(
+    SERIES_FILE,
+    Series,
+    SERIES_VERSION,
+    RunError,
+    folder="series of sweeps",
+    writer="launchbound sweep",
+    mend="report its folders by `report A B C`",
+)
+
+
+def is_series(folder: Path) -> bool:
+    """Whether `folder` holds the runs of a series."""
+    return _SERIES_FILE.is_in(folder)
+
+
+def write_series(folder: Path, series: Series) -> None:
+    """Write `series.json` atomically."""
+    _SERIES_FILE.write(folder, series)
+
+
+def read_series(folder: Path) -> Series:
+    """`series.json` of `folder`; a run whose own folder says that it is complete is.
+
+    Raises RunError where a file is missing, broken or of another format.
+    """
+    series = _SERIES_FILE.read(folder)
+    for run in series.runs:
+        # Killed between the end of a run and the note of it here, or gone on with by its own folder.
+        if run.state == "begun" and _is_complete(folder / run.dtype):
+            run.state, run.said = "complete", None
+    return series
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / RUN_FILE).is_file() and read_run(folder).complete

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from loadtests.plan.cells import BASELINE
-from loadtests.run.decisions import Latencies, group_name
-from loadtests.run.gates.gate import Gate, some
+from loadtests.run.gates import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
+from loadtests.run.schedule import Latencies, group_name
 from loadtests.run.target import requests_by_mode
 from service.modes import AUTO, FALLBACK
 from service.statistics.choice import EQUIVALENT, compare

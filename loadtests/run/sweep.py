@@ -1,10 +1,11 @@
-"""Runs a plan against a service, or goes on with one that ended early: the door to a results folder."""
+"""Runs a plan against a service, in one precision or several, or goes on with one that ended early."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,207 @@ from typing import Any
 from rich.console import Console
 
 from loadtests.plan.cells import Plan, check
+from loadtests.plan.plan_file import Dtype
 from loadtests.plan.prompts import PROMPT_FILE, read_prompts
-from loadtests.run.disk import disk_full_named
-from loadtests.run.environment import git_state
+from loadtests.run.events import Assignment, EventWriter, GeneratorFinished, RequestEnded, run_load_generator
 from loadtests.run.exporter import PORT
-from loadtests.run.folder_lock import locked
-from loadtests.run.part import PartOptions, SweepPart, SweepResult, now
+from loadtests.run.folder import DiskFull, disk_full_named, git_state, locked
+from loadtests.run.machine import clocks_file, clocks_summary, off_cores, query_of, watched, weights_bytes
 from loadtests.run.progress import SweepProgress
-from loadtests.run.readiness import WITHOUT_PROGRESS_SECONDS
-from loadtests.run.resumption import reopen
+from loadtests.run.requests import can_sample, rows_at_once
+from loadtests.run.resumption import (
+    CannotResume,
+    record,
+    refuse_other_service,
+    refuse_other_start,
+    reopen,
+    service_environment,
+    take_in_rows,
+)
 from loadtests.run.rows import ROWS_FILE
-from loadtests.run.run_file import PLAN_FILE, SweepRun
-from loadtests.run.target import Target, TargetError
+from loadtests.run.run_file import (
+    INTERRUPTED,
+    PLAN_FILE,
+    RUN_FILE,
+    SERIES_FILE,
+    Part,
+    Series,
+    SeriesRun,
+    SweepRun,
+    read_series,
+    write_run,
+    write_series,
+)
+from loadtests.run.schedule import is_whole
+from loadtests.run.target import (
+    WITHOUT_PROGRESS_SECONDS,
+    Target,
+    TargetError,
+    scrape,
+    settled_scrape,
+    wait_until_ready,
+    without_doubles,
+)
+from loadtests.run.validation import CheckedRows, Gate, check_rows, write_validation
 from service.records import METHOD
+
+LOAD_GENERATOR_LOG = "load_generator.log"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """The results folder, the run and its gates."""
+
+    folder: Path
+    run: SweepRun
+    gates: tuple[Gate, ...]
+
+    @property
+    def failed(self) -> list[Gate]:
+        """Gates that make the sweep invalid."""
+        return [gate for gate in self.gates if gate.failed]
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 where a gate failed."""
+        return 1 if self.failed else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """What a part needs besides its run; `lock` is the descriptor of the folder's lock."""
+
+    prompt_file: Path
+    exporter_port: int
+    without_progress_seconds: float
+    lock: int
+
+
+class SweepPart:
+    """The next part of `run`, against the service at `target`."""
+
+    def __init__(
+        self, target: Target, run: SweepRun, folder: Path, progress: SweepProgress, options: PartOptions
+    ) -> None:
+        self._target, self._run, self._folder = target, run, folder
+        self._progress = progress
+        self._options = options
+        self._part = Part(number=len(run.parts) + 1, started=now())
+        self._disk_full = False
+
+    def run(self) -> SweepResult:
+        """Wait for the service, measure, and validate. Raises CannotResume (another service) and DiskFull."""
+        run, part = self._run, self._part
+        document = wait_until_ready(
+            self._target, run.plan, self._progress.waiting, self._options.without_progress_seconds
+        )
+        part.ready = now()
+        if part.number > 1:
+            refuse_other_service(self._folder, run, document, self._target.metrics())
+            self._progress.already_measured(run, check_rows(self._folder).finished.requests)
+        else:
+            run.environment = document.get("service") or {}
+            run.plan = without_doubles(document, run.plan, self._progress.print_line)
+            self._progress.replan(run.plan)
+        self._begin(document)
+        before = scrape(self._target, self._folder, "before", part.number, self._progress.print_line)
+        self._measure()
+        rows = check_rows(self._folder)
+        self._finish(before, rows)
+        if self._disk_full:
+            raise DiskFull(self._folder)
+        gates = rows.gates_of(self._folder, run)
+        write_validation(self._folder, gates)
+        return SweepResult(self._folder, run, tuple(gates))
+
+    def _begin(self, document: dict[str, Any]) -> None:
+        """Say in `run.json` that a part has begun; `document` is that of GET /v1/modes."""
+        run, part = self._run, self._part
+        run.url, run.engine = self._target.url, document["engine"]
+        run.parts.append(part)
+        run.ended, run.complete, run.stopped_because = None, False, None
+        if part.number == 1:
+            run.modes_before, run.auto = document["modes"], document.get("auto")
+        write_run(self._folder, run)
+
+    def _measure(self) -> None:
+        part = self._part
+        log = self._folder / LOAD_GENERATOR_LOG
+        finished = False
+        try:
+            with (
+                off_cores(self._run.engine.get("cpus") or []),
+                watched(self._clocks_query(), clocks_file(self._folder, part.number)),  # off them as well
+                EventWriter(self._folder, part.number) as kept,
+                closing(run_load_generator(self._assignment(), log, [self._options.lock])) as events,
+            ):
+                for event in events:
+                    self._progress.show(event)
+                    if event is None or isinstance(event, RequestEnded):
+                        continue
+                    kept.write(event)
+                    record(self._run, part, event)
+                    if isinstance(event, GeneratorFinished):
+                        finished, self._disk_full = True, event.disk_full
+        except KeyboardInterrupt:
+            part.stopped_because = INTERRUPTED
+            self._progress.print_line("interrupted: rows measured so far are kept")
+            return
+        if not finished:
+            last = log.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+            part.stopped_because = f"the load generator ended early: {last or 'without a message'}"
+
+    def _assignment(self) -> Assignment:
+        run = self._run
+        return Assignment(
+            run=run.run,
+            url=self._target.url,
+            folder=str(self._folder),
+            plan=run.plan,
+            prompt_file=str(self._options.prompt_file),
+            exporter_port=self._options.exporter_port,
+            avoid_cpus=run.engine.get("cpus") or [],
+            profile_first=run.engine.get("device") == "cuda",
+            sampled=can_sample(run.engine),
+            canary_bytes=weights_bytes(run.engine),
+            part=self._part.number,
+            workers=run.settings.get("workers", 1),
+            rates=run.client.rates,
+            cut_visits=run.cut_visits,
+            rows_at_once=rows_at_once(run.engine),
+        )
+
+    def _clocks_query(self) -> list[str]:
+        """What samples the service's GPU; empty without one, and where it may be another machine's."""
+        local_gpu = self._run.engine.get("device") == "cuda" and self._target.is_local
+        command, why = query_of() if local_gpu else ([], None)
+        if why is not None:
+            self._progress.print_line(f"no clocks of the GPU during the sweep: {why}")
+        return command
+
+    def _finish(self, before: str | None, rows: CheckedRows) -> None:
+        """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
+        run, part = self._run, self._part
+        part_rows = rows.sent(part.number)
+        settled_scrape(self._target, self._folder, before, part_rows, part.number, self._progress.print_line)
+        run.complete = part.stopped_because is None and is_whole(run, rows.finished)
+        run.stopped_because = part.stopped_because
+        part.gpus = clocks_summary(clocks_file(self._folder, part.number))
+        try:
+            document = self._target.modes()
+            run.engine = document["engine"] or run.engine
+            run.modes = document["modes"]
+        except TargetError as error:
+            self._progress.print_line(f"the service is unreachable after the sweep: {error}")
+        take_in_rows(run, rows.finished)
+        run.ended = part.ended = now()
+        write_run(self._folder, run)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
 
 Service = str | AbstractContextManager[str]
 """The address of a service, or a block that starts one, gives its address, and ends it."""
@@ -138,3 +327,113 @@ def _run_part(
         service = nullcontext(service)
     with service as url, SweepProgress(console or Console(), run.plan) as progress:
         return SweepPart(Target(url, key), run, folder, progress, options).run()
+
+
+Measure = Callable[[Dtype, Path, bool], SweepResult]
+"""Sweeps in a precision into a folder; True: goes on with what is there. It ends the service it started."""
+
+Report = Callable[[str], None]
+
+
+def begin_series(
+    folder: Path,
+    dtypes: list[Dtype],
+    plan: str,
+    measure: Measure,
+    report: Report,
+    *,
+    options: dict[str, str],
+    overrides: dict[str, Any] | None = None,
+    plan_from_file: bool = False,
+    workers: int = 1,
+) -> Series:
+    """Sweep `plan`, the text of a plan file, in each of `dtypes` into a folder of its name in `folder`.
+
+    A run that fails does not stop the others; Ctrl-C does. `report` is called with lines to print; the other
+    arguments are kept in `series.json`. Raises TargetError where `folder` holds results already, FolderInUse
+    where another sweep writes to it, and DiskFull.
+    """
+    for name in (SERIES_FILE, ROWS_FILE):
+        if (folder / name).exists():
+            raise TargetError(
+                f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
+            )
+    series = Series(
+        started=now(),
+        plan=plan,
+        options=options,
+        environment=service_environment(),
+        load_tests=git_state(),
+        overrides=overrides or {},
+        plan_from_file=plan_from_file,
+        workers=workers,
+        runs=[SeriesRun(dtype=dtype) for dtype in dtypes],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with disk_full_named(folder), locked(folder):
+        (folder / PLAN_FILE).write_text(plan, encoding="utf-8")
+        _run(folder, series, measure, report)
+    return series
+
+
+def resume_series(folder: Path, measure: Measure, report: Report) -> Series:
+    """Go on with the series in `folder`: with the run that ended early, then with those not begun.
+
+    Raises CannotResume where nothing is left, or where code or variables are not those it began with, else as
+    `begin_series`.
+    """
+    with disk_full_named(folder), locked(folder):
+        series = read_series(folder)
+        write_series(folder, series)
+        if all(run.over for run in series.runs):
+            raise CannotResume(
+                f"nothing is left to measure in {folder}: `launchbound report {folder}` reports it; a "
+                "precision that failed is swept anew by itself, with --dtype and another folder"
+            )
+        refuse_other_start(folder, series.load_tests, git_state(), series.environment)
+        _run(folder, series, measure, report)
+    return series
+
+
+def _run(folder: Path, series: Series, measure: Measure, report: Report) -> None:
+    """Measure what is owed, in order, up to an interruption."""
+    write_series(folder, series)
+    for number, run in enumerate(series.runs, start=1):
+        if run.over:
+            continue
+        report(f"precision {number} of {len(series.runs)}: {run.dtype}")
+        run.begin()
+        write_series(folder, series)
+        stopped = _run_one(folder / run.dtype, run, measure)
+        write_series(folder, series)
+        if run.said is not None:
+            report(f"{run.dtype}: {run.said}")
+        if stopped:
+            return
+
+
+def _run_one(folder: Path, run: SeriesRun, measure: Measure) -> bool:
+    """Measure one run, or go on with it, and note how that ended; returns whether it was interrupted."""
+    folder.mkdir(exist_ok=True)
+    try:
+        result = measure(run.dtype, folder, (folder / RUN_FILE).exists())
+    except CannotResume as error:
+        # The others are measured all the same; with a failed request it can never become whole.
+        run.state, run.said = "failed" if _hopeless(folder) else "begun", str(error)
+        return False
+    except TargetError as error:
+        # With rows it may still become whole, by a service that starts the next time.
+        run.state, run.said = "begun" if (folder / RUN_FILE).exists() else "failed", str(error)
+        return False
+    except DiskFull as error:
+        raise DiskFull(folder.parent) from error
+    if result.run.complete:
+        run.state = "complete"
+        return False
+    run.state, run.said = "failed" if _hopeless(folder) else "begun", result.run.stopped_because
+    return result.run.stopped_because == INTERRUPTED
+
+
+def _hopeless(folder: Path) -> bool:
+    """Whether a request failed, which is not sent again: the sweep can never be valid."""
+    return check_rows(folder).errors.failed > 0

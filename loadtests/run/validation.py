@@ -7,16 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.run import service_gates as service
-from loadtests.run.finished import Finished
-from loadtests.run.gates import requests
-from loadtests.run.gates import run as of_run
-from loadtests.run.gates.gate import Gate as Gate
-from loadtests.run.gates.requests import Disturbed, Errors, Merged, Queue
+from loadtests.run import gates, service_gates
+from loadtests.run.gates import Gate as Gate
 from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
-from loadtests.run.scrapes import read_scrapes
-from loadtests.run.service_gates import Counters, Scrapes, Texts
+from loadtests.run.schedule import Finished
+from loadtests.run.service_gates import Scrapes
+from loadtests.run.target import read_scrapes
 
 VALIDATION_FILE = "validation.json"
 
@@ -26,17 +23,17 @@ class CheckedRows:
 
     def __init__(self) -> None:
         self.finished = Finished()
-        self.errors = Errors()
-        self._counters = Counters()
-        self._gaps = of_run.Gaps()
-        self._fallbacks = service.Fallbacks()
-        self._rate = requests.Rate()
-        self._delay = requests.ScheduleDelay()
-        self._rejections = requests.Rejections()
-        self._texts = Texts()
-        self._disturbed = Disturbed()
-        self._queue = Queue()
-        self._merged = Merged()
+        self.errors = gates.Errors()
+        self._counters = service_gates.Counters()
+        self._gaps = gates.Gaps()
+        self._fallbacks = service_gates.Fallbacks()
+        self._rate = gates.Rate()
+        self._delay = gates.ScheduleDelay()
+        self._rejections = gates.Rejections()
+        self._texts = service_gates.Texts()
+        self._disturbed = gates.Disturbed()
+        self._queue = gates.Queue()
+        self._merged = gates.Merged()
         of_all = (self.finished, self.errors, self._counters, self._gaps, self._fallbacks)
         of_open_loop = (self._rate, self._delay, self._rejections)
         of_counted = (self._texts, self._disturbed, self._queue, self._merged)
@@ -73,19 +70,19 @@ class CheckedRows:
         They are those of the last part where the sweep was resumed; the parts before it have theirs in
         `earlier`.
         """
-        gates = [
-            of_run.complete(run, self.finished, self.errors.failed),
+        found = [
+            gates.complete(run, self.finished, self.errors.failed),
             self.errors.gate(),
             self._counters.gate(run, [*earlier, (before, after)]),
             self._rate.gate(),
-            of_run.client_cpu(run),
-            service.parity(run),
+            gates.client_cpu(run),
+            service_gates.parity(run),
             self._texts.gate(run),
-            service.control(self.finished.all_latencies(), run),
-            of_run.verdicts(run),
-            of_run.rounds(run),
-            of_run.warmup(run),
-            of_run.rounds_marked(run),
+            service_gates.control(self.finished.all_latencies(), run),
+            gates.verdicts(run),
+            gates.rounds(run),
+            gates.warmup(run),
+            gates.rounds_marked(run),
             self._gaps.gate(run),
             self._disturbed.gate(),
             self._queue.gate(run),
@@ -93,9 +90,9 @@ class CheckedRows:
             self._fallbacks.gate(run),
             self._delay.gate(),
             self._rejections.gate(run),
-            requests.cuts(run),
+            gates.cuts(run),
         ]
-        return sorted(gates, key=lambda gate: gate.warning)
+        return sorted(found, key=lambda gate: gate.warning)
 
     def gates_of(self, folder: Path, run: SweepRun) -> list[Gate]:
         """As `gates`, with the scrapes of the rows' `folder`."""

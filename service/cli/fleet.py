@@ -61,7 +61,7 @@ def fleet(
 def _run(plan: FleetPlan | None, folder: Path, address: str | None, wait: float, dry_run: bool) -> int:
     """On the cluster; without a plan go on in `folder`. Returns the exit code."""
     from loadtests.plan.cells import PlanError
-    from loadtests.run.disk import is_full
+    from loadtests.run.folder import is_full
     from loadtests.run.rows import RowsError
     from service.replicas.cluster import ClusterError
 

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.report.formatting import milliseconds, significant
-from loadtests.run.readiness import await_modes
-from loadtests.run.target import RequestRefused, Target, TargetError
+from loadtests.run.target import RequestRefused, Target, TargetError, await_modes
 
 READ_TIMEOUT_SECONDS = 600.0
 """Read timeout: longer than the service's own deadline, after which it answers."""

@@ -59,9 +59,8 @@ def peers(
     from loadtests.peers.results import PeersError
     from loadtests.peers.run import run_peers
     from loadtests.peers.table import MARKDOWN_FILE
-    from loadtests.run.environment import git_state
-    from loadtests.run.readiness import await_modes
-    from loadtests.run.target import Target, TargetError, Unreachable
+    from loadtests.run.folder import git_state
+    from loadtests.run.target import Target, TargetError, Unreachable, await_modes
     from service.front.launch import LaunchError, launched
 
     try:

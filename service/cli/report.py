@@ -71,9 +71,9 @@ def report(
     from loadtests.fleet.plan import is_fleet
     from loadtests.peers.results import PeersError
     from loadtests.plan.cells import PlanError, parse_slo
-    from loadtests.run.disk import DiskFull, disk_full_named
+    from loadtests.run.folder import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
-    from loadtests.run.series_file import is_series
+    from loadtests.run.run_file import is_series
 
     of_fleet = len(folders) == 1 and is_fleet(folders[0])
     series = len(folders) == 1 and is_series(folders[0])

@@ -15,8 +15,7 @@ from service.cli.report import reported
 
 if TYPE_CHECKING:
     from loadtests.plan.plan_file import Dtype, PlanDocument
-    from loadtests.run.part import SweepResult
-    from loadtests.run.series import Measure
+    from loadtests.run.sweep import Measure, SweepResult
 
 
 def measuring(

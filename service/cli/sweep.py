@@ -28,7 +28,7 @@ from service.cli.series_run import measuring, printed
 from service.cli.signals import ended_in_order
 
 if TYPE_CHECKING:
-    from loadtests.run.part import SweepResult
+    from loadtests.run.sweep import SweepResult
     from service.cli.sweep_plan import ChosenPlan
 
 app = typer.Typer()
@@ -144,11 +144,10 @@ def _begin(
 
 
 def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None, workers: int | None) -> int:
-    from loadtests.run.readiness import without_doubles
     from loadtests.run.rows import RowsError
-    from loadtests.run.run_file import read_run
-    from loadtests.run.series_file import is_series
+    from loadtests.run.run_file import is_series, read_run
     from loadtests.run.sweep import resume_sweep
+    from loadtests.run.target import without_doubles
 
     if is_series(folder):
         return go_on(folder, url, chosen, workers)
@@ -175,7 +174,7 @@ def _own(options: dict[str, str], folder: Path) -> AbstractContextManager[str]:
 def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
     """Run `measure` and make the report; returns the exit code."""
     from loadtests.plan.prompts import PromptError
-    from loadtests.run.disk import DiskFull, disk_full_named
+    from loadtests.run.folder import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
     from loadtests.run.target import ModeFailed, TargetError
     from service.front.launch import LaunchError
@@ -211,7 +210,7 @@ def _reported(folder: Path, console: Console, result: SweepResult) -> int:
 
 if TYPE_CHECKING:
     from loadtests.plan.plan_file import PlanDocument
-    from loadtests.run.series_file import Series
+    from loadtests.run.run_file import Series
     from service.cli.sweep_plan import ChosenPlan
 
 
@@ -236,8 +235,7 @@ def described(chosen: ChosenPlan) -> str:
 def begin(chosen: ChosenPlan, out: Path | None, options: dict[str, str | None], workers: int) -> int:
     """Sweep `chosen` in each of its precisions; returns the exit code."""
     from loadtests.plan.plan_file import toml_of
-    from loadtests.run.series import begin_series
-    from loadtests.run.sweep import new_folder
+    from loadtests.run.sweep import begin_series, new_folder
 
     if options.get("advice"):
         bad_input("--advice is of one precision: choose that by --dtype, or leave out --advice")
@@ -266,8 +264,8 @@ def go_on(folder: Path, url: str | None, chosen: ChosenPlan | None, workers: int
     """Go on with the series in `folder`; returns the exit code. `chosen`: what the options name."""
     from loadtests.plan.plan_file import parse_plan
     from loadtests.run.rows import RowsError
-    from loadtests.run.series import resume_series
-    from loadtests.run.series_file import read_series
+    from loadtests.run.run_file import read_series
+    from loadtests.run.sweep import resume_series
 
     if url:
         bad_input(f"the sweeps of {folder} started their own services, and do so again: leave out --url")
@@ -300,7 +298,7 @@ def _served(document: PlanDocument, options: dict[str, str]) -> dict[str, str]:
 def _measured_series(folder: Path, measure: Callable[[Console], Series]) -> int:
     """Run `measure` and write the page, also over what an interruption has left; returns the exit code."""
     from loadtests.plan.prompts import PromptError
-    from loadtests.run.disk import DiskFull, disk_full_named
+    from loadtests.run.folder import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
     from loadtests.run.target import TargetError
 

@@ -24,8 +24,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.run.environment import git_state
-from loadtests.run.gpu_watch import query_of, summary, watched
+from loadtests.run.folder import git_state
+from loadtests.run.machine import clocks_summary, query_of, watched
 from service.parent_death import owned
 from service.proof.gpu_goals import PATH_VARIABLE, Goal, Record, cells_of, goals_of, read_records
 from service.proof.rows import STYLES
@@ -262,7 +262,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "sections": [asdict(one) for one in checked.ended],
         "goals": goals,
         "cells": cells,
-        "clocks": {one.name: summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
+        "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
         "no_clocks": checked.unwatched,
     }
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")

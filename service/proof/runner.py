@@ -22,7 +22,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.run.environment import git_state
+from loadtests.run.folder import git_state
 from loadtests.run.target import TargetError
 from service.front.launch import LaunchError
 from service.front.settings import Settings

@@ -19,9 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadtests.run.placement import off_cores
-from loadtests.run.readiness import await_modes
-from loadtests.run.target import Target, Unreachable
+from loadtests.run.machine import off_cores
+from loadtests.run.target import Target, Unreachable, await_modes
 from service.engine.inbox import local_job
 from service.frames import FrameStream, accept, listen
 from service.front.launch import launched

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from loadtests.run.placement import off_cores
+from loadtests.run.machine import off_cores
 from tests.chaos.fault import Happened
 from tests.chaos.victim import Victim, victim
 from tests.front.test_bodies import FLOODS

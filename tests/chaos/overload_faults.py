@@ -14,7 +14,7 @@ from time import perf_counter
 import httpx
 import psutil
 
-from loadtests.run.placement import off_cores
+from loadtests.run.machine import off_cores
 from tests.chaos.fault import Happened
 from tests.chaos.honest import Answers, ask_in_turn, ratio_of, within_noise
 from tests.chaos.victim import BODY, PATIENCE_SECONDS, Setup, Victim, victim

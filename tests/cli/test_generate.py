@@ -60,7 +60,7 @@ def test_bad_input_ends_with_exit_code_2(front: Front, arguments: list[str], mes
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "ftp://host", "localhost"])
 def test_an_address_where_nothing_answers_is_bad_input(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setattr("loadtests.run.readiness.CONNECT_GRACE_SECONDS", -1.0)
+    monkeypatch.setattr("loadtests.run.target.CONNECT_GRACE_SECONDS", -1.0)
     assert CliRunner().invoke(app, ["generate", "x", f"--url={url}"]).exit_code == 2
 
 

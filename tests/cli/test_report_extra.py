@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from loadtests.plan.presets import make_plan
-from loadtests.run.part import SweepResult
 from loadtests.run.run_file import read_run
+from loadtests.run.sweep import SweepResult
 from tests.support.made_results import make_results
 
 PROGRAM = "import sys; sys.modules['polars'] = None; "
 COMMAND = PROGRAM + "import launchbound; launchbound.app()"
 CONCLUDE = PROGRAM + (
-    "from pathlib import Path\nfrom rich.console import Console\nfrom loadtests.run.part import SweepResult\n"
+    "from pathlib import Path\nfrom rich.console import Console\nfrom loadtests.run.sweep import SweepResult\n"
     "from loadtests.run.run_file import read_run\nfrom service.cli.sweep import _reported\n"
     "folder = Path(sys.argv[1])\n"
     "raise SystemExit(_reported(folder, Console(), SweepResult(folder, read_run(folder), ())))"

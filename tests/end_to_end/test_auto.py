@@ -10,8 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from loadtests.run.readiness import await_modes
-from loadtests.run.target import Target
+from loadtests.run.target import Target, await_modes
 from service.front.launch import launched
 
 PLAN = """

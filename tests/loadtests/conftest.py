@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadtests.run import part
-from loadtests.run.assignment import GeneratorEvent, RequestEnded
-from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run import sweep
+from loadtests.run.events import GeneratorEvent, RequestEnded, run_load_generator
 from loadtests.run.sweep import run_sweep
 from tests.support.fake_service import Script, fake_service
 from tests.support.killed_sweeps import PLAN
@@ -30,6 +29,6 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
 
     with fake_service(Script()) as url:
         with monkeypatch.context() as patched:
-            patched.setattr(part, "run_load_generator", interrupted)
+            patched.setattr(sweep, "run_load_generator", interrupted)
             run_sweep(url, PLAN, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
         yield url, tmp_path

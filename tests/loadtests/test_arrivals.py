@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.plan.cells import Arrivals, Cell, constant, due_times, poisson
-from loadtests.run.decisions import group_name
+from loadtests.run.schedule import group_name
 
 
 def test_cells_of_before_keep_their_names_and_groups() -> None:

@@ -28,14 +28,13 @@ from loadtests.report.results import read_results
 from loadtests.report.surroundings import reproduce
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
-from loadtests.run import readiness, scrapes
-from loadtests.run.gates.gate import Gate
-from loadtests.run.readiness import wait_until_ready
+from loadtests.run import target
+from loadtests.run.gates import Gate
 from loadtests.run.resumption import CannotResume, refuse_other_service
 from loadtests.run.rows import RequestRow, read_rows
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.sweep import run_sweep
-from loadtests.run.target import Target, TargetError
+from loadtests.run.target import Target, TargetError, wait_until_ready
 from loadtests.run.validation import validate
 from service.cli.options import EXIT_BAD_INPUT
 from service.front.settings import read_advice
@@ -94,8 +93,8 @@ def test_it_has_a_colour_of_its_own() -> None:
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(target, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("_impatient")

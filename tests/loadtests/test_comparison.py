@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.report.comparison import slowest_over_fastest, typical
-from loadtests.run.warmup import WarmUp
+from loadtests.run.schedule import WarmUp
 from service.statistics.choice import choose, compare
 
 durations = st.floats(1e-6, 1e3)

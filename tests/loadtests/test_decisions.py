@@ -11,8 +11,8 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
-from loadtests.run.assignment import LookEnded
-from loadtests.run.decisions import Latencies, group_name, rounds
+from loadtests.run.events import LookEnded
+from loadtests.run.schedule import Latencies, group_name, rounds
 
 CLEAR = {"eager": 2.2, "no_grad": 1.7, "inference_mode": 1.5, "compiled": 1.0, "reduce-overhead": 0.8}
 

@@ -12,8 +12,8 @@ import launchbound
 from loadtests.plan.plan_file import toml_of
 from loadtests.plan.presets import make_plan
 from loadtests.report.surroundings import environment
-from loadtests.run.readiness import without_doubles
 from loadtests.run.run_file import read_run
+from loadtests.run.target import without_doubles
 from service.cli.sweep_plan import chosen_plan
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status
 from tests.support.made_evidence import edit_run

@@ -7,13 +7,11 @@ from pathlib import Path
 import msgspec
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.run.assignment import MeasuringBegan, VisitCut
-from loadtests.run.events_file import EventWriter
-from loadtests.run.finished import Finished, Owed, first_missing, is_whole
-from loadtests.run.history import recover
-from loadtests.run.open_loop import CutVisit
+from loadtests.run.events import EventWriter, MeasuringBegan, VisitCut
+from loadtests.run.resumption import recover
 from loadtests.run.rows import RequestRow, read_rows
-from loadtests.run.run_file import Part, read_run
+from loadtests.run.run_file import CutVisit, Part, read_run
+from loadtests.run.schedule import Finished, Owed, first_missing, is_whole
 from tests.support.made_results import make_results
 
 CLOSED = Cell(mode="eager", batch_size=1)

@@ -11,7 +11,7 @@ import pytest
 
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
-from loadtests.run.gates.gate import Gate, some
+from loadtests.run.gates import Gate, some
 from loadtests.run.rows import RequestRow, RowSources, read_rows
 from loadtests.run.run_file import Look, Part, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE, validate

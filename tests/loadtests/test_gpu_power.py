@@ -11,7 +11,7 @@ import pytest
 from loadtests.plan.presets import make_plan
 from loadtests.report.gpu_power import gpu_power
 from loadtests.report.results import Results, read_results
-from loadtests.run.gpu_watch import TIME_FORMAT, clocks_file, power_samples, summary
+from loadtests.run.machine import TIME_FORMAT, clocks_file, clocks_summary, power_samples
 from loadtests.run.rows import RowsError
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import CLEAR, make_results
@@ -79,7 +79,7 @@ def test_a_last_line_that_was_cut_anywhere_is_left_out(tmp_path: Path) -> None:
     for left in range(1, len(WHOLE)):
         file.write_text(WHOLE + WHOLE[:left])
         assert [len(samples) for samples in power_samples(file).values()] == [1]
-        assert [gpu["samples"] for gpu in summary(file)] == [1]
+        assert [gpu["samples"] for gpu in clocks_summary(file)] == [1]
 
 
 def test_a_whole_sample_whose_time_is_none_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:

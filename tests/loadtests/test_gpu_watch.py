@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loadtests.report.surroundings import environment
-from loadtests.run.finished import Finished
-from loadtests.run.gpu_watch import clocks_file, query_of, summary, watched
-from loadtests.run.history import recover
+from loadtests.run.machine import clocks_file, clocks_summary, query_of, watched
+from loadtests.run.resumption import recover
 from loadtests.run.run_file import Part, read_run
+from loadtests.run.schedule import Finished
 from loadtests.run.target import Target
 from tests.support.made_results import make_results
 
@@ -35,7 +35,7 @@ def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 
 def test_clocks_power_and_every_reason_are_summed_up_per_gpu(tmp_path: Path) -> None:
     (tmp_path / "clocks.csv").write_text(LINES)
-    first, second, _ = summary(tmp_path / "clocks.csv")
+    first, second, _ = clocks_summary(tmp_path / "clocks.csv")
     assert (first["gpu"], first["samples"], first["idle"]) == ("GPU-a", 4, 1)
     assert first["clocks.sm"] == {"least": 1200, "median": 1755, "most": 1980}
     assert first["power.draw"]["most"] == 690
@@ -46,7 +46,12 @@ def test_clocks_power_and_every_reason_are_summed_up_per_gpu(tmp_path: Path) -> 
 
 def test_a_gpu_that_was_idle_all_the_time_has_no_numbers(tmp_path: Path) -> None:
     (tmp_path / "clocks.csv").write_text(LINES)
-    assert summary(tmp_path / "clocks.csv")[2] == {"gpu": "GPU-c", "samples": 1, "idle": 1, "reasons": []}
+    assert clocks_summary(tmp_path / "clocks.csv")[2] == {
+        "gpu": "GPU-c",
+        "samples": 1,
+        "idle": 1,
+        "reasons": [],
+    }
 
 
 def test_a_part_that_was_killed_has_the_clocks_of_its_file(tmp_path: Path) -> None:
@@ -58,7 +63,7 @@ def test_a_part_that_was_killed_has_the_clocks_of_its_file(tmp_path: Path) -> No
 
 
 def test_without_samples_there_is_no_summary(tmp_path: Path) -> None:
-    assert summary(tmp_path / "none.csv") == []
+    assert clocks_summary(tmp_path / "none.csv") == []
 
 
 def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
@@ -98,14 +103,14 @@ def test_samples_are_taken_for_as_long_as_the_section_runs(
     command, _ = query_of()
     with watched(command, tmp_path / "clocks.csv"):
         assert told.read_text() == "x\n"
-    assert summary(tmp_path / "clocks.csv")[0]["samples"] == 1
+    assert clocks_summary(tmp_path / "clocks.csv")[0]["samples"] == 1
 
 
 def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_path: Path) -> None:
     (tmp_path / "clocks.csv").write_text(LINES)
     run = read_run(make_results(tmp_path))
     run.parts = [Part(number=1, started="")]
-    run.parts[0].gpus = summary(tmp_path / "clocks.csv")
+    run.parts[0].gpus = clocks_summary(tmp_path / "clocks.csv")
     shown = [text for label, text in environment(run) if label == "GPU while measured"]
     assert len(shown) == 3
     assert "1755 MHz SM (1200 to 1980)" in shown[0]

@@ -13,8 +13,8 @@ import pytest
 
 from loadtests.plan.cells import Arrivals, due_times
 from loadtests.plan.presets import make_plan
-from loadtests.run.assignment import Assignment
-from loadtests.run.growing_queue import LEAST_ANSWERS, GrowingQueue, rows_at_once
+from loadtests.run.events import Assignment
+from loadtests.run.requests import LEAST_ANSWERS, GrowingQueue, rows_at_once
 
 USERS = 64
 

@@ -26,7 +26,7 @@ PAIR = """
 import json
 from locust.env import Environment
 from loadtests.run.exporter import Exporter
-from loadtests.run.locust_metrics import count_requests
+from loadtests.run.plain_locust import count_requests
 from prometheus_client import generate_latest
 from time import sleep
 

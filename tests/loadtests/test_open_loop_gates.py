@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.run.gates.gate import Gate
-from loadtests.run.gates.requests import MOST_DELAY
+from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import CutVisit, SweepRun
 from loadtests.run.validation import validate

@@ -12,13 +12,12 @@ import pytest
 from rich.console import Console
 
 from loadtests.plan.presets import make_plan
-from loadtests.run import part, scrapes
-from loadtests.run.assignment import MeasuringBegan, WarmupPassEnded
-from loadtests.run.events_file import EventWriter
-from loadtests.run.finished import Finished
-from loadtests.run.history import recover
+from loadtests.run import sweep, target
+from loadtests.run.events import EventWriter, MeasuringBegan, WarmupPassEnded
+from loadtests.run.resumption import recover
 from loadtests.run.rows import each_row, read_rows
 from loadtests.run.run_file import Part, read_run
+from loadtests.run.schedule import Finished
 from loadtests.run.sweep import run_sweep
 from tests.support import fake_service as service
 from tests.support.made_results import make_results
@@ -46,10 +45,10 @@ def test_a_part_knows_the_warm_engine_and_samples_clocks_off_its_cores(
         log.write_text("no load in this test")
         yield from ()
 
-    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.0)
-    monkeypatch.setattr(part, "off_cores", section("off cores"))
-    monkeypatch.setattr(part, "watched", section("clocks"))
-    monkeypatch.setattr(part, "run_load_generator", generator)
+    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(sweep, "off_cores", section("off cores"))
+    monkeypatch.setattr(sweep, "watched", section("clocks"))
+    monkeypatch.setattr(sweep, "run_load_generator", generator)
     with service.fake_service(service.Script()) as url:
         run_sweep(url, PLAN, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
     assert entered == [("off cores", [7]), ("clocks", []), ("generator", [7])]

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.run import readiness
-from loadtests.run.readiness import WITHOUT_PROGRESS_SECONDS, await_modes, wait_until_ready
-from loadtests.run.target import Target, TargetError
+from loadtests.run import target
+from loadtests.run.target import WITHOUT_PROGRESS_SECONDS, Target, TargetError, await_modes, wait_until_ready
 from tests.support.fake_service import Script, fake_service
 
 STEP_SECONDS = 600.0
@@ -39,8 +38,8 @@ class Warming(Target):
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
-    monkeypatch.setattr(readiness, "sleep", own.sleep)
-    monkeypatch.setattr(readiness, "monotonic", lambda: own.now)
+    monkeypatch.setattr(target, "sleep", own.sleep)
+    monkeypatch.setattr(target, "monotonic", lambda: own.now)
     return own
 
 

@@ -17,8 +17,8 @@ import launchbound
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
-from loadtests.run import scrapes
-from loadtests.run.events_file import EVENTS_FILE, read_events
+from loadtests.run import target
+from loadtests.run.events import EVENTS_FILE, read_events
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import read_run, write_run
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
 
 
 @pytest.fixture(scope="module")

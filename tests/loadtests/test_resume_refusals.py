@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.report.results import read_results
-from loadtests.run.folder_lock import FolderInUse, locked
+from loadtests.run.folder import FolderInUse, locked
 from loadtests.run.resumption import CannotResume
 from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import read_run, write_run
@@ -111,7 +111,7 @@ def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
 def test_two_sweeps_cannot_share_a_folder_and_the_other_is_named(stopped: tuple[str, Path]) -> None:
     url, folder = stopped
     holder = (
-        "import sys; from pathlib import Path; from loadtests.run.folder_lock import locked\n"
+        "import sys; from pathlib import Path; from loadtests.run.folder import locked\n"
         "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holder, str(folder)]

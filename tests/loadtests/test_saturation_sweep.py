@@ -13,13 +13,18 @@ import pytest
 from rich.console import Console
 
 from loadtests.plan.cells import Cell, Plan, Slo
-from loadtests.run import part, readiness, scrapes
-from loadtests.run.assignment import GeneratorEvent, RequestEnded, SloSettled, VisitCut
-from loadtests.run.events_file import read_events
-from loadtests.run.finished import Finished, Owed, is_whole
-from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run import sweep, target
+from loadtests.run.events import (
+    GeneratorEvent,
+    RequestEnded,
+    SloSettled,
+    VisitCut,
+    read_events,
+    run_load_generator,
+)
 from loadtests.run.rows import RequestRow, read_rows
 from loadtests.run.run_file import read_run
+from loadtests.run.schedule import Finished, Owed, is_whole
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from tests.support.fake_service import Script, fake_service
 
@@ -35,8 +40,8 @@ SHARE = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.5)
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(target, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
 
 
 def plan_of(*cells: Cell, e2e: float | None = None) -> Plan:
@@ -108,7 +113,7 @@ def test_a_multiple_of_eagers_latency_is_settled_once_and_kept_by_what_goes_on(
     plan = msgspec.structs.replace(plan_of(SHARE), slo=Slo(e2e_of_eager=900.0))
     with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
         with monkeypatch.context() as patched:
-            patched.setattr(part, "run_load_generator", stopping)
+            patched.setattr(sweep, "run_load_generator", stopping)
             first = run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
         settled = first.run.plan.slo
         assert settled is not None
@@ -138,7 +143,7 @@ def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_visits(
     plan = plan_of(PAST, SHARE, e2e=30.0)
     with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
         with monkeypatch.context() as patched:
-            patched.setattr(part, "run_load_generator", stopping)
+            patched.setattr(sweep, "run_load_generator", stopping)
             run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
         before = read_run(tmp_path)
         assert not before.complete

@@ -16,14 +16,11 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.plan_file import plan_of, read_plan_file
-from loadtests.run import part, readiness, scrapes, series
-from loadtests.run.assignment import GeneratorEvent, RequestEnded
-from loadtests.run.disk import DiskFull
-from loadtests.run.folder_lock import locked
-from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run import sweep, target
+from loadtests.run.events import GeneratorEvent, RequestEnded, run_load_generator
+from loadtests.run.folder import DiskFull, locked
 from loadtests.run.rows import ROWS_FILE, read_rows
-from loadtests.run.run_file import PLAN_FILE, read_run
-from loadtests.run.series_file import Series, read_series
+from loadtests.run.run_file import PLAN_FILE, Series, read_run, read_series
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from service.front import launch
 from service.front.launch import LaunchError
@@ -80,8 +77,8 @@ def stand_ins() -> Iterator[Services]:
     found = Services()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "launched", found.launched)
-        patch.setattr(readiness, "POLL_SECONDS", 0.01)
-        patch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+        patch.setattr(target, "POLL_SECONDS", 0.01)
+        patch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
         yield found
 
 
@@ -209,7 +206,7 @@ def test_where_none_is_measured_that_is_said_without_a_page(services: Services, 
 def test_an_interrupted_series_is_kept_shown_and_gone_on_with(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part, "run_load_generator", interrupting("/bfloat16", 2))
+    monkeypatch.setattr(sweep, "run_load_generator", interrupting("/bfloat16", 2))
     folder = tmp_path / "out"
     result = begin(tmp_path)
     assert result.exit_code == EXIT_FAILED
@@ -269,7 +266,7 @@ def test_what_is_complete_or_another_is_not_gone_on_with(
     assert "another plan" in invoke("--resume", folder, "--preset", "quick").stderr
     with monkeypatch.context() as patched:
         other = {"commit": "another", "dirty": False, "changes": None}
-        patched.setattr(series, "git_state", lambda: other)
+        patched.setattr(sweep, "git_state", lambda: other)
         refused = invoke("--resume", folder)
     assert refused.exit_code == EXIT_BAD_INPUT
     assert "commit was" in refused.stderr

@@ -23,13 +23,18 @@ from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.plan_file import plan_of, read_plan_file
 from loadtests.plan.prompts import PromptError
 from loadtests.report.surroundings import environment, reproduce
-from loadtests.run import part, readiness, scrapes, sweep
-from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
-from loadtests.run.decisions import group_name
-from loadtests.run.load_generator_process import run_load_generator
-from loadtests.run.placement import off_cores
+from loadtests.run import sweep, target
+from loadtests.run.events import (
+    Assignment,
+    GeneratorEvent,
+    GeneratorStarted,
+    RequestEnded,
+    run_load_generator,
+)
+from loadtests.run.machine import off_cores
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import PLAN_FILE, read_run
+from loadtests.run.schedule import group_name
 from loadtests.run.sweep import SweepResult, new_folder, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
@@ -62,8 +67,8 @@ SMALL = Plan(
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(target, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
 
 
 def swept(folder: Path, script: Script, plan: Plan = SMALL, out: io.StringIO | None = None) -> SweepResult:
@@ -242,7 +247,7 @@ def test_requests_of_another_client_fail_the_count(tmp_path: Path, monkeypatch: 
         yield from run_load_generator(*arguments)
         script.ran["eager"] += 1
 
-    monkeypatch.setattr(part, "run_load_generator", with_another_client)
+    monkeypatch.setattr(sweep, "run_load_generator", with_another_client)
     result = swept(tmp_path, script)
     count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
     sent = sum(row.mode == "eager" for row in read_rows(tmp_path))
@@ -262,7 +267,7 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(
             if isinstance(event, RequestEnded) and event.round == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(part, "run_load_generator", interrupted)
+    monkeypatch.setattr(sweep, "run_load_generator", interrupted)
     result = swept(tmp_path, Script())
     run = read_run(tmp_path)
     assert (run.complete, run.stopped_because) == (False, "interrupted")
@@ -390,16 +395,16 @@ def test_a_mode_that_is_not_served_is_named(tmp_path: Path) -> None:
 def test_waiting_is_bounded(tmp_path: Path) -> None:
     reported: list[str] = []
     with fake_service(Script(states=["warming"])) as url, pytest.raises(TargetError, match="not ready after"):
-        readiness.wait_until_ready(Target(url), SMALL, reported.append, 0.1)
+        target.wait_until_ready(Target(url), SMALL, reported.append, 0.1)
     assert any("compiled warming" in line for line in reported)
 
 
 def test_an_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "CONNECT_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(target, "CONNECT_GRACE_SECONDS", 0.0)
     with fake_service(Script()) as url:
         address = url
     with pytest.raises(TargetError, match="nothing answers"):
-        readiness.wait_until_ready(Target(address), SMALL, lambda _: None)
+        target.wait_until_ready(Target(address), SMALL, lambda _: None)
     with pytest.raises(TargetError, match="not an address"):
         Target("localhost")
 

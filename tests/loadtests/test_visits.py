@@ -11,11 +11,18 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan, Slo
 from loadtests.plan.prompts import PROMPT_FILE
-from loadtests.run.assignment import Assignment, GeneratorEvent, VisitCut
+from loadtests.run.events import Assignment, GeneratorEvent, VisitCut
 from loadtests.run.exporter import Exporter
-from loadtests.run.requests import LoadRequest, LoadResponse, can_sample
+from loadtests.run.requests import (
+    FAILURES_IN_A_ROW,
+    Abort,
+    Ended,
+    LoadRequest,
+    LoadResponse,
+    Visits,
+    can_sample,
+)
 from loadtests.run.rows import RowWriter, read_rows
-from loadtests.run.visits import FAILURES_IN_A_ROW, Abort, Ended, Visits
 from tests.support.fake_service import timings
 
 SLO = Slo(e2e_seconds=2.0)

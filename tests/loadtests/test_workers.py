@@ -22,9 +22,14 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.cells import Cell, Plan
-from loadtests.run import part, readiness, scrapes, sweep
-from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
-from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run import sweep, target
+from loadtests.run.events import (
+    Assignment,
+    GeneratorEvent,
+    GeneratorStarted,
+    RequestEnded,
+    run_load_generator,
+)
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
@@ -44,14 +49,14 @@ PLAN = Plan(preset="own", seed=3, rounds=4, cells=CELLS)
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(target, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
 
 
 def load_processes(parent: int | None = None) -> list[psutil.Process]:
     """The load processes that this process's sweeps have at the moment."""
     children = psutil.Process(parent).children(recursive=True)
-    return [child for child in children if "loadtests.run.load_worker" in child.cmdline()]
+    return [child for child in children if "loadtests.run.locust_users" in child.cmdline()]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +145,7 @@ def test_a_load_process_that_is_lost_ends_the_sweep_which_can_be_resumed(
     quiet = partial(Console, file=io.StringIO())
     with fake_service(Script()) as url:
         with monkeypatch.context() as patched:
-            patched.setattr(part, "run_load_generator", partial(killed, number))
+            patched.setattr(sweep, "run_load_generator", partial(killed, number))
             first = run_sweep(url, PLAN, tmp_path, console=quiet(), exporter_port=0, workers=2)
         assert said in (first.run.stopped_because or "")
         kept = read_rows(tmp_path)
@@ -190,7 +195,7 @@ def test_the_busiest_process_or_a_core_they_share_is_the_cpu_of_a_round(tmp_path
     code = (
         "import os\n"
         "from loadtests.run.load_generator import LoadGenerator, busiest\n"
-        "from loadtests.run.assignment import Assignment\n"
+        "from loadtests.run.events import Assignment\n"
         "from loadtests.plan.cells import Plan\n"
         "plan = Plan(preset='own', seed=1, rounds=1, cells=())\n"
         "assignment = Assignment(run='a', url='', folder='', plan=plan, prompt_file='')\n"
@@ -212,7 +217,7 @@ def test_the_command_line_sets_the_number_and_a_resumed_sweep_may_have_another(
 
     def refuse(*_: object, workers: int | None, **__: object) -> SweepResult:
         given.append(workers)
-        raise readiness.TargetError("enough")
+        raise target.TargetError("enough")
 
     monkeypatch.setattr(sweep, "run_sweep", refuse)
     monkeypatch.setattr(sweep, "resume_sweep", refuse)
@@ -227,7 +232,7 @@ def test_the_command_line_sets_the_number_and_a_resumed_sweep_may_have_another(
 IN_FLIGHT = """
 import sys
 from loadtests.run.locust_users import LocalUsers
-from loadtests.run.worker_pool import WorkerPool
+from loadtests.run.locust_client import WorkerPool
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run.requests import LoadRequest, body
 from time import perf_counter, sleep  # the patched one

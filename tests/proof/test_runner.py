@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from loadtests.run.environment import git_state
+from loadtests.run.folder import git_state
 from service.front.settings import Settings
 from service.proof import runner, worker
 from service.proof.rows import Event, Property, Row

@@ -17,11 +17,10 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
-from loadtests.run.finished import Finished, Owed, first_missing
-from loadtests.run.part import SweepResult
 from loadtests.run.rows import ROWS_FILE, each_row, read_rows
 from loadtests.run.run_file import RUN_FILE, SweepRun, read_run
-from loadtests.run.sweep import resume_sweep
+from loadtests.run.schedule import Finished, Owed, first_missing
+from loadtests.run.sweep import SweepResult, resume_sweep
 from tests.support.fake_service import Script, fake_service
 from tests.support.serving import PATIENCE_SECONDS, until
 

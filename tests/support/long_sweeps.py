@@ -21,7 +21,7 @@ import msgspec
 
 from loadtests.run.rows import ROWS_FILE, RowWriter
 from loadtests.run.run_file import read_run, write_run
-from loadtests.run.scrapes import SCRAPES_FOLDER
+from loadtests.run.target import SCRAPES_FOLDER
 from tests.support.made_results import make_results, scrape_text
 
 

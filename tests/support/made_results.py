@@ -10,10 +10,10 @@ from random import Random
 
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.presets import make_plan
-from loadtests.run.decisions import Latencies, rounds
 from loadtests.run.rows import RowWriter, each_row
 from loadtests.run.run_file import Client, SweepRun, write_run
-from loadtests.run.scrapes import SCRAPES_FOLDER
+from loadtests.run.schedule import Latencies, rounds
+from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
 from service.modes import AUTO
 from service.records import METHOD

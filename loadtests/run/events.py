@@ -1,0 +1,240 @@
+"""Between a sweep and its load generator process: one assignment in, events out, kept in events.jsonl."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+
+import msgspec
+
+from loadtests.plan.cells import Plan, Slo
+from loadtests.run.folder import REPOSITORY
+from loadtests.run.rows import RowsError, Stage, append_line
+from loadtests.run.run_file import CutVisit, Look, RoundMachine
+from service.parent_death import owned
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
+
+    `profile_first`: the first warm-up pass runs under the service's profiler, from which the service
+    learns the kernel time of each cell's step where no clock measures it. `sampled`: one request before
+    each visit of a closed loop has its steps sampled. `canary_bytes` is the size of the model's weights;
+    0: not known, no canary. In a `part` after the first, requests that have a row in the folder are not
+    sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell) and the
+    `cut_visits`. `workers` load processes post the requests; 1: the load generator itself does.
+    `rows_at_once`: sequences that a service runs together which merges requests; 1 for any other.
+    """
+
+    run: str
+    url: str
+    folder: str
+    plan: Plan
+    prompt_file: str
+    avoid_cpus: list[int] = []
+    exporter_port: int = 0
+    profile_first: bool = False
+    sampled: bool = False
+    canary_bytes: int = 0
+    part: int = 1
+    workers: int = 1
+    rates: dict[str, float] = {}
+    cut_visits: list[CutVisit] = []
+    rows_at_once: int = 1
+
+    def at_once(self, batch_size: int) -> int:
+        """How many requests of so many prompts the service works on together."""
+        return max(1, self.rows_at_once // batch_size)
+
+
+class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
+    """The load generator has started on `cpus`; `note` is a line about its metrics port."""
+
+    cpus: list[int]
+    note: str
+
+
+class RequestEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """One request has ended and its row is written; `rejected` as in RequestRow."""
+
+    stage: Stage
+    round: int
+    cell: str
+    latency_seconds: float
+    error: str | None
+    rejected: bool = False
+
+
+class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
+    """One warm-up pass has ended; `over`: measuring begins. `settled` and `reason` as in WarmUp."""
+
+    number: int
+    settled: bool
+    over: bool
+    reason: str
+
+
+class MeasuringBegan(msgspec.Struct, frozen=True, tag="measuring"):
+    """Warm-up is over. `rates`: arrivals per second of open-loop cells; the canary as in RoundMachine."""
+
+    rates: dict[str, float]
+    canary_bytes_per_second: float | None
+
+
+class SloSettled(msgspec.Struct, frozen=True, tag="slo"):
+    """The plan's SLO is known in seconds: a limit of it is a multiple of eager's latency, just measured."""
+
+    slo: Slo
+
+
+class VisitCut(msgspec.Struct, frozen=True, tag="cut"):
+    """No further request of a visit is sent; the rows of those in flight follow."""
+
+    visit: CutVisit
+
+
+class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
+    """One round has ended; `machine` is what the machine did in it."""
+
+    machine: RoundMachine
+
+
+class LookEnded(msgspec.Struct, frozen=True, tag="look"):
+    """A look has ended; `requests` are those of the rounds until the next one, 0 where measuring is over."""
+
+    look: Look
+    requests: int
+
+
+class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
+    """The plan was run, or `aborted` is the reason why not; `disk_full`: because no row could be written.
+
+    The canary is that after the last round.
+    """
+
+    canary_bytes_per_second: float | None
+    aborted: str | None = None
+    disk_full: bool = False
+
+
+KeptEvent = (
+    GeneratorStarted
+    | WarmupPassEnded
+    | SloSettled
+    | MeasuringBegan
+    | VisitCut
+    | RoundEnded
+    | LookEnded
+    | GeneratorFinished
+)
+"""What is kept of a part besides its rows."""
+
+GeneratorEvent = KeptEvent | RequestEnded
+
+
+EVENTS_FILE = "events.jsonl"
+
+
+class PartEvent(msgspec.Struct, frozen=True):
+    """An event of part `part`."""
+
+    part: int
+    event: KeptEvent
+
+
+class EventWriter:
+    """Appends the events of one part; each is in the file before the call returns."""
+
+    def __init__(self, folder: Path, part: int) -> None:
+        self._file = (folder / EVENTS_FILE).open("ab", buffering=0)
+        self._part = part
+
+    def write(self, event: KeptEvent) -> None:
+        """Append `event`. Raises OSError, as where the disk is full."""
+        append_line(self._file, msgspec.json.encode(PartEvent(self._part, event)))
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def read_events(folder: Path) -> list[PartEvent]:
+    """The events of a folder in their order, a truncated last line left out; none where it has no file.
+
+    Raises RowsError for any other line that is no event.
+    """
+    path = folder / EVENTS_FILE
+    if not path.exists():
+        return []
+    decoder = msgspec.json.Decoder(PartEvent)
+    events = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            events.append(decoder.decode(line))
+        except msgspec.DecodeError as error:
+            raise RowsError(f"{path}, line {number}: {error}") from error
+    return events
+
+
+HEARTBEAT_SECONDS = 1.0
+
+
+def run_load_generator(
+    assignment: Assignment, log: Path, inherited: Sequence[int] = ()
+) -> Generator[GeneratorEvent | None]:
+    """Run the load generator on `assignment`; yields its events, and None after each second without one.
+
+    Closing this generator terminates the process, and so does the end of this one. It has the descriptors
+    `inherited`. Its standard error goes to `log`.
+    """
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            owned([sys.executable, "-m", "loadtests.run.load_generator"], signal.SIGKILL),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, "PYTHONPATH": path},
+            pass_fds=tuple(inherited),
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    lines: queue.Queue[bytes | None] = queue.Queue()
+
+    def listen(stream: Iterable[bytes]) -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    reader = Thread(target=listen, args=(process.stdout,), daemon=True)
+    try:
+        with process.stdin:
+            process.stdin.write(msgspec.json.encode(assignment))
+        reader.start()
+        decoder = msgspec.json.Decoder(GeneratorEvent)
+        while True:
+            try:
+                line = lines.get(timeout=HEARTBEAT_SECONDS)
+            except queue.Empty:
+                yield None
+                continue
+            if line is None:
+                return
+            yield decoder.decode(line)
+    finally:
+        process.terminate()
+        process.wait()
+        if reader.is_alive():
+            reader.join()
+        process.stdout.close()

@@ -1,0 +1,243 @@
+"""What a sweep measures next: the end of warm-up, rounds and interim checks, and requests without a row."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from statistics import median
+
+from loadtests.plan.cells import Cell, Group, Plan, order
+from loadtests.run.events import LookEnded
+from loadtests.run.rows import RequestRow
+from loadtests.run.run_file import CutVisit, Look, SweepRun
+from service.statistics.choice import decided
+from service.statistics.intervals import mean_interval
+
+SLOPE_TOLERATED = 0.03
+"""A mean fall below 3 % from one pass to the next is no slope, even where it is significant."""
+
+SLOPE_CERTAIN = 0.10
+"""A mean fall from 10 % on is a slope, however wide its interval: few cells scatter as much by chance."""
+
+
+class WarmUp:
+    """Judges passes over all cells, one request per cell and pass.
+
+    Over after the first pass, from the `least`-th on, during which no compile counter moved and whose
+    latencies are not lower than the pass before, by the mean of the per-cell log ratios (this pass over the
+    one before) and its t interval: a fall below 3 % is no slope, one from 10 % on is, and one between is
+    where the interval excludes 0. A rising latency does not prolong it: more passes would not lower it, and
+    the control cell shows the drift. Ends unsettled after `most` passes.
+    """
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least = least
+        self._most = most
+        self._passes: list[Mapping[str, float]] = []
+        self._counters: list[Mapping[str, float]] = []
+        self.settled = False
+        self.reason = "no pass yet"
+
+    @property
+    def passes(self) -> int:
+        """Passes so far."""
+        return len(self._passes)
+
+    def add(self, latency_seconds: Mapping[str, float], counters: Mapping[str, float]) -> bool:
+        """Add a pass: latency by cell that succeeded, compile counters after it. True: warm-up is over."""
+        self._passes.append(latency_seconds)
+        self._counters.append(counters)
+        self.settled, self.reason = self._judge()
+        return self.settled or self.passes >= self._most
+
+    def _judge(self) -> tuple[bool, str]:
+        if self.passes < max(2, self._least):
+            return False, f"pass {self.passes} of at least {max(2, self._least)}"
+        before, after = self._counters[-2:]
+        if moved := sorted(name for name in after if after[name] != before.get(name, 0.0)):
+            return False, f"still compiling: {', '.join(moved)} moved"
+        return _has_no_slope(*self._passes[-2:])
+
+    def latency_seconds(self, cells: Sequence[str]) -> float | None:
+        """Median over the last two passes and `cells`; None where none of them succeeded."""
+        values = sorted(one[cell] for one in self._passes[-2:] for cell in cells if cell in one)
+        return values[len(values) // 2] if values else None
+
+
+def _has_no_slope(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[bool, str]:
+    changes = [math.log(after[cell] / before[cell]) for cell in after if cell in before]
+    if not changes:
+        return False, "no cell answered twice"
+    change = mean_interval(changes)
+    reason = f"latency {math.expm1(change.value):+.1%} from one pass to the next"
+    fall = -math.expm1(change.value)
+    sloping = fall >= SLOPE_CERTAIN or (fall > SLOPE_TOLERATED and change.high < 0)
+    return not sloping, reason
+
+
+def group_name(group: Group) -> str:
+    """'b=4 short n=32 c=1': how messages and `run.json` name a group."""
+    batch, prompt_set, tokens, concurrency, arrivals = group
+    name = f"c={concurrency}" if arrivals is None else arrivals
+    return f"b={batch} {prompt_set} n={tokens} " + (name if isinstance(name, str) else f"load={name:g}")
+
+
+class Latencies:
+    """Latencies of measured requests, and their median by cell and round."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, dict[int, array[float]]] = defaultdict(dict)
+
+    def add_all(self, cell: str, number: int, latencies_seconds: Sequence[float]) -> None:
+        """Take in successful requests of round `number`; where there are none, the round stays absent."""
+        if latencies_seconds:
+            self._seconds[cell].setdefault(number, array("d")).extend(latencies_seconds)
+
+    def add(self, cell: str, number: int, latency_seconds: float) -> None:
+        """Take in one successful request of round `number`."""
+        self._seconds[cell].setdefault(number, array("d")).append(latency_seconds)
+
+    def medians(self, cell: str) -> dict[int, float]:
+        """Median latency of `cell` by round."""
+        return {number: median(values) for number, values in self._seconds.get(cell, {}).items()}
+
+
+def rounds(
+    plan: Plan, latencies: Latencies, looked: Callable[[LookEnded], None]
+) -> Iterator[tuple[int, list[Cell]]]:
+    """Each round's number and cells in order; `latencies` are filled by whoever runs them.
+
+    All cells up to the plan's first look, then those of the main groups that are undecided, until there are
+    none or the last look is over. A group that is decided does not come back. Calls `looked` after each look.
+    """
+    number = 0
+    groups: list[Group] | None = None
+    for look, following in zip_longest(plan.looks, plan.looks[1:]):
+        while number < look:
+            number += 1
+            yield number, order(plan, number, groups)
+        groups = undecided_groups(plan, plan.main_groups if groups is None else groups, latencies)
+        requests = 0 if following is None else (following - look) * plan.requests_of(groups)
+        looked(LookEnded(Look(round=look, undecided=[group_name(group) for group in groups]), requests))
+        if not groups:
+            return
+
+
+def undecided_groups(plan: Plan, groups: Collection[Group], latencies: Latencies) -> list[Group]:
+    """Those of `groups` whose fastest mode is not settled against every other at the plan's confidence."""
+    return [
+        group
+        for group in groups
+        if not _is_decided(plan, [c for c in plan.cells if c.group == group], latencies)
+    ]
+
+
+def _is_decided(plan: Plan, cells: Sequence[Cell], latencies: Latencies) -> bool:
+    by_mode = {cell.mode: latencies.medians(cell.name) for cell in cells if cell.candidate}
+    return decided(by_mode, plan.confidence)
+
+
+class _Visit:
+    """The indexes of a visit's requests that have a row, and the latencies of those that count."""
+
+    __slots__ = ("indexes", "latencies", "unnumbered")
+
+    def __init__(self) -> None:
+        self.indexes = array("q")
+        self.latencies = array("d")
+        self.unnumbered = 0
+
+
+_EMPTY = _Visit()
+
+
+class Finished:
+    """The measured requests that have a row, failed ones too: by round and cell, some bytes for each."""
+
+    def __init__(self, rows: Iterable[RequestRow] = ()) -> None:
+        self._visits: dict[tuple[int, str], _Visit] = {}
+        self.parts = set[int]()
+        """The numbers of the parts that measured something."""
+        self.requests = 0
+        self.last_sequence = -1
+        """Of all rows, warm-up's too."""
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: RequestRow) -> None:
+        """Take in `row`; of one that was not measured its sequence number only."""
+        if row.sequence > self.last_sequence:
+            self.last_sequence = row.sequence
+        if row.stage != "measure":
+            return
+        self.requests += 1
+        key = (row.round, row.cell)
+        visit = self._visits.get(key)
+        if visit is None:
+            visit = self._visits[key] = _Visit()
+        self.parts.add(row.part)
+        if row.index is None:  # rows of before they had an index
+            visit.unnumbered += 1
+        else:
+            visit.indexes.append(row.index)
+        if row.counts:
+            visit.latencies.append(row.latency_seconds)
+
+    def missing(self, number: int, cell: Cell, owed: int) -> list[int]:
+        """The indexes of the `owed` requests of `cell` in round `number` that have no row."""
+        visit = self._visits.get((number, cell.name), _EMPTY)
+        if visit.unnumbered:
+            return list(range(len(visit.indexes) + visit.unnumbered, owed))
+        return sorted(set(range(owed)).difference(visit.indexes))
+
+    def latencies(self, number: int, cell: Cell) -> array[float]:
+        """Latency in seconds of each request of `cell` in round `number` that counts."""
+        return self._visits.get((number, cell.name), _EMPTY).latencies
+
+    def all_latencies(self) -> Latencies:
+        """Those of every visit."""
+        found = Latencies()
+        for (number, cell), visit in self._visits.items():
+            found.add_all(cell, number, visit.latencies)
+        return found
+
+    @property
+    def order(self) -> list[list[str]]:
+        """The names of the cells by round, in the order in which they were measured."""
+        found: dict[int, list[str]] = {}
+        for number, cell in self._visits:
+            found.setdefault(number, []).append(cell)
+        return [found[number] for number in sorted(found)]
+
+
+class Owed:
+    """How many requests the plan has in a visit: fewer where it was cut."""
+
+    def __init__(self, cut_visits: Iterable[CutVisit] = ()) -> None:
+        self._sent = {(cut.round, cut.cell): cut.sent for cut in cut_visits}
+
+    def requests(self, number: int, cell: Cell) -> int:
+        """Requests of `cell` in round `number`, those with a row too."""
+        return self._sent.get((number, cell.name), cell.requests)
+
+
+def first_missing(plan: Plan, finished: Finished, owed: Owed) -> tuple[int, Cell] | None:
+    """The first round and cell that the plan owes a request; None where it was run to its end.
+
+    Which rounds the plan has depends on its looks: they are taken again, from the rows.
+    """
+    latencies = Latencies()
+    for number, cells in rounds(plan, latencies, lambda _: None):
+        for cell in cells:
+            if finished.missing(number, cell, owed.requests(number, cell)):
+                return number, cell
+            latencies.add_all(cell.name, number, finished.latencies(number, cell))
+    return None
+
+
+def is_whole(run: SweepRun, finished: Finished) -> bool:
+    """Whether every request that the plan of `run` owes has a row."""
+    return first_missing(run.plan, finished, Owed(run.cut_visits)) is None
