@@ -1,4 +1,4 @@
-"""What strangers can take from the front: connections, heads, the time of bodies, unread answers, memory.
+"""Bounds on what clients can take: connections, heads, the time of bodies, unread answers, memory.
 
 The server has no such limits with its fast parser: see docs/decisions/front.md.
 """
@@ -37,29 +37,30 @@ from service.front.settings import Settings
 
 log = logging.getLogger("launchbound.connections")
 
+MAX_HEAD_BYTES = 32_768
 MAX_HEADERS = 100
 
 MAX_PIECES = 8192
 """Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
 
 MAX_DISCARDED_BYTES = 1_048_576
-"""What is read, for a client that sends on before it reads, of a body that has been answered already."""
+"""How much of a body is read after its answer, for clients that send all before they read."""
 
 MAX_PIPELINED = 8
 """Requests sent ahead on one connection; no client of ours sends any."""
 
 ANSWER_SECONDS = 1.0
-"""How long after a body's deadline its connection is closed: until then the route answers 408."""
+"""From a body's deadline, at which its route answers 408, until its connection is closed."""
 
 RESERVED = 32
 """Connections beside `max_connections`, for requests of health and metrics alone."""
 
 RESERVED_HEAD_SECONDS = 1.0
-"""Within which the head of such a request arrives: probes and scrapers send it at once."""
+"""The time for the head of such a request: probes and scrapers send it at once."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. `refused` is called with the reason where a request is refused before it is one."""
+    """One connection. `refused` gets the reason of a refusal that happens before there is a request."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether the first request has no whole head, and none of it waits in the socket's buffer.
+        """Whether the first head is incomplete, and none of it waits in the socket's buffer.
 
         The event loop accepts many connections in one go before it reads from any of them.
         """
@@ -97,7 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return not (head_complete or _bytes_to_read(self.transport))
 
     def crowd_out(self) -> None:
-        """Give up the slot, which is needed for another connection."""
+        """Give up the slot, which another connection needs."""
         self._answer(self._too_many())
 
     # ------------------------------------------------------------ the transport's events
@@ -110,23 +111,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(self._head_seconds(), self._late)
 
     def data_received(self, data: bytes) -> None:
-        """Parse `data`, and see to what is still to arrive."""
+        """Parse `data`, and set the timer for what is still to arrive."""
         head, before = self._head if self._begun else None, (self._head.parsed, self._pieces)
         super().data_received(data)
-        if head is self._head and self._arriving is not None and (head.parsed, self._pieces) == before:
-            refusal = head.segment(len(data), self._pieces)
-            if refusal is not None:
-                self._answer(refusal)
+        unparsed = head is self._head and self._arriving and (head.parsed, self._pieces) == before
+        if unparsed and self._head.add_unparsed(len(data), self._pieces):
+            self._answer(_head_too_large())
         if self._stage != self._timed_stage:
             self._set_timer()
         if self._arriving is None and self.cycle.response_complete and not self.timeout_keep_alive_task:
-            # The server stops it at any byte, also at an empty line or a body that was answered early.
+            # The server stops this timer at any byte, even an empty line or a body that was answered early.
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
+        """Release the slot and the timers."""
         self._slots.leave(self)
         self._unread.over()
         if self._timer is not None:
@@ -134,7 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as is written: it has some time to take more."""
+        """The client reads more slowly than is written: limit how long it takes nothing."""
         super().pause_writing()
         self._unread.paused()
 
@@ -161,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. A trailer is dropped: whoever looked at the headers before us has not seen it."""
+        """One header. A trailer is dropped: the checks of the headers have not seen it."""
         self._count(len(name) + len(value))
         if self._arriving == "body":
             return
@@ -172,7 +172,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(HeadTooLarge(f"a request may have {MAX_HEADERS} headers: send fewer"))
 
     def on_headers_complete(self) -> None:
-        """The head is there: it is a request, unless it offers another protocol, for `offered` to see to."""
+        """The head is complete. If it offers another protocol, `offered` parses it again."""
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self._refuse(Malformed("CONNECT is for proxies: send the request itself"))
@@ -188,7 +188,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._reserved:
             self.cycle.keep_alive = False
         if self.expect_100_continue:
-            # Answered before its body is sent, it may leave that out: what follows could be either.
+            # A client that is answered before it sends the body may leave the body out, so that what
+            # follows could be either: the connection is kept only once the whole body is here.
             self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
         self._arriving = "body"
         self._stage += 1
@@ -205,7 +206,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The whole request is there."""
+        """The request is complete."""
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
@@ -215,11 +216,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stage += 1
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser refused, or one of the above made it refuse, in the shape of all errors."""
+        """Answer what the parser refused, or what a callback above made it refuse."""
         self._answer(self._refusal or Malformed(f"{msg} Send HTTP/1.1"))
 
     def offered(self, rest: bytes) -> None:
-        """Ignore an offer of another protocol: parse the head again, without it, and then `rest`.
+        """Ignore an offer of another protocol: parse the head again without it, and then `rest`.
 
         The parser would take what follows such a head for the other protocol, or for the next request: a body
         would be left out, or run.
@@ -242,17 +243,16 @@ class BoundedProtocol(HttpToolsProtocol):
         return min(seconds, RESERVED_HEAD_SECONDS) if self._reserved else seconds
 
     def _count(self, size: int) -> None:
-        refusal = self._head.element(size)
-        if refusal is not None:
-            self._refuse(refusal)
+        if self._head.add(size):
+            self._refuse(_head_too_large())
 
     def _refuse(self, refusal: LaunchboundError) -> None:
-        """Have the parser stop here, and `send_400_response` answer."""
+        """Stop the parser here; `send_400_response` then answers."""
         self._refusal = refusal
         raise refusal
 
     def _set_timer(self) -> None:
-        """Wait for what is to arrive next, from now on."""
+        """Wait from now on for what is to arrive next."""
         self._timed_stage = self._stage
         if self._timer is not None:
             self._timer.cancel()
@@ -263,7 +263,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
-        """A head is answered, as no route knows of it; of a body, the route has answered."""
+        """Answer a late head, which no route knows of; the route has answered a late body."""
         if self._arriving == "head" and self._reserved:
             self.crowd_out()
         elif self._arriving == "head" and self._begun:
@@ -292,7 +292,7 @@ class _Parser(httptools.HttpRequestParser):
     def __init__(self, protocol: BoundedProtocol) -> None:
         super().__init__(protocol)
         self._offered = protocol.offered
-        # As the server has it: the answer to a request that is the last one is sent whatever follows it.
+        # As the server sets it: the last request of a connection is answered whatever follows it.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def feed_data(self, data: bytes) -> None:  # type: ignore[override]
@@ -303,6 +303,36 @@ class _Parser(httptools.HttpRequestParser):
             self._offered(data[offer.args[0] :])
 
 
+class _HeadSize:
+    """The size of a head, trailers included: complete elements (`parsed`), and what arrived since the last.
+
+    The parser reports a field when it is complete, so one without end shows only in what arrives.
+    """
+
+    def __init__(self) -> None:
+        self.parsed = 0
+        self._unparsed = self._pieces = 0
+
+    def add(self, size: int) -> bool:
+        """Add a part of the address, or a whole field. Returns whether the head is too long."""
+        self.parsed += size
+        self._unparsed = 0
+        return self.parsed > MAX_HEAD_BYTES
+
+    def add_unparsed(self, size: int, pieces: int) -> bool:
+        """Add bytes that completed neither an element nor a piece of the body, `pieces` of which came before.
+
+        Returns whether the head is too long.
+        """
+        self._unparsed = size + (self._unparsed if pieces == self._pieces else 0)
+        self._pieces = pieces
+        return self.parsed + self._unparsed > MAX_HEAD_BYTES
+
+
+def _head_too_large() -> HeadTooLarge:
+    return HeadTooLarge(f"request line and headers are over the limit of {MAX_HEAD_BYTES} bytes: send less")
+
+
 def _bytes_to_read(transport: asyncio.Transport) -> int:
     """Bytes that have arrived and that the event loop has not read."""
     arrived = array("i", [0])
@@ -311,7 +341,7 @@ def _bytes_to_read(transport: asyncio.Transport) -> int:
 
 
 def _raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A whole HTTP answer in the shape of all errors, the last one of its connection."""
+    """A whole HTTP answer in the one error shape, the last one of its connection."""
     body = msgspec.json.encode(error_body(refusal.type, refusal.message, refusal.param))
     headers = [
         *default_headers,
@@ -325,22 +355,83 @@ def _raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes
     return STATUS_LINE[refusal.status] + lines + b"\r\n" + body
 
 
+class UnreadAnswer:
+    """While writing is paused, checks every `seconds`, and aborts where the client has taken nothing.
+
+    The transport reports only when nearly all is taken, which may take a steady reader longer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._seconds = seconds
+        self._unwritten = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def paused(self) -> None:
+        """More is unwritten than the transport likes to hold."""
+        self._unwritten = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._seconds, self._check)
+
+    def over(self) -> None:
+        """The client has taken nearly all, or has gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        if self._transport.get_write_buffer_size() < self._unwritten:
+            self.paused()
+        else:
+            self._transport.abort()
+
+
+class JoinedWrites:
+    """Holds a head back until the next write, or the end of this turn of the event loop.
+
+    The server writes head and body apart, and each write wakes the client and goes through TCP.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write `data` behind the head that is held back; nothing where the connection was cut off."""
+        if self._transport.is_closing():
+            return
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close once everything has been written."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+
 WARN_SECONDS = 60.0
-"""From one warning that all connections are taken to the next, at least."""
-
-OTHER_DESCRIPTORS = 64
-"""Files that the front has open beside its connections: logs, its children's pipes and sockets."""
-
-DESCRIPTORS_EACH = 2
-"""Of a connection: its socket, and the file that it is being sent. Probes are sent none."""
+"""Between two warnings that all connections are taken, at least."""
 
 
 class Slots:
     """The slots of open connections: `most` for any request, and RESERVED beside them.
 
-    One that finds all of both taken gets the slot of the reserved one that has been idle for longest:
-    idle clients cannot keep a probe out, however many they are. `counted` gets the number of all, and
-    `most`.
+    A connection that finds all taken gets the slot of the reserved one that has been idle for longest, so
+    that idle clients, however many, cannot keep a probe out. `counted` gets the number of all, and `most`.
     """
 
     def __init__(self, most: int, counted: Callable[[int, int], None]) -> None:
@@ -386,8 +477,15 @@ class Slots:
             )
 
 
+OTHER_DESCRIPTORS = 64
+"""Files that the front has open beside its connections: logs, its children's pipes and sockets."""
+
+DESCRIPTORS_EACH = 2
+"""Of a connection: its socket, and the file that it is being sent. Probes are sent none."""
+
+
 def affordable(connections: int) -> int:
-    """As many of `connections` as this process may open files for, whose soft limit is raised to that.
+    """As many of `connections` as this process may open files for; raises its soft limit as needed.
 
     Raises ValueError where the limit leaves none.
     """
@@ -412,123 +510,17 @@ def _descriptors(connections: int) -> int:
     return OTHER_DESCRIPTORS + RESERVED + connections * DESCRIPTORS_EACH
 
 
-MAX_HEAD_BYTES = 32_768
-
-
-class _HeadSize:
-    """Counts each byte once: in the element that the parser tells of, and until then in its segments.
-
-    The parser tells of a field when it is complete, so one without end shows only in what arrives. Fields may
-    follow a body in chunks too. `parsed`: the bytes of the elements that are complete.
-    """
-
-    def __init__(self) -> None:
-        self.parsed = 0
-        self._unparsed = self._pieces = 0
-
-    def element(self, size: int) -> HeadTooLarge | None:
-        """A part of the address, or a whole field. Returns the refusal where the head is now too long."""
-        self.parsed += size
-        self._unparsed = 0
-        return _too_large() if self.parsed > MAX_HEAD_BYTES else None
-
-    def segment(self, size: int, pieces: int) -> HeadTooLarge | None:
-        """What arrived, after so many `pieces` of the body, completed no element and was no piece.
-
-        Returns the refusal where the head is now too long.
-        """
-        self._unparsed = size + (self._unparsed if pieces == self._pieces else 0)
-        self._pieces = pieces
-        return _too_large() if self.parsed + self._unparsed > MAX_HEAD_BYTES else None
-
-
-def _too_large() -> HeadTooLarge:
-    return HeadTooLarge(f"request line and headers are over the limit of {MAX_HEAD_BYTES} bytes: send less")
-
-
-class UnreadAnswer:
-    """While writing is paused, looks every `seconds` at what is unwritten: aborts where none of it was taken.
-
-    The transport tells only when nearly all of it has been: a large answer may take a steady reader longer.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float) -> None:
-        self._loop = loop
-        self._transport = transport
-        self._seconds = seconds
-        self._unwritten = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def paused(self) -> None:
-        """More is unwritten than the transport likes to hold."""
-        self._unwritten = self._transport.get_write_buffer_size()
-        self._timer = self._loop.call_later(self._seconds, self._look)
-
-    def over(self) -> None:
-        """The client has taken nearly all, or has gone."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look(self) -> None:
-        if self._transport.get_write_buffer_size() < self._unwritten:
-            self.paused()
-        else:
-            self._transport.abort()
-
-
-HEAD = b"HTTP/1.1 "
-
-
-class JoinedWrites:
-    """Holds a head back until the next write, or the end of this turn of the event loop.
-
-    The server writes head and body apart, and each write wakes the client and goes through TCP.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Write `data`, behind the head that is held back; nothing where the connection was cut off."""
-        if self._transport.is_closing():
-            return
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(HEAD):
-            self._head = data
-            self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def close(self) -> None:
-        """Close once everything has been written."""
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
-        return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        if self._head:
-            data, self._head = self._head, b""
-            if not self._transport.is_closing():
-                self._transport.write(data)
-
-
 LARGE_BYTES = 65_536
 """A body up to this size fits in what the server reads ahead of a connection before the route begins."""
 
 LEAST_SLOTS = 16
-"""Also where the queue is shorter: who waits for its turn in it sends meanwhile."""
+"""Of large bodies, where the queue is shorter: clients that wait for their turn in it send meanwhile."""
 
 
 class LargeBodies:
-    """As many bodies are read at a time as `max_queue` requests may be accepted, but some at least.
+    """Bounds the large bodies in memory to `slots`, and decodes them one by one.
 
-    Together they hold at most `slots` times `max_body_bytes`. They are decoded one by one: each takes up to
-    milliseconds, and those that are complete at the same moment would hold the loop for the sum of theirs.
+    Each takes up to milliseconds to decode: all that are complete at once would hold the loop for their sum.
     """
 
     def __init__(self, max_queue: int) -> None:
@@ -537,13 +529,13 @@ class LargeBodies:
         self._turn = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Wait for a pass of the event loop in which no other large body is decoded; this one has it."""
+        """Wait for a pass of the event loop in which no other large body is decoded."""
         await self._turn.acquire()
         asyncio.get_running_loop().call_soon(self._turn.release)
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Within: one of the slots is taken. Raises QueueFull, before a byte is read, where none is left."""
+        """Hold one of the slots. Raises QueueFull, before a byte is read, where none is left."""
         if self._reading >= self.slots:
             raise QueueFull(
                 f"{self.slots} bodies of more than {LARGE_BYTES} bytes are being received; try again, or"

@@ -8,8 +8,7 @@ import re
 import select
 import sys
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
@@ -18,10 +17,10 @@ import msgspec
 
 from service.front.engine_client import Listener
 from service.front.errors import LaunchboundError
-from service.front.request_timing import RequestTiming, TimingsBody
+from service.front.request_timing import RequestTiming
 from service.front.settings import Settings
 from service.machine import processor_name
-from service.records import Cache, EngineStatus, Job, ModeStatus
+from service.records import EngineStatus, Job, ModeStatus
 
 LogFormat = Literal["text", "json"]
 
@@ -48,13 +47,20 @@ MOST_CHARACTERS = 4000
 """Of one text in a line."""
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, among them all that end a line or begin a terminal's commands; characters that turn the
-direction of what follows; halves of characters, which have no UTF-8.
+"""Control characters (line ends, a terminal's escapes), characters that turn the writing direction, and
+halves of characters, which have no UTF-8.
 """
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of `logging` with fields: in JSON these are the line's own, for people it is its `str`."""
+class Event:
+    """A message of `logging` with fields: in JSON they are the line's own, in text it is `text(fields)`."""
+
+    def __init__(self, fields: dict[str, Any], text: Callable[[dict[str, Any]], str]) -> None:
+        self.fields = fields
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text(self.fields)
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS, keep: str = "") -> str:
@@ -78,64 +84,50 @@ Ending = Literal["ok", "error", "cancelled", "timeout", "oom", "rejected"]
 
 log = logging.getLogger("launchbound.request")
 
-PARTS = (
-    ("queue", "queue_seconds"),
-    ("dispatch", "dispatch_seconds"),
-    ("kernel", "kernel_seconds"),
-    ("wait", "sync_wait_seconds"),
-    ("stall", "stall_seconds"),
-    ("other", "other_seconds"),
-    ("first", "time_to_first_token_seconds"),
-)
-"""What people are shown of the timings, and under which name."""
+PARTS = {
+    "queue": "queue_seconds",
+    "dispatch": "dispatch_seconds",
+    "kernel": "kernel_seconds",
+    "wait": "sync_wait_seconds",
+    "stall": "stall_seconds",
+    "other": "other_seconds",
+    "first": "time_to_first_token_seconds",
+}
+"""The timings in a line of text, by the name that it gives them."""
+
+TIMINGS = (
+    "total_seconds", "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds",
+    "sync_wait_seconds", "stall_seconds", "other_seconds", "time_to_first_token_seconds",
+    "involuntary_switches", "profiled", "sampled",
+)  # fmt: skip
+"""As in the request's answer."""
+
+REQUEST_FIELDS = (
+    "id", "mode", "effective", "status", "outcome", "error", "stream", "batch_size", "prompt_tokens",
+    "completion_tokens", *TIMINGS,
+)  # fmt: skip
+"""Null: not measured, or not known because the request did not get that far. `total_seconds` of a failed
+request goes from its parsed body to its failure. `error` is the type in its answer.
+"""
 
 
-class RequestLine(Event, frozen=True, kw_only=True):
-    """One request. The timings have the names and the meaning that they have in its answer.
-
-    None: not measured, or not known because the request did not get that far. `total_seconds` of one that
-    failed goes from its parsed body to its failure. `error` is the type that the client was told.
-    """
-
-    id: str
-    mode: str | None
-    effective: str | None = None
-    status: int
-    outcome: Ending
-    error: str | None = None
-    stream: bool | None = None
-    batch_size: int | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_seconds: float | None = None
-    queue_seconds: float | None = None
-    dispatch_seconds: float | None = None
-    device_span_seconds: float | None = None
-    kernel_seconds: float | None = None
-    sync_wait_seconds: float | None = None
-    stall_seconds: float | None = None
-    other_seconds: float | None = None
-    time_to_first_token_seconds: float | None = None
-    involuntary_switches: int | None = None
-    profiled: bool | None = None
-    sampled: bool | None = None
-
-    def __str__(self) -> str:
-        total = "-" if self.total_seconds is None else f"{self.total_seconds * 1000:.2f} ms"
-        words = [f"{self.mode or '-':<15} {self.status} {self.outcome:<9} {total:>12}"]
-        if self.batch_size is not None:
-            words.append(f"batch {self.batch_size:<2}")
-        if self.prompt_tokens is not None:
-            words.append(f"tokens {self.prompt_tokens:>3} + {self.completion_tokens:<3}")
-        for name, field in PARTS:
-            if (seconds := getattr(self, field)) is not None:
-                words.append(f"{name} {seconds * 1000:.2f}")
-        if self.error is not None:
-            words.append(self.error)
-        return "  ".join([*words, f"id {self.id}"])
+def request_event(**known: object) -> Event:
+    """The line of one request."""
+    return Event({**dict.fromkeys(REQUEST_FIELDS), **known}, _request_text)
 
 
-TIMINGS = tuple(part.name for part in fields(TimingsBody) if part.name in RequestLine.__struct_fields__)
+def _request_text(line: dict[str, Any]) -> str:
+    total = "-" if line["total_seconds"] is None else f"{line['total_seconds'] * 1000:.2f} ms"
+    words = [f"{line['mode'] or '-':<15} {line['status']} {line['outcome']:<9} {total:>12}"]
+    if line["batch_size"] is not None:
+        words.append(f"batch {line['batch_size']:<2}")
+    if line["prompt_tokens"] is not None:
+        words.append(f"tokens {line['prompt_tokens']:>3} + {line['completion_tokens']:<3}")
+    shown = {name: line[field] for name, field in PARTS.items()}
+    words += [f"{name} {seconds * 1000:.2f}" for name, seconds in shown.items() if seconds is not None]
+    if line["error"] is not None:
+        words.append(line["error"])
+    return "  ".join([*words, f"id {line['id']}"])
 
 
 class RequestLog:
@@ -147,51 +139,47 @@ class RequestLog:
 
     def ended(self, timing: RequestTiming) -> None:
         """A request that ended well."""
-        if self._all and log.isEnabledFor(logging.INFO):
-            log.info(_request_line(timing))
+        if not self._all or not log.isEnabledFor(logging.INFO):
+            return
+        outcome, parts = timing.outcome, timing.parts
+        event = request_event(
+            id=timing.job.request_id,
+            mode=timing.job.mode,
+            effective=outcome.effective,
+            status=200,
+            outcome="ok",
+            stream=timing.job.stream,
+            batch_size=outcome.batch_size,
+            prompt_tokens=outcome.prompt_tokens,
+            completion_tokens=sum(output.completion_tokens for output in outcome.outputs),
+            **{name: getattr(parts, name) for name in TIMINGS},
+        )
+        log.info(event)
 
     def failed(self, job: Job, error: LaunchboundError, outcome: Ending, status: int, seconds: float) -> None:
-        """An accepted request that did not; `status` is what its client has got."""
-        if self._failed:
-            line = RequestLine(
-                id=job.request_id,
-                mode=job.mode,
-                status=status,
-                outcome=outcome,
-                error=error.type,
-                stream=job.stream,
-                batch_size=len(job.prompts),
-                total_seconds=seconds,
-            )
-            log.warning(line)
+        """An accepted request that failed; `status` is what its client got."""
+        self._warn(
+            id=job.request_id,
+            mode=job.mode,
+            status=status,
+            outcome=outcome,
+            error=error.type,
+            stream=job.stream,
+            batch_size=len(job.prompts),
+            total_seconds=seconds,
+        )
 
     def rejected(self, request_id: str, mode: str | None, error: LaunchboundError, status: int) -> None:
         """A request that was refused before it ran; `mode` where it had named a valid one."""
-        if self._failed:
-            line = RequestLine(id=request_id, mode=mode, status=status, outcome="rejected", error=error.type)
-            log.warning(line)
+        self._warn(id=request_id, mode=mode, status=status, outcome="rejected", error=error.type)
 
     def broken(self, request_id: str) -> None:
         """A request that ended by a fault of ours."""
+        self._warn(logging.ERROR, id=request_id, status=500, outcome="error", error="internal")
+
+    def _warn(self, level: int = logging.WARNING, **known: object) -> None:
         if self._failed:
-            line = RequestLine(id=request_id, mode=None, status=500, outcome="error", error="internal")
-            log.error(line)
-
-
-def _request_line(timing: RequestTiming) -> RequestLine:
-    outcome, parts = timing.outcome, timing.parts
-    return RequestLine(
-        id=timing.job.request_id,
-        mode=timing.job.mode,
-        effective=outcome.effective,
-        status=200,
-        outcome="ok",
-        stream=timing.job.stream,
-        batch_size=outcome.batch_size,
-        prompt_tokens=outcome.prompt_tokens,
-        completion_tokens=sum(output.completion_tokens for output in outcome.outputs),
-        **{name: getattr(parts, name) for name in TIMINGS},
-    )
+            log.log(level, request_event(**known))
 
 
 engine_log = logging.getLogger("launchbound.engine")
@@ -200,45 +188,9 @@ start_log = logging.getLogger("launchbound.start")
 
 mode_log = logging.getLogger("launchbound.mode")
 
-SETTLED = ("ready", "failed")
-
-
-class ModeLine(Event, frozen=True, kw_only=True):
-    """A mode that has become ready, or has failed for the reason in `detail`.
-
-    `compile_seconds` is the sum over its `compilations`; `recompiles` counts those after it was ready.
-    """
-
-    mode: str
-    state: str
-    effective: str
-    reason: str | None
-    detail: str | None
-    cache: Cache | None
-    warmup_seconds: float | None
-    compilations: int
-    compile_seconds: float
-    graph_breaks: int
-    recompiles: int
-
-    def __str__(self) -> str:
-        words = [f"{self.mode:<15} {self.state}"]
-        if self.effective != self.mode:
-            words.append(f"as {self.effective} ({one_line(self.reason or 'no reason given')})")
-        if self.warmup_seconds is not None:
-            words.append(f"warmed up in {self.warmup_seconds:.1f} s")
-        if self.compilations:
-            count = f"{self.compilations} compilations in {self.compile_seconds:.1f} s"
-            words.append(f"{count}, cache {self.cache or 'not known'}")
-        if self.recompiles:
-            words.append(f"recompiled {self.recompiles} times")
-        if self.detail:
-            words.append(one_line(self.detail))
-        return "; ".join(words)
-
 
 class EngineLog(Listener):
-    """`build` is this front's version and commit, `address` where it is reached: None without a server."""
+    """Logs what the engine reports. `build` is this front's version and commit, `address` its URL."""
 
     def __init__(self, settings: Settings, build: Mapping[str, str], address: str | None) -> None:
         key, folder = settings.api_key is not None, str(settings.cache_folder)
@@ -247,7 +199,7 @@ class EngineLog(Listener):
         self._status: EngineStatus | None = None
 
     def engine(self, status: EngineStatus) -> None:
-        """Its first status makes the banner; the first that is warm ends the warm-up."""
+        """Log the banner at its first status, and the end of its warm-up."""
         before, self._status = self._status, status
         if before is None:
             start_log.info(_banner(self._front, status, self._states(status)))
@@ -262,12 +214,12 @@ class EngineLog(Listener):
         self._modes[status.mode] = status
         recompiled = before is not None and before.recompiles < status.recompiles
         changed = before is None or before.state != status.state
-        if status.state in SETTLED and (changed or recompiled):
+        if status.state in ("ready", "failed") and (changed or recompiled):
             bad = status.state == "failed" or recompiled
-            mode_log.log(logging.WARNING if bad else logging.INFO, _mode_line(status))
+            mode_log.log(logging.WARNING if bad else logging.INFO, _mode_event(status))
 
     def engine_lost(self) -> None:
-        """Why is the supervisor's line."""
+        """The supervisor logs why."""
         self._modes.clear()
         self._status = None
 
@@ -275,89 +227,80 @@ class EngineLog(Listener):
         return {name: self._modes[name].state if name in self._modes else "cold" for name in status.modes}
 
 
-def _mode_line(status: ModeStatus) -> ModeLine:
-    same = {name: getattr(status, name) for name in ModeLine.__struct_fields__}
-    same |= {"compilations": len(status.compile_seconds), "compile_seconds": sum(status.compile_seconds)}
-    return ModeLine(**same)
+MODE_FIELDS = (
+    "mode", "state", "effective", "reason", "detail", "cache", "warmup_seconds", "graph_breaks", "recompiles",
+)  # fmt: skip
 
 
-LABEL_WIDTH = 12
+def _mode_event(status: ModeStatus) -> Event:
+    """`compile_seconds` is the sum over its `compilations`; `recompiles` counts those after it was ready."""
+    fields = {name: getattr(status, name) for name in MODE_FIELDS}
+    fields |= {"compilations": len(status.compile_seconds), "compile_seconds": sum(status.compile_seconds)}
+    return Event(fields, _mode_text)
 
 
-class Banner(Event, frozen=True, kw_only=True):
-    """`cpu` is the processor's name, `engine_pid` the engine's process. `modes`: name → state by now.
-
-    `key`: whether calls need one.
-    """
-
-    version: str
-    commit: str
-    address: str | None
-    key: bool
-    cache_folder: str
-    model: str
-    parameters: int
-    dtype: str
-    context: int
-    batch_sizes: list[int]
-    linears: str | None
-    device: str
-    device_name: str
-    cpu: str
-    torch: str
-    cuda: str | None
-    threads: int
-    engine_pid: int
-    engine_cpus: list[int]
-    front_cpus: list[int]
-    modes: dict[str, str]
-
-    def __str__(self) -> str:
-        key = "calls need the API key" if self.key else "no API key is set"
-        device = self.device if self.device == self.device_name else f"{self.device} ({self.device_name})"
-        torch = f"{self.torch} with CUDA {self.cuda}" if self.cuda else self.torch
-        sizes = ", ".join(map(str, self.batch_sizes))
-        model = f"{self.model} · {self.parameters:,} parameters · {self.dtype} · context {self.context}"
-        lines = {
-            "launchbound": f"{self.version} ({self.commit})",
-            "address": f"{self.address or 'none'} · {key}",
-            "model": model,
-            "linears": self.linears or "not laid out",
-            "device": f"{device} · {self.cpu}",
-            "torch": f"{torch} · threads {self.threads}",
-            "cores": f"engine {_list(self.engine_cpus)} · front {_list(self.front_cpus)}",
-            "batch sizes": sizes,
-            "modes": ", ".join(f"{name} {state}" for name, state in self.modes.items()),
-            "cache": self.cache_folder,
-        }
-        return "\n".join(f"{label:<{LABEL_WIDTH}} {one_line(text)}" for label, text in lines.items())
+def _mode_text(line: dict[str, Any]) -> str:
+    words = [f"{line['mode']:<15} {line['state']}"]
+    if line["effective"] != line["mode"]:
+        words.append(f"as {line['effective']} ({one_line(line['reason'] or 'no reason given')})")
+    if line["warmup_seconds"] is not None:
+        words.append(f"warmed up in {line['warmup_seconds']:.1f} s")
+    if line["compilations"]:
+        count = f"{line['compilations']} compilations in {line['compile_seconds']:.1f} s"
+        words.append(f"{count}, cache {line['cache'] or 'not known'}")
+    if line["recompiles"]:
+        words.append(f"recompiled {line['recompiles']} times")
+    if line["detail"]:
+        words.append(one_line(line["detail"]))
+    return "; ".join(words)
 
 
-def _banner(front: Mapping[str, Any], status: EngineStatus, states: dict[str, str]) -> Banner:
+ENGINE_FIELDS = (
+    "model", "parameters", "dtype", "context", "device", "device_name", "torch", "cuda", "threads",
+)  # fmt: skip
+
+
+def _banner(front: Mapping[str, Any], status: EngineStatus, states: dict[str, str]) -> Event:
     """What `status` says of the engine, beside what is known of the front; `states` are its modes'."""
-    same = {name: getattr(status, name, None) for name in Banner.__struct_fields__}
-    own = {
-        "linears": status.linears.layout if status.linears else None,
-        "batch_sizes": status.batch_buckets,
-        "cpu": processor_name(),
-        "engine_pid": status.pid,
-        "engine_cpus": status.cpus,
-        "front_cpus": sorted(os.sched_getaffinity(0)),
-        "modes": states,
+    return Event(
+        {
+            **front,
+            **{name: getattr(status, name) for name in ENGINE_FIELDS},
+            "batch_sizes": status.batch_buckets,
+            "linears": status.linears.layout if status.linears else None,
+            "cpu": processor_name(),
+            "engine_pid": status.pid,
+            "engine_cpus": status.cpus,
+            "front_cpus": sorted(os.sched_getaffinity(0)),
+            "modes": states,
+        },
+        _banner_text,
+    )
+
+
+def _banner_text(line: dict[str, Any]) -> str:
+    key = "calls need the API key" if line["key"] else "no API key is set"
+    device, name = line["device"], line["device_name"]
+    shown = device if device == name else f"{device} ({name})"
+    torch = f"{line['torch']} with CUDA {line['cuda']}" if line["cuda"] else line["torch"]
+    size = f"{line['parameters']:,} parameters · {line['dtype']} · context {line['context']}"
+    engine, front = (",".join(map(str, line[cores])) for cores in ("engine_cpus", "front_cpus"))
+    lines = {
+        "launchbound": f"{line['version']} ({line['commit']})",
+        "address": f"{line['address'] or 'none'} · {key}",
+        "model": f"{line['model']} · {size}",
+        "linears": line["linears"] or "not laid out",
+        "device": f"{shown} · {line['cpu']}",
+        "torch": f"{torch} · threads {line['threads']}",
+        "cores": f"engine {engine} · front {front}",
+        "batch sizes": ", ".join(map(str, line["batch_sizes"])),
+        "modes": ", ".join(f"{name} {state}" for name, state in line["modes"].items()),
+        "cache": line["cache_folder"],
     }
-    return Banner(**{**same, **front, **own})
-
-
-def _list(cores: list[int]) -> str:
-    return ",".join(map(str, cores))
+    return "\n".join(f"{label:<12} {one_line(text)}" for label, text in lines.items())
 
 
 MOST_TRACEBACK_CHARACTERS = 20_000
-
-SERVER = "server"
-"""The component of uvicorn's lines."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 class TextFormatter(logging.Formatter):
@@ -389,21 +332,21 @@ class JsonFormatter(logging.Formatter):
             "component": _component(record.name),
         }
         if isinstance(record.msg, Event):
-            line |= {name: _clean(value) for name, value in msgspec.to_builtins(record.msg).items()}
+            line |= _clean(record.msg.fields)
         else:
             line["message"] = one_line(record.getMessage().rstrip(), keep="\n")
         if (trace := _traceback(self, record)) is not None:
             line["traceback"] = one_line(trace, MOST_TRACEBACK_CHARACTERS, keep="\n")
-        return _encode(line).decode()
+        return msgspec.json.encode(line).decode()
 
 
 FORMATTERS = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def _component(name: str) -> str:
-    """Of a logger: that of ours without our name, uvicorn's as the server's."""
+    """The component of a logger."""
     if name.startswith("uvicorn"):
-        return SERVER
+        return "server"
     return name.removeprefix("launchbound.") if name != "launchbound" else "service"
 
 
@@ -429,11 +372,11 @@ CLOSING_MILLISECONDS = 500
 
 
 class LineHandler(logging.Handler):
-    """Lines leave at once, or, where nobody reads them just then, before the next one.
+    """Writes lines at once, or, where their reader does not read, before the next one. It never waits.
 
-    The event loop logs: with `| less` behind it, or a terminal that is held by Ctrl-S, a write that waits
-    would hold every request. A full disk, or a reader that has gone, costs lines and nothing else; the next
-    line that can be written says how many.
+    The event loop logs: behind `| less` or a terminal held by Ctrl-S, a write that waits would hold every
+    request. A full disk, or a reader that has gone, costs lines; the next line that can be written says how
+    many.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -452,7 +395,7 @@ class LineHandler(logging.Handler):
             self._dropped += 1
             return
         if self._dropped and not self._waiting and not self._rest:
-            self._confess()
+            self._report_dropped()
         self._waiting.append(self._line(record))
         self._write(0)
 
@@ -486,8 +429,8 @@ class LineHandler(logging.Handler):
             else:
                 self._rest = line[written:]
 
-    def _confess(self) -> None:
-        """Say how many lines are missing, where that can be written; else it stays to be said."""
+    def _report_dropped(self) -> None:
+        """Write how many lines are missing, if that can be written now."""
         text = "%d lines of this log were dropped: nobody read them, or their disk is full"
         line = self._line(_own(text, self._dropped))
         try:
@@ -499,5 +442,5 @@ class LineHandler(logging.Handler):
 
 
 def _own(text: str, *arguments: object) -> logging.LogRecord:
-    """What the log has to say of itself."""
+    """A record about the log itself."""
     return logging.LogRecord("launchbound.log", logging.WARNING, __file__, 0, text, arguments, None)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, cast
 
 from typing_extensions import TypedDict
 
-from service.records import Job, Outcome, PhaseTimings, SamplesOf, Source, Timings
+from service.front.schemas import fields_of
+from service.records import Job, Outcome, PhaseTimings, Source, Timings
+
+PHASE_FIELDS = tuple(name for name in PhaseTimings.__struct_fields__ if not name.endswith("_steps_seconds"))
+"""The sums of a phase; its single steps are for the metrics only."""
 
 
-@dataclass(frozen=True, slots=True)
+@fields_of(PhaseTimings, PHASE_FIELDS)
 class PhaseBody:
     """Sums over the steps of one phase; null: this device cannot measure it.
 
@@ -21,22 +25,6 @@ class PhaseBody:
     `period_seconds` is all the time from the phase's first step to the next phase, or to the end of the last
     step's bookkeeping: what the engine does between steps is in it, and in no other number of a phase.
     """
-
-    steps: int
-    wall_seconds: float | None
-    dispatch_seconds: float | None
-    device_span_seconds: float | None
-    kernel_seconds: float | None
-    sync_wait_seconds: float | None
-    dispatch_low_seconds: float | None
-    dispatch_high_seconds: float | None
-    kernel_samples: int | None
-    host_samples: int | None
-    system_samples: int | None
-    unclassified_samples: int | None
-    samples_of: SamplesOf | None
-    minor_faults: int
-    period_seconds: float | None
 
 
 class Sources(TypedDict):
@@ -96,10 +84,9 @@ class RequestTiming:
 
     CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + stall + other, and
     kernels run beside it. CPU: total = queue + dispatch + kernel + stall + other. `stall` is None where
-    requests are not merged. `other` closes the sum; `border_seconds` (the
-    way to the engine and back), `front_seconds` (from the parsed body until the job is sent, and from the
-    outcome's arrival to the end) and `tokenise_seconds` are pieces of it, measured apart. None: this device
-    cannot measure it, or it is not known yet.
+    requests are not merged. `other` closes the sum; `border_seconds` (to the engine and back),
+    `front_seconds` (parsed body to job sent, outcome's arrival to the end) and `tokenise_seconds` are
+    pieces of it, measured apart. None: not measurable on this device, or not known yet.
     """
 
     job: Job
@@ -109,7 +96,7 @@ class RequestTiming:
 
     @property
     def slowed(self) -> bool:
-        """Whether it was slowed down by being examined, and so is in no statistic of latency."""
+        """Whether profiling or sampling slowed it down, so that it is in no statistic of latency."""
         return self.parts.profiled or self.parts.sampled
 
     @property
@@ -175,12 +162,8 @@ def add_up(
     return RequestTiming(job, outcome, timings, parts)
 
 
-PHASE_FIELDS = tuple(part.name for part in fields(PhaseBody))
-
-
 def _phase_body(phase: PhaseTimings) -> PhaseBody:
-    """The sums of a phase; its single steps are for the metrics only."""
-    return PhaseBody(**{name: getattr(phase, name) for name in PHASE_FIELDS})
+    return cast(PhaseBody, {name: getattr(phase, name) for name in PHASE_FIELDS})
 
 
 def known_sum(values: list[float | None]) -> float | None:

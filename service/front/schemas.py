@@ -1,11 +1,12 @@
-"""The request bodies, validated strictly."""
+"""The request bodies, validated strictly, and answers that have the fields of a record."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, TypeVar, cast, get_type_hints
 
+import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -17,10 +18,28 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 from pydantic.json_schema import WithJsonSchema
+from typing_extensions import TypedDict
 
 from service.modes import GradMode
 from service.records import Phase
 from service.study_names import LONGEST_CALL, OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS, operator_named
+
+Body = TypeVar("Body")
+
+
+def fields_of(
+    record: type[msgspec.Struct], names: Iterable[str] | None = None
+) -> Callable[[type[Body]], type[Body]]:
+    """Gives the body of an answer the fields of `record` (all, or those in `names`) with their types."""
+
+    def made(body: type[Body]) -> type[Body]:
+        hints = get_type_hints(record)
+        shape = TypedDict(body.__name__, {name: hints[name] for name in names or hints})  # type: ignore[misc]
+        shape.__doc__ = body.__doc__
+        return cast(type[Body], shape)
+
+    return made
+
 
 CONTROL_CHARACTERS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 CONTROL = re.compile(f"[{CONTROL_CHARACTERS}]")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import make_wsgi_app
 
 from dashboards.stack import local_prometheus
 from loadtests.run.exporter import Exporter
@@ -49,8 +50,8 @@ def stack(
     exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
     with (
         running.real_service(folder, shared_code) as url,
-        gpu_page.served(exporter.registry) as client,
-        gpu_page.served(page.registry) as gpu,
+        gpu_page.served(make_wsgi_app(exporter.registry)) as client,
+        gpu_page.served(page.answer) as gpu,
     ):
         service = url.removeprefix("http://")
         targets = {"launchbound": [service, gpu], "locust": [client]}

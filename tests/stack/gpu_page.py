@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+from prometheus_client import CollectorRegistry, Gauge
 
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
@@ -28,6 +29,9 @@ from service.records import (
     Timings,
 )
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
 MODES = ("eager", "reduce-overhead")
 MEMORY = {
     f"{kind}_{stat}": size
@@ -45,14 +49,13 @@ class GpuPage:
     """Counts requests in both modes each time `advance` is called."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._metrics = Metrics(self.registry, list(MODES), [1, 4], {"version": "0", "commit": "0"})
+        registry = CollectorRegistry()
+        self._metrics = Metrics(registry, list(MODES), [1, 4], {"version": "0", "commit": "0"})
         self._compiled: list[float] = []
         self._tight = 0
         self._start()
-        Gauge("DCGM_FI_DEV_GPU_UTIL", "As NVIDIA's exporter.", ["gpu"], registry=self.registry).labels(
-            "0"
-        ).set(93)
+        utilisation = Gauge("DCGM_FI_DEV_GPU_UTIL", "As NVIDIA's exporter.", ["gpu"], registry=registry)
+        utilisation.labels("0").set(93)
 
     def advance(self) -> None:
         """Two more requests per mode, one of them profiled; one that ran as something else, one compilation.
@@ -80,16 +83,22 @@ class GpuPage:
             self._metrics.mode(_status(mode, []))
         self._metrics.render("", Counter(), waiting=0)
 
+    def answer(self, environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        """Answer a scrape."""
+        body, kind = self._metrics.render(environ.get("HTTP_ACCEPT", ""), Counter(), waiting=0)
+        start("200 OK", [("Content-Type", kind)])
+        return [body]
+
 
 @contextmanager
-def served(registry: CollectorRegistry) -> Iterator[str]:
-    """Answer scrapes of `registry` on a free port of loopback; yields "host:port"."""
+def served(app: WSGIApplication) -> Iterator[str]:
+    """Answer scrapes by `app` on a free port of loopback; yields "host:port"."""
 
     class Quiet(WSGIRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
-    with make_server("127.0.0.1", 0, make_wsgi_app(registry), handler_class=Quiet) as server:
+    with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -1,11 +1,12 @@
-"""Write docs/metrics.md from the catalogue, or with --check fail where the committed page is not current.
+"""Write the tables of docs/metrics.md from the catalogue, or with --check fail where they are not current.
 
-`python -m service.front.metrics.page --write | --check`; exit code 1 where the page is not current.
+`python -m service.front.metrics.page --write | --check`; exit code 1 if it is not current.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,8 +17,6 @@ from service.front.metrics.catalogue import (
     FALLBACK_REASONS,
     LAG_BUCKETS,
     OUTCOMES,
-    PHASES,
-    PREFIX,
     REJECTIONS,
     REQUEST_BUCKETS,
     STEP_BUCKETS,
@@ -28,7 +27,7 @@ from service.front.metrics.catalogue import (
 )
 from service.front.metrics.series import new_registry
 from service.modes import FALLBACK
-from service.records import SIDES
+from service.records import PHASES, SIDES
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -43,77 +42,19 @@ ABSENT: dict[Start, str] = {
     "once measured": "until measured",
 }
 
-INTRODUCTION = f"""\
-# Metrics
 
-What `GET /metrics` exports, made from `service/front/metrics/catalogue.py` by `make dashboards`: do not edit
-it here.
-
-Every name begins with `{PREFIX}`. Units are base units: seconds, bytes, or a pure number (–). Labels take
-only the values listed below, so there are at most 800 series per mode, and at most 1,500 of five modes and
-three batch sizes on a CPU. What this device can measure is there at 0 for every label set from the start;
-what it cannot is absent, never a copy of something else. All figures of one request are observed together,
-after its answer. A counter never goes backwards while the front process lives, even where the engine is
-restarted.
-
-A page is made at most once a second and answered again until it is older, however many scrape: making it
-holds the event loop. Who must have what is true now (a test, a difference of two pages) asks with
-`Cache-Control: no-cache`.
-
-In OpenMetrics a bucket of a request's time histograms may carry an exemplar: the newest profiled request
-whose time belongs there, by its `trace_id` (`GET /v1/traces/{{id}}`, while the trace is kept). The bucket
-does not count it, because the profiler slows what it observes; an id of more than 120 characters is left
-out."""
-
-ABSENCE = """\
-## When a metric is absent
-
-- *on a CPU*: it needs a GPU.
-- *on CUDA, until measured*: there kernel time comes from the profiler, which warm-up runs in every mode. It
-  is absent until the first request after that, and where the profiler sees no kernels.
-- *on a CPU without samples*: where the engine's thread cannot be sampled (`engine.no_samples` in `GET
-  /v1/modes` has the reason). Else it is there once the engine is.
-- *on CUDA*: dispatch is measured there, and nothing is sampled.
-- *instrumentation turned down*: with `LAUNCHBOUND_INSTRUMENTATION` at `host` or `off` it is absent until
-  something measured it; so are the rows of the kinds above.
-- *until measured*: what is known only after warm-up or after the first profiled request, and the memory of a
-  GPU, which the engine reports at its start and then at most once a second. `step_kernels`, `step_launches`,
-  `step_device_seconds`, `step_kernel_seconds`, `profiler_dispatch_ratio` and the memory gauges stay absent
-  on a CPU.
-- *until known*: informations, which have no zero.
-- *never*: there from the first scrape, at 0."""
-
-BUCKETS = """\
-## Buckets
-
-Upper boundaries in seconds; `+Inf` is always added. They are constants in
-`service/front/metrics/catalogue.py`, and nowhere
-else: change them there, restart the service, and renew this page with `make dashboards`. The boards offer the
-boundaries of `request_duration_seconds` as SLO. Those of requests go on (300, 500, 1000, …) until the last is
-above `LAUNCHBOUND_REQUEST_TIMEOUT_SECONDS`, so no request that ended well is in `+Inf` alone."""
-
-PROCESS = """\
-## Of the front process
-
-Without a prefix, from `prometheus_client`'s own collectors. They describe the front process; the engine is
-another process, and its device memory is above."""
-
-
-def page() -> str:
-    """The whole page."""
-    columns = ("name", "type", "labels", "unit", "meaning", "absent")
-    parts = [
-        INTRODUCTION,
-        _table(columns, map(_line, CATALOGUE)),
-        "## Labels",
-        _table(("label", "values"), _labels()),
-        ABSENCE,
-        BUCKETS,
-        _table(("metrics", "boundaries"), _buckets()),
-        PROCESS,
-        _table(("name", "type", "meaning"), _of_the_process()),
-    ]
-    return "\n\n".join(parts) + "\n"
+def page(text: str) -> str:
+    """`text` with each table that follows a comment with its name made anew."""
+    tables = {
+        "metrics": _table(("name", "type", "labels", "unit", "meaning", "absent"), map(_line, CATALOGUE)),
+        "labels": _table(("label", "values"), _labels()),
+        "buckets": _table(("metrics", "boundaries"), _buckets()),
+        "process": _table(("name", "type", "meaning"), _of_the_process()),
+    }
+    for name, table in tables.items():
+        head, comment, rest = text.partition(f"<!-- {name} -->\n\n")
+        text = head + comment + table + re.sub(r"^([|].*\n)+", "", rest)
+    return text
 
 
 def _line(row: MetricSpec) -> tuple[str, ...]:
@@ -169,7 +110,7 @@ def _code_list(values: Iterable[str]) -> str:
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,10 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--write", action="store_true", help="write docs/metrics.md")
     what.add_argument("--check", action="store_true", help="write nothing; fail where it is not current")
+    written = PAGE.read_text(encoding="utf-8")
+    current = page(written)
     if parser.parse_args(arguments).write:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
+        PAGE.write_text(current, encoding="utf-8")
+    elif written != current:
         print(f"not current: {PAGE.name}; run: python -m service.front.metrics.page --write", file=sys.stderr)
         return 1
     return 0

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from service.front.engine_client import Listener
 from service.front.errors import Rejection
 from service.front.metrics.catalogue import FALLBACK_REASONS, Start
-from service.front.metrics.series import LabelledSeries, Labels, Series, exemplar, trace_of
+from service.front.metrics.series import LabelledSeries, Labels, Series
 from service.front.request_timing import RequestTiming
 from service.front.settings import model_name
 from service.modes import FALLBACK, MODES
@@ -69,7 +69,7 @@ class Metrics(Listener):
         if timing.slowed:
             # Who is examined is slower for it, so no time histogram counts such a request.
             write("profiled_requests_total", 1, timing.job.mode)
-            if timing.outcome.profile is not None:
+            if timing.outcome.profile:  # empty where its trace could not be kept
                 self._observe_profile(timing.outcome.profile, mode)
                 self._exemplify(timing, mode)
         else:
@@ -163,11 +163,10 @@ class Metrics(Listener):
 
     def _exemplify(self, timing: RequestTiming, mode: str) -> None:
         """Have the histograms that would have counted this request point to its trace."""
-        trace, at = trace_of(timing), time()
-        if trace is not None:
-            for name, seconds in _request_seconds(timing, self._splits, self._merges).items():
-                if seconds is not None:
-                    self._series.exemplify(name, exemplar(trace, seconds, at), mode)
+        at = time()
+        for name, seconds in _request_seconds(timing, self._splits, self._merges).items():
+            if seconds is not None:
+                self._series.exemplify(name, timing.job.id, seconds, at, mode)
 
     def _observe_phase(self, group: StepGroup, mode: str) -> None:
         phase, name, batch = group.timings, group.phase, str(group.batch)

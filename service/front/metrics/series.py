@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from math import inf
 from time import monotonic
-from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,14 +18,14 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import HistogramMetricFamily, SummaryMetricFamily
+from prometheus_client.core import SummaryMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, MetricSpec, request_buckets
-from service.front.request_timing import RequestTiming
+
+TRACE_LABEL = "trace_id"
 
 Labels = tuple[str, ...]
 
@@ -81,12 +80,6 @@ class _Sum:
         self.count += count
 
 
-class _Observe(Protocol):
-    """Observes a value, so many times."""
-
-    def __call__(self, value: float, times: int = 1) -> None: ...
-
-
 class _HistogramChild:
     """One label set: counts, sum and exemplars of its buckets, and its lines, cached until it changes."""
 
@@ -97,49 +90,36 @@ class _HistogramChild:
         self._prefixes = prefixes
         self.counts = [0] * len(bounds)
         self.total = 0.0
-        self.exemplars: dict[int, Exemplar] = {}
+        self.exemplars: dict[int, str] = {}
         self._lines: tuple[str, str] | None = None
 
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count `value`, so many times, in the first bucket whose bound is not below it."""
-        self.counts[bisect_left(self._bounds, value)] += times
-        self.total += value * times
+    def observe(self, value: float) -> None:
+        """Count `value` in the first bucket whose bound is not below it."""
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
         self._lines = None
 
-    def exemplify(self, exemplar: Exemplar) -> None:
-        """Have `exemplar` stand by the bucket that its value belongs to, which does not count it."""
-        self.exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
+    def exemplify(self, value: float, text: str) -> None:
+        """Put an exemplar at the bucket that `value` belongs to, which does not count it."""
+        self.exemplars[bisect_left(self._bounds, value)] = text
         self._lines = None
-
-    def cumulative(self) -> list[int]:
-        """Per bucket, how many values were not above its bound."""
-        reached = 0
-        counts = []
-        for count in self.counts:
-            reached += count
-            counts.append(reached)
-        return counts
 
     def lines(self, exemplars: bool) -> str:
-        """Its samples as both formats write them; with `exemplars` as OpenMetrics alone does."""
+        """Its samples, which both formats write alike; only OpenMetrics has `exemplars`."""
         if self._lines is None:
-            self._lines = self._written()
+            self._lines = self._written({}), self._written(self.exemplars)
         return self._lines[exemplars]
 
-    def _written(self) -> tuple[str, str]:
-        """The lines without and with exemplars."""
-        counts = self.cumulative()
+    def _written(self, exemplars: dict[int, str]) -> str:
+        counts = list(accumulate(self.counts))
         values = [*(f"{count}.0" for count in counts), f"{counts[-1]}.0", floatToGoString(self.total)]
         lines = [f"{prefix}{value}" for prefix, value in zip(self._prefixes, values, strict=True)]
-        plain = "\n".join(lines) + "\n"
-        if not self.exemplars:
-            return plain, plain
-        for index, exemplar in self.exemplars.items():
-            lines[index] += written(exemplar)
-        return plain, "\n".join(lines) + "\n"
+        for index, text in exemplars.items():
+            lines[index] += text
+        return "\n".join(lines) + "\n"
 
 
-class CachedHistogram(Collector):
+class Histogram:
     """A classic histogram for one thread. Values are not negative; `bounds` rise, and +Inf is added.
 
     Its exposition is cached as text: the library's takes 3 µs per sample at every scrape.
@@ -148,54 +128,30 @@ class CachedHistogram(Collector):
     def __init__(
         self, name: str, text: str, labels: Sequence[str], unit: str, bounds: Iterable[float]
     ) -> None:
-        self.name = name
+        self._name = name
         self._text = text
         self._label_names = tuple(labels)
         self._unit = unit
         self._bounds = [*map(float, bounds), inf]
         self._children: dict[Labels, _HistogramChild] = {}
-        self._heads_only = False
 
-    def labels(self, *values: str) -> _Observe:
-        """How to observe a value, in the unit of this histogram, under these labels."""
+    def labels(self, *values: str) -> Write:
+        """A function that observes a value, in the unit of this histogram, under these labels."""
         return self._child(values).observe
 
-    def exemplify(self, exemplar: Exemplar, *values: str) -> None:
-        """Have `exemplar` stand by its bucket under these labels, in OpenMetrics; it is not observed."""
-        self._child(values).exemplify(exemplar)
+    def exemplify(self, trace: str, value: float, at: float, *values: str) -> None:
+        """Have OpenMetrics show the request with this `trace`, which ended `at` (Unix time), at its bucket.
 
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The family as the library sees it; without samples within `heads_only`."""
-        family = HistogramMetricFamily(self.name, self._text, labels=self._label_names, unit=self._unit)
-        if not self._heads_only:
-            for labels, child in self._children.items():
-                family.add_metric(labels, self._buckets(child), child.total)
-        yield family
+        Its `value` is not counted.
+        """
+        text = f' # {{{TRACE_LABEL}="{trace}"}} {floatToGoString(value)} {round(at, 3)}'
+        self._child(values).exemplify(value, text)
 
-    @contextmanager
-    def heads_only(self) -> Iterator[None]:
-        """Within: a library's encoder writes the lines above the samples, and no sample."""
-        self._heads_only = True
-        try:
-            yield
-        finally:
-            self._heads_only = False
-
-    def insert(self, exposition: str, exemplars: bool) -> str:
-        """`exposition`, written within `heads_only`, with the samples where they belong."""
-        for head in (f"# UNIT {self.name} {self._unit}\n", f"# TYPE {self.name} histogram\n"):
-            before, found, after = exposition.partition(head)
-            if found:
-                samples = (child.lines(exemplars) for child in self._children.values())
-                return "".join((before, found, *samples, after))
-        return exposition
-
-    def _buckets(self, child: _HistogramChild) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
-        counted = zip(map(floatToGoString, self._bounds), map(float, child.cumulative()), strict=True)
-        return [
-            (*bucket, child.exemplars[index]) if index in child.exemplars else bucket
-            for index, bucket in enumerate(counted)
-        ]
+    def exposition(self, open_metrics: bool) -> str:
+        """All its lines, as the library writes them."""
+        unit = f"# UNIT {self._name} {self._unit}\n" if open_metrics and self._unit else ""
+        head = f"# HELP {self._name} {self._text}\n# TYPE {self._name} histogram\n{unit}"
+        return head + "".join(child.lines(open_metrics) for child in self._children.values())
 
     def _child(self, values: Labels) -> _HistogramChild:
         child = self._children.get(values)
@@ -209,57 +165,17 @@ class CachedHistogram(Collector):
         def prefix(suffix: str, **more: str) -> str:
             given = dict(zip(self._label_names, map(_escaped, values), strict=True)) | more
             labels = ",".join(f'{name}="{value}"' for name, value in sorted(given.items()))
-            return f"{self.name}_{suffix}{{{labels}}} " if labels else f"{self.name}_{suffix} "
+            return f"{self._name}_{suffix}{{{labels}}} " if labels else f"{self._name}_{suffix} "
 
         buckets = [prefix("bucket", le=floatToGoString(bound)) for bound in self._bounds]
         return [*buckets, prefix("count"), prefix("sum")]
-
-
-def exposed(
-    histograms: Iterable[CachedHistogram], encode: Callable[[], bytes], exemplars: bool = False
-) -> bytes:
-    """What `encode` makes of a registry with `histograms` in it, their samples from cached text.
-
-    `exemplars`: `encode` writes OpenMetrics, the one format that has them.
-    """
-    histograms = list(histograms)
-    with ExitStack() as stack:
-        for histogram in histograms:
-            stack.enter_context(histogram.heads_only())
-        exposition = encode().decode()
-    for histogram in histograms:
-        exposition = histogram.insert(exposition, exemplars)
-    return exposition.encode()
 
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-TRACE_LABEL = "trace_id"
-
-
-def exemplar(trace: str, seconds: float, at: float) -> Exemplar:
-    """A request of `seconds` that was recorded in `trace`, and ended `at` (seconds since the epoch)."""
-    return Exemplar({TRACE_LABEL: trace}, seconds, round(at, 3))
-
-
-def trace_of(timing: RequestTiming) -> str | None:
-    """The id under which `GET /v1/traces/{id}` has this request's trace.
-
-    None where it was not profiled, or its trace was not kept.
-    """
-    # An empty profile is of a trace that the disk did not take.
-    return timing.job.id if timing.outcome.profile else None
-
-
-def written(one: Exemplar) -> str:
-    """What follows a bucket's value in OpenMetrics. A trace's id has nothing that needs an escape."""
-    labels = ",".join(f'{name}="{value}"' for name, value in sorted(one.labels.items()))
-    return f" # {{{labels}}} {floatToGoString(one.value)} {one.timestamp}"
-
-
-Family = Counter | Gauge | CachedHistogram | Info | Sums
+Family = Counter | Gauge | Histogram | Info | Sums
 
 
 class LabelledSeries:
@@ -283,11 +199,11 @@ class LabelledSeries:
         write(value)
 
     def add(self, name: str, value: float, times: int) -> None:
-        """To a summary `times` steps that come to `value` together, to a histogram `value` so many times."""
+        """To a summary `times` steps that come to `value` together."""
         add = self._adders.get(name)
         if add is None:
             family = self._family_of(name)
-            assert isinstance(family, CachedHistogram | Sums)
+            assert isinstance(family, Sums)
             add = self._adders[name] = family.labels(*self._labels)
         add(value, times)
 
@@ -301,7 +217,7 @@ class LabelledSeries:
             return (family.labels(*labels) if labels else family).inc
         if isinstance(family, Gauge):
             return (family.labels(*labels) if labels else family).set
-        if isinstance(family, CachedHistogram):
+        if isinstance(family, Histogram):
             return family.labels(*labels)
         assert isinstance(family, Info)
         child = family.labels(*labels)
@@ -346,11 +262,11 @@ class Series:
             found = self._labelled[labels] = LabelledSeries(self._family, labels)
         return found
 
-    def exemplify(self, name: str, exemplar: Exemplar, *labels: str) -> None:
-        """Have `exemplar` stand by its bucket of a histogram, which does not count it."""
+    def exemplify(self, name: str, trace: str, value: float, at: float, *labels: str) -> None:
+        """As `Histogram.exemplify`, of the histogram `name`."""
         family = self._family(name)
-        assert isinstance(family, CachedHistogram)
-        family.exemplify(exemplar, *labels)
+        assert isinstance(family, Histogram)
+        family.exemplify(trace, value, at, *labels)
 
     def remove(self, name: str, *labels: str) -> None:
         """Take one label set out of the exposition."""
@@ -372,9 +288,12 @@ class Series:
         return page, content_type
 
     def _rendered(self, encode: Callable[[CollectorRegistry], bytes], content_type: str) -> bytes:
-        histograms = (family for family in self._families.values() if isinstance(family, CachedHistogram))
+        """The library's exposition of all but the histograms, and then theirs."""
         open_metrics = content_type.startswith("application/openmetrics-text")
-        return exposed(histograms, lambda: encode(self._registry), open_metrics)
+        end = "# EOF\n" if open_metrics else ""
+        histograms = (family for family in self._families.values() if isinstance(family, Histogram))
+        written = "".join(histogram.exposition(open_metrics) for histogram in histograms)
+        return (encode(self._registry).decode().removesuffix(end) + written + end).encode()
 
     def _family(self, name: str) -> Family:
         family = self._families.get(name)
@@ -388,7 +307,7 @@ class Series:
         """Have every label set there can be at 0, if it is not there yet."""
         if row.kind in ("counter", "histogram", "summary") or row.start == "always":
             for labels in row.label_sets(self._modes, self._batch_sizes, self._falls_back):
-                if labels or isinstance(family, CachedHistogram | Sums):
+                if labels or isinstance(family, Histogram | Sums):
                     family.labels(*labels)
 
     def _register(self, row: MetricSpec) -> Family:
@@ -402,9 +321,7 @@ class Series:
             bounds = row.buckets or self._batch_sizes
             if row.buckets is REQUEST_BUCKETS:
                 bounds = request_buckets(self._timeout_seconds)
-            histogram = CachedHistogram(name, row.help, row.labels, row.unit, bounds)
-            registry.register(histogram)
-            return histogram
+            return Histogram(name, row.help, row.labels, row.unit, bounds)
         if row.kind == "info":
             return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
         sums = Sums(row)

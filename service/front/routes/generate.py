@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from service.front.advice import BASELINE, WITHOUT_COMPILER
 from service.front.errors import BadRequest, ModeNotReady
-from service.front.request_timing import PhaseBody, RequestTiming, known_sum
+from service.front.request_timing import RequestTiming, known_sum
 from service.front.routes.answers import (
     GENERATION_ERRORS,
     GenerateAnswer,
@@ -32,6 +32,7 @@ from service.front.routes.engine_call import EngineCall, EventStream, check_limi
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompareBody, GenerateBody
 from service.modes import AUTO
+from service.records import PhaseTimings
 from service.statistics import choice
 
 router = APIRouter(tags=["generation"])
@@ -238,8 +239,8 @@ def _shares(sampled: RequestTiming) -> list[tuple[float, float, float]] | None:
     return found
 
 
-def _phases(run: RequestTiming) -> tuple[PhaseBody, PhaseBody]:
-    return run.parts.prefill, run.parts.decode
+def _phases(run: RequestTiming) -> tuple[PhaseTimings, PhaseTimings]:
+    return run.engine.prefill, run.engine.decode
 
 
 def _speedup(mode: str, vs: str, runs: dict[str, list[RequestTiming]]) -> Speedup | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast, get_type_hints
+from typing import Any, Literal, cast
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -16,6 +15,7 @@ from service.front.errors import BadRequest
 from service.front.machine import machine
 from service.front.routes.answers import Speedup, error, link, reply, speedup
 from service.front.routes.state import state_of
+from service.front.schemas import fields_of
 from service.modes import MODES
 from service.records import (
     Cache,
@@ -30,46 +30,33 @@ from service.records import (
     StepSplit,
 )
 
-Body = TypeVar("Body")
 
-
-def _fields_of(record: type[msgspec.Struct]) -> Callable[[type[Body]], type[Body]]:
-    """A body with the fields of an engine's `record`, which is sent as it is."""
-
-    def made(body: type[Body]) -> type[Body]:
-        shape = TypedDict(body.__name__, get_type_hints(record))  # type: ignore[misc]
-        shape.__doc__ = body.__doc__
-        return cast(type[Body], shape)
-
-    return made
-
-
-@_fields_of(SampleCounts)
+@fields_of(SampleCounts)
 class SamplesBody:
     """Samples of the engine's thread: in a kernel, in the host's code, in the system, in code of no rule."""
 
 
-@_fields_of(Compilation)
+@fields_of(Compilation)
 class CompilationBody:
     """The first call of one compiled callable; `cold_seconds` is null until an empty cache was seen."""
 
 
-@_fields_of(Parity)
+@fields_of(Parity)
 class ParityBody:
     """Logits beside eager's on fixed prompts."""
 
 
-@_fields_of(DeviceTime)
+@fields_of(DeviceTime)
 class DeviceTimeBody:
     """Seconds per step of calls queued back to back on a GPU, without the profiler."""
 
 
-@_fields_of(KernelTime)
+@fields_of(KernelTime)
 class KernelTimeBody:
     """Kernel seconds of one step on a GPU, by the profiler; no interval where the samples are too few."""
 
 
-@_fields_of(ProfilerCost)
+@fields_of(ProfilerCost)
 class ProfilerCostBody:
     """Dispatch of a decode step after the profiler's first session over before it, on a GPU."""
 

@@ -29,14 +29,8 @@ NASTY = "a\nb\r\x1b[31m\x85\u2028\u202e\ud800\x00"
 FORGED = "fine\n2026-01-01 00:00:00.000 error   service    the disk is on fire"
 
 
-class Note(Event, frozen=True, kw_only=True):
-    """An event of these tests."""
-
-    text: str
-    inner: dict[str, list[str]] | None = None
-
-    def __str__(self) -> str:
-        return one_line(self.text)
+def note(text: str, inner: dict[str, list[str]] | None = None) -> Event:
+    return Event({"text": text, "inner": inner}, lambda fields: one_line(fields["text"]))
 
 
 def record(message: object, name: str = "launchbound.api", *arguments: object) -> logging.LogRecord:
@@ -78,7 +72,7 @@ def test_json_is_one_object_on_one_line_whatever_the_message_is(text: str) -> No
 @pytest.mark.parametrize("form", FORMATTERS)
 @given(ANY_TEXT)
 def test_an_event_is_one_line_whatever_its_fields_hold(form: str, text: str) -> None:
-    line = FORMATTERS[form]().format(record(Note(text=text, inner={"deep": [text]})))
+    line = FORMATTERS[form]().format(record(note(text, {"deep": [text]})))
     assert is_plain(line)
     line.encode()
 
@@ -117,9 +111,7 @@ def test_a_huge_text_is_cut_and_says_so() -> None:
 
 
 def test_the_fields_of_an_event_stand_beside_those_of_every_line() -> None:
-    told: dict[str, Any] = json.loads(
-        JsonFormatter().format(record(Note(text="hello"), "launchbound.request"))
-    )
+    told: dict[str, Any] = json.loads(JsonFormatter().format(record(note("hello"), "launchbound.request")))
     assert told.pop("time")
     assert told == {"level": "info", "component": "request", "text": "hello", "inner": None}
 
