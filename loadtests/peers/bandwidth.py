@@ -27,23 +27,23 @@ def limit(weight_bytes: int, steps: int, cpu: int) -> Limit:
         text=True,
         check=True,
         cwd=REPOSITORY,
-        # numpy's linear algebra counts cores before it is told.
+        # numpy's linear algebra counts cores when it is imported.
         env={**os.environ, **ONE_THREAD},
     )
     rate = float(done.stdout)
     return Limit(weight_bytes=weight_bytes, buffer_bytes=size, bytes_per_second=rate, steps=steps)
 
 
-def fastest_read(size_bytes: int, seconds: float = SECONDS) -> float:
-    """Bytes per second of the fastest pass over `size_bytes`, of those in `seconds` (at least two).
+def fastest_read(size_bytes: int) -> float:
+    """Bytes per second of the fastest pass over `size_bytes`, of those in a second (at least two).
 
-    A pass is a dot product of the buffer with itself, for which every element is loaded and hardly anything
-    computed. The fastest counts, because a limit must not be too high.
+    A pass is a dot product of the buffer with itself, which loads every element and computes hardly anything.
+    The fastest counts, because a limit must not be too high.
     """
     buffer = np.ones(size_bytes // 4, dtype=np.float32)
     rates = list[float]()
     began = perf_counter()
-    while perf_counter() - began < seconds or len(rates) < 2:
+    while perf_counter() - began < SECONDS or len(rates) < 2:
         start = perf_counter()
         np.dot(buffer, buffer)
         rates.append(buffer.nbytes / (perf_counter() - start))

@@ -1,54 +1,107 @@
-"""The rivals as a table: another one is one more row, its requirements file and its worker."""
+"""The rivals as a table, and the Python environment that each runs in."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-REQUIREMENTS = Path(__file__).with_name("requirements")
+from service.parent_death import owned
+
+INSTALL_SECONDS = 900.0
+STAMP = ".installed"
+
+
+class NotInstalled(RuntimeError):
+    """A rival's environment cannot be made; the message has the remedy, or pip's last error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A runtime (or a server), run as `worker` in the environment of `requirements`.
+    """A runtime or a server: `loadtests.peers.rivals.<worker>`, run in the environment of `requirements`.
 
-    `variant` is handed to the worker, which may hold several rivals.
+    `variant` is handed to the worker, which may hold several rivals. `outside_pytorch`: using it means
+    leaving PyTorch.
     """
 
     name: str
     worker: str
     environment: str
     variant: str = ""
+    outside_pytorch: bool = False
 
     @property
     def requirements(self) -> Path:
         """The file of pinned versions that its environment is made from."""
-        return REQUIREMENTS / f"{self.environment}.txt"
+        return Path(__file__).with_name("requirements") / f"{self.environment}.txt"
 
-
-_WORKERS = "loadtests.peers.rivals."
 
 RUNTIMES: tuple[Rival, ...] = (
-    Rival("onnxruntime", _WORKERS + "model_onnxruntime", "onnxruntime"),
-    Rival("onnxruntime-genai", _WORKERS + "model_onnxruntime_genai", "onnxruntime"),
-    Rival("openvino", _WORKERS + "model_openvino", "openvino"),
-    Rival("openvino-genai", _WORKERS + "model_openvino_genai", "openvino"),
-    Rival("ctranslate2", _WORKERS + "model_ctranslate2", "ctranslate2"),
-    Rival("transformers", _WORKERS + "model_transformers", "transformers", "dynamic"),
-    Rival("transformers-compiled", _WORKERS + "model_transformers", "transformers", "static"),
+    Rival("onnxruntime", "model_onnxruntime", "onnxruntime", "session", outside_pytorch=True),
+    Rival("onnxruntime-genai", "model_onnxruntime", "onnxruntime", "genai", outside_pytorch=True),
+    Rival("openvino", "model_openvino", "openvino", "request", outside_pytorch=True),
+    Rival("openvino-genai", "model_openvino", "openvino", "genai", outside_pytorch=True),
+    Rival("ctranslate2", "model_ctranslate2", "ctranslate2", outside_pytorch=True),
+    Rival("transformers", "model_transformers", "transformers", "dynamic"),
+    Rival("transformers-compiled", "model_transformers", "transformers", "static"),
 )
 """Rivals for the model call."""
 
 SERVERS: tuple[Rival, ...] = (
-    Rival("litserve", _WORKERS + "service_litserve", "litserve"),
-    Rival("fastapi-inline", _WORKERS + "service_fastapi", "fastapi", "inline"),
-    Rival("fastapi-floor", _WORKERS + "service_fastapi", "fastapi", "floor"),
+    Rival("litserve", "service_litserve", "litserve"),
+    Rival("fastapi-inline", "service_fastapi", "fastapi", "inline"),
+    Rival("fastapi-floor", "service_fastapi", "fastapi", "floor"),
 )
-"""Rivals for the service around it. The last runs no model: it returns the same JSON, and is the floor."""
+"""Rivals for the service around it. `floor` runs no model: it returns the same JSON."""
 
-OUTSIDE_PYTORCH = frozenset({"onnxruntime", "onnxruntime-genai", "openvino", "openvino-genai", "ctranslate2"})
-"""What one would leave PyTorch for."""
+REMOVED = {"openvino": "torchvision"}
+"""Uninstalled again: optimum-intel requires torchvision without using it here, and where pip has only a CPU
+build of torch, torchvision is of another build and `transformers` cannot be imported."""
 
-REMOVED: dict[str, tuple[str, ...]] = {"openvino": ("torchvision",)}
-"""Taken out of an environment again: optimum-intel requires torchvision without using it here, and where pip
-has a CPU build of torch alone, torchvision is of another build, and `transformers` cannot be imported."""
+
+def peers_folder() -> Path:
+    """Where environments and converted models are kept between runs. Raises NotInstalled without a home."""
+    kept = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if kept.startswith("~"):
+        raise NotInstalled("there is no home folder: set XDG_CACHE_HOME to a folder that you can write to")
+    return Path(kept) / "launchbound" / "peers"
+
+
+def interpreter(rival: Rival, report: Callable[[str], None]) -> Path:
+    """The Python of `rival`'s environment, which is installed where it is missing or out of date.
+
+    Raises NotInstalled where pip does not install it.
+    """
+    folder = peers_folder() / rival.environment / "environment"
+    python = folder / "bin" / "python"
+    wanted = hashlib.sha256(rival.requirements.read_bytes() + sys.version.encode()).hexdigest()
+    stamp = folder / STAMP
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return python
+    report(f"{rival.environment}: installing {rival.requirements.name}")
+    venv.create(folder, clear=True, with_pip=True)
+    _pip(python, "install", "-r", str(rival.requirements))
+    if removed := REMOVED.get(rival.environment):
+        _pip(python, "uninstall", "--yes", removed)
+    # Written last: an interrupted installation is begun again.
+    stamp.write_text(wanted)
+    return python
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    command = owned([*pip, *arguments], signal.SIGKILL)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise NotInstalled(f"pip {arguments[0]} took more than {INSTALL_SECONDS:.0f} s") from error
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if line.startswith("ERROR")]
+        raise NotInstalled((errors or lines or ["pip failed without a message"])[-1])

@@ -4,49 +4,42 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from loadtests.peers import group_keeper
-from loadtests.peers.group_keeper import DRIVER_ENDED
 from loadtests.run.folder import REPOSITORY
 from service.parent_death import owned
 
 STOP_SECONDS = 10.0
 
-KEEPER = group_keeper.__file__
-"""The program that runs a rival and ends all of its process group."""
-
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""For libraries that count cores before they are told."""
+"""For libraries that count cores when they are imported."""
 
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0",
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
 }  # fmt: skip
-"""A rival that waits does not spin, and none asks the network."""
+"""A rival that waits does not spin, and none uses the network."""
 
 
 class RivalError(RuntimeError):
     """A rival that did not answer what was asked: it named an error, ended, or took too long."""
 
 
-class RivalProcess:
-    """One long-lived process that answers one line at a time. Use it as a context manager."""
+class RivalProcess(AbstractContextManager["RivalProcess"]):
+    """One long-lived process that answers one line at a time."""
 
-    def __init__(
-        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         """Start `command` in the repository; what it prints on standard error goes to `log`.
 
         It ends, with all that it has started, when this process does. Start it from a thread that lives as
@@ -55,29 +48,23 @@ class RivalProcess:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                owned([sys.executable, "-I", "-S", KEEPER, *command], DRIVER_ENDED),
+                owned(
+                    [sys.executable, "-I", "-S", group_keeper.__file__, *command], group_keeper.DRIVER_ENDED
+                ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=REPOSITORY,
-                env={
-                    **os.environ,
-                    **ONE_THREAD,
-                    **QUIET,
-                    "PYTHONPATH": str(REPOSITORY),
-                    **(environment or {}),
-                },
+                env={**os.environ, **ONE_THREAD, **QUIET, "PYTHONPATH": str(REPOSITORY)},
                 # A Ctrl-C at the terminal is the driver's to handle.
                 start_new_session=True,
             )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
         self._pending = b""
 
-    def __enter__(self) -> RivalProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ask(self, document: Mapping[str, object], timeout_seconds: float) -> dict[str, Any]:
@@ -87,7 +74,7 @@ class RivalProcess:
             self._input.flush()
         except OSError as error:
             raise RivalError(self._ended()) from error
-        line = self._line(monotonic() + timeout_seconds, timeout_seconds)
+        line = self._line(timeout_seconds)
         try:
             answer = json.loads(line)
         except ValueError as error:
@@ -98,17 +85,15 @@ class RivalProcess:
             raise RivalError(str(answer["error"]))
         return answer
 
-    def _line(self, deadline: float, timeout_seconds: float) -> bytes:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._output, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
-                left = deadline - monotonic()
-                if left <= 0 or not selector.select(left):
-                    raise RivalError(f"no answer within {timeout_seconds:.0f} s")
-                piece = os.read(self._output.fileno(), 1 << 16)
-                if not piece:
-                    raise RivalError(self._ended())
-                self._pending += piece
+    def _line(self, timeout_seconds: float) -> bytes:
+        deadline = monotonic() + timeout_seconds
+        while b"\n" not in self._pending:
+            if not select.select([self._output], [], [], max(0.0, deadline - monotonic()))[0]:
+                raise RivalError(f"no answer within {timeout_seconds:.0f} s")
+            piece = os.read(self._output.fileno(), 1 << 16)
+            if not piece:
+                raise RivalError(self._ended())
+            self._pending += piece
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
@@ -130,20 +115,9 @@ class RivalProcess:
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass  # the signal below is not to be waited for
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
         finally:
-            self._process.send_signal(DRIVER_ENDED)
+            self._process.send_signal(group_keeper.DRIVER_ENDED)
             self._process.wait()
             self._output.close()
-
-    @property
-    def _input(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    @property
-    def _output(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout

@@ -17,6 +17,9 @@ from service.parent_death import owned
 
 EXPORT_SECONDS = 600.0
 
+TIE = 2e-4
+"""Two logits closer than twice the tolerance of float32 (1e-4) may be taken in either order."""
+
 
 class ReferenceFailed(RuntimeError):
     """The model cannot be exported; the message says why."""
@@ -48,12 +51,8 @@ def make_reference(model: str, folder: Path, count: int, prompt_tokens: int, new
 
     Raises ReferenceFailed where that process fails.
     """
-    wanted = {
-        "texts": read_prompts(),
-        "count": count,
-        "prompt_tokens": prompt_tokens,
-        "new_tokens": new_tokens,
-    }
+    wanted = {"texts": read_prompts(), "count": count}
+    wanted |= {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
     done = subprocess.run(
         owned([sys.executable, "-m", "models.hf.reference", model, str(folder)], signal.SIGKILL),
         input=json.dumps(wanted),
@@ -64,41 +63,34 @@ def make_reference(model: str, folder: Path, count: int, prompt_tokens: int, new
         check=False,
     )
     if done.returncode:
-        raise ReferenceFailed((done.stderr.strip().splitlines() or ["the export failed without a word"])[-1])
+        lines = done.stderr.strip().splitlines()
+        raise ReferenceFailed((lines or ["the export failed without a message"])[-1])
     return msgspec.json.decode(done.stdout, type=Reference)
 
 
-TIE = 2e-4
-"""Two logits closer than twice the tolerance of float32 (1e-4) may be taken in either order."""
-
-
 def difference(found: Sequence[Sequence[int]], rows: Sequence[ReferenceRow]) -> str | None:
-    """How the tokens `found` differ from those of `rows`; None where they are equal, ties explained.
+    """How the tokens `found` differ from those of `rows`, by row and position; None where they do not.
 
-    A row that leaves the reference at a token whose margin is below TIE may do so: what follows is then
-    another, equally greedy text. Any other difference is named by its row and position.
+    A row may leave the reference at a token whose margin is at most TIE: what follows is another, equally
+    greedy text.
     """
     if len(found) != len(rows):
         return f"{len(found)} rows instead of {len(rows)}"
     for index, (tokens, row) in enumerate(zip(found, rows, strict=True)):
-        if len(tokens) != len(row.completion_tokens):
-            return f"row {index} has {len(tokens)} tokens instead of {len(row.completion_tokens)}"
-        at = first_difference(tokens, row.completion_tokens)
+        wanted = row.completion_tokens
+        if len(tokens) != len(wanted):
+            return f"row {index} has {len(tokens)} tokens instead of {len(wanted)}"
+        at = next((at for at in range(len(wanted)) if tokens[at] != wanted[at]), None)
         if at is not None and row.margins[at] > TIE:
             return (
-                f"row {index}, token {at}: {tokens[at]} instead of {row.completion_tokens[at]}, "
+                f"row {index}, token {at}: {tokens[at]} instead of {wanted[at]}, "
                 f"whose logit leads by {row.margins[at]:.3g}"
             )
     return None
 
 
-def first_difference(found: Sequence[int], wanted: Sequence[int]) -> int | None:
-    """The first index at which the two differ; None: nowhere."""
-    return next((at for at, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b), None)
-
-
 def text_difference(found: Sequence[str], rows: Sequence[ReferenceRow]) -> str | None:
-    """The same for a contestant that answers text: which row differs where no tie explains it."""
+    """The same for a contestant that answers text."""
     if len(found) != len(rows):
         return f"{len(found)} rows instead of {len(rows)}"
     for index, (text, row) in enumerate(zip(found, rows, strict=True)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -132,13 +131,5 @@ _FILE = DocumentFile(
     writer="launchbound peers",
     mend="make the comparison again",
 )
-
-
-def write_peers(folder: Path, run: PeersRun) -> None:
-    """Write `peers.json`, replaced atomically."""
-    _FILE.write(folder, run)
-
-
-def read_peers(folder: Path) -> PeersRun:
-    """`peers.json` of `folder`. Raises PeersError where it is missing, broken, or of another format."""
-    return _FILE.read(folder)
+write_peers, read_peers = _FILE.write, _FILE.read
+"""Write `peers.json` of a folder atomically, and read it, which raises PeersError."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.peers.results import PeersError, PeersRun, read_peers
-from loadtests.peers.summary import BatchSummary, summaries
-from loadtests.peers.table import leaving, milliseconds, ratio
+from loadtests.peers.tables import BatchSummary, leaving, milliseconds, ratio, summaries
 from loadtests.run.run_file import SweepRun
 
 

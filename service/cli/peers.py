@@ -52,13 +52,11 @@ def peers(
     What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part or the
     comparison was stopped, 2 bad input.
     """
-    from loadtests.peers.catalogue import RUNTIMES, SERVERS
-    from loadtests.peers.installation import NotInstalled, peers_folder
-    from loadtests.peers.plan import PeersPlan
+    from loadtests.peers.catalogue import RUNTIMES, SERVERS, NotInstalled, peers_folder
     from loadtests.peers.reference import ReferenceFailed
     from loadtests.peers.results import PeersError
-    from loadtests.peers.run import run_peers
-    from loadtests.peers.table import MARKDOWN_FILE
+    from loadtests.peers.run import PeersPlan, run_peers
+    from loadtests.peers.tables import MARKDOWN_FILE
     from loadtests.run.folder import git_state
     from loadtests.run.target import Target, TargetError, Unreachable, await_modes
     from service.front.launch import LaunchError, launched

@@ -1,25 +1,23 @@
-"""A comparison with rivals: who takes part, what is compared, and what the tables say."""
+"""A comparison with rivals: who takes part, what is compared, what tables and reports say of it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+from random import Random
 
 import pytest
 
 from loadtests.peers import run as running
-from loadtests.peers import session
 from loadtests.peers.bandwidth import fastest_read
-from loadtests.peers.catalogue import Rival
+from loadtests.peers.catalogue import NotInstalled, Rival
 from loadtests.peers.contestants import call_seconds, steps_seconds
-from loadtests.peers.installation import NotInstalled
-from loadtests.peers.plan import PeersPlan
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import Reference, ReferenceRow
 from loadtests.peers.results import (
+    CallRow,
     Contestant,
     Limit,
     PeersError,
@@ -28,18 +26,52 @@ from loadtests.peers.results import (
     read_peers,
     write_peers,
 )  # fmt: skip
-from loadtests.peers.rounds import order
-from loadtests.peers.run import run_peers
-from loadtests.peers.summary import added, added_ratio, service_standings, summaries
-from loadtests.peers.table import leaving, markdown
-from loadtests.report.peers_section import peers_section
+from loadtests.peers.run import PeersPlan, order, run_peers
+from loadtests.peers.tables import added, added_ratio, leaving, markdown, service_standings, summaries
+from loadtests.report.peers_section import comparable, peers_section
+from loadtests.report.report_files import make_report
+from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.target import Target
-from service.statistics.intervals import Interval
 from tests.support import fake_service
 from tests.support.fake_service import Script, timings
-from tests.support.made_peers import made_run
+from tests.support.made_results import CLEAR, make_results
 
 PLAN = PeersPlan(rounds=2, calls=2, requests=2, batches=(1, 2), prompt_tokens=2, new_tokens=4)
+
+
+def made_run(seconds: dict[str, float], rounds: int = 12, differing: Sequence[str] = ()) -> PeersRun:
+    """A comparison at batch 1 whose contestants took about `seconds`, every round off by its own factor."""
+    random = Random(1)
+    run = PeersRun(
+        started="now", model="tiny", model_hash="h", parameters=1, prompt_tokens=30, new_tokens=32,
+        batches=[1], rounds=rounds, calls=1, requests=1, seed=0, cpus=[1],
+    )  # fmt: skip
+    for name in seconds:
+        mode = name in fake_service.STEP_SECONDS
+        run.contestants.append(
+            Contestant(name=name, kind="mode" if mode else "runtime", outside_pytorch=name == "ort")
+        )
+    for number in range(rounds):
+        machine = random.uniform(0.5, 2.0)
+        for name, value in seconds.items():
+            noisy = value * machine * random.uniform(0.99, 1.01)
+            different = "row 0, token 1: 2 instead of 3" if name in differing else None
+            run.rows.append(
+                CallRow(round=number, contestant=name, batch=1, seconds=[noisy], difference=different)
+            )
+    return run
+
+
+def with_servers(**added: float) -> PeersRun:
+    """With servers that add so many seconds to a call of 0.1 s."""
+    run = made_run({"eager": 0.01})
+    for name, value in added.items():
+        run.contestants.append(Contestant(name=name, kind="server"))
+        run.service_rows += [
+            ServiceRow(round=n, contestant=name, latency_seconds=[0.1 + value], model_seconds=[0.1])
+            for n in range(8)
+        ]
+    return run
 
 
 def test_ratios_are_paired_within_rounds() -> None:
@@ -51,10 +83,16 @@ def test_ratios_are_paired_within_rounds() -> None:
     assert f"leaving PyTorch would buy {found.leaving.value:.2f}×" in leaving([found])
 
 
-def test_leaving_can_cost_and_can_buy_nothing_that_shows() -> None:
-    assert "would cost 2.0" in leaving(summaries(made_run({"eager": 0.010, "ort": 0.020})))
-    assert "buy nothing that shows" in leaving(summaries(made_run({"eager": 0.020, "ort": 0.020})))
-    assert "no runtime outside" in leaving(summaries(made_run({"eager": 0.020})))
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({"eager": 0.010, "ort": 0.020}, "would cost 2.0"),
+        ({"eager": 0.020, "ort": 0.020}, "buy nothing that shows"),
+        ({"eager": 0.020}, "no runtime outside"),
+    ],
+)
+def test_leaving_can_cost_and_can_buy_nothing_that_shows(seconds: dict[str, float], said: str) -> None:
+    assert said in leaving(summaries(made_run(seconds)))
 
 
 def test_other_tokens_get_no_ratio_and_win_nothing() -> None:
@@ -85,28 +123,26 @@ def test_a_modes_call_is_the_total_less_what_lies_around_it() -> None:
         call_seconds(shown)
 
 
-def test_what_a_service_adds_is_subtracted_request_by_request() -> None:
-    row = ServiceRow(
-        round=0, contestant="s", latency_seconds=[0.5, 0.1, 0.3], model_seconds=[0.4, 0.09, 0.15]
-    )
-    assert added(row) == pytest.approx(0.1)
-    floor = ServiceRow(round=0, contestant="s", latency_seconds=[0.5, 0.1, 0.3], model_seconds=None)
-    assert added(floor) == 0.3
+@pytest.mark.parametrize(("model", "expected"), [([0.4, 0.09, 0.15], 0.1), (None, 0.3)])
+def test_what_a_service_adds_is_subtracted_request_by_request(
+    model: list[float] | None, expected: float
+) -> None:
+    row = ServiceRow(round=0, contestant="s", latency_seconds=[0.5, 0.1, 0.3], model_seconds=model)
+    assert added(row) == pytest.approx(expected)
 
 
-def test_servers_are_ordered_by_what_they_add() -> None:
-    run = made_run({"eager": 0.01})
-    for name, over in (("launchbound", 0.003), ("floor", 0.001)):
-        run.contestants.append(Contestant(name=name, kind="server"))
-        run.service_rows += [
-            ServiceRow(round=n, contestant=name, latency_seconds=[0.1 + over], model_seconds=[0.1])
-            for n in range(8)
-        ]
-    assert [one.contestant.name for one in service_standings(run)] == ["floor", "launchbound"]
+def test_servers_are_ordered_by_what_they_add_and_what_is_lost_in_noise_has_no_ratio() -> None:
+    run = with_servers(launchbound=0.003, floor=0.001, lost=-0.004)
+    assert [one.contestant.name for one in service_standings(run)] == ["lost", "floor", "launchbound"]
     assert "| floor | 1.00 (1.00–1.00) | 0.33× (0.33–0.33) |" in markdown(run)
+    assert added_ratio(run, "lost", "launchbound") is None
 
 
-def test_the_bandwidth_limit_is_the_time_of_reading_all_weights_once_per_step() -> None:
+def test_the_bandwidth_limit_is_the_time_of_reading_all_weights_once_per_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadtests.peers.bandwidth.SECONDS", 0.0)
+    assert fastest_read(1 << 20) > 0
     found = Limit(weight_bytes=10_000_000, buffer_bytes=10_000_000, bytes_per_second=2e10, steps=32)
     assert found.seconds == pytest.approx(32 * 0.0005)
     run = made_run({"eager": 0.04})
@@ -114,44 +150,29 @@ def test_the_bandwidth_limit_is_the_time_of_reading_all_weights_once_per_step() 
     assert "*bandwidth limit (estimate)* | ≥ 16.0" in markdown(run)
 
 
-def test_reading_takes_time_in_proportion_to_what_is_read() -> None:
-    assert fastest_read(1 << 20, seconds=0.0) > 0
-
-
-def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
-    run = made_run({"eager": 0.04, "ort": 0.02})
-    write_peers(tmp_path, run)
-    assert read_peers(tmp_path) == run
+def test_a_folder_without_a_comparison_is_refused(tmp_path: Path) -> None:
+    write_peers(tmp_path, made_run({"eager": 0.04}))
+    assert read_peers(tmp_path) == made_run({"eager": 0.04})
     with pytest.raises(PeersError, match="is no comparison with rivals"):
         read_peers(tmp_path / "elsewhere")
-    for content, said in (
-        ("{}", "has format None"),
-        ("[1]", "is broken"),
-        ('{"format_version": 1}', "is broken"),
-    ):
-        (tmp_path / "peers.json").write_text(content)
-        with pytest.raises(PeersError, match=said):
-            read_peers(tmp_path)
 
 
 @pytest.fixture
-def rivals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Five fake runtimes, no server; an export that took place already; an engine with a core."""
+def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., PeersRun]:
+    """Runs a comparison with five fake runtimes and no server, on an export that took place already."""
     names = ("right", "wrong", "dies", "cannot load", "not installed")
-    core = sorted(os.sched_getaffinity(0))[0]
+    core = min(os.sched_getaffinity(0))
 
-    def rows(count: int) -> list[ReferenceRow]:
-        return [
+    def make_reference(model: str, folder: Path, count: int, *_: int) -> Reference:
+        rows = [
             ReferenceRow(
                 prompt="p", prompt_tokens=[1, n], completion="x", completion_tokens=[n] * 4, margins=[1.0] * 4
             )
             for n in range(count)
         ]
-
-    def make_reference(model: str, folder: Path, count: int, *_: int) -> Reference:
         return Reference(
             model_hash="0123456789ab", parameters=9, weight_bytes=1 << 20, vocabulary=16, end_of_text=0,
-            rows=rows(count),
+            rows=rows,
         )  # fmt: skip
 
     def interpreter(rival: Rival, *_: object) -> Path:
@@ -160,25 +181,32 @@ def rivals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return Path(sys.executable)
 
     def process(command: list[str], log: Path) -> RivalProcess:
-        return RivalProcess([command[0], "-m", "tests.support.fake_rival", command[2]], log)
+        behaviour = command[2].rpartition(".")[2]
+        return RivalProcess([command[0], "-m", "tests.support.fake_rival", behaviour], log)
 
-    status = fake_service.engine_status
-    monkeypatch.setattr(fake_service, "engine_status", lambda bucket: status(bucket) | {"cpus": [core]})
-    monkeypatch.setattr(session, "RUNTIMES", tuple(Rival(name, name, "fake") for name in names))
-    monkeypatch.setattr(session, "OUTSIDE_PYTORCH", frozenset(names))
-    monkeypatch.setattr(session, "SERVERS", ())
-    for module in (running, session):
-        monkeypatch.setattr(module, "peers_folder", lambda: tmp_path / "cache")
+    rivals = tuple(Rival(name, name, "fake", outside_pytorch=True) for name in names)
+    monkeypatch.setattr(running, "RUNTIMES", rivals)
+    monkeypatch.setattr(running, "SERVERS", ())
+    monkeypatch.setattr(running, "peers_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(running, "make_reference", make_reference)
-    monkeypatch.setattr(session, "interpreter", interpreter)
-    monkeypatch.setattr(session, "RivalProcess", process)
+    monkeypatch.setattr(running, "interpreter", interpreter)
+    monkeypatch.setattr(running, "RivalProcess", process)
+    status = fake_service.engine_status
+
+    def compared(
+        script: Script | None = None, report: Callable[[str], None] = print, **engine: object
+    ) -> PeersRun:
+        given = {"cpus": [core], **engine}
+        monkeypatch.setattr(fake_service, "engine_status", lambda bucket: status(bucket) | given)
+        with fake_service.fake_service(script or Script()) as url:
+            return run_peers(Target(url), "tiny", PLAN, tmp_path, report)
+
+    return compared
 
 
-@pytest.mark.usefixtures("rivals")
-def test_every_rival_is_a_row_or_a_reason(tmp_path: Path) -> None:
-    with fake_service.fake_service(Script()) as url:
-        run_peers(Target(url), "tiny", PLAN, tmp_path, lambda line: None)
-    run = read_peers(tmp_path)
+def test_every_rival_is_a_row_or_a_reason(compare: Callable[..., PeersRun], tmp_path: Path) -> None:
+    run = compare()
+    assert read_peers(tmp_path) == run
     why = {one.name: one.unavailable for one in run.contestants}
     assert why["right"] is why["wrong"] is why["eager"] is why["launchbound"] is None
     assert why["not installed"] == "no wheel for this Python"
@@ -191,37 +219,34 @@ def test_every_rival_is_a_row_or_a_reason(tmp_path: Path) -> None:
     assert {found.best_outside for found in summaries(run)} == {"right"}
     page = (tmp_path / "peers.md").read_text()
     assert "- not installed: no wheel for this Python" in page
+    assert "INCOMPLETE" not in page
     assert len(run.service_rows) == PLAN.rounds
 
 
-@pytest.mark.usefixtures("rivals")
-def test_every_round_is_kept_as_it_ends_and_until_the_last_the_files_say_incomplete(tmp_path: Path) -> None:
-    kept = list[tuple[dict[str, int], str | None]]()
+def test_every_round_is_kept_as_it_ends_and_until_the_last_the_files_say_incomplete(
+    compare: Callable[..., PeersRun], tmp_path: Path
+) -> None:
+    kept = list[dict[str, int]]()
 
     def look(line: str) -> None:
         if ": round 2 of" in line:
             run = read_peers(tmp_path)
             assert {row.round for row in run.rows} >= {0}
             assert "**INCOMPLETE: no end is recorded" in (tmp_path / "peers.md").read_text()
-            kept.append((run.finished, run.incomplete))
+            kept.append(run.finished)
 
-    with fake_service.fake_service(Script()) as url:
-        run_peers(Target(url), "tiny", PLAN, tmp_path, look)
-    first, second = kept
-    assert first[0] == {"model calls": 1}
-    assert second[0] == {"model calls": 2, "services": 1}
-    assert read_peers(tmp_path).incomplete is None
-    assert "INCOMPLETE" not in (tmp_path / "peers.md").read_text()
+    assert compare(report=look).incomplete is None
+    assert kept == [{"model calls": 1}, {"model calls": 2, "services": 1}]
 
 
-@pytest.mark.usefixtures("rivals")
-def test_an_interrupted_comparison_is_kept_and_says_so(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_is_kept_and_says_so(
+    compare: Callable[..., PeersRun], tmp_path: Path
+) -> None:
     def interrupt(line: str) -> None:
         if line.startswith("model calls: round 2"):
             raise KeyboardInterrupt
 
-    with fake_service.fake_service(Script()) as url:
-        run = run_peers(Target(url), "tiny", PLAN, tmp_path, interrupt)
+    run = compare(report=interrupt)
     assert read_peers(tmp_path) == run
     assert {row.round for row in run.rows} == {0}
     assert run.incomplete == "INCOMPLETE: interrupted; 1 of 2 rounds of model calls finished."
@@ -229,48 +254,63 @@ def test_an_interrupted_comparison_is_kept_and_says_so(tmp_path: Path) -> None:
     assert peers_section(run).sentence.startswith("INCOMPLETE: interrupted")
 
 
-@pytest.mark.usefixtures("rivals")
-def test_a_mode_with_another_text_is_not_compared(tmp_path: Path) -> None:
-    with fake_service.fake_service(Script(odd_mode="compiled")) as url:
-        run = run_peers(Target(url), "tiny", PLAN, tmp_path, lambda line: None)
-    for found in summaries(run):
+def test_a_mode_with_another_text_is_not_compared(compare: Callable[..., PeersRun]) -> None:
+    for found in summaries(compare(Script(odd_mode="compiled"))):
         (odd,) = [one for one in found.standings if one.contestant.name == "compiled"]
         assert odd.ratio is None
         assert found.best_mode == "reduce-overhead"
 
 
-@pytest.mark.usefixtures("rivals")
 @pytest.mark.parametrize(
-    ("script", "said"),
-    [(Script(states=["warming"]), "warming up"), (Script(device="cuda"), "float32 on a CPU")],
+    ("script", "engine", "said"),
+    [
+        (Script(states=["warming"]), {}, "warming up"),
+        (Script(device="cuda"), {}, "float32 on a CPU"),
+        (Script(), {"threads": 2}, "one thread"),
+        (Script(), {"cpus": []}, "no core"),
+    ],
 )
-def test_a_service_that_cannot_be_compared_is_refused(script: Script, said: str, tmp_path: Path) -> None:
-    with fake_service.fake_service(script) as url, pytest.raises(PeersError, match=said):
-        run_peers(Target(url), "tiny", PLAN, tmp_path, lambda line: None)
-
-
-@pytest.mark.usefixtures("rivals")
-@pytest.mark.parametrize(("field", "value", "said"), [("threads", 2, "one thread"), ("cpus", [], "no core")])
-def test_an_engine_on_other_terms_is_refused(
-    field: str, value: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_service_that_cannot_be_compared_is_refused(
+    script: Script, engine: dict[str, object], said: str, compare: Callable[..., PeersRun]
 ) -> None:
-    status = fake_service.engine_status
-    monkeypatch.setattr(fake_service, "engine_status", lambda bucket: status(bucket) | {field: value})
-    with fake_service.fake_service(Script()) as url, pytest.raises(PeersError, match=said):
-        run_peers(Target(url), "tiny", PLAN, tmp_path, lambda line: None)
+    with pytest.raises(PeersError, match=said):
+        compare(script, **engine)
 
 
-def test_what_is_lost_in_noise_has_no_ratio() -> None:
-    def row(contestant: str, number: int, added: float) -> ServiceRow:
-        return ServiceRow(
-            contestant=contestant, round=number, latency_seconds=[0.1 + added], model_seconds=[0.1]
-        )
+def peers_of(sweep: SweepRun, folder: Path) -> Path:
+    """A comparison on the machine and model of `sweep`."""
+    run = made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020})
+    run.model_hash = sweep.engine["model_hash"]
+    run.environment = {"cpu": sweep.environment.get("cpu"), "commit": "0123456789ab"}
+    folder.mkdir()
+    write_peers(folder, run)
+    return folder
 
-    def ratio(own: float) -> Interval | None:
-        rows = [row("x", n, own) for n in range(8)] + [row("launchbound", n, 0.002) for n in range(8)]
-        return added_ratio(cast(PeersRun, SimpleNamespace(service_rows=rows)), "x", "launchbound")
 
-    found = ratio(0.004)
-    assert found is not None
-    assert found.value == pytest.approx(2.0)
-    assert ratio(-0.004) is None
+@pytest.mark.slow
+def test_a_sweeps_report_shows_a_comparison_where_it_is_given(tmp_path: Path) -> None:
+    folder = make_results(tmp_path, CLEAR)
+    make_report(folder)
+    for name in ("report.html", "report.md"):
+        assert "Outside PyTorch" not in (folder / name).read_text()
+    make_report(folder, peers_of(read_run(folder), tmp_path / "peers"))
+    for name in ("report.html", "report.md"):
+        text = (folder / name).read_text()
+        for shown in ("Outside PyTorch", "leaving PyTorch would buy 1.3", "commit 01234567"):
+            assert shown in text
+
+
+def test_a_comparison_of_another_processor_is_refused(tmp_path: Path) -> None:
+    sweep = read_run(make_results(tmp_path, CLEAR))
+    peers = peers_of(sweep, tmp_path / "peers")
+    assert comparable(peers, sweep).model == "tiny"
+    sweep.environment["cpu"] = "another"
+    with pytest.raises(PeersError, match="processor"):
+        comparable(peers, sweep)
+
+
+def test_the_section_has_the_fastest_of_both_sides() -> None:
+    section = peers_section(made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020, "ours": 0.001}))
+    (line,) = section.lines
+    assert (line.mode, line.outside) == ("compiled", "ort")
+    assert not peers_section(made_run({"eager": 0.040})).lines

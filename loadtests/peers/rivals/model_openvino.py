@@ -1,4 +1,4 @@
-"""OpenVINO alone: optimum-intel's stateful export, greedy in a loop of our own over one infer request."""
+"""OpenVINO on optimum-intel's stateful export: one infer `request` in a loop of our own, or its `genai`."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def export(task: Task) -> Path:
     return made
 
 
-def load(task: Task) -> Loaded:
+def request(task: Task) -> Loaded:
     """Compile the stateful model for one thread, the greedy choice added to its graph."""
     core: Any = ov.Core()
     model: Any = core.read_model(export(task) / "openvino_model.xml")
     _add_greedy(model)
     compiled: Any = core.compile_model(model, "CPU", PROPERTIES)
-    request: Any = compiled.create_infer_request()
+    infer: Any = compiled.create_infer_request()
     names = {port.get_any_name() for port in compiled.inputs}
 
     def step(tokens: np.ndarray[Any, Any], used: int) -> np.ndarray[Any, Any]:
@@ -55,13 +55,13 @@ def load(task: Task) -> Loaded:
             inputs["position_ids"] = np.arange(used - count, used, dtype=np.int64)[None].repeat(rows, 0)
         if "beam_idx" in names:
             inputs["beam_idx"] = np.arange(rows, dtype=np.int32)
-        request.infer(inputs, share_inputs=True, share_outputs=True)
-        greedy: np.ndarray[Any, Any] = request.get_tensor("greedy").data
+        infer.infer(inputs, share_inputs=True, share_outputs=True)
+        greedy: np.ndarray[Any, Any] = infer.get_tensor("greedy").data
         return greedy.reshape(rows, 1).astype(np.int64)
 
     def call(tokens: Tokens, new_tokens: int) -> Tokens:
         prompts = np.asarray(tokens, dtype=np.int64)
-        request.reset_state()
+        infer.reset_state()
         found = [step(prompts, prompts.shape[1])]
         for count in range(1, new_tokens):
             found.append(step(found[-1], prompts.shape[1] + count))
@@ -96,5 +96,30 @@ def _add_greedy(model: Any) -> None:  # noqa: ANN401
     model.validate_nodes_and_infer_types()
 
 
+def genai(task: Task) -> Loaded:
+    """`LLMPipeline` with the stateful backend (SDPA), which is the one for a single batch at a time."""
+    import openvino_genai
+
+    properties = {**PROPERTIES, "ATTENTION_BACKEND": "SDPA"}
+    pipeline: Any = openvino_genai.LLMPipeline(str(export(task)), "CPU", **properties)
+
+    def call(tokens: Tokens, new_tokens: int) -> Tokens:
+        prompts = np.asarray(tokens, dtype=np.int64)
+        config: Any = openvino_genai.GenerationConfig()
+        config.max_new_tokens = new_tokens
+        config.ignore_eos = True
+        config.do_sample = False
+        inputs = openvino_genai.TokenizedInputs(ov.Tensor(prompts), ov.Tensor(np.ones_like(prompts)))
+        found: Tokens = [list(row) for row in pipeline.generate(inputs, config).tokens]
+        return found
+
+    settings = {
+        "graph": "optimum-cli export openvino --weight-format fp32 (stateful)",
+        "call": "LLMPipeline.generate, greedy, ignore_eos",
+        "properties": {name: str(value) for name, value in properties.items()},
+    }
+    return Loaded(call, settings, ["openvino", "openvino-genai", "optimum-intel"])
+
+
 if __name__ == "__main__":
-    serve(load)
+    serve(lambda task: genai(task) if task.variant == "genai" else request(task))

@@ -4,7 +4,6 @@
 import json
 import socket
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -13,7 +12,7 @@ from urllib.request import urlopen
 
 import litserve
 
-from loadtests.peers.rivals.serving import Body, Served, end_with_input
+from loadtests.peers.rivals.service_fastapi import Body, Served, end_with_input, ready
 from loadtests.peers.rivals.worker import Task, answer, own_output, pin, task_of
 
 START_SECONDS = 90.0
@@ -52,20 +51,13 @@ def main() -> None:
     pin(task.server_cpus or task.cpus)
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
     settings = {
         "server": "LitServer, accelerator cpu, one worker, one API server, fast queue, no batching",
         "model": "in the worker process",
         "cpus": {"server": task.server_cpus or task.cpus, "worker": task.cpus},
     }
-    names = ["litserve", "fastapi", "uvicorn", "torch", "transformers"]
-    ready = {
-        "url": url,
-        "path": "/predict",
-        "settings": settings,
-        "versions": {name: version(name) for name in names},
-    }
-    Thread(target=_announce, args=(url, answers, ready), daemon=True).start()
+    document = ready(port, "/predict", settings, ["litserve", "fastapi", "uvicorn"])
+    Thread(target=_announce, args=(answers, document), daemon=True).start()
     end_with_input()
     server = litserve.LitServer(
         Api(task), accelerator="cpu", workers_per_device=1, timeout=300, fast_queue=True, track_requests=False
@@ -75,13 +67,13 @@ def main() -> None:
     )
 
 
-def _announce(url: str, answers: Any, ready: dict[str, Any]) -> None:  # noqa: ANN401
+def _announce(answers: Any, document: dict[str, Any]) -> None:  # noqa: ANN401
     """Answer the driver once the worker is up, or say that it did not come."""
     for _ in range(int(START_SECONDS / 0.2)):
         try:
-            with urlopen(f"{url}/health", timeout=5) as response:
+            with urlopen(f"{document['url']}/health", timeout=5) as response:
                 if response.status == 200:
-                    answer(answers, ready)
+                    answer(answers, document)
                     return
         except OSError:
             pass  # not listening yet, or not ready: asked again

@@ -1,0 +1,302 @@
+"""What the rows of a comparison say: the standings per batch size, and `peers.md`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from loadtests.peers.results import CallRow, Contestant, Limit, PeersRun, ServiceRow
+from service.statistics.choice import Rounds, by_speed, paired
+from service.statistics.intervals import Interval, median_interval, paired_ratio
+
+MARKDOWN_FILE = "peers.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One contestant at one batch size.
+
+    `seconds` is the median over rounds of their medians, with its interval; `ratio` its time over that of the
+    best runtime outside PyTorch, paired within rounds. None where tokens differ (`difference`): what computes
+    something else is not compared. `latency` and `steps` are a mode's HTTP request and its steps alone.
+    """
+
+    contestant: Contestant
+    seconds: Interval
+    ratio: Interval | None
+    difference: str | None
+    steps: float | None
+    latency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """The standings at one batch size, the fastest first.
+
+    `leaving` is the time of the fastest mode over that of the fastest runtime outside PyTorch: above 1,
+    leaving buys that much. None where one of the two is missing.
+    """
+
+    batch: int
+    standings: tuple[Standing, ...]
+    best_mode: str | None
+    best_outside: str | None
+    leaving: Interval | None
+
+
+def summaries(run: PeersRun) -> list[BatchSummary]:
+    """One per batch size that has rows."""
+    batches = sorted({row.batch for row in run.rows})
+    return [_summary(run, [row for row in run.rows if row.batch == batch]) for batch in batches]
+
+
+def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
+    known = {one.name: one for one in run.contestants if one.kind != "server"}
+    by_name = {name: [row for row in rows if row.contestant == name] for name in known}
+    rounds = {name: {row.round: median(row.seconds) for row in own} for name, own in by_name.items() if own}
+    differing = {row.contestant: row.difference for row in reversed(rows) if row.difference is not None}
+    fair = {name: own for name, own in rounds.items() if name not in differing}
+    modes = by_speed({name: own for name, own in fair.items() if known[name].kind == "mode"})
+    outside = by_speed({name: own for name, own in fair.items() if known[name].outside_pytorch})
+    best_mode, best_outside = (names[0] if names else None for names in (modes, outside))
+    standings = tuple(
+        Standing(
+            contestant=known[name],
+            seconds=median_interval(list(rounds[name].values())),
+            ratio=_ratio(fair, name, best_outside),
+            difference=differing.get(name),
+            steps=_typical([row.steps_seconds for row in by_name[name]]),
+            latency=_typical([row.latency_seconds for row in by_name[name]]),
+        )
+        for name in by_speed(rounds)
+    )
+    leaving = _ratio(fair, best_mode, best_outside)
+    return BatchSummary(rows[0].batch, standings, best_mode, best_outside, leaving)
+
+
+def _ratio(fair: dict[str, Rounds], name: str | None, other: str | None) -> Interval | None:
+    """The time of `name` over that of `other`; None where one is missing or they share no round."""
+    if name not in fair or other not in fair or name is None or other is None:
+        return None
+    own, others = paired(fair[name], fair[other])
+    return paired_ratio(own, others) if own else None
+
+
+def _typical(values: Sequence[list[float] | None]) -> float | None:
+    known = [median(value) for value in values if value is not None]
+    return median(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStanding:
+    """What one server adds, in seconds: per round the median of latency less model call; median over rounds.
+
+    `outside_call`, of launchbound, leaves out what its engine does between steps as well.
+    """
+
+    contestant: Contestant
+    added: Interval
+    latency: Interval
+    outside_call: Interval | None
+
+
+def service_standings(run: PeersRun) -> list[ServiceStanding]:
+    """The servers, the one that adds least first."""
+    found = []
+    for one in run.contestants:
+        rows = [row for row in run.service_rows if row.contestant == one.name and one.kind == "server"]
+        if not rows:
+            continue
+        calls = [_less(row.latency_seconds, row.call_seconds) for row in rows if row.call_seconds is not None]
+        found.append(
+            ServiceStanding(
+                contestant=one,
+                added=median_interval([added(row) for row in rows]),
+                latency=median_interval([median(row.latency_seconds) for row in rows]),
+                outside_call=median_interval(calls) if calls else None,
+            )
+        )
+    return sorted(found, key=lambda standing: standing.added.value)
+
+
+def added(row: ServiceRow) -> float:
+    """The median over a visit's requests of latency less model call, in seconds."""
+    return _less(row.latency_seconds, row.model_seconds or [0.0] * len(row.latency_seconds))
+
+
+def _less(wholes: list[float], parts: list[float]) -> float:
+    return median(whole - part for whole, part in zip(wholes, parts, strict=True))
+
+
+def added_ratio(run: PeersRun, name: str, other: str) -> Interval | None:
+    """What `name` adds over what `other` adds, paired within rounds.
+
+    None without a shared round, and where a round's calls took longer than its requests: then noise is
+    larger than what is added, and there is no ratio.
+    """
+    rows = [row for row in run.service_rows if row.contestant in (name, other)]
+    both = [{row.round: added(row) for row in rows if row.contestant == one} for one in (name, other)]
+    own, others = paired(*both)
+    return paired_ratio(own, others) if own and min(*own, *others) > 0 else None
+
+
+def markdown(run: PeersRun) -> str:
+    """The whole page."""
+    found = summaries(run)
+    parts = [
+        f"# {run.model} beside other runtimes",
+        *([f"**{run.incomplete}**"] if run.incomplete else []),
+        *([leaving(found)] if found else []),
+        _conditions(run),
+        *_calls_table(run, found),
+        *_service_table(run),
+        "## How each was set",
+        *(_settings(one) for one in run.contestants if one.unavailable is None and one.settings),
+        f"Modes: torch {run.engine.get('torch')}, threads {run.engine.get('threads')}; see `peers.json`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def leaving(found: list[BatchSummary]) -> str:
+    """One sentence: what leaving PyTorch would buy at each batch size."""
+    return "; ".join(f"batch {one.batch}: {_leaving(one)}" for one in found) + "."
+
+
+def _leaving(one: BatchSummary) -> str:
+    if (value := one.leaving) is None:
+        return "no runtime outside PyTorch to compare with"
+    names = f"{one.best_outside} against {one.best_mode}"
+    if value.samples < 2 or not value.excludes_one:
+        return f"leaving PyTorch would buy nothing that shows ({names}: {ratio(value)})"
+    if value.value < 1:
+        inverse = Interval(1 / value.value, 1 / value.high, 1 / value.low, value.samples)
+        return f"leaving PyTorch would cost {ratio(inverse)} ({names})"
+    return f"leaving PyTorch would buy {ratio(value)} ({names})"
+
+
+def _conditions(run: PeersRun) -> str:
+    environment = run.environment
+    where = f"core {', '.join(map(str, run.cpus))} of {environment.get('cpu')}"
+    load = ", ".join(f"{value:.1f}" for value in environment.get("load_average") or []) or "unknown"
+    changed = ", with uncommitted changes" if environment.get("dirty") else ""
+    return (
+        f"Whole call: {run.prompt_tokens} prompt tokens (each row its own prompt) to {run.new_tokens} new "
+        "tokens, greedy, end of text ignored, float32, one thread, prefill included, tokenising and HTTP "
+        f"not. Everything on {where}, one contestant at a time; {run.rounds} rounds in random order, each "
+        f"with one untimed and {run.calls} timed calls per contestant and batch. Times are medians over "
+        "rounds with 95 % intervals; ratios are paired within rounds (t interval on their logarithms). Of a "
+        "mode the whole call is an upper estimate: total less queue, border and tokenising, which holds the "
+        "decoding of the text as well. All tokens equal launchbound's own float32 forward unless said. "
+        f"Load average at the start: {load}. Commit {environment.get('commit')}{changed}."
+    )
+
+
+def _calls_table(run: PeersRun, found: list[BatchSummary]) -> Iterator[str]:
+    """Contestants by batch size; and below it what took no part."""
+    yield "## The model call"
+    heads = [f"batch {one.batch}, ms | ÷ {one.best_outside or 'none'}" for one in found]
+    lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|---|" * len(found)]
+    by_name = [{standing.contestant.name: standing for standing in one.standings} for one in found]
+    for contestant in (one for one in run.contestants if one.kind != "server"):
+        cells = [_cells(standings.get(contestant.name)) for standings in by_name]
+        lines.append(f"| {_name(contestant)} | {' | '.join(cells)} |")
+    if run.limit is not None:
+        least = f"≥ {milliseconds(run.limit.seconds)} |"
+        lines.append("| *bandwidth limit (estimate)* | " + " | ".join(least for _ in found) + " |")
+    yield "\n".join(lines)
+    if run.limit is not None:
+        yield _limit(run.limit)
+    standings = [(one, standing) for one in found for standing in one.standings]
+    modes = [
+        f"{standing.contestant.name} at batch {one.batch}: steps {milliseconds(standing.steps)}, "
+        f"HTTP {milliseconds(standing.latency)}"
+        for one, standing in standings
+        if standing.contestant.name == one.best_mode
+    ]
+    if modes:
+        yield "Of the fastest mode, the steps alone and the whole HTTP request, ms: " + "; ".join(modes) + "."
+    absent = [f"- {one.name}: {one.unavailable}" for one in run.contestants if one.unavailable is not None]
+    different = [
+        f"- {standing.contestant.name}, batch {one.batch}, other tokens: {standing.difference}"
+        for one, standing in standings
+        if standing.difference is not None
+    ]
+    if absent or different:
+        yield "\n".join(["Took no part, or is not compared:", "", *absent, *different])
+
+
+def _limit(limit: Limit) -> str:
+    return (
+        f"Bandwidth limit: {limit.steps} steps × {limit.weight_bytes / 1e6:.1f} MB of float32 weights, read "
+        f"once each, at {limit.bytes_per_second / 1e9:.1f} GB/s, the fastest that one core read a buffer of "
+        f"{limit.buffer_bytes / 1e6:.1f} MB. No float32 runtime can be faster on this core; arithmetic, "
+        "which grows with the batch, is not in it."
+    )
+
+
+def _service_table(run: PeersRun) -> Iterator[str]:
+    """Nothing where no server was measured."""
+    standings = service_standings(run)
+    if not standings:
+        return
+    yield "## The service around it"
+    lines = ["| | adds, p50, ms | ÷ launchbound | latency, p50, ms |", "|---|---|---|---|"]
+    outside = ""
+    for standing in standings:
+        name = standing.contestant.name
+        mode = f" ({standing.contestant.effective})" if standing.contestant.effective else ""
+        against = "1" if name == "launchbound" else ratio(added_ratio(run, name, "launchbound"))
+        lines.append(f"| {name}{mode} | {span(standing.added)} | {against} | {span(standing.latency)} |")
+        if standing.outside_call is not None:
+            value = milliseconds(standing.outside_call.value)
+            outside = f" ({value} ms of that is outside its engine's call)"
+    yield "\n".join(lines)
+    yield (
+        "Latency less model call, request by request, concurrency 1, batch 1, one connection kept open. Of "
+        f"launchbound the model call is its steps: what its engine does between them counts as added{outside}"
+        "; of the others it is the whole of `generate` of transformers, their work between steps included. "
+        "All tokenise, and answer the same JSON; the floor returns it without a model."
+    )
+
+
+def _settings(one: Contestant) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
+    return f"- **{one.name}** ({versions}): `{json.dumps(one.settings, ensure_ascii=False)}`"
+
+
+def _name(contestant: Contestant) -> str:
+    if contestant.kind == "mode" and contestant.effective not in (None, contestant.name):
+        return f"{contestant.name} (as {contestant.effective})"
+    return contestant.name
+
+
+def _cells(standing: Standing | None) -> str:
+    if standing is None:
+        return "– | –"
+    return f"{span(standing.seconds)} | {'other tokens' if standing.difference else ratio(standing.ratio)}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Seconds as milliseconds with three digits, without the unit."""
+    if seconds is None:
+        return "–"
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def span(interval: Interval) -> str:
+    """Milliseconds with the interval's ends."""
+    if interval.high == float("inf"):
+        return f"{milliseconds(interval.value)} (no interval)"
+    return f"{milliseconds(interval.value)} ({milliseconds(interval.low)}–{milliseconds(interval.high)})"
+
+
+def ratio(interval: Interval | None) -> str:
+    """A ratio with its interval: 1.31× (1.22–1.40)."""
+    if interval is None:
+        return "–"
+    if interval.samples < 2:
+        return f"{interval.value:.2f}× (no interval)"
+    return f"{interval.value:.2f}× ({interval.low:.2f}–{interval.high:.2f})"
