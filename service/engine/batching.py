@@ -6,7 +6,6 @@ import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -16,52 +15,44 @@ import msgspec
 import torch
 from torch import Tensor
 
-from service.engine.generation import BucketInputs, Generator, JobChannel, JobResult, prefill
+from service.engine.generation import Feed, JobChannel, JobResult, prefill
 from service.engine.inbox import Inbox, LocalInbox
 from service.engine.job_runner import SAMPLING, JobRunner, warming_job
 from service.engine.outcome import BatchStep, StepEstimates, build_outcome, shared_timings
 from service.engine.text import Completions
-from service.engine.warmup import ConfiguredMode, Warmup
-from service.records import Begun, EngineSettings, Job, OutcomeKind, Phase
+from service.engine.warmup import ConfiguredMode
+from service.records import Begun, Job, OutcomeKind, Phase
 from service.step.buffers import Arguments, copy_row
 from service.step.callables import Step
 from service.step.device import is_device_lost
-from service.step.meters import Meter, Readings
+from service.step.meters import Readings
 from service.step.sampling import Sampler
 
 
 class Scheduler:
     """Merges the jobs of `inbox`, and answers each; `serve_alone` runs and answers one that is not merged.
 
-    `estimates` are the costs per step of a mode in a bucket; `answered` is called after each answer. Steps of
-    merged jobs run within `sampling`.
+    `window_ms`: how long the first of a batch waits for others, which then run to the end; None: others join
+    between two steps. `estimates` are the costs per step of a mode in a bucket; `answered` is called after
+    each answer.
     """
 
     def __init__(
         self,
         inbox: Inbox | LocalInbox,
-        settings: EngineSettings,
-        generator: Generator,
-        meter: Meter,
+        window_ms: float | None,
         runner: JobRunner,
-        warmup: Warmup,
         serve_alone: Callable[[Job], None],
         estimates: Callable[[str, int], StepEstimates],
         answered: Callable[[], None],
-        sampling: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._inbox = inbox
-        self._continuous = settings.batching == "continuous"
-        self._window_ns = round(settings.batch_window_ms * 1e6)
-        self._buckets = sorted(generator.inputs)
-        self._generator = generator
-        self._meter = meter
+        self._window_ns = None if window_ms is None else round(window_ms * 1e6)
         self._runner = runner
-        self._warmup = warmup
+        self._buckets = sorted(runner.generator.feeds)
         self._serve_alone = serve_alone
         self._estimates = estimates
         self._answered = answered
-        self._sampling = sampling
         self._waiting: deque[Job] = deque()
         self._switches = 0
 
@@ -70,7 +61,7 @@ class Scheduler:
 
         The engine has had nothing else to do since `idle_since_ns`. Raises what loses the device's context.
         """
-        configured = self._warmup.modes.get(first.mode)
+        configured = self._runner.warmup.modes.get(first.mode)
         if (
             configured is None
             or configured.status.state != "ready"
@@ -85,7 +76,7 @@ class Scheduler:
         # What it was on its way to an engine that waited for it is no queue.
         transport_ns = max(0, perf_counter_ns() - max(first.sent_ns, idle_since_ns))
         self._waiting.append(msgspec.structs.replace(first, sent_ns=first.sent_ns + transport_ns))
-        with self._sampling():
+        with self._runner.shares.sampling():
             self._run(self._new_batch(configured, self._answer), first.mode)
 
     def _run(self, batch: Batch, mode: str) -> None:
@@ -94,17 +85,16 @@ class Scheduler:
         One prefill between two steps: those that run stand still for no more, however many come.
         """
         self._admit(batch, mode)
-        if not self._continuous:
-            self._await_others(batch, mode)
+        if self._window_ns is not None:
+            self._await_others(batch, mode, self._window_ns)
         while self._waiting or batch.running:
-            group = self._next_group(batch.rows.free)
-            if group:
+            if group := self._schedule(batch.rows.free):
                 self._inbox.send(Begun(ids=[job.id for job in group]))
                 now_ns = perf_counter_ns()
                 batch.prefill([(job, _begun(job, now_ns)) for job in group])
             if batch.running:
                 batch.step()
-            if self._continuous:
+            if self._window_ns is None:
                 self._admit(batch, mode)
 
     def _admit(self, batch: Batch, mode: str) -> None:
@@ -120,9 +110,9 @@ class Scheduler:
             else:
                 return
 
-    def _await_others(self, batch: Batch, mode: str) -> None:
+    def _await_others(self, batch: Batch, mode: str, window_ns: int) -> None:
         """Until the window has closed, the rows are full, or one has come that cannot join."""
-        closes_ns = self._waiting[0].sent_ns + self._window_ns
+        closes_ns = self._waiting[0].sent_ns + window_ns
         while not self._inbox.stopped and self._inbox.idle:
             left_ns = closes_ns - perf_counter_ns()
             if left_ns <= 0 or sum(len(job.prompts) for job in self._waiting) == self._buckets[-1]:
@@ -130,8 +120,8 @@ class Scheduler:
             self._inbox.receive(ceil(left_ns / 1e6))
             self._admit(batch, mode)
 
-    def _next_group(self, free: int) -> list[Job]:
-        """Those of `waiting` that are prefilled together now: as many as fit into a bucket of `free` rows."""
+    def _schedule(self, free: int) -> list[Job]:
+        """Who is prefilled next: as many of those that wait as fit into a bucket of `free` rows."""
         for job in list(self._waiting):
             kind = self._ended(job)
             if kind is not None:
@@ -162,13 +152,13 @@ class Scheduler:
         measured = partial(
             shared_timings, result, len(job.prompts), steps, partial(self._estimates, job.mode), switches
         )
-        self._inbox.send(build_outcome(job, result, self._warmup.modes.get(job.mode), measured))
+        self._inbox.send(build_outcome(job, result, self._runner.warmup.modes.get(job.mode), measured))
         self._answered()
         self._inbox.left(job)
 
     def warm(self) -> None:
         """Merge sampled jobs of one ready mode, unanswered: on CUDA the first use of a kernel loads it."""
-        for configured in list(self._warmup.ready().values())[:1]:
+        for configured in list(self._runner.warmup.ready().values())[:1]:
             batch = self._new_batch(configured, _log_failure)
             for options in SAMPLING:
                 if batch.rows.free >= self._buckets[0]:
@@ -179,10 +169,8 @@ class Scheduler:
                 batch.step()
 
     def _new_batch(self, configured: ConfiguredMode, left: Left) -> Batch:
-        def failed(error: Exception, results: list[JobResult]) -> None:
-            self._runner.failed(error, configured, results)
-
-        return Batch(self._generator, configured.steps, self._meter, self._inbox, left, failed)
+        failed = partial(self._runner.failed, configured)
+        return Batch(self._runner, configured.steps, self._inbox, left, failed)
 
 
 def runs_alone(job: Job) -> bool:
@@ -204,6 +192,198 @@ def _log_failure(job: Job, result: JobResult, steps: Sequence[BatchStep]) -> Non
 
 Left = Callable[[Job, JobResult, Sequence[BatchStep]], None]
 """Called with each job that has ended, whatever has ended it, and the steps that it ran in."""
+
+
+class Batch:
+    """Runs jobs of one mode. `left` is called with each that ends; before that `failed` with what a job's
+    arguments raised, or its text, or a step for all that were in it.
+
+    What loses the device's context is raised by all methods that run something.
+    """
+
+    def __init__(
+        self,
+        runner: JobRunner,
+        steps: Mapping[tuple[Phase, int], Step],
+        channel: JobChannel,
+        left: Left,
+        failed: Callable[[Exception, list[JobResult]], None],
+    ) -> None:
+        self._generator = runner.generator
+        self._meter = runner.meter
+        self._steps = steps
+        self._channel = channel
+        self._left = left
+        self._failed = failed
+        self._feeds = runner.generator.feeds
+        largest = self._feeds[max(self._feeds)].buffers
+        self._device = largest.token.device
+        self.rows = Rows(list(self._feeds), partial(copy_row, largest.cache))
+        self.running: list[Running] = []
+        self._plan: DecodePlan | None = None
+        self._poll_due = False
+
+    def prefill(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
+        """Have `jobs` join, for whose prompts a bucket is free; those that run stand still meanwhile.
+
+        A job that cannot run with its arguments leaves at once, with the reason in its result.
+        """
+        began = perf_counter_ns()
+        standing = {running.steps[-1] for running in self.running}
+        tokenised = [self._tokenised(job, result) for job, result in jobs]
+        joining = [running for running in tokenised if running is not None]
+        if joining:
+            self._prefill(joining)
+        stood_ns = perf_counter_ns() - began
+        for step in standing:
+            step.stall_ns += stood_ns
+
+    def _tokenised(self, job: Job, result: JobResult) -> Running | None:
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        try:
+            prompts, completions = self._generator.tokenise(job, result)
+            sampler = Sampler(job, self._device, self._generator.tokenizer.ends)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._failed(error, [result])
+            self._left(job, result, [])
+            return None
+        return Running(job, result, prompts, completions, sampler, usage)
+
+    def _prefill(self, joining: list[Running]) -> None:
+        """In the first rows, in the smallest bucket that holds their prompts, up to their first tokens."""
+        self.running += joining
+        self._plan = None
+        prompts = [prompt for running in joining for prompt in running.prompts]
+        bucket = self.rows.bucket(len(prompts))
+        feed, readings = self._feeds[bucket], Readings()
+        try:
+            self.rows.clear(bucket)
+            step = self._steps["prefill", bucket]
+            found = prefill(prompts, feed, step, self._meter, readings, between=self._channel.receive)
+            ran = BatchStep("prefill", bucket, len(prompts), readings)
+            first = 0
+            for running in joining:
+                self.rows.take(running, first)
+                first += len(running.prompts)
+                running.steps.append(ran)
+                running.result.padded_prompt_tokens = found.padded
+            tokens = choose(joining, found.logits, found.greedy, readings)
+            values = self._meter.fetch(tokens, readings)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._break_off(error, joining)
+            return
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        now_ns = perf_counter_ns()
+        for running in joining:
+            running.result.prefill.minor_faults = faults - running.usage.ru_minflt
+            running.result.first_token_ns = now_ns
+            for row in running.rows:
+                self.rows.tokens[row] = values[row]
+        self._postprocess(joining, values, now_ns)
+
+    def step(self) -> None:
+        """Schedule, run, postprocess: one decode step of all that run; where it fails, all leave."""
+        readings = Readings()
+        try:
+            plan = self._schedule()
+            plan.feed.put_rows(self.rows.tokens, self.rows.positions, readings)
+            logits, greedy = self._meter.run(plan.step, plan.arguments, readings)
+            tokens = choose(plan.choosing, logits, greedy, readings)
+            values = self._meter.fetch(tokens, readings)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._break_off(error, list(self.running))
+            return
+        ran = BatchStep("decode", plan.bucket, self.rows.taken, readings)
+        for running in self.running:
+            running.steps.append(ran)
+            running.result.attended_tokens = plan.reach
+            self.rows.advance(running, values)
+        self._postprocess(list(self.running), values, perf_counter_ns())
+
+    def _schedule(self) -> DecodePlan:
+        """All that run, in the smallest bucket that holds their rows."""
+        used = max(self.rows.positions) + 1
+        if self._plan is None or used > self._plan.reach:
+            bucket = self.rows.compact()
+            feed = self._feeds[bucket]
+            reach = feed.buffers.reach(used)
+            self._plan = DecodePlan(
+                bucket=bucket,
+                feed=feed,
+                reach=reach,
+                step=self._steps["decode", bucket],
+                arguments=feed.buffers.arguments("decode", reach=reach),
+                choosing=[running for running in self.running if running.sampler.looks_at_logits],
+            )
+        return self._plan
+
+    def _postprocess(self, those: Sequence[Running], values: list[int], now_ns: int) -> None:
+        """Each of `those` takes its tokens of `values` [bucket]; who is complete, late or cancelled leaves.
+
+        What has arrived is received every other time: a poll takes microseconds even where nothing has.
+        """
+        self._poll_due = not self._poll_due
+        if self._poll_due:
+            self._channel.receive()
+        for running in those:
+            job, completions = running.job, running.completions
+            try:
+                examined = completions.take_in([values[row] for row in running.rows])
+                if examined:
+                    self._generator.stream(job, examined)
+            except Exception as error:
+                if is_device_lost(error):
+                    raise
+                self._break_off(error, [running])
+                continue
+            if examined and completions.complete:
+                self._leave(running)
+            elif now_ns > job.deadline_ns:
+                self._leave(running, "timeout")
+            elif self._channel.is_cancelled(job):
+                self._leave(running, "cancelled")
+
+    def _leave(self, running: Running, kind: OutcomeKind | None = None) -> None:
+        self.running.remove(running)
+        self.rows.release(running)
+        self._plan = None
+        result = running.result
+        result.kind = kind or result.kind
+        result.bucket = max((step.bucket for step in running.steps), default=result.bucket)
+        result.ended_ns = perf_counter_ns()
+        now = resource.getrusage(resource.RUSAGE_THREAD)
+        result.involuntary_switches = now.ru_nivcsw - running.usage.ru_nivcsw
+        result.decode.minor_faults = now.ru_minflt - running.usage.ru_minflt - result.prefill.minor_faults
+        self._generator.stream(running.job, running.completions.end())
+        self._left(running.job, result, running.steps)
+
+    def _break_off(self, error: Exception, those: Sequence[Running]) -> None:
+        """`those` leave, because something that was theirs alone has failed."""
+        self._failed(error, [running.result for running in those])
+        for running in those:
+            self._leave(running)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """What decode steps have in common until somebody joins or leaves, or the cache is read further.
+
+    Made anew in every step it would take longer than all else between two steps. `choosing` may take another
+    token than the greedy one.
+    """
+
+    bucket: int
+    feed: Feed
+    reach: int
+    step: Step
+    arguments: Arguments
+    choosing: list[Running]
 
 
 @dataclass(slots=True, eq=False)
@@ -299,199 +479,6 @@ class Rows:
         self._owners[to], self._owners[row] = owner, None
         for values in (self.tokens, self.positions):
             values[to], values[row] = values[row], 0
-
-
-@dataclass(frozen=True, slots=True)
-class DecodePlan:
-    """What decode steps have in common until somebody joins or leaves, or the cache is read further.
-
-    Looked up in every step, it takes longer than all else between two steps. `choosing` may take another
-    token than the greedy one.
-    """
-
-    bucket: int
-    inputs: BucketInputs
-    reach: int
-    step: Step
-    arguments: Arguments
-    choosing: list[Running]
-
-
-class Batch:
-    """Runs jobs of one mode. `left` is called with each that ends; before that `failed` with what a job's
-    arguments raised, or its text, or a step for all that were in it.
-
-    What loses the device's context is raised by all methods that run something.
-    """
-
-    def __init__(
-        self,
-        generator: Generator,
-        steps: Mapping[tuple[Phase, int], Step],
-        meter: Meter,
-        channel: JobChannel,
-        left: Left,
-        failed: Callable[[Exception, list[JobResult]], None],
-    ) -> None:
-        self._generator = generator
-        self._steps = steps
-        self._meter = meter
-        self._channel = channel
-        self._left = left
-        self._failed = failed
-        self._inputs = generator.inputs
-        largest = self._inputs[max(self._inputs)].buffers
-        self._device = largest.token.device
-        self.rows = Rows(list(self._inputs), partial(copy_row, largest.cache))
-        self.running: list[Running] = []
-        self._plan: DecodePlan | None = None
-        self._poll_due = False
-
-    def prefill(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
-        """Have `jobs` join, for whose prompts a bucket is free; those that run stand still meanwhile.
-
-        A job that cannot run with its arguments leaves at once, with the reason in its result.
-        """
-        began = perf_counter_ns()
-        standing = {running.steps[-1] for running in self.running}
-        tokenised = [self._tokenised(job, result) for job, result in jobs]
-        joining = [running for running in tokenised if running is not None]
-        if joining:
-            self._prefill(joining)
-        stood_ns = perf_counter_ns() - began
-        for step in standing:
-            step.stall_ns += stood_ns
-
-    def _tokenised(self, job: Job, result: JobResult) -> Running | None:
-        usage = resource.getrusage(resource.RUSAGE_THREAD)
-        try:
-            prompts, completions = self._generator.tokenise(job, result)
-            sampler = Sampler(job, self._device, self._generator.tokenizer.ends)
-        except Exception as error:
-            if is_device_lost(error):
-                raise
-            self._failed(error, [result])
-            self._left(job, result, [])
-            return None
-        return Running(job, result, prompts, completions, sampler, usage)
-
-    def _prefill(self, joining: list[Running]) -> None:
-        """In the first rows, in the smallest bucket that holds their prompts, up to their first tokens."""
-        self.running += joining
-        self._plan = None
-        prompts = [prompt for running in joining for prompt in running.prompts]
-        bucket = self.rows.bucket(len(prompts))
-        inputs, readings = self._inputs[bucket], Readings()
-        try:
-            self.rows.clear(bucket)
-            step = self._steps["prefill", bucket]
-            found = prefill(prompts, inputs, step, self._meter, readings, between=self._channel.receive)
-            ran = BatchStep("prefill", bucket, len(prompts), readings)
-            first = 0
-            for running in joining:
-                self.rows.take(running, first)
-                first += len(running.prompts)
-                running.steps.append(ran)
-                running.result.padded_prompt_tokens = found.padded
-            tokens = choose(joining, found.logits, found.greedy, readings)
-            values = self._meter.fetch(tokens, readings)
-        except Exception as error:
-            if is_device_lost(error):
-                raise
-            self._break_off(error, joining)
-            return
-        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-        now_ns = perf_counter_ns()
-        for running in joining:
-            running.result.prefill.minor_faults = faults - running.usage.ru_minflt
-            running.result.first_token_ns = now_ns
-            for row in running.rows:
-                self.rows.tokens[row] = values[row]
-        self._hand_out(joining, values, now_ns)
-
-    def step(self) -> None:
-        """One decode step of all that run, of which there is at least one; where it fails, all leave."""
-        readings = Readings()
-        try:
-            plan = self._decode_plan()
-            plan.inputs.feed.put_rows(self.rows.tokens, self.rows.positions, readings)
-            logits, greedy = self._meter.run(plan.step, plan.arguments, readings)
-            tokens = choose(plan.choosing, logits, greedy, readings)
-            values = self._meter.fetch(tokens, readings)
-        except Exception as error:
-            if is_device_lost(error):
-                raise
-            self._break_off(error, list(self.running))
-            return
-        ran = BatchStep("decode", plan.bucket, self.rows.taken, readings)
-        for running in self.running:
-            running.steps.append(ran)
-            running.result.attended_tokens = plan.reach
-            self.rows.advance(running, values)
-        self._hand_out(list(self.running), values, perf_counter_ns())
-
-    def _decode_plan(self) -> DecodePlan:
-        """In the smallest bucket that holds all rows."""
-        used = max(self.rows.positions) + 1
-        if self._plan is None or used > self._plan.reach:
-            bucket = self.rows.compact()
-            inputs = self._inputs[bucket]
-            reach = inputs.buffers.reach(used)
-            self._plan = DecodePlan(
-                bucket=bucket,
-                inputs=inputs,
-                reach=reach,
-                step=self._steps["decode", bucket],
-                arguments=inputs.buffers.arguments("decode", reach=reach),
-                choosing=[running for running in self.running if running.sampler.looks_at_logits],
-            )
-        return self._plan
-
-    def _hand_out(self, those: Sequence[Running], values: list[int], now_ns: int) -> None:
-        """Each of `those` takes its tokens of `values` [bucket]; who is complete, late or cancelled leaves.
-
-        What has arrived is received every other time: a look takes microseconds even where nothing has.
-        """
-        self._poll_due = not self._poll_due
-        if self._poll_due:
-            self._channel.receive()
-        for running in those:
-            job, completions = running.job, running.completions
-            try:
-                examined = completions.take_in([values[row] for row in running.rows])
-                if examined:
-                    self._generator.stream(job, examined)
-            except Exception as error:
-                if is_device_lost(error):
-                    raise
-                self._break_off(error, [running])
-                continue
-            if examined and completions.complete:
-                self._leave(running)
-            elif now_ns > job.deadline_ns:
-                self._leave(running, "timeout")
-            elif self._channel.is_cancelled(job):
-                self._leave(running, "cancelled")
-
-    def _leave(self, running: Running, kind: OutcomeKind | None = None) -> None:
-        self.running.remove(running)
-        self.rows.release(running)
-        self._plan = None
-        result = running.result
-        result.kind = kind or result.kind
-        result.bucket = max((step.bucket for step in running.steps), default=result.bucket)
-        result.ended_ns = perf_counter_ns()
-        now = resource.getrusage(resource.RUSAGE_THREAD)
-        result.involuntary_switches = now.ru_nivcsw - running.usage.ru_nivcsw
-        result.decode.minor_faults = now.ru_minflt - running.usage.ru_minflt - result.prefill.minor_faults
-        self._generator.stream(running.job, running.completions.end())
-        self._left(running.job, result, running.steps)
-
-    def _break_off(self, error: Exception, those: Sequence[Running]) -> None:
-        """`those` leave, because something that was theirs alone has failed."""
-        self._failed(error, [running.result for running in those])
-        for running in those:
-            self._leave(running)
 
 
 def choose(those: Sequence[Running], logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:

@@ -20,6 +20,10 @@ from service.step.callables import Step
 from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
 
+POLL_NS = 10_000_000
+"""A job that runs alone polls no more often: nothing joins it, so all that can arrive is a cancellation.
+Behind a step, whose weights have passed through the caches, one poll takes 2 to 16 µs."""
+
 
 @dataclass(slots=True)
 class JobResult:
@@ -57,112 +61,204 @@ class JobResult:
         self.problem = problem
 
 
-class Feed(Protocol):
-    """Writes into the buffers of one bucket; what that takes on CUDA goes to `readings.feed`."""
+class _StopGeneration(Exception):
+    """The job ends before its rows are complete: it was cancelled, or its deadline has passed."""
 
-    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
-        """Set a prefill step's inputs.
+    def __init__(self, kind: OutcomeKind) -> None:
+        super().__init__(kind)
+        self.kind = kind
 
-        `chunk`, int64 [bucket, length] on the host, has its tokens, `last`, int64 [bucket] there too, the
-        place of each row's last one in it; `begin` is the position of its first token.
+
+class JobChannel(Protocol):
+    """The running job's connection to the front: cancellations come in, streamed text goes out."""
+
+    def receive(self) -> None:
+        """Receive what has arrived, without waiting; called between two steps, once per POLL_NS at most."""
+
+    def is_cancelled(self, job: Job) -> bool:
+        """Whether a Cancel of `job` has been received."""
+
+    def send(self, message: Token) -> None:
+        """Stream a piece of text."""
+
+
+class Generator:
+    """Runs one job at a time; holds what all share: tokenizer, channel, and a feed per batch bucket."""
+
+    def __init__(
+        self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, channel: JobChannel
+    ) -> None:
+        self.feeds = {bucket: new_feed(one) for bucket, one in buffers.items()}
+        self.tokenizer = tokenizer
+        self._context = context
+        self._channel = channel
+        self._poll_ns = 0
+
+    def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
+        """Run `job` with the steps of its mode, recording everything in `result` as it happens.
+
+        Raises JobError where the prompts do not fit; whatever torch raises passes through, with `result`
+        holding what was measured until then.
         """
+        before = resource.getrusage(resource.RUSAGE_THREAD)
+        try:
+            prompts, rows = self.tokenise(job, result)
+            feed = self.feeds[result.bucket]
+            sampler = Sampler(job, feed.buffers.token.device, self.tokenizer.ends)
+            found = prefill(
+                prompts,
+                feed,
+                steps["prefill", result.bucket],
+                meter,
+                result.prefill,
+                between=lambda: self._check(job, perf_counter_ns()),
+            )
+            result.padded_prompt_tokens = found.padded
+            feed.buffers.positions.copy_(found.lengths, non_blocking=True)
+            tokens = sampler.choose(found.logits, found.greedy, result.prefill)
+            now = resource.getrusage(resource.RUSAGE_THREAD)
+            result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
+            used = max(map(len, prompts))
+            step = steps["decode", result.bucket]
+            self._decode(job, result, rows, feed, meter, sampler, step, tokens, used)
+        except _StopGeneration as stop:
+            result.kind = stop.kind
+        finally:
+            result.ended_ns = perf_counter_ns()
+            after = resource.getrusage(resource.RUSAGE_THREAD)
+            result.involuntary_switches = after.ru_nivcsw - before.ru_nivcsw
+            result.decode.minor_faults = after.ru_minflt - before.ru_minflt - result.prefill.minor_faults
+            if result.rows is not None:
+                self.stream(job, result.rows.end())
 
-    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
-        """Set a decode step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
+    def tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
+        """The token ids of the prompts, and their completions, which are still empty.
 
-    def advance(self, readings: Readings) -> None:
-        """Move every row on by one position, after a step."""
-
-    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
-        """Set a decode step's tokens and positions, one of each per row of the bucket, from the host."""
-
-
-class DeviceFeed:
-    """By operators on the device, which the host has to issue as it does the step's: they are dispatch."""
-
-    def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
-        self._token_row = buffers.token_row
-        self._positions = buffers.positions
-        self._one = buffers.one
-        self._rows = torch.zeros(2, buffers.bucket, dtype=torch.int64, pin_memory=buffers.token.is_cuda)
-        self._host_rows = _words(self._rows.view(-1))
-
-    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
-        """Three operators, without a wait."""
+        Raises JobError where the prompts do not fit.
+        """
         began = perf_counter_ns()
-        _write_chunk(self._buffers, chunk, begin, last)
-        readings.feed.append(perf_counter_ns() - began)
+        prompts = encode_prompts(job.prompts, self.tokenizer, self._context)
+        result.prompt_tokens = sum(map(len, prompts))
+        check_lengths(prompts, job.max_new_tokens, self._context)
+        result.bucket = min(bucket for bucket in self.feeds if bucket >= len(prompts))
+        result.rows = rows = Completions(job, self.tokenizer)
+        result.tokenise_ns = perf_counter_ns() - began
+        return prompts, rows
 
-    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
-        """One operator on the device, without a wait."""
-        began = perf_counter_ns()
-        self._token_row.copy_(tokens)
-        readings.feed.append(perf_counter_ns() - began)
+    def _decode(
+        self,
+        job: Job,
+        result: JobResult,
+        rows: Completions,
+        feed: Feed,
+        meter: Meter,
+        sampler: Sampler,
+        step: Step,
+        tokens: Tensor,
+        used: int,
+    ) -> None:
+        """Run decode steps until every row is complete.
 
-    def advance(self, readings: Readings) -> None:
-        """One operator. It runs behind the step that `put` was called for, whose entry it is added to."""
-        began = perf_counter_ns()
-        self._positions.add_(self._one)
-        readings.feed[-1] += perf_counter_ns() - began
+        `tokens`, int64 [bucket], are those of prefill; `used` positions of the cache are filled. What runs
+        between two calls of `step` here is the engine's own work per decode step.
+        """
+        buffers = feed.buffers
+        readings = result.prefill
+        reach = 0
+        while True:
+            values = meter.fetch(tokens, readings)
+            now = perf_counter_ns()
+            if result.first_token_ns is None:
+                result.first_token_ns = now
+            if examined := rows.take_in(values):
+                self.stream(job, examined)
+                if rows.complete:
+                    return
+            self._check(job, now)
+            readings = result.decode
+            used += 1
+            if used > reach:
+                result.attended_tokens = reach = buffers.reach(used)
+                arguments = buffers.arguments("decode", reach=reach)
+            feed.put(tokens, values, readings)
+            logits, greedy = meter.run(step, arguments, readings)
+            feed.advance(readings)
+            tokens = sampler.choose(logits, greedy, readings)
 
-    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
-        """Two copies out of pinned memory, which the device has read by the time the step is waited for."""
-        began = perf_counter_ns()
-        bucket = len(self._positions)
-        for index, value in enumerate((*tokens[:bucket], *positions[:bucket])):
-            self._host_rows[index] = value
-        self._token_row.copy_(self._rows[0], non_blocking=True)
-        self._positions.copy_(self._rows[1], non_blocking=True)
-        readings.feed.append(perf_counter_ns() - began)
+    def _check(self, job: Job, now_ns: int) -> None:
+        """Between two steps: raise _StopGeneration where the deadline has passed or the job is cancelled.
+
+        Polls once per POLL_NS at most, because a poll costs microseconds even where nothing has arrived.
+        """
+        if now_ns > job.deadline_ns:
+            raise _StopGeneration("timeout")
+        if now_ns >= self._poll_ns:
+            self._poll_ns = now_ns + POLL_NS
+            self._channel.receive()
+        if self._channel.is_cancelled(job):
+            raise _StopGeneration("cancelled")
+
+    def stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
+        """Send what may leave of the `examined` rows, where the job streams."""
+        if job.stream:
+            for index, row in examined:
+                if piece := row.unsent():
+                    self._channel.send(Token(id=job.id, index=index, text=piece))
 
 
-class HostFeed:
-    """Word by word in the same memory; on no clock, because it is microseconds of a step's milliseconds.
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """What the last token of each prompt predicts: `logits` [bucket, vocabulary], `greedy` int64 [bucket].
 
-    After a step, whose weights have passed through the caches, an operator of torch costs more than the whole
-    loop, and one of NumPy twice that: their dispatchers' code has to be fetched again.
+    `lengths`, int64 [bucket] on the host, are the tokens of each row, `padded` those that were computed.
     """
 
-    def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
-        self._tokens = _words(buffers.token_row)
-        self._positions = _words(buffers.positions)
-
-    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
-        """By operators: once per chunk."""
-        _write_chunk(self._buffers, chunk, begin, last)
-
-    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
-        """The tokens are on the host already."""
-        row = self._tokens
-        for index, value in enumerate(values):
-            row[index] = value
-
-    def advance(self, readings: Readings) -> None:
-        """In place."""
-        positions = self._positions
-        for index in range(len(positions)):
-            positions[index] += 1
-
-    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
-        """Word by word, as `put`."""
-        token_row, position_row = self._tokens, self._positions
-        for index in range(len(token_row)):
-            token_row[index] = tokens[index]
-            position_row[index] = positions[index]
+    logits: Tensor
+    greedy: Tensor
+    lengths: Tensor
+    padded: int
 
 
-def _write_chunk(buffers: Buffers, chunk: Tensor, begin: int, last: Tensor) -> None:
-    buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
-    buffers.positions.fill_(begin)
-    buffers.last.copy_(last, non_blocking=True)
+def prefill(
+    prompts: list[list[int]],
+    feed: Feed,
+    step: Step,
+    meter: Meter,
+    readings: Readings,
+    between: Callable[[], None],
+) -> Prefilled:
+    """Run `step` over `prompts` in the first rows of the cache; `between` is called before every chunk.
 
-
-def _words(tensor: Tensor) -> memoryview:
-    """The elements of `tensor`, int64 of one dimension on the host, as integers in its own memory."""
-    address, size = tensor.data_ptr(), tensor.numel()
-    return memoryview((c_int64 * size).from_address(address)).cast("B").cast("q")
+    Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and is
+    overwritten by decode before anything may attend to it.
+    """
+    buffers = feed.buffers
+    layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
+    logits = greedy = None
+    begin = 0
+    try:
+        for index, chunk in enumerate(layout.chunks):
+            between()
+            length = chunk.shape[1]
+            arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
+            feed.put_chunk(chunk, begin, layout.last[index], readings)
+            new_logits, new_greedy = meter.run(step, arguments, readings)
+            begin += length
+            if logits is None or greedy is None:
+                logits, greedy = new_logits, new_greedy
+                if len(layout.chunks) > 1:
+                    # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
+                    logits, greedy = logits.clone(), greedy.clone()
+            else:
+                contains = layout.contains[index].to(new_logits.device, non_blocking=True)
+                logits = torch.where(contains.unsqueeze(1), new_logits, logits)
+                greedy = torch.where(contains, new_greedy, greedy)
+    finally:
+        # Given up between two chunks, it would else be what steps of this bucket go by.
+        buffers.last.zero_()
+    assert logits is not None
+    assert greedy is not None
+    return Prefilled(logits, greedy, layout.lengths, begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,231 +301,103 @@ def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned:
     )
 
 
+class DeviceFeed:
+    """Writes a step's tokens and positions into `buffers` by operators on the device, between two steps.
+
+    The host has to issue them as it does the step's, so they are dispatch: their time is in `readings.feed`.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self._token_row = buffers.token_row
+        self._positions = buffers.positions
+        self._one = buffers.one
+        self._rows = torch.zeros(2, buffers.bucket, dtype=torch.int64, pin_memory=buffers.token.is_cuda)
+        self._host_rows = _words(self._rows.view(-1))
+
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        """Set a prefill step's inputs by three operators, without a wait.
+
+        `chunk`, int64 [bucket, length] on the host, has its tokens, `last`, int64 [bucket] there too, the
+        place of each row's last one in it; `begin` is the position of its first token.
+        """
+        began = perf_counter_ns()
+        _write_chunk(self.buffers, chunk, begin, last)
+        readings.feed.append(perf_counter_ns() - began)
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
+        began = perf_counter_ns()
+        self._token_row.copy_(tokens)
+        readings.feed.append(perf_counter_ns() - began)
+
+    def advance(self, readings: Readings) -> None:
+        """Move every row on by one position, after the step that `put` was called for."""
+        began = perf_counter_ns()
+        self._positions.add_(self._one)
+        readings.feed[-1] += perf_counter_ns() - began
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens and positions, one of each per row, from the host.
+
+        Two copies out of pinned memory, which the device has read by the time the step is waited for.
+        """
+        began = perf_counter_ns()
+        bucket = len(self._positions)
+        for index, value in enumerate((*tokens[:bucket], *positions[:bucket])):
+            self._host_rows[index] = value
+        self._token_row.copy_(self._rows[0], non_blocking=True)
+        self._positions.copy_(self._rows[1], non_blocking=True)
+        readings.feed.append(perf_counter_ns() - began)
+
+
+class HostFeed:
+    """As DeviceFeed, but word by word in the same memory, on no clock: microseconds of a step's milliseconds.
+
+    After a step, whose weights have passed through the caches, an operator of torch costs more than the whole
+    loop, and one of NumPy twice that: their dispatchers' code has to be fetched again.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self._tokens = _words(buffers.token_row)
+        self._positions = _words(buffers.positions)
+
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        _write_chunk(self.buffers, chunk, begin, last)
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        row = self._tokens
+        for index, value in enumerate(values):
+            row[index] = value
+
+    def advance(self, readings: Readings) -> None:
+        positions = self._positions
+        for index in range(len(positions)):
+            positions[index] += 1
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        token_row, position_row = self._tokens, self._positions
+        for index in range(len(token_row)):
+            token_row[index] = tokens[index]
+            position_row[index] = positions[index]
+
+
+Feed = DeviceFeed | HostFeed
+
+
 def new_feed(buffers: Buffers) -> Feed:
     """The feed that fits the device of `buffers`."""
     return DeviceFeed(buffers) if buffers.token.is_cuda else HostFeed(buffers)
 
 
-POLL_NS = 10_000_000
-"""A job that runs alone looks no more often for what has arrived: nothing joins it, so all it can be is a
-cancellation. Behind a step, whose weights have passed through the caches, one look takes 2 to 16 µs."""
+def _write_chunk(buffers: Buffers, chunk: Tensor, begin: int, last: Tensor) -> None:
+    buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
+    buffers.positions.fill_(begin)
+    buffers.last.copy_(last, non_blocking=True)
 
 
-class _StopGeneration(Exception):
-    """The job ends before its rows are complete: it was cancelled, or its deadline has passed."""
-
-    def __init__(self, kind: OutcomeKind) -> None:
-        super().__init__(kind)
-        self.kind = kind
-
-
-class JobChannel(Protocol):
-    """The running job's connection to the front: cancellations come in, streamed text goes out."""
-
-    def receive(self) -> None:
-        """Receive what has arrived, without waiting; called between two steps, once per POLL_NS at most."""
-
-    def is_cancelled(self, job: Job) -> bool:
-        """Whether a Cancel of `job` has been received."""
-
-    def send(self, message: Token) -> None:
-        """Stream a piece of text."""
-
-
-@dataclass(frozen=True, slots=True)
-class _JobContext:
-    """What prefill and decode of one job work on; its longest prompt has `longest` tokens."""
-
-    job: Job
-    result: JobResult
-    longest: int
-    rows: Completions
-    inputs: BucketInputs
-    sampler: Sampler
-    meter: Meter
-
-
-class Generator:
-    """Holds what all jobs share: tokenizer, buffers and channel. One job runs at a time."""
-
-    def __init__(
-        self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, channel: JobChannel
-    ) -> None:
-        self.inputs = {bucket: BucketInputs(one, new_feed(one)) for bucket, one in buffers.items()}
-        self.tokenizer = tokenizer
-        self._context = context
-        self._channel = channel
-        self._poll_ns = 0
-
-    def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
-        """Run `job` with the steps of its mode, recording everything in `result` as it happens.
-
-        Raises JobError where the prompts do not fit; whatever torch raises passes through, with `result`
-        holding what was measured until then.
-        """
-        before = resource.getrusage(resource.RUSAGE_THREAD)
-        try:
-            prompts, rows = self.tokenise(job, result)
-            inputs = self.inputs[result.bucket]
-            sampler = Sampler(job, inputs.buffers.token.device, self.tokenizer.ends)
-            context = _JobContext(job, result, max(map(len, prompts)), rows, inputs, sampler, meter)
-            tokens = self._prefill(context, prompts, steps["prefill", result.bucket])
-            now = resource.getrusage(resource.RUSAGE_THREAD)
-            result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
-            self._decode(context, tokens, steps["decode", result.bucket])
-        except _StopGeneration as stop:
-            result.kind = stop.kind
-        finally:
-            result.ended_ns = perf_counter_ns()
-            after = resource.getrusage(resource.RUSAGE_THREAD)
-            result.involuntary_switches = after.ru_nivcsw - before.ru_nivcsw
-            result.decode.minor_faults = after.ru_minflt - before.ru_minflt - result.prefill.minor_faults
-            if result.rows is not None:
-                self.stream(job, result.rows.end())
-
-    def tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
-        """The token ids of the prompts, and their completions, which are still empty.
-
-        Raises JobError where the prompts do not fit.
-        """
-        began = perf_counter_ns()
-        prompts = encode_prompts(job.prompts, self.tokenizer, self._context)
-        result.prompt_tokens = sum(map(len, prompts))
-        check_lengths(prompts, job.max_new_tokens, self._context)
-        result.bucket = min(bucket for bucket in self.inputs if bucket >= len(prompts))
-        result.rows = rows = Completions(job, self.tokenizer)
-        result.tokenise_ns = perf_counter_ns() - began
-        return prompts, rows
-
-    def _check(self, job: Job, now_ns: int) -> None:
-        """Between two steps: raise _StopGeneration where the deadline has passed or the job is cancelled.
-
-        Receives once per POLL_NS at most: a poll costs microseconds even where nothing has arrived.
-        """
-        if now_ns > job.deadline_ns:
-            raise _StopGeneration("timeout")
-        if now_ns >= self._poll_ns:
-            self._poll_ns = now_ns + POLL_NS
-            self._channel.receive()
-        if self._channel.is_cancelled(job):
-            raise _StopGeneration("cancelled")
-
-    def _prefill(self, context: _JobContext, prompts: list[list[int]], step: Step) -> Tensor:
-        """Fill the cache; returns the first new tokens, int64 [bucket]."""
-        job, result, inputs = context.job, context.result, context.inputs
-        found = prefill(
-            prompts,
-            inputs,
-            step,
-            context.meter,
-            result.prefill,
-            between=lambda: self._check(job, perf_counter_ns()),
-        )
-        result.padded_prompt_tokens = found.padded
-        inputs.buffers.positions.copy_(found.lengths, non_blocking=True)
-        return context.sampler.choose(found.logits, found.greedy, result.prefill)
-
-    def _decode(self, context: _JobContext, tokens: Tensor, step: Step) -> None:
-        """Run decode steps until every row is complete; `tokens`, int64 [bucket], are those of prefill.
-
-        What runs between two calls of `step` here is the engine's own work per decode step.
-        """
-        job, result, rows = context.job, context.result, context.rows
-        buffers, feed, meter, sampler = (
-            context.inputs.buffers,
-            context.inputs.feed,
-            context.meter,
-            context.sampler,
-        )
-        readings = result.prefill
-        used = context.longest
-        reach = 0
-        while True:
-            values = meter.fetch(tokens, readings)
-            now = perf_counter_ns()
-            if result.first_token_ns is None:
-                result.first_token_ns = now
-            if examined := rows.take_in(values):
-                self.stream(job, examined)
-                if rows.complete:
-                    return
-            self._check(job, now)
-            readings = result.decode
-            used += 1
-            if used > reach:
-                result.attended_tokens = reach = buffers.reach(used)
-                arguments = buffers.arguments("decode", reach=reach)
-            feed.put(tokens, values, readings)
-            logits, greedy = meter.run(step, arguments, readings)
-            feed.advance(readings)
-            tokens = sampler.choose(logits, greedy, readings)
-
-    def stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
-        """Send what may leave of the `examined` rows, where the job streams."""
-        if job.stream:
-            for index, row in examined:
-                if piece := row.unsent():
-                    self._channel.send(Token(id=job.id, index=index, text=piece))
-
-
-@dataclass(frozen=True, slots=True)
-class BucketInputs:
-    """The static inputs of the steps of one batch bucket, and what writes them."""
-
-    buffers: Buffers
-    feed: Feed
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """What the last token of each prompt predicts: `logits` [bucket, vocabulary], `greedy` int64 [bucket].
-
-    `lengths`, int64 [bucket] on the host, are the tokens of each row, `padded` those that were computed.
-    """
-
-    logits: Tensor
-    greedy: Tensor
-    lengths: Tensor
-    padded: int
-
-
-def prefill(
-    prompts: list[list[int]],
-    inputs: BucketInputs,
-    step: Step,
-    meter: Meter,
-    readings: Readings,
-    between: Callable[[], None],
-) -> Prefilled:
-    """Run `step` over `prompts` in the first rows of the cache; `between` is called before every chunk.
-
-    Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and is
-    overwritten by decode before anything may attend to it.
-    """
-    buffers = inputs.buffers
-    layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
-    logits = greedy = None
-    begin = 0
-    try:
-        for index, chunk in enumerate(layout.chunks):
-            between()
-            length = chunk.shape[1]
-            arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
-            inputs.feed.put_chunk(chunk, begin, layout.last[index], readings)
-            new_logits, new_greedy = meter.run(step, arguments, readings)
-            begin += length
-            if logits is None or greedy is None:
-                logits, greedy = new_logits, new_greedy
-                if len(layout.chunks) > 1:
-                    # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
-                    logits, greedy = logits.clone(), greedy.clone()
-            else:
-                contains = layout.contains[index].to(new_logits.device, non_blocking=True)
-                logits = torch.where(contains.unsqueeze(1), new_logits, logits)
-                greedy = torch.where(contains, new_greedy, greedy)
-    finally:
-        # Given up between two chunks, it would else be what steps of this bucket go by.
-        buffers.last.zero_()
-    assert logits is not None
-    assert greedy is not None
-    return Prefilled(logits, greedy, layout.lengths, begin)
+def _words(tensor: Tensor) -> memoryview:
+    """The elements of `tensor`, int64 of one dimension on the host, as integers in its own memory."""
+    address, size = tensor.data_ptr(), tensor.numel()
+    return memoryview((c_int64 * size).from_address(address)).cast("B").cast("q")

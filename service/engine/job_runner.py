@@ -46,24 +46,24 @@ class JobRunner:
         warmup: Warmup,
         announce: Callable[[Doing], None],
     ) -> None:
-        self._generator = generator
+        self.generator = generator
+        self.shares = shares
+        self.meter = meter
+        self.warmup = warmup
         self._profiler = profiler
-        self._shares = shares
-        self._meter = meter
-        self._warmup = warmup
         self._announce = announce
 
-    def warm(self, ready: Mapping[str, ConfiguredMode], buckets: Iterable[int]) -> None:
+    def warm(self) -> None:
         """Run sampled jobs at every batch bucket, unanswered: on CUDA the first use of a kernel loads it.
 
         In one mode, because what runs beside the step is the same in all of them. One that fails is no reason
         not to serve: a client that sends the like is answered with the reason.
         """
-        for configured in list(ready.values())[:1]:
-            for bucket, options in product(buckets, SAMPLING):
+        for configured in list(self.warmup.ready().values())[:1]:
+            for bucket, options in product(self.generator.feeds, SAMPLING):
                 job = warming_job(configured.mode.name, bucket, options)
                 try:
-                    self._generator.run(job, configured.steps, JobResult(), self._meter)
+                    self.generator.run(job, configured.steps, JobResult(), self.meter)
                 except Exception as error:
                     if is_device_lost(error):
                         raise
@@ -80,9 +80,9 @@ class JobRunner:
         except Exception as error:
             if is_device_lost(error):
                 raise
-            self.failed(error, configured, [result])
+            self.failed(configured, error, [result])
 
-    def failed(self, error: Exception, configured: ConfiguredMode, results: Iterable[JobResult]) -> None:
+    def failed(self, configured: ConfiguredMode, error: Exception, results: Iterable[JobResult]) -> None:
         """Record in the `results` of the jobs that it was for what a step, or their arguments, raised."""
         kind: OutcomeKind = "error"
         problem = Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000])
@@ -93,30 +93,29 @@ class JobRunner:
             kind, problem = "oom", Problem(type="out_of_memory", message=message)
             free_memory(error)
         elif is_recompile_error(error):
-            self._warmup.update(configured, recompiles=configured.status.recompiles + 1)
+            self.warmup.update(configured, recompiles=configured.status.recompiles + 1)
         for result in results:
             result.fail(problem, kind)
 
     def _generate(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
         def generate(meter: Meter) -> None:
-            self._generator.run(job, configured.steps, result, meter)
+            self.generator.run(job, configured.steps, result, meter)
 
-        if job.sample and self._shares.missing is None:
+        if job.sample and self.shares.missing is None:
             began_ns = perf_counter_ns()
-            self._generator.run(lead_of(job), configured.steps, JobResult(), self._meter)
+            self.generator.run(lead_of(job), configured.steps, JobResult(), self.meter)
             # Not a part of what is sampled: the engine was busy with something else.
             result.taken_ns = perf_counter_ns()
             result.queue_ns += result.taken_ns - began_ns
             result.sampled = True
             self._sampled(job, result, generate, SAMPLES_PER_SECOND)
-            return
-        if not self._profiler.is_due(job):
+        elif not self._profiler.is_due(job):
             self._sampled(job, result, generate, BACKGROUND_PER_SECOND)
-            return
-        self._announce(PROFILING)
-        result.profile = self._profiler.profile(job, result, self._meter, generate)
-        if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
-            self._warmup.update(configured, kernel_times=kernel_times)
+        else:
+            self._announce(PROFILING)
+            result.profile = self._profiler.profile(job, result, self.meter, generate)
+            if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
+                self.warmup.update(configured, kernel_times=kernel_times)
 
     def _sampled(
         self, job: Job, result: JobResult, generate: Callable[[Meter], None], samples_per_second: float
@@ -124,8 +123,8 @@ class JobRunner:
         """`generate` with its steps sampled; what is found is in the readings of `result`, failed or not."""
         found: dict[Key, SampleCounts] = {}
         try:
-            with self._shares.sampling(samples_per_second) as found:
-                generate(self._meter)
+            with self.shares.sampling(samples_per_second) as found:
+                generate(self.meter)
         finally:
             result.prefill.samples = found.get((job.mode, "prefill", result.bucket))
             result.decode.samples = found.get((job.mode, "decode", result.bucket))

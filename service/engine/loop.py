@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -37,6 +37,16 @@ EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST, EXIT_CACHE_DISCARDED = 2, 4, 5
 
 LOAD_SECONDS = 3600.0
 """How long loading a model may take: gigabytes may come from a hub."""
+
+SLOWER = 4.0
+"""A request's step may take this many times what eager's reference took, which has steps of every batch; its
+CPU time as many times that of the reference.
+"""
+
+IDLE_WAIT_MILLISECONDS = 250
+
+NEWS_SECONDS = 1.0
+"""Least time between two announcements of what has changed."""
 
 
 def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
@@ -75,30 +85,6 @@ def _refuse(error: ValueError) -> int:
     return EXIT_BAD_SETTINGS
 
 
-SLOWER = 4.0
-"""A step of a request may take so many times what eager's reference took, which has steps of every batch; its
-CPU time as many times that of the reference.
-"""
-
-
-def announced(work: Iterator[None], warmup: Warmup, inbox: Inbox | LocalInbox) -> Iterator[None]:
-    """The warm-up's `work`, each piece of it announced: what follows a yield is again a matter of steps."""
-    while True:
-        inbox.announce(Doing(what=warmup.doing, limit_seconds=PIECE_SECONDS))
-        try:
-            next(work)
-        except StopIteration:
-            return
-        inbox.expect_steps_of(SLOWER * warmup.reference_seconds, SLOWER * warmup.reference_busy_seconds)
-        yield
-
-
-IDLE_WAIT_MILLISECONDS = 250
-
-NEWS_SECONDS = 1.0
-"""Least time between two looks at what has changed."""
-
-
 class Engine:
     """An engine: its parts, and the loop that serves with them.
 
@@ -111,32 +97,21 @@ class Engine:
     ) -> None:
         self._inbox = inbox
         self.parts = parts = build_parts(settings, inbox.send, retries_cache)
-        self._shares = shares = parts.shares
-        meter = new_meter(parts.loaded.device, max(parts.buffers), settings.instrumentation, shares.labels)
+        device, warmup, shares = parts.loaded.device, parts.warmup, parts.shares
+        meter = new_meter(device, max(parts.buffers), settings.instrumentation, shares.labels)
         if settings.nvtx:
-            meter = with_nvtx(meter, parts.loaded.device)
+            meter = with_nvtx(meter, device)
         generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
-        traces_folder = Path(settings.cache_folder) / "traces"
-        self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
-        self._runner = JobRunner(generator, self._profiler, shares, meter, parts.warmup, inbox.announce)
-        self._scheduler = Scheduler(
-            inbox,
-            settings,
-            generator,
-            meter,
-            self._runner,
-            parts.warmup,
-            self._serve,
-            self._usual_estimates,
-            self._announce_news,
-            sampling=shares.sampling,
-        )
-        self._run_job: Callable[[Job], None] = self._serve
+        traces = Path(settings.cache_folder) / "traces"
+        self._profiler = RequestProfiler(device, settings.profile_every, traces)
+        self._runner = JobRunner(generator, self._profiler, shares, meter, warmup, inbox.announce)
+        self._scheduler: Scheduler | None = None
         if settings.batching != "off":
-            self._run_job = lambda job: self._scheduler.serve(job, self._busy_until_ns)
-        self._device = new_device_measurements(
-            parts.loaded.device, parts.warmup, parts.buffers, self._profiler
-        )
+            window_ms = settings.batch_window_ms if settings.batching == "window" else None
+            self._scheduler = Scheduler(
+                inbox, window_ms, self._runner, self._serve, self._usual_estimates, self._announce_news
+            )
+        self._device = new_device_measurements(device, warmup, parts.buffers, self._profiler)
         self._busy_until_ns = self._announced_ns = perf_counter_ns()
         self._status = parts.status()
 
@@ -172,8 +147,8 @@ class Engine:
         pin(self.parts.loaded.cpus)
         # Before the first requests of its own, which leave the allocators as those of clients need them.
         measured = self.parts.measure()
-        self._runner.warm(self.parts.warmup.ready(), list(self.parts.buffers))
-        if self.parts.settings.batching != "off":
+        self._runner.warm()
+        if self._scheduler is not None:
             self._scheduler.warm()
         gc.collect()
         gc.freeze()
@@ -195,8 +170,11 @@ class Engine:
     def _serve_waiting(self) -> None:
         """Run every job that has arrived, one after another; each keeps those behind it waiting."""
         self._inbox.receive()
-        while not self._inbox.stopped and (taken := self._inbox.take()) is not None:
-            self._run_job(taken)
+        while not self._inbox.stopped and (job := self._inbox.take()) is not None:
+            if self._scheduler is not None:
+                self._scheduler.serve(job, self._busy_until_ns)
+            else:
+                self._serve(job)
             self._announce_news()
             self._busy_until_ns = perf_counter_ns()
             self._inbox.receive()
@@ -219,26 +197,37 @@ class Engine:
         chunk = min(result.padded_prompt_tokens, self.parts.settings.prefill_chunk)
         sizes: dict[Phase, int] = {"prefill": chunk, "decode": result.attended_tokens}
         newest = {
-            phase: self._shares.newest(job.mode, phase, result.bucket, sizes[phase]) for phase in PHASES
+            phase: self.parts.shares.newest(job.mode, phase, result.bucket, sizes[phase]) for phase in PHASES
         }
         estimates = self._profiler.estimates(job, result, newest)
         self._inbox.send(build_outcome(job, result, configured, partial(timings, result, estimates)))
 
     def _usual_estimates(self, mode: str, bucket: int) -> StepEstimates:
-        newest = {phase: self._shares.newest(mode, phase, bucket) for phase in PHASES}
+        newest = {phase: self.parts.shares.newest(mode, phase, bucket) for phase in PHASES}
         return self._profiler.usual_estimates(mode, bucket, newest)
 
     def _announce_news(self) -> None:
-        """Send what changed of splits and of a device's memory; looks at most once in NEWS_SECONDS."""
+        """Send what changed of splits and of a device's memory, at most once in NEWS_SECONDS."""
         now_ns = perf_counter_ns()
         if not self._status.warm or now_ns - self._announced_ns < NEWS_SECONDS * 1e9:
             return
         self._announced_ns = now_ns
-        self._shares.collect()
+        self.parts.shares.collect()
         self.parts.warmup.announce_splits()
-        if self._status.memory is not None:
-            current = memory(self.parts.loaded.device)
-            if current != self._status.memory:
-                self._status = msgspec.structs.replace(self._status, memory=current)
-                self._inbox.send(self._status)
+        current = memory(self.parts.loaded.device)
+        if current != self._status.memory:
+            self._status = msgspec.structs.replace(self._status, memory=current)
+            self._inbox.send(self._status)
         self._busy_until_ns = perf_counter_ns()
+
+
+def announced(work: Iterator[None], warmup: Warmup, inbox: Inbox | LocalInbox) -> Iterator[None]:
+    """The warm-up's `work`, each piece of it announced: what follows a yield is again a matter of steps."""
+    while True:
+        inbox.announce(Doing(what=warmup.doing, limit_seconds=PIECE_SECONDS))
+        try:
+            next(work)
+        except StopIteration:
+            return
+        inbox.expect_steps_of(SLOWER * warmup.reference_seconds, SLOWER * warmup.reference_busy_seconds)
+        yield

@@ -11,10 +11,8 @@ import msgspec
 from service.engine.generation import JobResult
 from service.engine.step_shares import ENOUGH
 from service.engine.warmup import ConfiguredMode
-from service.modes import Mode
 from service.records import (
     Job,
-    ModeStatus,
     Outcome,
     Phase,
     PhaseTimings,
@@ -42,11 +40,7 @@ def build_outcome(
     `measured` makes its timings, given the instant at which all else is done; not called where it never ran.
     """
     kernels, launches = totals(result)
-    outputs = result.rows.outputs() if result.rows else []
-    effective: str = job.mode
-    reason: str | None = None
-    if configured:
-        effective, reason = ran_as(configured.mode, configured.status, result.profile)
+    effective, reason = ran_as(configured, result.profile) if configured else (job.mode, None)
     return Outcome(
         id=job.id,
         mode=job.mode,
@@ -57,7 +51,7 @@ def build_outcome(
         batch_size=len(job.prompts),
         batch_bucket=result.bucket,
         prompt_tokens=result.prompt_tokens,
-        outputs=outputs,
+        outputs=result.rows.outputs() if result.rows else [],
         timings=measured(perf_counter_ns()) if result.bucket else None,
         kernels=kernels,
         launches=launches,
@@ -66,16 +60,16 @@ def build_outcome(
     )
 
 
-def ran_as(mode: Mode, status: ModeStatus, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
+def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
     """The effective mode of a request and the reason for it.
 
     A profiled request in a mode with graph replay must show one graph launch per decode step.
     """
-    if status.effective != mode.cuda.name or not mode.cuda.graph_replay:
-        return status.effective, status.reason
-    decode = [entry.graph_launches for entry in profile or () if entry.phase == "decode"]
-    if any(launches is not None and launches != 1 for launches in decode):
-        return mode.cuda.without_replay, "graph_skipped"
+    cuda, status = configured.mode.cuda, configured.status
+    if cuda.graph_replay and status.effective == cuda.name:
+        for entry in profile or ():
+            if entry.phase == "decode" and entry.graph_launches not in (None, 1):
+                return cuda.without_replay, "graph_skipped"
     return status.effective, status.reason
 
 
@@ -105,7 +99,8 @@ def job_timings(
     result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
 ) -> Timings:
     """Those of a job whose phases took `prefill` and `decode`."""
-    dispatch_source, kernel_source = sources(estimates)
+    dispatch_source: Source = "measured" if estimates.cuda else "sampled"
+    kernel_source = estimates.kernel_source if estimates.cuda else "sampled"
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
         prefill=prefill,
@@ -138,11 +133,6 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
     if estimates.cuda:
         return _cuda_phase(readings, phase, estimates.kernel_per_step_seconds.get(phase), until_ns)
     return _cpu_phase(readings, estimates.newest.get(phase), until_ns)
-
-
-def sources(estimates: StepEstimates) -> tuple[Source, Source]:
-    """How dispatch and kernel are found, where they are."""
-    return ("measured", estimates.kernel_source) if estimates.cuda else ("sampled", "sampled")
 
 
 def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -> PhaseTimings:

@@ -66,7 +66,7 @@ class RequestProfiler:
     ) -> list[StepProfile]:
         """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran.
 
-        None of them where the trace could not be written: the job was slowed, and nothing is known of it.
+        Empty where the trace could not be written.
         """
         about = {
             "request_id": job.request_id,
@@ -80,7 +80,8 @@ class RequestProfiler:
         self._schedule.took((perf_counter_ns() - began) / 1e9)
         if not steps:
             return []
-        by_phase = dict(zip(PHASES, _split(steps, result.prefill.steps), strict=True))
+        prefill = result.prefill.steps
+        by_phase: dict[Phase, list[ProfiledStep]] = {"prefill": steps[:prefill], "decode": steps[prefill:]}
         for phase, recorded in by_phase.items():
             seen = [step.kernel_seconds for step in recorded if step.kernel_seconds is not None]
             self.kernel_times.add(job.mode, phase, result.bucket, [median(seen)] if seen else [])
@@ -128,10 +129,6 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
         host_wait_seconds=mean([step.gaps.host_wait_seconds if step.gaps else None for step in steps]),
         kernel_wait_seconds=mean([step.gaps.kernel_wait_seconds if step.gaps else None for step in steps]),
     )
-
-
-def _split(steps: list[ProfiledStep], prefill: int) -> tuple[list[ProfiledStep], list[ProfiledStep]]:
-    return steps[:prefill], steps[prefill:]
 
 
 SAMPLES_KEPT = 16
@@ -218,10 +215,11 @@ ProfileSteps = Callable[[Step, Arguments, int], Sequence[ProfiledStep]]
 
 
 class DeviceMeasurements:
-    """Two measurements of a step's device time: the profiler's kernels, and queued calls between two events.
+    """On CUDA: what each mode's steps take on the device, learnt once at warm-up, and what the profiler costs.
 
-    Both run steps as requests do, and agree where the device is busy all through a step. `missing` is the
-    reason where they could not be taken; without them modes serve all the same.
+    A step's device time is measured twice, by the profiler's kernels and by queued calls between two events:
+    they agree where the device is busy all through a step. `missing` is the reason where they could not be
+    taken; modes serve without them.
     """
 
     def __init__(
@@ -297,11 +295,9 @@ class NoDeviceMeasurements:
     profiler_note: str | None = None
 
     def attach(self) -> Iterator[None]:
-        """Nothing."""
         return iter(())
 
     def learn(self) -> Iterator[None]:
-        """Nothing."""
         return iter(())
 
 

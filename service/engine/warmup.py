@@ -18,7 +18,6 @@ from service.engine.compiler import (
     CacheBroken,
     CacheRetry,
     ColdStarts,
-    CompileCounts,
     load_compiler,
     not_one_graph,
     read_compile_counts,
@@ -35,6 +34,10 @@ from service.step.parity import ParityCheck, new_parity_check, wrong_attention
 from service.step.process_state import resident_bytes
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
+
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
+
+BuildStep = Callable[[Mode, nn.Module], Step]
 
 
 @dataclass(slots=True)
@@ -120,11 +123,8 @@ class Warmup:
         self._start_elsewhere = start
 
     def compile(self) -> Iterator[tuple[str, float | None]]:
-        """Compile every callable of the configured modes, for the cache alone; name and seconds of each.
-
-        None for the seconds of one whose code another process had put there meanwhile: that is no cold start.
-
-        In the order in which `run` needs them.
+        """Compile every callable of the configured modes for the cache alone, in the order in which `run` needs
+        them; yields name and seconds of each, None where another process had put its code there meanwhile.
         """
         load_compiler(self._device)
         for name, configured in self.modes.items():
@@ -165,7 +165,8 @@ class Warmup:
         try:
             yield from work
         except Unsupported as error:
-            plain = [name for name, other in self.modes.items() if not self._compiles(other)]
+            modes = self.modes.items()
+            plain = [name for name, other in modes if not self._capture.effect(other).compiles]
             self._fail(configured, not_one_graph(error, plain))
         except CacheBroken:
             raise  # tried again by a new engine, as after the loss of the device
@@ -175,45 +176,43 @@ class Warmup:
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
             free_memory(error)
 
-    def _compiles(self, configured: ConfiguredMode) -> bool:
-        return self._capture.effect(configured).compiles
-
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
         configured.steps.clear()
         self.update(configured, state="failed", detail=detail)
 
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
         """Capture every callable that serves a mode, then check its parity."""
-        effect = self._capture.effect(configured)
+        name, effect = configured.mode.name, self._capture.effect(configured)
         if effect.compile is not None and (off := turned_off()):
             self._fail(configured, off)
             return
-        retry = self._cache_retry if self._compiles(configured) else None
-        if self._compiles(configured) and not self._compiler_loaded:
+        retry = self._cache_retry if effect.compiles else None
+        if effect.compiles and not self._compiler_loaded:
             self._capture.elsewhere = self._start_elsewhere()
             loading = self._load_compiler()
-            yield from (retry.watched(configured.mode.name, loading) if retry else loading)
-        before = read_compile_counts()
-        resident = resident_bytes()
+            yield from (retry.watched(name, loading) if retry else loading)
+        before, resident = read_compile_counts(), resident_bytes()
         capture = self._capture.serving(configured)
-        seconds = yield from (retry.watched(configured.mode.name, capture) if retry else capture)
+        seconds = yield from (retry.watched(name, capture) if retry else capture)
         seen = before.increase()
-        compilations = configured.status.compilations
         began = perf_counter()
         verdict = parity_check.run(configured.steps)
+        status, graphs = configured.status, before.increase()
+        compilations = status.compilations
         configured.status = msgspec.structs.replace(
-            configured.status,
+            status,
             parity=verdict,
             warmup_seconds=seconds + perf_counter() - began,
             cache=("cold" if any(one.cold for one in compilations) else "warm") if compilations else None,
             resident_bytes=max(0, resident_bytes() - resident),
+            graph_breaks=graphs.graph_breaks,
+            recompiles=max(0, graphs.graphs - len(compilations)),
         )
-        self._capture.count_graphs(configured, before, compiled_before=0)
         if unlike_row := unlike(effect, len(configured.steps), seen):
             self._fail(configured, unlike_row)
             return
         if retry is not None:
-            retry.judged(configured.mode.name, verdict.passed)
+            retry.judged(name, verdict.passed)
         if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
         elif wrong := wrong_attention(self.attention):
@@ -231,20 +230,11 @@ class Warmup:
         yield
 
     def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
+        """A mode whose graphs were skipped has captured none."""
         proof()
-        self.update(configured, state="ready", graph_captures=self._captures(configured))
+        replays = configured.status.effective == self._capture.effect(configured).name
+        self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
         yield
-
-    def _captures(self, configured: ConfiguredMode) -> int:
-        """The graphs of a mode that replays them; none of one whose graphs were skipped."""
-        effect = self._capture.effect(configured)
-        replays = effect.graph_replay and configured.status.effective == effect.name
-        return configured.captures if replays else 0
-
-
-PHASES: tuple[Phase, ...] = ("decode", "prefill")
-
-BuildStep = Callable[[Mode, nn.Module], Step]
 
 
 def callable_name(mode: str, phase: Phase, bucket: int) -> str:
@@ -296,24 +286,9 @@ class Capture:
 
     def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
         """Capture every callable that serves a mode; returns the seconds that took."""
-        return (yield from self._capture(configured, self._callables(configured)))
-
-    def count_graphs(self, configured: ConfiguredMode, before: CompileCounts, compiled_before: int) -> None:
-        """Add the graph breaks and recompilations since `before` to a mode's status, without sending it."""
-        status, increase = configured.status, before.increase()
-        compiled = len(status.compile_seconds) - compiled_before
-        configured.status = msgspec.structs.replace(
-            status,
-            graph_breaks=status.graph_breaks + increase.graph_breaks,
-            recompiles=status.recompiles + max(0, increase.graphs - compiled),
-        )
-
-    def _capture(
-        self, configured: ConfiguredMode, callables: Iterator[_Callable]
-    ) -> Generator[None, None, float]:
         effect = self.effect(configured)
         seconds = 0.0
-        for one in callables:
+        for one in self._callables(configured):
             started = perf_counter()
             there = (yield from self._compiled_elsewhere(configured, one)) if effect.compiles else None
             misses = read_compile_counts()
@@ -348,8 +323,7 @@ class Capture:
         if self.elsewhere is None:
             return None
         mode = configured.mode.name
-        name = callable_name(mode, one.phase, one.bucket)
-        return (yield from self.elsewhere.compiled(mode, name))
+        return (yield from self.elsewhere.compiled(mode, callable_name(mode, one.phase, one.bucket)))
 
     def _count(
         self, configured: ConfiguredMode, one: _Callable, seconds: float, cold_seconds: float | None
@@ -402,7 +376,9 @@ def verify_graph_replay(
             seen = _profiled(configured.steps[phase, bucket], own, phase)
             where = f"per {phase} step at batch {bucket}"
             if not _recorded(seen):
-                _not_proved(configured, f"{where}: {seen.unknown}")
+                # The mode keeps its name: torch counted no skip, and nothing contradicts it.
+                reason = f"graph replay is not proved {where}: {seen.unknown}"
+                configured.status = msgspec.structs.replace(configured.status, reason=reason)
             elif seen.graph_launches != 1:
                 _skipped(configured, f"{seen.graph_launches} graph launches {where}")
                 return
@@ -423,11 +399,4 @@ def _skipped(configured: ConfiguredMode, detail: str) -> None:
         configured.status,
         effective=configured.mode.cuda.without_replay,
         reason=f"CUDA graphs were skipped: {detail}",
-    )
-
-
-def _not_proved(configured: ConfiguredMode, detail: str) -> None:
-    """The mode keeps its name: torch counted no skip, and nothing contradicts it."""
-    configured.status = msgspec.structs.replace(
-        configured.status, reason=f"graph replay is not proved {detail}"
     )

@@ -15,6 +15,7 @@ from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.outcome import ran_as
+from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import EngineStatus, ModeStatus, Outcome, StepProfile, Timings, ToFront
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
@@ -119,15 +120,15 @@ def test_a_recompilation_while_serving_fails_its_job_and_is_counted_and_nothing_
 
 
 def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_name() -> None:
-    mode = MODES["reduce-overhead"]
-    status = ModeStatus(mode=mode.name, removes="", state="ready", effective="reduce-overhead")
+    status = ModeStatus(mode="reduce-overhead", removes="", state="ready", effective="reduce-overhead")
+    configured = ConfiguredMode(MODES["reduce-overhead"], status)
 
     def profile(launches: float) -> list[StepProfile]:
         return [StepProfile(phase="decode", steps=3, operators=1, copies=0, graph_launches=launches)]
 
-    assert ran_as(mode, status, profile(1.0)) == ("reduce-overhead", None)
-    assert ran_as(mode, status, profile(0.0)) == ("compiled", "graph_skipped")
-    assert ran_as(mode, status, None) == ("reduce-overhead", None)
+    assert ran_as(configured, profile(1.0)) == ("reduce-overhead", None)
+    assert ran_as(configured, profile(0.0)) == ("compiled", "graph_skipped")
+    assert ran_as(configured, None) == ("reduce-overhead", None)
 
 
 @pytest.mark.parametrize(("seconds", "announced"), [(0.0, True), (3600.0, False)])

@@ -12,7 +12,7 @@ import torch
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
-from service.engine.generation import POLL_NS, BucketInputs, Generator, JobResult, new_feed, prefill
+from service.engine.generation import POLL_NS, Generator, JobResult, new_feed, prefill
 from service.engine.inbox import local_job
 from service.engine.text import JobError
 from service.modes import MODES
@@ -93,7 +93,7 @@ def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behi
             raise InterruptedError
 
     with torch.no_grad(), pytest.raises(InterruptedError):
-        prefill([[5] * 100], BucketInputs(buffers, new_feed(buffers)), step, HostMeter(), readings, give_up)
+        prefill([[5] * 100], new_feed(buffers), step, HostMeter(), readings, give_up)
     assert not buffers.last.any()
 
 

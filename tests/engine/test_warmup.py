@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,8 @@ from service.engine import loop, warmup
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.step_shares import StepShares
-from service.engine.warmup import ConfiguredMode
 from service.records import EngineStatus, ModeStatus, ToFront
 from service.step import parity
-from service.step.buffers import Buffers
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
@@ -111,14 +110,12 @@ def test_steps_are_sampled_once_the_engine_is_on_its_own_cores(
 def test_a_mode_whose_step_fails_while_it_is_sampled_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    burst = StepShares.burst
+    burst, sampled = StepShares.burst, count()
 
-    def failing(
-        self: StepShares, configured: ConfiguredMode, buffers: Mapping[int, Buffers]
-    ) -> Iterator[None]:
-        if configured.mode.name == "no_grad":
+    def failing(self: StepShares, *arguments: Any) -> Iterator[None]:
+        if next(sampled) == 1:  # no_grad, the second of the ladder
             raise RuntimeError("no memory for this step")
-        yield from burst(self, configured, buffers)
+        yield from burst(self, *arguments)
 
     monkeypatch.setattr(StepShares, "burst", failing)
     modes = ["eager", "no_grad", "inference_mode"]

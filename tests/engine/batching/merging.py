@@ -22,13 +22,12 @@ from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.step_shares import StepShares
 from service.engine.warmup import ConfiguredMode, Warmup
 from service.modes import MODES
-from service.records import Begun, EngineSettings, Job, ModeStatus, Outcome, Token
+from service.records import Begun, Job, ModeStatus, Outcome, Token
 from service.step.buffers import Arguments, allocate
 from service.step.callables import Step, build_step
 from service.step.meters import HostMeter, Meter, Readings
 
 MODE_NAMES = ("eager", "inference_mode")
-SETTINGS = EngineSettings(address="", modes=[], batch_sizes=[], cache_folder="")
 ESTIMATES = StepEstimates(False, {"prefill": None, "decode": None}, {}, "sampled")
 UNSAMPLED = StepShares(Path(), missing="nothing is sampled here")
 
@@ -184,7 +183,6 @@ class TinyEngine:
         generator = Generator(self._tokenizer, self._buffers, self._context, queue)
         warmup = cast(Warmup, Modes(self.modes))
         runner = JobRunner(generator, None, UNSAMPLED, meter, warmup, lambda _: None)
-        settings = msgspec.structs.replace(SETTINGS, batching=batching, batch_window_ms=window_ms)
 
         def alone(job: Job) -> None:
             queue.send(self._outcome(generator, job, queue, meter))
@@ -192,10 +190,8 @@ class TinyEngine:
         def costs(mode: str, bucket: int) -> StepEstimates:
             return estimates(mode, bucket)  # looked up when asked, as tests replace it
 
-        inbox = cast(Inbox, queue)
-        return Scheduler(
-            inbox, settings, generator, meter, runner, warmup, alone, costs, answered=lambda: None
-        )
+        window = window_ms if batching == "window" else None
+        return Scheduler(cast(Inbox, queue), window, runner, alone, costs, answered=lambda: None)
 
     def alone(self, job: Job) -> list[list[int]]:
         """The tokens of `job`, run by the loop that merges nothing."""
