@@ -34,8 +34,7 @@ def main(
     # longer on a busy machine; letting them sleep costs nothing on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    from models.training.train_tiny import train
-    from models.training.trainer import TrainingPlan
+    from models.training.trainer import TrainingPlan, train
 
     train(TrainingPlan(steps=steps, minutes=minutes, seed=seed, compile=compile), out, threads, resume)
 

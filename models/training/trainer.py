@@ -1,65 +1,29 @@
-"""The model's forward over whole sequences, for training: no cache, logits at every position."""
+"""Trains `tiny`: seeded, resumable without pickles, with a learning rate schedule over the budget."""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
-from torch.nn import functional as F
 
 from models import checkpoint
-from models.config import Config
-from models.tokenizer import Tokenizer
-from models.training import evaluate
-from models.training.corpus import Corpus, batches
-from models.transformer import Attention, Block, Transformer, rotate
-
-
-def _attend(attention: Attention, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    c = attention.config
-    batch, tokens, _ = x.shape
-    projected = attention.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
-    turning = projected[:, :, : c.heads + c.kv_heads]
-    values = projected[:, :, c.heads + c.kv_heads :]
-    turned = rotate(turning, *rotation).to(x.dtype).transpose(1, 2)
-    queries = turned[:, : c.heads]
-    keys = turned[:, c.heads :]
-    mixed = F.scaled_dot_product_attention(
-        queries, keys, values.transpose(1, 2).to(x.dtype), is_causal=True, enable_gqa=True
-    )
-    out: Tensor = attention.output(mixed.transpose(1, 2).reshape(batch, tokens, -1))
-    return out
-
-
-def all_logits(model: Transformer, tokens: Tensor) -> Tensor:
-    """Logits [batch, tokens, vocabulary] after each of `tokens`, int64 [batch, tokens] from position 0 on.
-
-    Uses the modules of `model` and equals what its steps return, one position after the other.
-    """
-    table = model.rotary[: tokens.shape[1]]
-    rotation = table[:, 0].unsqueeze(1), table[:, 1].unsqueeze(1)
-    x = model.embedding(tokens)
-    for module in model.blocks:
-        block = cast(Block, module)
-        x = x + _attend(block.attention, block.attention_norm(x), rotation)
-        x = x + block.feed_forward(block.feed_forward_norm(x))
-    out: Tensor = model.head(model.norm(x))
-    return out
-
-
-def loss(model: Transformer, tokens: Tensor) -> Tensor:
-    """Mean cross-entropy, nats per token, of predicting `tokens` [batch, tokens + 1] from those before."""
-    logits = all_logits(model, tokens[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
+from models.checkpoint import CheckpointError
+from models.config import CONFIGS, Config
+from models.tokenizer import Tokenizer, TokenizerError
+from models.training import bits_per_byte
+from models.training.corpus import Corpus, CorpusError, batches, read
+from models.transformer import Transformer
 
 STATE_FILE = "training.safetensors"
 
@@ -106,7 +70,7 @@ class Trainer:
     def __init__(self, plan: TrainingPlan, config: Config, folder: Path, resume: bool = False) -> None:
         """Start from scratch, or with `resume` from the state in `folder`.
 
-        Raises checkpoint.CheckpointError where there is no state to resume from, or one of another seed.
+        Raises CheckpointError where there is no state to resume from, or one of another seed.
         """
         self.plan = plan
         self.folder = folder
@@ -121,7 +85,7 @@ class Trainer:
         self._optimiser = torch.optim.AdamW(
             groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
         )
-        self._loss = torch.compile(loss, dynamic=False) if plan.compile else loss
+        self._loss = torch.compile(bits_per_byte.loss, dynamic=False) if plan.compile else bits_per_byte.loss
         if resume:
             self._resume()
 
@@ -129,7 +93,7 @@ class Trainer:
         """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
         plan = self.plan
         bits = math.inf
-        held_out = evaluate.with_start(corpus.held_out, tokenizer)
+        held_out = bits_per_byte.with_start(corpus.held_out, tokenizer)
         source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed, skip=self.step)
         began = time.monotonic() - self.seconds
         fraction = self._fraction()
@@ -140,7 +104,7 @@ class Trainer:
             fraction = self._fraction()
             measured = None
             if self.step % plan.evaluate_every == 0 or fraction >= 1:
-                nat = evaluate.transformer_bits(self.model, held_out, plan.length, autocast=True)
+                nat = bits_per_byte.transformer_bits(self.model, held_out, plan.length, autocast=True)
                 bits = measured = nat / corpus.held_out_bytes
                 self.save(tokenizer)
             report(TrainingProgress(self.step, fraction, self.loss, measured))
@@ -180,7 +144,7 @@ class Trainer:
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             seed = int(facts["seed"])
             if seed != self.plan.seed:
-                raise checkpoint.CheckpointError(
+                raise CheckpointError(
                     f"{file} is of a training with seed {seed}, not {self.plan.seed}: resume it with"
                     f" --seed {seed}, or train without --resume"
                 )
@@ -188,9 +152,7 @@ class Trainer:
             self.step = int(facts["step"])
             self.seconds = float(facts["seconds"])
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-            raise checkpoint.CheckpointError(
-                f"cannot resume from {file} ({error}): train without --resume"
-            ) from error
+            raise CheckpointError(f"cannot resume from {file} ({error}): train without --resume") from error
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         with torch.no_grad():
@@ -202,3 +164,41 @@ class Trainer:
                 _, number, key = name.split(".")
                 state.setdefault(int(number), {})[key] = tensor
         self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})
+
+
+def train(plan: TrainingPlan, folder: Path, threads: int, resume: bool) -> None:
+    """Train `tiny` into `folder`; exits with code 2 where the input is bad."""
+    torch.set_num_threads(threads)
+    console = Console()
+    config = CONFIGS["tiny"]
+    try:
+        text = read()
+        tokenizer = (
+            Tokenizer.load(folder, config.vocabulary)
+            if resume
+            else Tokenizer.train(text.training, config.vocabulary)
+        )
+        run = Trainer(plan, config, folder, resume)
+    except (CorpusError, CheckpointError, TokenizerError) as error:
+        console.print(str(error), style="red", markup=False)
+        sys.exit(2)
+    console.print(
+        f"{len(text.training)} files to learn from, {len(text.held_out)} held out "
+        f"({text.held_out_bytes} bytes); {run.device}, {threads} threads; "
+        f"from step {run.step} of {plan.steps}, at most {plan.minutes:g} minutes"
+    )
+    bits = _run(run, text, tokenizer, console)
+    console.print(f"{folder}: {bits:.4f} bits per held-out byte after {run.step} steps, {run.seconds:.0f} s")
+
+
+def _run(run: Trainer, text: Corpus, tokenizer: Tokenizer, console: Console) -> float:
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.1f} %")
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("compiling", total=1.0)
+
+        def report(now: TrainingProgress) -> None:
+            bar.update(task, completed=now.fraction, description=f"step {now.step}, loss {now.loss:.3f}")
+            if now.bits_per_byte is not None:
+                bar.console.print(f"step {now.step}: {now.bits_per_byte:.4f} bits per held-out byte")
+
+        return run.run(text, tokenizer, report)

@@ -1,5 +1,10 @@
-"""Runs the sections of `make gpu-check`, each in a process of its own: whatever becomes of that, it ends
-here, and what it wrote is kept. Then makes the tables, the summary and the archive of what is on disk.
+"""`make gpu-check`: `python -m service.proof.gpu_check [--part 1|2|3] [--only SECTION,…]`.
+
+The CUDA path examined in sections, each a process of its own with a time limit: what it wrote is kept,
+whatever becomes of it. The process that runs them makes no CUDA context.
+
+Results go to `$OUT` if that is set, else to `results/`; compiled code and traces to
+`$LAUNCHBOUND_CACHE_FOLDER` if that is set, else to `.cache/gpu-check`, where the next check finds them warm.
 """
 
 from __future__ import annotations
@@ -11,14 +16,12 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from time import gmtime, monotonic, strftime
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -27,7 +30,15 @@ from rich.table import Table
 from loadtests.run.folder import git_state
 from loadtests.run.machine import clocks_summary, query_of, watched
 from service.parent_death import owned
-from service.proof.gpu_goals import PATH_VARIABLE, Goal, Record, cells_of, goals_of, read_records
+from service.proof.gpu_goals import (
+    MOST_SECONDS_COLD,
+    PATH_VARIABLE,
+    Goal,
+    Record,
+    cells_of,
+    goals_of,
+    read_records,
+)
 from service.proof.rows import STYLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,17 +48,16 @@ LEAST_SECONDS = 5.0
 """A section that had less time than this is not begun."""
 
 GRACE_SECONDS = 10.0
-"""After SIGTERM, for what a section has started to be ended by itself."""
+"""After SIGTERM, for a section to end what it has started."""
 
 DETAIL_CHARACTERS = 160
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out.
 
-    It has longer where those before it left some of theirs. `records` False: its output is its result, in
-    NAME.out.
+    It has longer where earlier sections left some of their time. `records` False: its output, NAME.out, is
+    its result.
     """
 
     name: str
@@ -62,20 +72,18 @@ def _own(name: str, seconds: float, about: str, *arguments: str) -> Section:
 
 
 def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
-    return Section(name, seconds, about, ("launchbound.py", *arguments), records=False)
+    return Section(name, seconds, about, ("launchbound.py", *arguments, "--device", "cuda"), records=False)
 
 
 def parts(folder: str) -> dict[int, tuple[Section, ...]]:
     """The sections of every part, by its number, in the order of what they decide.
 
     1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
-    models, a profiler that lets go, and the studies. 3, into `folder`: the selftest's rows for CUDA, and a
-    sweep.
+    models, and the studies. 3, into `folder`: the selftest's rows for CUDA, and a sweep.
     """
-    study = ("--device", "cuda", "--json")
     timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
-    selftest = ("selftest", "--only", "cuda,instrumentation", "--device", "cuda")
-    sweep = ("sweep", "--preset", "quick", "--device", "cuda")
+    selftest = ("selftest", "--only", "cuda,instrumentation", "--out", f"{folder}/selftest")
+    sweep = ("sweep", "--preset", "quick", "--out", f"{folder}/sweep")
     return {
         1: (
             _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
@@ -85,38 +93,72 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _own("tests", 150, "tests/gpu"),
         ),
         2: (
-            _own("teardown", 60, "a profiler that lets go after each session"),
             _own("sizes", 150, "small and base at batch 1, 32, 128"),
-            _verb(
-                "timeline", 60, "one step of eager over one of reduce-overhead", "anatomy", *timeline, *study
-            ),
-            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", *study),
-            _verb("budget", 90, "dispatch, kernels and roofline by batch", "anatomy", "--budget", *study),
-            _verb("kernels", 60, "the kernels of a step", "anatomy", "--mode", "reduce-overhead", *study),
+            _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
+            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
+            _verb("budget", 90, "dispatch, kernels, roofline by batch", "anatomy", "--budget", "--json"),
+            _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
         ),
         3: (
-            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest, "--out", f"{folder}/selftest"),
-            _verb("sweep", 350, "the quick sweep", *sweep, "--out", f"{folder}/sweep"),
+            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest),
+            _verb("sweep", 350, "the quick sweep", *sweep),
         ),
     }
 
 
-How = Literal["done", "failed", "killed", "timed out", "not begun"]
+def main(arguments: list[str]) -> int:
+    """Check, write and print; the exit code: 0 good, 1 something failed or cannot be checked, 2 bad input."""
+    import torch
+
+    options = _options(arguments)
+    if not torch.cuda.is_available():
+        print("gpu-check: torch sees no CUDA device, so nothing can be checked here", file=sys.stderr)
+        return 1
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, end)
+    name = f"gpu-check-part-{options.part}-{strftime('%Y%m%dT%H%M%SZ', gmtime())}"
+    folder = Path(os.environ.get("OUT") or "results", name).resolve()
+    sections = {section.name: section for section in parts(str(folder))[options.part]}
+    chosen = options.only.split(",") if options.only else list(sections)
+    unknown = [name for name in chosen if name not in sections]
+    if unknown:
+        print(f"gpu-check: no section '{unknown[0]}': try some of {', '.join(sections)}", file=sys.stderr)
+        return 2
+    folder.mkdir(parents=True)
+    cache = Path(os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or ".cache/gpu-check")
+    checked = run_sections([one for name, one in sections.items() if name in chosen], folder, cache)
+    judged = None if options.part == 1 and options.only else options.part
+    return conclude(checked, folder, judged, Console(width=150))
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
+    parser.add_argument(
+        "--part", type=int, choices=(1, 2, 3), default=1, help="2: sizes and studies; 3: selftest, sweep"
+    )
+    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
+    return parser.parse_args(arguments)
+
+
+def end(number: int, frame: FrameType | None) -> None:
+    """A handler of signals that raises SystemExit, so that the running section is ended on the way out."""
+    raise SystemExit(128 + number)
+
+
+# The sections
+
+
+class Ended(msgspec.Struct, frozen=True):
     """How a section ended: `rows` are on disk whatever happened."""
 
     name: str
-    how: How
+    how: Literal["done", "failed", "killed", "timed out", "not begun"]
     detail: str
     seconds: float
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """What was run: `started` is in Unix seconds, `seconds` is how long all of it took.
 
     `cold`: there was no compiled code yet. `unwatched` is the reason where clocks were not sampled.
@@ -130,7 +172,10 @@ class Checked:
 
 
 def run_sections(
-    sections: Sequence[Section], folder: Path, cache: Path, total_seconds: float, say: Callable[[str], None]
+    sections: Sequence[Section],
+    folder: Path,
+    cache: Path,
+    total_seconds: float = MOST_SECONDS_COLD,
 ) -> Checked:
     """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
     started, until = time.time(), monotonic() + total_seconds
@@ -144,11 +189,12 @@ def run_sections(
             why = f"the {total_seconds:.0f} s of all sections were over"
             ended.append(Ended(section.name, "not begun", why, 0.0, 0))
             continue
-        say(f"{section.name}: {section.about}")
+        print(f"{section.name}: {section.about}", flush=True)
         with watched(command, folder / f"{section.name}.clocks.csv"):
             one = run_section(section, folder, environment, limit_seconds(sections, place, left))
         ended.append(one)
-        say(f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}".rstrip())
+        text = f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}"
+        print(text.rstrip(), flush=True)
     return Checked(started, time.time() - started, cold, ended, unwatched)
 
 
@@ -202,11 +248,20 @@ def run_section(
             timed_out = True
         finally:
             _end_session(child, grace_seconds)
-    rows = len(read_records(files["jsonl"]))
-    how, detail = _ending(child.returncode, timed_out, limit_seconds, files["log"])
-    if how == "done" and section.records and not rows:
-        how, detail = "failed", "ended well, but wrote no row"
-    return Ended(section.name, how, detail, monotonic() - began, rows)
+    lines = [line.strip() for line in files["log"].read_text(errors="replace").splitlines() if line.strip()]
+    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
+    rows, seconds, code = len(read_records(files["jsonl"])), monotonic() - began, child.returncode
+    if timed_out or code is None:
+        lives = "; it could not be killed" if code is None else ""
+        detail = f"still running after {limit_seconds:.0f} s{lives}{last}"
+        return Ended(section.name, "timed out", detail, seconds, rows)
+    if code < 0:
+        return Ended(section.name, "killed", f"by {signal.Signals(-code).name}{last}", seconds, rows)
+    if code:
+        return Ended(section.name, "failed", f"exit code {code}{last}", seconds, rows)
+    if section.records and not rows:
+        return Ended(section.name, "failed", "ended well, but wrote no row", seconds, rows)
+    return Ended(section.name, "done", "", seconds, rows)
 
 
 def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
@@ -218,20 +273,12 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
     # Nobody is left where the child ended and took all with it.
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    # Not for ever: a process that hangs inside a driver cannot be killed, and the next section can still run.
+    # A process that hangs inside a driver cannot be killed, and the next section can still run.
     with suppress(subprocess.TimeoutExpired):
         child.wait(grace_seconds)
 
 
-def _ending(code: int | None, timed_out: bool, limit_seconds: float, log: Path) -> tuple[How, str]:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
-    if timed_out or code is None:
-        lives = "; it could not be killed" if code is None else ""
-        return "timed out", f"still running after {limit_seconds:.0f} s{lives}{last}"
-    if code < 0:
-        return "killed", f"by {signal.Signals(-code).name}{last}"
-    return ("failed", f"exit code {code}{last}") if code else ("done", "")
+# What they found
 
 
 def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
@@ -244,9 +291,8 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
     if cells:
         records["ladder"] = [*records["ladder"], *cells]
     goals = goals_of(part, records, checked.started, checked.seconds, checked.cold)
-    for table in (
-        cells_table(cells), sizes_table(records.get("sizes", [])), _endings(checked), goals_table(goals)
-    ):  # fmt: skip
+    sizes = sizes_table(records.get("sizes", []))
+    for table in (cells_table(cells), sizes, _endings(checked), goals_table(goals)):
         if table.row_count:
             console.print(table)
     if checked.unwatched:
@@ -259,7 +305,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "compile_cache": "cold" if checked.cold else "warm",
         **git_state(),
         "passed": passed,
-        "sections": [asdict(one) for one in checked.ended],
+        "sections": checked.ended,
         "goals": goals,
         "cells": cells,
         "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
@@ -273,9 +319,6 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
     return 0 if passed else 1
 
 
-# Tables
-
-
 def cells_table(cells: Sequence[Record]) -> Table:
     """The modes at each batch, microseconds per decode step."""
     columns = ("step_seconds", "dispatch_seconds", "span_seconds", "kernel_seconds")
@@ -283,9 +326,8 @@ def cells_table(cells: Sequence[Record]) -> Table:
     for row in cells:
         micros = [_shown(row[name], 1e6) for name in columns]
         counts = [_shown(row[name]) for name in ("kernels", "launches")]
-        ends = (row["low"], row["high"])
-        span = "" if None in ends else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
-        speedup = "–" if row["speedup"] is None else _plain(f"{row['speedup']:.2f}{span}")
+        ends = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
+        speedup = "–" if row["speedup"] is None else _plain(f"{row['speedup']:.2f}{ends}")
         name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
         table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
     return table
@@ -332,67 +374,6 @@ def _shown(number: float | None, scale: float = 1.0) -> str:
 def _plain(text: str) -> str:
     """Without rich's markup: text of a log may hold brackets."""
     return text.replace("[", "\\[")
-
-
-NEEDED = ("torch", "msgspec", "rich", "numpy", "scipy", "psutil", "safetensors", "tokenizers")
-
-
-def main(arguments: list[str]) -> int:
-    """Check, write and print; the exit code: 0 good, 1 something failed or cannot be checked, 2 bad input."""
-    options = _options(arguments)
-    why = _cannot_check()
-    if why:
-        print(f"gpu-check: {why}", file=sys.stderr)
-        return 1
-    # Only now: these imports need the packages just looked for.
-    from rich.console import Console
-
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, end)
-    base = Path(os.environ.get("OUT") or "results")
-    name = f"gpu-check-part-{options.part}-{strftime('%Y%m%dT%H%M%SZ', gmtime())}"
-    folder = (base / name).resolve()
-    folder.mkdir(parents=True)
-    sections = parts(str(folder))[options.part]
-    if options.only:
-        chosen = options.only.split(",")
-        known = [section.name for section in sections]
-        unknown = [name for name in chosen if name not in known]
-        if unknown:
-            print(f"gpu-check: no section '{unknown[0]}': try some of {', '.join(known)}", file=sys.stderr)
-            return 2
-        sections = tuple(section for section in sections if section.name in chosen)
-    cache = Path(os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or ".cache/gpu-check")
-    checked = run_sections(sections, folder, cache, options.seconds, lambda line: print(line, flush=True))
-    judged = None if options.part == 1 and options.only else options.part
-    return conclude(checked, folder, judged, Console(width=150))
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
-    parser.add_argument(
-        "--part", type=int, choices=(1, 2, 3), default=1, help="2: sizes and studies; 3: selftest, sweep"
-    )
-    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
-    parser.add_argument("--seconds", type=float, default=480.0, help="limit of all sections together")
-    return parser.parse_args(arguments)
-
-
-def _cannot_check() -> str | None:
-    """Why nothing can be checked here, in one sentence with its remedy; None where it can."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        return f"{sys.executable} lacks {', '.join(missing)}: install them or give another one as PYTHON="
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA device, so nothing can be checked here"
-    return None
-
-
-def end(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that the running section is ended on the way out."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
-"""What the sections of `make gpu-check` write, and what a GPU must show there: each goal with a verdict from
-their records alone.
-"""
+"""What the sections of `make gpu-check` write, and what a GPU must show: goals, judged from records alone."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +16,7 @@ from service.proof.rows import Property, Row, Verdict
 from service.records import Outcome, PhaseTimings
 from service.statistics.intervals import Interval, paired_ratio
 
-# Records: JSON lines, each on disk before the next is measured, read back as far as whole
+# Records: JSON lines, each on disk before the next is measured
 
 PATH_VARIABLE = "GPU_CHECK_ROWS"
 """The environment variable that tells a section where its records go."""
@@ -34,7 +32,7 @@ class Records:
         self.path = path
 
     def write(self, kind: str, **fields: object) -> None:
-        """Append one of `kind`; `at` is its instant, in Unix seconds. A crash after it loses none."""
+        """Append one of `kind`; `at` is its instant, in Unix seconds."""
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode({"kind": kind, "at": time.time(), **fields}) + b"\n")
 
@@ -45,10 +43,7 @@ def own_records() -> Records:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Those of a file, without lines that are none (cut off, or written by something else).
-
-    None where there is no file: a section that died early has none.
-    """
+    """Those of a file, without lines that are cut off or written by something else; none without a file."""
     records: list[Record] = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -60,9 +55,12 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-def of_kind(records: BySection, section: str, kind: str) -> list[Record]:
-    """The records of one kind that a section wrote; empty where it wrote none."""
+def _of_kind(records: BySection, section: str, kind: str) -> list[Record]:
     return [record for record in records.get(section, []) if record["kind"] == kind]
+
+
+def _planned(records: BySection, section: str = "ladder") -> Record | None:
+    return next(iter(_of_kind(records, section, "plan")), None)
 
 
 # Cells of the section `ladder`, one per mode and batch, from the records of its jobs, however many
@@ -75,19 +73,15 @@ PROFILED_ROUND = 0
 """The first: whatever ends the section later, what the modes launch is known."""
 
 
-def cells_of(records: Iterable[Record]) -> list[Record]:
+def cells_of(records: list[Record]) -> list[Record]:
     """A record per mode and batch of which a job ended well: medians per decode step, its profile.
 
     Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
     """
-    planned = None
+    planned = _planned({"ladder": records})
     found: dict[tuple[str, int], list[Outcome]] = {}
-    for record in records:
-        if record["kind"] == "plan":
-            planned = planned or record
-        outcome = _outcome(record)
-        if outcome is not None:
-            found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
+    for outcome in filter(None, map(_outcome, records)):
+        found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
     if planned is None:
         return []
     return [
@@ -99,16 +93,13 @@ def cells_of(records: Iterable[Record]) -> list[Record]:
 
 
 def _outcome(record: Record) -> Outcome | None:
-    """As the engine sent it, but for its texts; None where it is no job that ended well, or took no step.
-
-    None as well where its numbers are no numbers: one such record must not cost the others their cells.
-    """
+    """The engine's, without its texts; None for anything but a job that ended well and took steps."""
     if record["kind"] != "job" or record["outcome"] != "ok":
         return None
     try:
         outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
     except msgspec.ValidationError:
-        return None
+        return None  # one broken record must not cost the others their cells
     return outcome if outcome.timings and outcome.timings.decode.steps else None
 
 
@@ -117,10 +108,10 @@ def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
     profiles = [phase for one in outcomes for phase in one.profile or () if phase.phase == "decode"]
     counts = ("kernel_seconds", "kernels", "launches", "graph_launches")
     both = sorted(timed.keys() & eager.keys())
-    speedup = known = None
-    if both:
-        speedup = paired_ratio([_period(eager[n]) for n in both], [_period(timed[n]) for n in both])
-        known = speedup if speedup.samples > 1 else None
+    speedup = (
+        paired_ratio([_period(eager[n]) for n in both], [_period(timed[n]) for n in both]) if both else None
+    )
+    known = speedup if speedup and speedup.samples > 1 else None
     phases = timed.values()
     return {
         "kind": "cell",
@@ -140,13 +131,13 @@ def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
 
 
 def _timed(outcomes: Iterable[Outcome]) -> Rounds:
-    """Of those that ran without the profiler, which disturbs their times also where it finds nothing."""
+    """Of the rounds without the profiler, which disturbs times also where it finds nothing."""
     rounds = {int(one.id.rpartition("-")[2]): one.timings for one in outcomes}
     return {n: timings.decode for n, timings in rounds.items() if timings and n != PROFILED_ROUND}
 
 
 def _period(phase: PhaseTimings) -> float:
-    """Per step, with what the engine does between two, which dispatch and wait leave out."""
+    """Seconds per step, with what the engine does between two steps."""
     return (phase.period_seconds or 0.0) / phase.steps
 
 
@@ -155,7 +146,6 @@ def _per_step(seconds: float | None, phase: PhaseTimings) -> float | None:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -164,7 +154,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 class Goal(Row, frozen=True, kw_only=True):
-    """A row whose note is what was found. `decides`: the exit code hangs on it; goals of speed only inform.
+    """A row whose note is what was found. Goals of speed do not decide the exit code.
 
     A deciding goal holds only where it passes: what was not measured, or is undecided, is no success.
     """
@@ -187,9 +177,8 @@ def _goal(
 
 def goals_of(part: int | None, records: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
     """Those of `part`, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
-    if part == 2:
-        teardown = teardown_goals(records) if "teardown" in records else []
-        return [*teardown, *(size_goals(records) if "sizes" in records else [])]
+    if part == 2 and "sizes" in records:
+        return size_goals(records)
     if part != 1:
         return []
     return [
@@ -214,22 +203,16 @@ MOST_SECONDS_COLD, MOST_SECONDS_WARM = 480.0, 300.0
 
 
 def _first_record(records: BySection, started: float) -> Goal:
-    name, bound = "first result on disk", f"≤ {FIRST_SECONDS:.0f} s"
     instants = [record["at"] for found in records.values() for record in found]
-    if not instants:
-        return _goal(name, bound, False, "none")
-    seconds = min(instants) - started
-    return _goal(name, bound, seconds <= FIRST_SECONDS, f"{seconds:.0f} s")
+    seconds = min(instants, default=float("inf")) - started
+    found = f"{seconds:.0f} s" if instants else "none"
+    return _goal("first result on disk", f"≤ {FIRST_SECONDS:.0f} s", seconds <= FIRST_SECONDS, found)
 
 
 def _length(seconds: float, cold: bool) -> Goal:
     most = MOST_SECONDS_COLD if cold else MOST_SECONDS_WARM
     name = f"all sections, compile cache {'cold' if cold else 'warm'}"
     return _goal(name, f"≤ {most:.0f} s", seconds <= most, f"{seconds:.0f} s", decides=False)
-
-
-def _planned(records: BySection, section: str = "ladder") -> Record | None:
-    return next(iter(of_kind(records, section, "plan")), None)
 
 
 def _parity(records: BySection, section: str) -> Goal:
@@ -239,30 +222,27 @@ def _parity(records: BySection, section: str) -> Goal:
     if planned is None:
         return _goal(name, bound, None)
     states = dict.fromkeys(planned["modes"], "never warmed up")
-    states |= {record["mode"]: record["state"] for record in of_kind(records, section, "mode")}
+    states |= {record["mode"]: record["state"] for record in _of_kind(records, section, "mode")}
     others = [f"{mode}: {state}" for mode, state in states.items() if state != "ready"]
     return _goal(name, bound, not others, "; ".join(others) or f"{len(states)} of {len(states)} ready")
 
 
 def _tests(records: BySection) -> Goal:
     name, bound = "tests/gpu", "all pass"
-    outcomes = [record["outcome"] for record in of_kind(records, "tests", "test")]
-    counts = {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")}
-    collected = of_kind(records, "tests", "collected")
+    collected = _of_kind(records, "tests", "collected")
     if not collected:
         return _goal(name, bound, None, "not collected")
-    wanted = collected[0]["count"]
-    texts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
-    return _goal(
-        name, bound, 0 < wanted == counts["passed"], f"of {wanted}: {', '.join(texts) or 'none ran'}"
-    )
+    outcomes = [record["outcome"] for record in _of_kind(records, "tests", "test")]
+    wanted, passed = collected[0]["count"], outcomes.count("passed")
+    texts = [f"{outcomes.count(o)} {o}" for o in ("passed", "failed", "skipped") if o in outcomes]
+    return _goal(name, bound, 0 < wanted == passed, f"of {wanted}: {', '.join(texts) or 'none ran'}")
 
 
 def _jobs(records: BySection) -> Goal:
     name, bound, planned = "jobs of the ladder", "all well", _planned(records)
     if planned is None:
         return _goal(name, bound, None)
-    good = [record["outcome"] for record in of_kind(records, "ladder", "job")].count("ok")
+    good = [record["outcome"] for record in _of_kind(records, "ladder", "job")].count("ok")
     return _goal(name, bound, 0 < planned["jobs"] == good, f"{good} of {planned['jobs']} well")
 
 
@@ -270,7 +250,7 @@ def _replays(records: BySection) -> Goal:
     """A mode that serves without the replay it promises is ready, so that parity does not show it."""
     name, bound = "modes that promise graph replay", "each replays, proved"
     planned = _planned(records)
-    newest = {record["mode"]: record for record in of_kind(records, "ladder", "mode")}
+    newest = {record["mode"]: record for record in _of_kind(records, "ladder", "mode")}
     promised = [mode for mode in (planned["modes"] if planned else []) if MODES[mode].cuda.graph_replay]
     if not promised or not newest.keys() >= set(promised):
         return _goal(name, bound, None)
@@ -279,7 +259,6 @@ def _replays(records: BySection) -> Goal:
 
 
 def _not_replayed(record: Record) -> str | None:
-    """What is known against its mode; a failed one still has its own name, and no reason."""
     if record["state"] != "ready":
         return f"{record['mode']}: {record['state']}"
     replayed = record["effective"] == record["mode"] and not record["reason"]
@@ -290,7 +269,7 @@ def _graph_cells(records: BySection) -> dict[int, Record | None]:
     """Of the mode that replays, by the batches that are planned."""
     planned = _planned(records)
     found: dict[int, Record | None] = dict.fromkeys(planned["batches"] if planned else ())
-    cells = of_kind(records, "ladder", "cell")
+    cells = _of_kind(records, "ladder", "cell")
     return found | {record["batch"]: record for record in cells if record["mode"] == GRAPHS}
 
 
@@ -323,19 +302,19 @@ WITHIN = f"within {APART:.0%}"
 OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
 
 
-def _sessions(records: BySection) -> Iterable[Goal]:
+def _sessions(records: BySection) -> Iterator[Goal]:
     """Kernels by window against queued replays, and against ids, which only inform: CUPTI has a defect.
 
     A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
     which lengthens the gaps between a graph's nodes: by how much only informs.
     """
-    written = {record["session"]: record for record in of_kind(records, "profiler", "session")}
+    written = {record["session"]: record for record in _of_kind(records, "profiler", "session")}
     windows, spans, by_id = (
         [_of_session(written.get(number, {}).get(field, [])) for number in range(1, SESSIONS + 1)]
         for field in ("busy_seconds_by_window", "span_seconds_by_window", "busy_seconds_by_id")
     )
     yield _alike("kernels by window, sessions over the first", windows[:1], windows, decides=True)
-    unprofiled = of_kind(records, "profiler", "unprofiled")[:1]
+    unprofiled = _of_kind(records, "profiler", "unprofiled")[:1]
     # Where the host could not queue ahead, the device idled in between: that is not what a step takes.
     queued = [None if record["upper_bound"] else record["queued_seconds"] for record in unprofiled]
     yield _at_most("a step's kernels by window over queued replays", windows, queued)
@@ -352,7 +331,7 @@ def _of_session(values: list[float | None]) -> float | None:
 
 def _attached(records: BySection) -> Goal:
     """Whether CUPTI, which stays attached after a first session, slows what comes after (pytorch #146604)."""
-    dispatch = [record["dispatch_seconds"] for record in of_kind(records, "profiler", "unprofiled")]
+    dispatch = [record["dispatch_seconds"] for record in _of_kind(records, "profiler", "unprofiled")]
     return _alike("dispatch after profiler sessions over before", dispatch[:1], dispatch[1:])
 
 
@@ -379,46 +358,12 @@ def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -
 
 
 def _instrumentation(records: BySection) -> Goal:
-    """What measuring in full adds to a decode step, by its interval."""
-    found = of_kind(records, "profiler", "instrumentation")
+    found = _of_kind(records, "profiler", "instrumentation")
     if not found or None in (found[0]["low"], found[0]["high"]):
         return _goal(OVERHEAD.name, OVERHEAD.bound, None)
     value, low, high = (found[0][end] for end in ("value", "low", "high"))
     row = OVERHEAD.within(Interval(value, low, high, found[0].get("rounds", 0)))
     return Goal(**{**msgspec.structs.asdict(row), "note": f"{value:.3f} [{low:.3f}, {high:.3f}]"})
-
-
-# The section `teardown`: graphs outlive a profiler that lets go, and have their dispatch back
-
-
-def teardown_goals(records: BySection) -> list[Goal]:
-    """Whether steps compute what they did, which decides; per mode dispatch after sessions over before.
-
-    The latter is near 1 where letting go gives a mode its dispatch back: the reason to let go by default.
-    """
-    planned = _planned(records, "teardown")
-    goals = [_same(records, planned)]
-    for mode in planned["modes"] if planned else []:
-        let_go = of_kind(records, "teardown", "let_go")
-        own = [record["dispatch_seconds"] for record in let_go if record["mode"] == mode]
-        goals.append(_alike(f"{mode}: dispatch after sessions that let go over before", own[:1], own[1:]))
-    return goals
-
-
-def _same(records: BySection, planned: Record | None) -> Goal:
-    name, bound = "logits after a profiler let go, as before it", "all the same"
-    let_go, made_after = (of_kind(records, "teardown", kind) for kind in ("let_go", "made_after"))
-    others = [f"{record['mode']} after {record['sessions']}" for record in let_go if not record["same"]]
-    others += [f"{record['mode']} made after all" for record in made_after if not record["same"]]
-    if others:
-        return _goal(name, bound, False, f"others: {', '.join(others)}")
-    wanted = len(planned["modes"]) * (planned["sessions"] + 2) if planned else 1
-    if len(let_go) + len(made_after) < wanted:
-        return _goal(name, bound, None)
-    # Each session has to have seen the device's calls: else the profiler was not attached.
-    if not all(record["launches"] for record in let_go if record["sessions"]):
-        return _goal(name, bound, None, "a session recorded no launch, so nothing had to let go")
-    return _goal(name, bound, True, f"all {wanted}")
 
 
 # The section `sizes`: goals that are of one kind of GPU, and only inform
@@ -431,33 +376,32 @@ def size_goals(records: BySection) -> list[Goal]:
     """The device's time of a token of `small`, and how near `base` comes to the memory's bandwidth."""
     steps = {
         record["model"]: record
-        for record in of_kind(records, "sizes", "size")
+        for record in _of_kind(records, "sizes", "size")
         if (record["mode"], record["batch"]) == (GRAPHS, 1)
     }
-    small = steps["small"]["device_seconds"] if "small" in steps else None
-    base = steps["base"]["device_roofline"] if "base" in steps else None
-    milliseconds = None if small is None else small * 1e3
-    share = None if base is None else base["share"]["value"]
-    name = f"bfloat16, batch 1, {GRAPHS}"
-    return [
-        _goal(
-            f"small, {name}: device time per token",
-            f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
-            None if milliseconds is None else milliseconds <= MOST_MILLISECONDS,
-            _found(
-                milliseconds, "{:.3f} ms", milliseconds is not None and milliseconds <= STRETCH_MILLISECONDS
-            ),
-            decides=False,
-        ),
-        _goal(
-            f"base, {name}: share of copy bandwidth",
-            f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
-            None if share is None else share >= LEAST_SHARE,
-            _found(share, "{:.0%}", (share or 0) >= STRETCH_SHARE),
-            decides=False,
-        ),
-    ]
+    of = f"bfloat16, batch 1, {GRAPHS}"
+    token = _goal(
+        f"small, {of}: device time per token",
+        f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
+        None,
+        decides=False,
+    )
+    if "small" in steps:
+        taken = steps["small"]["device_seconds"] * 1e3
+        reached = "; stretch reached" * (taken <= STRETCH_MILLISECONDS)
+        token = _found(token, taken <= MOST_MILLISECONDS, f"{taken:.3f} ms{reached}")
+    bandwidth = _goal(
+        f"base, {of}: share of copy bandwidth",
+        f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
+        None,
+        decides=False,
+    )
+    if "base" in steps and steps["base"]["device_roofline"]:
+        share = steps["base"]["device_roofline"]["share"]["value"]
+        reached = "; stretch reached" * (share >= STRETCH_SHARE)
+        bandwidth = _found(bandwidth, share >= LEAST_SHARE, f"{share:.0%}{reached}")
+    return [token, bandwidth]
 
 
-def _found(value: float | None, shown: str, stretched: bool) -> str:
-    return "not measured" if value is None else shown.format(value) + "; stretch reached" * stretched
+def _found(goal: Goal, holds: bool, note: str) -> Goal:
+    return msgspec.structs.replace(goal, verdict="pass" if holds else "fail", note=note)

@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
 
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
@@ -31,7 +30,7 @@ from service.measure.cases import Bench, Case, build_case
 from service.measure.rounds import in_rounds, paired_median_ratio
 from service.measure.step_costs import Roof, kernel_table, measure_roof
 from service.modes import default_modes, named_modes
-from service.proof.gpu_goals import PROFILED_ROUND, Records, own_records
+from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.statistics.intervals import Interval, as_json, median_interval
 from service.step.device_time import CudaQueue, device_time
@@ -121,10 +120,9 @@ def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
 # correlation id, by window and by queued replays without a profiler; dispatch before and after the first
 # session; what measuring costs; and a capture beside it all.
 
-PROFILED_MODE = "reduce-overhead"
+PROFILED_MODE = GRAPHS
 WAYS: dict[str, Matched] = {"id": "correlation", "window": "window"}
 PROFILED_BATCH = 8
-SESSIONS = 4
 PROFILED_STEPS = 5
 CALLS = 200
 METER_ROUNDS = 30
@@ -297,57 +295,11 @@ def gpu_tests(records: Records) -> None:
     raise SystemExit(int(pytest.main([*PYTEST, "tests/gpu"], plugins=[RecordPerTest(records)])))
 
 
-# Section `teardown`: a profiler that lets go of the process after each session. Does it give replayed graphs
-# their dispatch back, and do they compute after it what they did before? If so on the GPUs in use,
-# `TEARDOWN_CUPTI=1` could be the default (docs/decisions/cuda.md).
-
-TEARDOWN_MODES = ("reduce-overhead", "cuda-graph")
-TEARDOWN_SESSIONS = 3
-
-
-def teardown(records: Records) -> None:
-    """A record per mode before the first session and after each; then one of a graph made after all."""
-    records.write("plan", modes=TEARDOWN_MODES, sessions=TEARDOWN_SESSIONS)
-    os.environ["TEARDOWN_CUPTI"] = "1"
-    settings = _settings(TEARDOWN_MODES, [PROFILED_BATCH])
-    prepare_process(settings.cache_folder)
-    bench = Bench(settings)
-    cases = {mode: bench.case(mode, PROFILED_BATCH) for mode in TEARDOWN_MODES}
-    expected = {mode: _logits(bench, case) for mode, case in cases.items()}
-    for sessions in range(TEARDOWN_SESSIONS + 1):
-        launches = {mode: _profiled(bench, case) if sessions else None for mode, case in cases.items()}
-        for mode, case in cases.items():
-            records.write(
-                "let_go",
-                mode=mode,
-                sessions=sessions,
-                launches=launches[mode],
-                dispatch_seconds=_dispatch_seconds(bench, case),
-                same=torch.equal(_logits(bench, case), expected[mode]),
-            )
-    for mode in TEARDOWN_MODES:
-        made = _logits(bench, Bench(settings).case(mode, PROFILED_BATCH))
-        records.write("made_after", mode=mode, same=torch.equal(made, expected[mode]))
-
-
-def _profiled(bench: Bench, case: Case) -> int:
-    """Launch calls that a session over some steps has seen."""
-    events = complete_events(record_steps(bench.device, case.call, PROFILED_STEPS))
-    return sum(event["name"] in LAUNCH_CALLS for event in events)
-
-
-def _logits(bench: Bench, case: Case) -> Tensor:
-    """A copy, because the next replay overwrites the step's own."""
-    logits = case.call()[0].clone()
-    bench.synchronise()
-    return logits
-
-
 # Section `sizes`: decode steps of `small` and `base`, whose weights are seeded, under the roof of memory.
 # Kernels come last: the profiler stays attached after its first session, and slows what is launched then.
 
 MODELS = ("small", "base")
-SIZES_MODES = ("reduce-overhead", "inference_mode")
+SIZES_MODES = (GRAPHS, "inference_mode")
 SIZES_BATCHES = [1, 32, 128]
 SIZES_STEPS = 30
 KERNELS_KEPT = 12
@@ -424,7 +376,6 @@ SECTIONS: dict[str, Callable[..., None]] = {
     "profiler": profiler,
     "ladder": ladder,
     "tests": gpu_tests,
-    "teardown": teardown,
     "sizes": sizes,
 }
 

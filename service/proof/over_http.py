@@ -1,7 +1,7 @@
-"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, what becomes
-of both under load, and the shares that it answers with.
+"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, step time and
+throughput under load, equal sweeps, and the shares that it answers with.
 
-They send their requests from a process without torch, but for the last one, which runs steps as well.
+They send their requests from a process without torch, except the last check, which runs steps as well.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from rich.console import Console
 
-from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Cell, Plan, ladder_cells
+from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Plan, ladder_cells
 from loadtests.run.rows import read_rows
 from loadtests.run.sweep import run_sweep
 from service.front.settings import Settings
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.proof.bare_route import bare_route
-from service.proof.rows import Check, NotMeasurableError, Property, Row, count_row, difference_of_shares
+from service.proof.rows import (
+    Check,
+    NotMeasurableError,
+    Property,
+    Row,
+    count_row,
+    difference_of_shares,
+)
 from service.proof.running_service import NEW_TOKENS, BareEngine, Connection, RunningService
 from service.records import PHASES, Phase
 from service.statistics.choice import Comparison, compare, paired
@@ -65,21 +72,16 @@ def parts_check(start_engine: StartEngine) -> Check[RunningService, tuple[str, s
     def measure(service: RunningService, log: Log) -> dict[tuple[str, str], list[Any]]:
         """By mode, timings of requests (`request`) and seconds of an engine outside its steps (`engine`).
 
-        In turn, because a minute later the machine may be another. The engine is one without a service, on
-        the same cores: intake, buffers, layout, text, book-keeping.
+        In turn, because a minute later the machine may differ. The engine is one without a service, on the
+        same cores: intake, buffers, layout, text, book-keeping.
         """
-        found: dict[tuple[str, str], list[Any]] = {
-            (mode, what): [] for mode in service.modes for what in ("request", "engine")
-        }
+        arms: dict[tuple[str, str], Callable[[], Any]] = {}
         with start_engine(service.cpus, log) as engine, service.connection() as connection:
-            for number in range(PARTS_REQUESTS + PARTS_UNCOUNTED):
-                log(f"request {number + 1} of {PARTS_REQUESTS + PARTS_UNCOUNTED}, each mode")
-                for mode in service.modes:
-                    timings, seconds = connection.generate(mode), engine.overhead_seconds(mode)
-                    if number >= PARTS_UNCOUNTED:
-                        found[mode, "request"].append(timings)
-                        found[mode, "engine"].append(seconds)
-        return found
+            for mode in service.modes:
+                arms[mode, "request"] = partial(connection.generate, mode)
+                arms[mode, "engine"] = partial(engine.overhead_seconds, mode)
+            rounds = in_rounds(arms, PARTS_UNCOUNTED + PARTS_REQUESTS, "parts", log)
+        return {arm: found[PARTS_UNCOUNTED:] for arm, found in rounds.items()}
 
     return Check(measure, judge_parts)
 
@@ -146,11 +148,10 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
             for number in range(ADDED_UNCOUNTED + ADDED_ROUNDS):
                 log(f"round {number + 1} of {ADDED_UNCOUNTED + ADDED_ROUNDS}")
                 pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
-                if number >= ADDED_UNCOUNTED:
-                    added = [float(timings["latency_seconds"] - _walls(timings)) for timings, _ in pairs]
-                    found["service"].append(median(added))
-                    found["bare"].append(median(float(timings["latency_seconds"]) for _, timings in pairs))
-    return found
+                added = [float(timings["latency_seconds"] - _walls(timings)) for timings, _ in pairs]
+                found["service"].append(median(added))
+                found["bare"].append(median(float(timings["latency_seconds"]) for _, timings in pairs))
+    return {arm: seconds[ADDED_UNCOUNTED:] for arm, seconds in found.items()}
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
@@ -189,45 +190,36 @@ THROUGHPUT = Property(
 )
 
 
-class _Round(NamedTuple):
-    """One round at one concurrency: the median request's seconds per decode step, and the counts of all."""
+class Load(NamedTuple):
+    """A round at one concurrency: seconds per decode step of the median request, the counts of all."""
 
     seconds: float
     switches: int
     steps: int
 
 
-def measure_concurrency(service: RunningService, log: Log) -> dict[tuple[str, int], list[float]]:
-    """By quantity and concurrency, per round: decode `seconds` per step, `switches` and `steps`.
+def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[Load]]:
+    """By concurrency, in the mode whose steps are shortest."""
 
-    In the mode whose steps are shortest.
-    """
-    mode = service.modes[-1]
-
-    def at(users: int) -> _Round:
-        found = _burst(service, mode, users, max(1, REQUESTS // users))
+    def at(users: int) -> Load:
+        found = _burst(service, users, max(1, REQUESTS // users))
         decodes = [timings["decode"] for timings in found]
-        return _Round(
+        return Load(
             seconds=float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes)),
             switches=sum(timings["involuntary_switches"] for timings in found),
             steps=sum(decode["steps"] for decode in decodes),
         )
 
     arms = {users: partial(at, users) for users in (1, CONCURRENCY)}
-    rounds = in_rounds(arms, CONCURRENCY_ROUNDS, "concurrency", log)
-    return {
-        (quantity, users): [float(getattr(found, quantity)) for found in rounds[users]]
-        for quantity in _Round._fields
-        for users in rounds
-    }
+    return in_rounds(arms, CONCURRENCY_ROUNDS, "concurrency", log)
 
 
-def judge_concurrency(found: Mapping[tuple[str, int], list[float]]) -> list[Row]:
+def judge_concurrency(found: Mapping[int, list[Load]]) -> list[Row]:
     """Decode wall per step at concurrency 8 over that at 1."""
-    switches = {users: sum(found["switches", users]) for users in (1, CONCURRENCY)}
-    steps = {users: sum(found["steps", users]) for users in (1, CONCURRENCY)}
-    shown = ", ".join(f"{switches[users]:.0f} in {steps[users]:.0f} steps at {users}" for users in switches)
-    alone, loaded = found["seconds", 1], found["seconds", CONCURRENCY]
+    alone, loaded = ([load.seconds for load in found[users]] for users in (1, CONCURRENCY))
+    switches = {users: sum(load.switches for load in loads) for users, loads in found.items()}
+    steps = {users: sum(load.steps for load in loads) for users, loads in found.items()}
+    shown = ", ".join(f"{switches[users]} in {steps[users]} steps at {users}" for users in found)
     numbers = {
         "at_1_seconds": alone,
         "at_8_seconds": loaded,
@@ -238,12 +230,12 @@ def judge_concurrency(found: Mapping[tuple[str, int], list[float]]) -> list[Row]
     return [STEP_TIME.within(paired_median_ratio(loaded, alone), "", note, numbers)]
 
 
-def _burst(service: RunningService, mode: str, users: int, each: int) -> list[Timings]:
+def _burst(service: RunningService, users: int, each: int) -> list[Timings]:
     """`users` requests in flight, `each` of one user after the other."""
 
     def user(_: int) -> list[Timings]:
         with service.connection() as connection:
-            return [connection.generate(mode) for _ in range(each)]
+            return [connection.generate(service.modes[-1]) for _ in range(each)]
 
     with ThreadPoolExecutor(users) as pool:
         return [timings for found in pool.map(user, range(users)) for timings in found]
@@ -299,17 +291,14 @@ def measure_saturation(service: RunningService, log: Log) -> dict[str, list[floa
     In the mode whose steps are shortest. A burst begins with an idle engine and ends with the last answer, so
     that one request's way in and out counts against the service.
     """
-    mode = service.modes[-1]
     found: dict[str, list[float]] = {"elapsed": [], "steps": []}
     for number in range(BURSTS_UNCOUNTED + BURSTS):
         log(f"round {number + 1} of {BURSTS_UNCOUNTED + BURSTS}")
         began = perf_counter()
-        answers = _burst(service, mode, SATURATING_USERS, REQUESTS)
-        elapsed = perf_counter() - began
-        if number >= BURSTS_UNCOUNTED:
-            found["elapsed"].append(elapsed)
-            found["steps"].append(sum(map(_walls, answers)))
-    return found
+        answers = _burst(service, SATURATING_USERS, REQUESTS)
+        found["elapsed"].append(perf_counter() - began)
+        found["steps"].append(sum(map(_walls, answers)))
+    return {what: seconds[BURSTS_UNCOUNTED:] for what, seconds in found.items()}
 
 
 def judge_saturation(found: Mapping[str, list[float]]) -> list[Row]:
@@ -417,8 +406,7 @@ def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
         while perf_counter() < until:
             timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
     phase: Mapping[str, Any] = timings[kind.phase]
-    of = "traffic" if kind.name == "traffic" else "request"
-    if phase["samples_of"] != of and of == "request":
+    if kind.name != "traffic" and phase["samples_of"] != "request":
         expected = phase["wall_seconds"] * SAMPLES_PER_SECOND
         if expected >= 2 * ENOUGH:
             raise ValueError(
@@ -439,10 +427,8 @@ def _here(requests: SampledRequests, kind: Kind, mode: str) -> Share:
 def judge_served(found: Mapping[ServedArm, list[Share]]) -> list[Row]:
     """Per kind and mode, the difference of the shares, all rounds together."""
     rows = []
-    for (kind, mode, where), served in found.items():
-        if where != "service":
-            continue
-        own = found[kind, mode, "process"]
+    for kind, mode in dict.fromkeys((kind, mode) for kind, mode, _ in found):
+        served, own = found[kind, mode, "service"], found[kind, mode, "process"]
         (count, total), (other, others) = (_together(shares) for shares in (served, own))
         name = f": {kind.name}, {mode}, {kind.phase}, batch {BUCKET}"
         note = f"{count / total:.3f} of {total:,} samples, {other / others:.3f} of {others:,} in process"
@@ -455,6 +441,8 @@ def _together(shares: list[Share]) -> tuple[float, int]:
     return sum(share.kernel * share.samples for share in shares), sum(share.samples for share in shares)
 
 
+# A/A tests: the reports' comparison finds no difference of a mode to itself, nor between equal sweeps
+
 REPEATS = 40
 NEEDED_ALIKE = 35 / 40
 ITSELF_REQUESTS = 2
@@ -464,9 +452,6 @@ SWEEP_BATCHES = 2
 
 SWEEP_TOKENS = 8
 NEEDED_SHARE = 0.9
-
-Medians = dict[str, dict[int, float]]
-"""Median latency in seconds by cell and round."""
 
 
 def measure_itself(service: RunningService, log: Log) -> dict[str, list[Comparison]]:
@@ -501,12 +486,34 @@ def measure_twice(service: RunningService, log: Log) -> dict[str, list[float]]:
         raise RuntimeError(f"every ratio is to '{BASELINE}': serve it")
     cells = ladder_cells(service.modes, service.batch_sizes[:SWEEP_BATCHES], SWEEP_TOKENS)
     plan = Plan(preset="selftest", seed=7, rounds=MINIMUM_ROUNDS, cells=tuple(cells), warmup_passes_most=3)
-    sweeps = [_sweep(service, plan, number, log) for number in (1, 2)]
-    return {
-        cell.name: differences([(sweep[baseline], sweep[cell.name]) for sweep in sweeps])
-        for cell in plan.cells
-        if cell.name != (baseline := _baseline_name(plan, cell))
-    }
+    first, second = (_log_latencies(service, plan, number, log) for number in (1, 2))
+    baselines = {c.batch_size: c.name for c in plan.cells if c.mode == BASELINE and not c.control}
+    found = {}
+    for cell in plan.cells:
+        baseline = baselines[cell.batch_size]
+        if cell.name != baseline:
+            one, other = paired(*(_speedups(sweep[baseline], sweep[cell.name]) for sweep in (first, second)))
+            found[cell.name] = [b - a for a, b in zip(one, other, strict=True)]
+    return found
+
+
+def _speedups(baseline: dict[int, float], cell: dict[int, float]) -> dict[int, float]:
+    """The logarithms, by the rounds that both have."""
+    return {number: baseline[number] - cell[number] for number in baseline.keys() & cell.keys()}
+
+
+def _log_latencies(service: RunningService, plan: Plan, number: int, log: Log) -> dict[str, dict[int, float]]:
+    """Of the plan's sweep: the logarithm of the median latency, by cell and round."""
+    log(f"sweep {number} of 2: {plan.requests} requests and warm-up")
+    with TemporaryDirectory(prefix="launchbound-") as folder, Path(folder, "console.log").open("w") as output:
+        result = run_sweep(service.url, plan, Path(folder), console=Console(file=output), exporter_port=0)
+        if not result.run.complete:
+            raise RuntimeError(f"sweep {number} stopped: {result.run.stopped_because}")
+        rows = [row for row in read_rows(Path(folder)) if row.stage == "measure" and row.ok]
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        found.setdefault(row.cell, {}).setdefault(row.round, []).append(row.latency_seconds)
+    return {cell: {n: math.log(median(v)) for n, v in rounds.items()} for cell, rounds in found.items()}
 
 
 def judge_twice(found: Mapping[str, list[float]]) -> list[Row]:
@@ -518,37 +525,6 @@ def judge_twice(found: Mapping[str, list[float]]) -> list[Row]:
     note = f"moved: {shown}" if moved else "no cell moved"
     alike = len(means) - len(moved)
     return [count_row("the same sweep twice: equal ratios to eager", alike, len(means), needed, note)]
-
-
-def _baseline_name(plan: Plan, cell: Cell) -> str:
-    """The plan's baseline cell with the batch size of `cell`."""
-    return next(
-        c.name for c in plan.cells if c.mode == BASELINE and not c.control and c.batch_size == cell.batch_size
-    )
-
-
-def differences(sweeps: list[tuple[dict[int, float], dict[int, float]]]) -> list[float]:
-    """Log speed-up of the second sweep less that of the first, rounds paired by their number."""
-    logs = [
-        {number: math.log(baseline[number] / cell[number]) for number in baseline.keys() & cell.keys()}
-        for baseline, cell in sweeps
-    ]
-    first, second = paired(*logs)
-    return [b - a for a, b in zip(first, second, strict=True)]
-
-
-def _sweep(service: RunningService, plan: Plan, number: int, log: Log) -> Medians:
-    """Run the plan with the load generator; its console output is dropped."""
-    log(f"sweep {number} of 2: {plan.requests} requests and warm-up")
-    with TemporaryDirectory(prefix="launchbound-") as folder, Path(folder, "console.log").open("w") as output:
-        result = run_sweep(service.url, plan, Path(folder), console=Console(file=output), exporter_port=0)
-        if not result.run.complete:
-            raise RuntimeError(f"sweep {number} stopped: {result.run.stopped_because}")
-        rows = [row for row in read_rows(Path(folder)) if row.stage == "measure" and row.ok]
-    found: dict[str, dict[int, list[float]]] = {}
-    for row in rows:
-        found.setdefault(row.cell, {}).setdefault(row.round, []).append(row.latency_seconds)
-    return {cell: {n: median(v) for n, v in rounds.items()} for cell, rounds in found.items()}
 
 
 ITSELF = Check(measure_itself, judge_itself)

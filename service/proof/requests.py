@@ -5,6 +5,7 @@ the engine's own work between two steps, and that a step does the work that is a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +33,7 @@ from service.measure.cpu_sampler import SamplerError, counts_of
 from service.measure.rounds import Log, in_rounds, isolated, paired_median_ratio
 from service.modes import MODES
 from service.proof.rows import Check, NotMeasurableError, Property, Row
-from service.proof.running_service import NEW_TOKENS, PROMPT, front_socket
+from service.proof.running_service import NEW_TOKENS, PROMPT, FrontSocket
 from service.records import PHASES, EngineSettings, Job, Phase, SampleCounts
 from service.statistics.intervals import median_interval
 from service.step.buffers import Arguments
@@ -160,10 +161,6 @@ LoopArm = tuple[str, str]
 """Mode, and `service` or `minimal`."""
 
 
-def _as_it_is(step: Step, phase: Phase) -> Step:
-    return step
-
-
 class MinimalLoop:
     """What one writes around a step to generate greedily: no clock, no deadline, no streaming, no records.
 
@@ -171,7 +168,9 @@ class MinimalLoop:
     `around` may put something of a check around its steps.
     """
 
-    def __init__(self, bench: Bench, mode: str, around: Callable[[Step, Phase], Step] = _as_it_is) -> None:
+    def __init__(
+        self, bench: Bench, mode: str, around: Callable[[Step, Phase], Step] = lambda step, _: step
+    ) -> None:
         self._prefill = around(bench.case(mode, BUCKET, "prefill").step, "prefill")
         self._decode = around(bench.case(mode, BUCKET, "decode").step, "decode")
         self._buffers = bench.buffers[BUCKET]
@@ -333,8 +332,8 @@ def measure_own_work(variants: Variants, log: Log) -> dict[str, list[float]]:
     step = build_step(MODES[OWN_MODE], bench.model, precision=bench.precision)
     tokenizer = open_tokenizer(bench.settings.model, config.vocabulary)
     found: list[float] = []
-    with front_socket() as (address, _):
-        inbox = Inbox(address)
+    with closing(FrontSocket()) as front:
+        inbox = Inbox(front.address)
         generator = Generator(tokenizer, bench.buffers, config.context, inbox)
         with variants.isolated():
             for number in range(JOBS):

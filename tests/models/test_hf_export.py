@@ -9,7 +9,7 @@ import torch
 
 from models import checkpoint
 from models.config import Config
-from models.hf import export
+from models.hf import reference
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from tests.support.stepping import greedy
@@ -26,7 +26,7 @@ PROMPTS = [
 
 def independent(model: Transformer, folder: Path) -> torch.nn.Module:
     """The exported `model`, loaded by `transformers` in float32."""
-    export.export(model, folder)
+    reference.export(model, folder)
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from models import checkpoint
 from models.config import CONFIGS, Config
 from models.tokenizer import Tokenizer
-from models.training import corpus, evaluate, trainer
+from models.training import bits_per_byte, corpus, trainer
 from models.training.corpus import Corpus, CorpusError, batches, epoch_windows, pieces
 from models.transformer import Transformer
 from tests.support.stepping import greedy
@@ -40,16 +40,16 @@ def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
     for row, prompt in enumerate(prompts):
         whole = torch.tensor([prompt + tokens[row].tolist()])
         with torch.no_grad():
-            trained = trainer.all_logits(model, whole)[0, len(prompt) - 1 : -1]
+            trained = bits_per_byte.all_logits(model, whole)[0, len(prompt) - 1 : -1]
         torch.testing.assert_close(trained, served[row], atol=1e-4, rtol=1e-4)
 
 
 def test_the_loss_counts_every_token_from_those_before() -> None:
     model = Transformer(SMALL, 1)
     tokens = torch.randint(0, 4096, (2, 9), generator=torch.Generator().manual_seed(1))
-    logits = trainer.all_logits(model, tokens)[:, :-1]
+    logits = bits_per_byte.all_logits(model, tokens)[:, :-1]
     expected = F.cross_entropy(logits.reshape(-1, 4096), tokens[:, 1:].reshape(-1))
-    torch.testing.assert_close(trainer.loss(model, tokens), expected)
+    torch.testing.assert_close(bits_per_byte.loss(model, tokens), expected)
 
 
 @given(st.text(max_size=400), st.integers(0, 99))
@@ -165,19 +165,19 @@ def test_without_the_library_s_source_the_corpus_is_refused(tmp_path: Path) -> N
 
 def test_bits_of_the_transformer_count_every_token_once_whatever_the_window() -> None:
     model = Transformer(SMALL, 1).eval()
-    files = evaluate.with_start(TEXT.held_out, TOKENIZER)
+    files = bits_per_byte.with_start(TEXT.held_out, TOKENIZER)
     tokens = torch.from_numpy(files[0]).unsqueeze(0)
     with torch.no_grad():
-        bits = trainer.loss(model, tokens).item() * (len(files[0]) - 1) / math.log(2)
-    assert evaluate.transformer_bits(model, files, length=512) == pytest.approx(bits, rel=1e-4)
+        bits = bits_per_byte.loss(model, tokens).item() * (len(files[0]) - 1) / math.log(2)
+    assert bits_per_byte.transformer_bits(model, files, length=512) == pytest.approx(bits, rel=1e-4)
     alone = len(files[0]) - 1  # windows of one token see only the one before
-    assert evaluate.transformer_bits(model, files, length=1) == pytest.approx(12 * alone, rel=0.05)
+    assert bits_per_byte.transformer_bits(model, files, length=1) == pytest.approx(12 * alone, rel=0.05)
 
 
 def test_the_baselines_are_probabilities() -> None:
     symbols = 6
     learnt = [np.array([0, 1, 2, 1, 2, 1, 3, 0, 1]), np.array([0, 4, 4, 1])]
-    counts = evaluate.NgramCounts(learnt, symbols)
+    counts = bits_per_byte.NgramCounts(learnt, symbols)
     for before in range(symbols):  # 5 was never seen, as a first or a second symbol
         pairs = [np.array([before, after]) for after in range(symbols)]
         assert sum(2 ** -counts.bigram_bits([pair]) for pair in pairs) == pytest.approx(1)
@@ -185,7 +185,7 @@ def test_the_baselines_are_probabilities() -> None:
 
 
 def test_a_bigram_beats_a_unigram_on_text_with_order() -> None:
-    learnt = evaluate.with_start(TEXT.training, TOKENIZER)
-    held_out = evaluate.with_start(TEXT.held_out, TOKENIZER)
-    counts = evaluate.NgramCounts(learnt, CONFIGS["tiny"].vocabulary)
+    learnt = bits_per_byte.with_start(TEXT.training, TOKENIZER)
+    held_out = bits_per_byte.with_start(TEXT.held_out, TOKENIZER)
+    counts = bits_per_byte.NgramCounts(learnt, CONFIGS["tiny"].vocabulary)
     assert counts.bigram_bits(held_out) < 0.8 * counts.unigram_bits(held_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
@@ -9,13 +10,13 @@ import msgspec
 import pytest
 
 from service.engine.inbox import Inbox
-from service.proof.running_service import BareEngine, bare_engine, front_socket
+from service.proof.running_service import BareEngine, FrontSocket, bare_engine
 from service.records import Doing, EngineSettings, Outcome, PhaseTimings, Timings
 
 
 def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() -> None:
-    with front_socket() as (address, front):
-        inbox = Inbox(address)
+    with closing(FrontSocket()) as front:
+        inbox = Inbox(front.address)
 
         def engine() -> None:
             for _ in range(2):
@@ -34,7 +35,7 @@ def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() ->
 
 
 def test_a_job_that_did_not_run_is_an_error_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    with front_socket() as (_, front):
+    with closing(FrontSocket()) as front:
         monkeypatch.setattr(front, "send", lambda job: None)
         monkeypatch.setattr(front, "receive", lambda: [outcome("a", None)])
         with pytest.raises(RuntimeError, match="job a did not run"):
@@ -42,8 +43,8 @@ def test_a_job_that_did_not_run_is_an_error_with_its_problem(monkeypatch: pytest
 
 
 def test_an_engine_that_ends_meanwhile_is_an_error() -> None:
-    with front_socket() as (address, front):
-        inbox = Inbox(address)
+    with closing(FrontSocket()) as front:
+        inbox = Inbox(front.address)
         front.receive()  # accepts the connection
         inbox.close()
         with pytest.raises(RuntimeError, match=r"the engine ended \(a job in eager\)"):

@@ -1,20 +1,34 @@
-"""The sections' own arithmetic and plan, as far as it needs no GPU."""
+"""The plan of the sections, and what becomes of each; a section that crashes or hangs ends alone."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from service.proof import gpu_check
-from service.proof.gpu_check import Section, limit_seconds, parts
-from service.proof.gpu_goals import MOST_SECONDS_COLD, PATH_VARIABLE, Records, read_records
-from service.proof.gpu_sections import SECTIONS, session_fields
-from tests.step.made_traces import KERNELS, graph_id, replays
+from service.proof.gpu_check import (
+    Checked,
+    Ended,
+    Section,
+    conclude,
+    limit_seconds,
+    parts,
+    run_section,
+    run_sections,
+)
+from service.proof.gpu_goals import MOST_SECONDS_COLD, Records, read_records
+from service.proof.gpu_sections import SECTIONS
 
 PARTS = parts("folder")
 
@@ -38,12 +52,8 @@ def test_a_section_has_its_limit_and_what_earlier_ones_left_of_theirs() -> None:
     sections = [Section(name, 10.0, "", ()) for name in ("a", "b", "c")]
     assert [limit_seconds(sections, place, 30.0 - 10.0 * place) for place in range(3)] == [10.0] * 3
     assert limit_seconds(sections, 1, left_seconds=27.0) == 17.0
-    assert limit_seconds(sections, 2, left_seconds=4.0) == 4.0
-
-
-def test_a_section_that_took_longer_takes_nothing_from_the_limit_of_the_next() -> None:
-    sections = [Section(name, 10.0, "", ()) for name in ("a", "b", "c")]
     assert limit_seconds(sections, 1, left_seconds=15.0) == 10.0
+    assert limit_seconds(sections, 2, left_seconds=4.0) == 4.0
 
 
 def test_every_section_that_measures_has_its_function() -> None:
@@ -60,17 +70,6 @@ def test_the_later_parts_run_verbs_that_exist() -> None:
         text = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
         options = [option for option in section.command if option.startswith("--")]
         assert [option for option in options if option not in text] == []
-
-
-def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
-    # The second replay's kernels carry the first one's id, as from a process's second session on.
-    events = replays(2, kernel_id=lambda step: graph_id(0))
-    fields = session_fields(events)
-    assert fields["kernels_by_window"] == [KERNELS, KERNELS]
-    assert fields["kernels_by_id"] == [2 * KERNELS, None]
-    assert fields["busy_seconds_by_window"] == pytest.approx([180e-6, 180e-6])
-    assert fields["span_seconds_by_window"] == pytest.approx([224.5e-6, 224.5e-6])
-    assert (fields["launches"], fields["graph_launches"]) == (4, 2)
 
 
 def test_rows_are_on_disk_as_soon_as_they_are_written_and_hold_no_infinity(tmp_path: Path) -> None:
@@ -90,14 +89,6 @@ def test_without_a_gpu_one_sentence_says_so_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_python_without_the_packages_is_told_which(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gpu_check, "NEEDED", ("torch", "no_such_package"))
-    assert gpu_check.main([]) == 1
-    assert "lacks no_such_package: install them or give another one as PYTHON=" in capsys.readouterr().err
-
-
 def test_an_unknown_section_is_bad_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,19 +98,177 @@ def test_an_unknown_section_is_bad_input(
     assert "no section 'devise': try some of device, profiler" in capsys.readouterr().err
 
 
+# A section that crashes, hangs or prints garbage ends alone
+
+
+WRITE = "from service.proof.gpu_goals import own_records; rows = own_records(); rows.write('one', number=1); "
+FINE = WRITE + "rows.write('two', number=2)"
+CRASH = WRITE + "import os; os._exit(7)"
+KILLED = WRITE + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+HANG = WRITE + "import signal; signal.pause()"
+STUBBORN = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WRITE + "\nwhile 1: signal.pause()"
+)
+FAILS = FINE + "; raise ValueError('the third row [x] is wrong')"
+GARBAGE = (
+    "import os; print('noise on the output'); "
+    "open(os.environ['GPU_CHECK_ROWS'], 'ab').write(b'not json\\n{\"no\": \"kind\"}\\n\\xff\\n[1]\\n'); "
+    + FINE
+)
+CUT_OFF = FINE + "; open(rows.path, 'ab').write(b'{\"kind\": \"thr')"
+SILENT = "pass"
+LIMIT = 6.0
+
+
+def section(name: str, code: str) -> Section:
+    return Section(name, LIMIT, f"what {name} does", ("-c", code))
+
+
+def run(folder: Path, name: str, code: str, limit: float = 60.0, grace: float = 5.0) -> Ended:
+    return run_section(section(name, code), folder, dict(os.environ), limit, grace)
+
+
 @pytest.mark.slow
-def test_the_gpu_tests_write_a_row_each(tmp_path: Path) -> None:
-    path = tmp_path / "tests.jsonl"
-    done = subprocess.run(
-        [sys.executable, "-m", "service.proof.gpu_sections", "tests"],
-        env={**os.environ, PATH_VARIABLE: str(path), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    collected, *rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert done.returncode == 0, done.stdout
-    assert collected["count"] == len(rows) > 0
-    assert {row["outcome"] for row in rows} == {"skipped"}
-    assert all(row["name"].startswith("tests/gpu/") for row in rows)
+@pytest.mark.parametrize(
+    ("code", "how", "detail", "rows"),
+    [
+        (FINE, "done", "", 2),
+        (CRASH, "failed", "exit code 7", 1),
+        (KILLED, "killed", "by SIGKILL", 1),
+        (FAILS, "failed", "exit code 1: ValueError: the third row [x] is wrong", 2),
+        (GARBAGE, "done", "", 2),
+        (CUT_OFF, "done", "", 2),
+        (SILENT, "failed", "ended well, but wrote no row", 0),
+    ],
+)
+def test_what_was_written_stays_and_the_ending_is_said(
+    tmp_path: Path, code: str, how: str, detail: str, rows: int
+) -> None:
+    ended = run(tmp_path, "one", code)
+    assert (ended.how, ended.detail, ended.rows) == (how, detail, rows)
+    assert [row["number"] for row in read_records(tmp_path / "one.jsonl")] == [1, 2][:rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [HANG, STUBBORN])
+def test_a_section_that_hangs_is_ended_at_its_limit(tmp_path: Path, code: str) -> None:
+    ended = run(tmp_path, "hang", code, LIMIT, grace=0.2)
+    assert (ended.how, ended.rows) == ("timed out", 1)
+    assert ended.detail == f"still running after {LIMIT:.0f} s"
+
+
+@contextmanager
+def living(folder: Path) -> Iterator[tuple[str, int]]:
+    """A pipe's path, for a process to hold open, and its reading end: at its end once nobody holds it."""
+    path = folder / "alive"
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    yield str(path), descriptor
+    os.close(descriptor)
+
+
+HOLDS = "import signal, sys; held = open(sys.argv[1], 'wb', 0); held.write(b'x'); signal.pause()"
+
+
+@pytest.mark.slow
+def test_what_a_section_started_ends_with_it(tmp_path: Path) -> None:
+    with living(tmp_path) as (path, end):
+        child = f"subprocess.Popen([sys.executable, '-c', {HOLDS!r}, {path!r}])"
+        code = f"import signal, subprocess, sys; {child}; {WRITE}signal.pause()"
+        ended = run(tmp_path, "parent", code, LIMIT, grace=0.2)
+        assert ended.how == "timed out"
+        # Blocks for ever where the process still holds the pipe.
+        assert os.read(end, 16) == b"x"
+        assert os.read(end, 16) == b""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_process_that_cannot_be_killed_is_left_behind_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = subprocess.Popen.wait
+
+    def hung_in_a_driver(child: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        assert timeout is not None, "waits for ever"
+        patient(child)
+        child.returncode = None
+        raise subprocess.TimeoutExpired(child.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", hung_in_a_driver)
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda child: child.returncode)
+    monkeypatch.setattr(os, "killpg", lambda group, number: None)
+    ended = run(tmp_path, "hung", FINE, limit=1.0, grace=0.1)
+    assert (ended.how, ended.rows) == ("timed out", 2)
+    assert ended.detail == "still running after 1 s; it could not be killed"
+
+
+@pytest.mark.slow
+def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, gpu_check.end)
+    try:
+        with living(tmp_path) as (path, end):
+            tell = "import os; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+            code = f"import signal; held = open({path!r}, 'wb', 0); held.write(b'x'); {tell}"
+            with pytest.raises(SystemExit) as raised:
+                run(tmp_path, "one", code)
+            assert raised.value.code == 128 + signal.SIGTERM
+            assert os.read(end, 16) == b"x"
+            assert os.read(end, 16) == b""
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def checked(folder: Path, codes: dict[str, str], total_seconds: float = 120.0) -> Checked:
+    sections = [section(name, code) for name, code in codes.items()]
+    return run_sections(sections, folder, folder / "cache", total_seconds)
+
+
+def concluded(found: Checked, folder: Path) -> tuple[int, str]:
+    out = io.StringIO()
+    code = conclude(found, folder, part=None, console=Console(file=out, width=150))
+    return code, out.getvalue()
+
+
+@pytest.mark.slow
+def test_the_rest_runs_whatever_becomes_of_a_section(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    codes = {"first": KILLED, "second": HANG, "third": FAILS, "fourth": FINE}
+    found = checked(folder, codes, total_seconds=4 * LIMIT)
+    assert [(one.name, one.how, one.rows) for one in found.ended] == [
+        ("first", "killed", 1),
+        ("second", "timed out", 1),
+        ("third", "failed", 2),
+        ("fourth", "done", 2),
+    ]
+    assert "\nfourth: done, 2 rows" in capsys.readouterr().out
+    code, text = concluded(found, folder)
+    assert code == 1
+    for word in ("killed", "SIGKILL", "timed out", "failed", "the third row [x] is wrong", "done"):
+        assert word in text
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [one["how"] for one in summary["sections"]] == ["killed", "timed out", "failed", "done"]
+    assert summary["passed"] is False
+    assert {"commit", "dirty", "compile_cache"} <= summary.keys()
+    with tarfile.open(tmp_path / "results.tar.gz") as archive:
+        names = archive.getnames()
+    assert {f"results/{name}.jsonl" for name in ("first", "second", "third", "fourth")} <= set(names)
+    assert "results/summary.json" in names
+
+
+@pytest.mark.slow
+def test_only_an_all_round_success_passes(tmp_path: Path) -> None:
+    found = checked(tmp_path, {"first": FINE, "second": FINE})
+    assert concluded(found, tmp_path)[0] == 0
+
+
+def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
+    found = checked(tmp_path, {"first": FINE}, total_seconds=0.0)
+    assert [one.how for one in found.ended] == ["not begun"]
+    code, text = concluded(found, tmp_path)
+    assert code == 1
+    assert "not begun" in text

@@ -1,18 +1,30 @@
-"""Verdicts from rows as a GPU would write them: each goal can be met, missed, and unknown."""
+"""Cells, goals and tables from records as a GPU would write them: each goal met, missed and unknown."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from service.proof.gpu_check import Checked, Ended, cells_table, conclude, goals_table, sizes_table
-from service.proof.gpu_goals import Goal, Records, goals_of, size_goals, teardown_goals
+from service.proof.gpu_goals import (
+    PROFILED_ROUND,
+    Goal,
+    Records,
+    cells_of,
+    goals_of,
+    read_records,
+    size_goals,
+)
+from service.proof.gpu_sections import watch
+from service.records import Outcome, Output, PhaseTimings, StepProfile, Timings
 
 Rows = dict[str, list[dict[str, Any]]]
 STARTED = 1000.0
@@ -20,84 +32,37 @@ UNKNOWN = "not measurable here"
 
 
 def session(number: int, by_id: float | None = 4e-4, by_window: float = 4e-4) -> dict[str, Any]:
-    return {
-        "kind": "session",
-        "at": 1100.0,
-        "session": number,
-        "busy_seconds_by_id": [by_id] * 5,
-        "busy_seconds_by_window": [by_window] * 5,
-        "span_seconds_by_window": [5e-4] * 5,
-    }
+    busy = {"busy_seconds_by_id": [by_id] * 5, "busy_seconds_by_window": [by_window] * 5}
+    return {"kind": "session", "at": 1100.0, "session": number, **busy, "span_seconds_by_window": [5e-4] * 5}
 
 
 def size(model: str, seconds: float, share: float) -> dict[str, Any]:
-    interval = {"value": share, "low": share, "high": share}
-    return {
-        "kind": "size",
-        "at": 1300.0,
-        "model": model,
-        "mode": "reduce-overhead",
-        "batch": 1,
-        "wall_seconds": seconds * 1.1,
-        "dispatch_seconds": 5e-5,
-        "device_seconds": seconds,
-        "device_roofline": {"share": interval},
-    }
-
-
-def kernels(model: str) -> dict[str, Any]:
-    names = {"kind": "kernels", "at": 1310.0, "model": model, "mode": "reduce-overhead", "batch": 1}
-    return {**names, "kernels": {"kernels": 120}}
+    named = {"kind": "size", "at": 1300.0, "model": model, "mode": "reduce-overhead", "batch": 1}
+    seconds_of = {"wall_seconds": seconds * 1.1, "dispatch_seconds": 5e-5, "device_seconds": seconds}
+    return {**named, **seconds_of, "device_roofline": {"share": {"value": share}}}
 
 
 def mode(name: str, state: str = "ready") -> dict[str, Any]:
-    return {
-        "kind": "mode",
-        "at": 1200.0,
-        "mode": name,
-        "state": state,
-        "effective": name,
-        "reason": None,
-    }
+    return {"kind": "mode", "at": 1200.0, "mode": name, "state": state, "effective": name, "reason": None}
 
 
 def cell(batch: int) -> dict[str, Any]:
-    return {
-        "kind": "cell",
-        "at": 1250.0,
-        "mode": "reduce-overhead",
-        "effective": "reduce-overhead",
-        "batch": batch,
-        "step_seconds": 6e-4,
-        "dispatch_seconds": 9e-5,
-        "span_seconds": 5e-4,
-        "kernel_seconds": 4e-4,
-        "kernels": 90,
-        "launches": 2,
-        "graph_launches": 1,
-        "speedup": 3.0,
-        "low": 2.9,
-        "high": 3.1,
-    }
+    named = {"kind": "cell", "at": 1250.0, "mode": "reduce-overhead", "effective": "reduce-overhead"}
+    seconds = {"step_seconds": 6e-4, "dispatch_seconds": 9e-5, "span_seconds": 5e-4, "kernel_seconds": 4e-4}
+    counts = {"kernels": 90, "launches": 2, "graph_launches": 1}
+    return {**named, "batch": batch, **seconds, **counts, "speedup": 3.0, "low": 2.9, "high": 3.1}
+
+
+def unprofiled(dispatch: float) -> dict[str, Any]:
+    fields = {"queued_seconds": 5e-4, "dispatch_seconds": dispatch, "upper_bound": False}
+    return {"kind": "unprofiled", "at": 1090.0, **fields}
 
 
 GOOD: Rows = {
     "device": [{"kind": "versions", "at": 1012.0}],
     "profiler": [
-        {
-            "kind": "unprofiled",
-            "at": 1090.0,
-            "queued_seconds": 5e-4,
-            "dispatch_seconds": 9e-5,
-            "upper_bound": False,
-        },
-        {
-            "kind": "unprofiled",
-            "at": 1091.0,
-            "queued_seconds": 5e-4,
-            "dispatch_seconds": 9.1e-5,
-            "upper_bound": False,
-        },
+        unprofiled(9e-5),
+        unprofiled(9.1e-5),
         {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008},
         *(session(number) for number in (1, 2, 3, 4)),
     ],
@@ -116,8 +81,14 @@ GOOD: Rows = {
     "float32": [{"kind": "plan", "at": 1400.0, "modes": ["eager"]}, mode("eager")],
 }
 
-
-SIZES: Rows = {"sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62), kernels("small")]}
+KERNELS = {
+    "kind": "kernels",
+    "model": "small",
+    "mode": "reduce-overhead",
+    "batch": 1,
+    "kernels": {"kernels": 120},
+}
+SIZES: Rows = {"sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62), KERNELS]}
 
 
 def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, Goal]:
@@ -287,73 +258,137 @@ def test_tables_show_what_was_found_and_dashes_for_what_was_not() -> None:
     assert "pass (informs)" in text
 
 
-# A profiler that lets go: graphs that compute something else after it fail the check
-
-MODES = ("reduce-overhead", "cuda-graph")
-SAME = "logits after a profiler let go, as before it"
-
-MadeRows = list[dict[str, Any]]
+# Cells, from outcomes as a GPU would send them
 
 
-def made_rows() -> MadeRows:
-    rows: MadeRows = [{"kind": "plan", "modes": list(MODES), "sessions": 3}]
-    for sessions in range(4):
-        launches = 5 if sessions else None
-        for mode in MODES:
-            fields = {"mode": mode, "sessions": sessions, "launches": launches, "dispatch_seconds": 2e-5}
-            rows.append({"kind": "let_go", **fields, "same": True})
-    return rows + [{"kind": "made_after", "mode": mode, "same": True} for mode in MODES]
-
-
-def of_teardown(change: Callable[[MadeRows], object] = lambda rows: None) -> dict[str, Goal]:
-    rows = made_rows()
-    change(rows)
-    return {goal.name: goal for goal in teardown_goals({"teardown": rows})}
-
-
-def test_graphs_that_outlive_a_profiler_meet_every_goal() -> None:
-    found = of_teardown()
-    assert len(found) == 1 + len(MODES)
-    assert {goal.verdict for goal in found.values()} == {"pass"}
-
-
-@pytest.mark.parametrize(
-    ("change", "verdict", "shown"),
-    [
-        (lambda rows: rows[4].update(same=False), "fail", "others: cuda-graph after 1"),
-        (lambda rows: rows[-1].update(same=False), "fail", "others: cuda-graph made after all"),
-        (lambda rows: rows.pop(), UNKNOWN, "not measured"),
-        (lambda rows: rows.clear(), UNKNOWN, "not measured"),
-        (lambda rows: rows[4].update(launches=0), UNKNOWN, "a session recorded no launch"),
-    ],
-)
-def test_what_is_computed_after_a_profiler_let_go_decides(
-    change: Callable[[MadeRows], object], verdict: str, shown: str
-) -> None:
-    goal = of_teardown(change)[SAME]
-    assert goal.verdict == verdict
-    assert goal.note.startswith(shown)
-    assert not goal.holds
-
-
-def test_dispatch_that_does_not_come_back_only_informs() -> None:
-    goal = of_teardown(lambda rows: rows[-3].update(dispatch_seconds=4.8e-5))[
-        "cuda-graph: dispatch after sessions that let go over before"
-    ]
-    assert (goal.verdict, goal.note, goal.holds) == ("fail", "2.400", True)
-
-
-@pytest.mark.parametrize(("same", "code"), [(True, 0), (False, 1)])
-def test_part_2_fails_where_a_graph_computes_something_else(tmp_path: Path, same: bool, code: int) -> None:
-    rows = Records(tmp_path / "teardown.jsonl")
-    for row in made_rows():
-        rows.write(**row)
-    if not same:
-        rows.write("made_after", mode=MODES[0], same=False)
-    ended = [Ended("teardown", "done", "", 1.0, 11)]
-    out = io.StringIO()
-    found = conclude(
-        Checked(0.0, 1.0, cold=True, ended=ended, unwatched=None), tmp_path, 2, Console(file=out, width=150)
+def outcome(
+    mode: str, batch: int, number: int, step_seconds: float, profile: list[StepProfile] | None = None
+) -> Outcome:
+    phase = PhaseTimings(
+        steps=10,
+        wall_seconds=step_seconds * 9,
+        period_seconds=step_seconds * 10,
+        dispatch_seconds=step_seconds * 4,
+        device_span_seconds=step_seconds * 9,
+        kernel_seconds=None,
+        sync_wait_seconds=step_seconds * 6,
     )
-    assert found == code
-    assert SAME in out.getvalue()
+    timings = Timings(
+        queue_seconds=0,
+        prefill=phase,
+        decode=phase,
+        tokenise_seconds=0,
+        involuntary_switches=0,
+        dispatch_source="measured",
+        kernel_source=None,
+        taken_ns=0,
+        first_token_ns=1,
+        done_ns=2,
+    )
+    return Outcome(
+        id=f"{mode}-{batch}-{number}",
+        mode=mode,
+        effective=mode,
+        reason=None,
+        kind="ok",
+        batch_size=batch,
+        batch_bucket=batch,
+        outputs=[Output(text="a text", token_ids=[1], finish_reason="length")],
+        timings=timings,
+        profile=profile,
+    )
+
+
+PROFILE = [
+    StepProfile(
+        phase="decode",
+        steps=10,
+        operators=3,
+        copies=0,
+        kernels=90,
+        launches=1,
+        graph_launches=1,
+        kernel_seconds=4e-4,
+    )
+]
+EAGER = (2e-3, 2.2e-3, 1.9e-3)
+REPLAYED = (1e-3, 1.1e-3, 0.95e-3)
+
+
+def cells(folder: Path, outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
+    """The cells, by mode, of a section that was killed behind these outcomes."""
+    file = Records(folder / "ladder.jsonl")
+    file.write("plan", modes=["eager", "reduce-overhead"], batches=[8], jobs=18)
+    for one in outcomes:
+        watch(file, one)
+    return {cell["mode"]: cell for cell in cells_of(read_records(file.path))}
+
+
+def timed(mode: str, seconds: Sequence[float]) -> list[Outcome]:
+    return [outcome(mode, 8, number, one) for number, one in enumerate(seconds, PROFILED_ROUND + 1)]
+
+
+def test_a_profiled_job_gives_kernels_but_no_latency(tmp_path: Path) -> None:
+    profiled = outcome("reduce-overhead", 8, PROFILED_ROUND, 1.0, PROFILE)
+    found = cells(tmp_path, [profiled, *timed("eager", EAGER), *timed("reduce-overhead", REPLAYED)])
+    row = found["reduce-overhead"]
+    assert row["step_seconds"] == pytest.approx(1e-3)
+    assert row["speedup"] == row["low"] == row["high"] == pytest.approx(2.0)
+    assert (row["kernels"], row["launches"], row["graph_launches"], row["rounds"]) == (90, 1, 1, 3)
+    assert row["kernel_seconds"] == pytest.approx(4e-4)
+
+
+def test_a_profiled_job_of_which_nothing_was_found_gives_neither(tmp_path: Path) -> None:
+    row = cells(tmp_path, [outcome("eager", 8, PROFILED_ROUND, 1.0), *timed("eager", EAGER)])["eager"]
+    assert (row["kernels"], row["kernel_seconds"], row["launches"]) == (None, None, None)
+    assert row["step_seconds"] == pytest.approx(2e-3)
+
+
+def test_a_section_that_was_killed_has_the_cells_of_what_it_had_measured(tmp_path: Path) -> None:
+    """Behind the second mode's second of eight rounds, where the first has three."""
+    found = cells(tmp_path, [*timed("eager", EAGER), *timed("reduce-overhead", REPLAYED[:2])])
+    assert (found["eager"]["rounds"], found["reduce-overhead"]["rounds"]) == (3, 2)
+    assert found["reduce-overhead"]["speedup"] == pytest.approx(2.0)
+
+
+def test_rounds_are_paired_by_their_number_whichever_is_missing(tmp_path: Path) -> None:
+    second = timed("reduce-overhead", REPLAYED[:2])[1:]
+    row = cells(tmp_path, [*timed("eager", EAGER), *second])["reduce-overhead"]
+    assert row["speedup"] == pytest.approx(2.0)
+    assert (row["low"], row["high"]) == (None, None)
+
+
+def test_a_section_that_was_killed_in_its_first_round_has_launches_and_no_times(tmp_path: Path) -> None:
+    found = cells(tmp_path, [outcome("reduce-overhead", 8, PROFILED_ROUND, 1.0, PROFILE)])
+    row = found.pop("reduce-overhead")
+    assert found == {}
+    assert (row["graph_launches"], row["launches"], row["rounds"]) == (1, 1, 0)
+    assert (row["step_seconds"], row["speedup"]) == (None, None)
+
+
+def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "check"
+    folder.mkdir()
+    cells(folder, timed("eager", EAGER))
+    killed = Checked(0.0, 1.0, True, [Ended("ladder", "timed out", "", 1.0, 4)], None)
+    out = io.StringIO()
+    assert conclude(killed, folder, None, Console(file=out, width=150)) == 1
+    (cell,) = json.loads((folder / "summary.json").read_text())["cells"]
+    assert (cell["mode"], cell["rounds"], cell["speedup"]) == ("eager", 3, 1.0)
+    assert "eager" in out.getvalue()
+
+
+@pytest.mark.parametrize("broken", [{"steps": 0}, {"steps": None}], ids=str)
+def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
+    tmp_path: Path, broken: dict[str, Any]
+) -> None:
+    cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
+    rows = read_records(tmp_path / "ladder.jsonl")
+    rows[-1]["timings"]["decode"] |= broken
+    assert [cell["mode"] for cell in cells_of(rows)] == ["eager"]
+
+
+def test_a_job_that_failed_is_in_no_cell(tmp_path: Path) -> None:
+    failed = msgspec.structs.replace(outcome("eager", 8, 1, 2e-3), kind="error", timings=None)
+    assert cells(tmp_path, [failed]) == {}
+    assert cells_of([]) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,13 +17,22 @@ import pytest
 import torch
 
 from service.proof import gpu_sections
-from service.proof.gpu_goals import Record, Records, cells_of, read_records, teardown_goals
-from service.records import EngineSettings
+from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, cells_of, read_records
+from service.proof.gpu_sections import (
+    LADDER_BATCHES,
+    LADDER_ROUNDS,
+    jobs,
+    ladder_modes,
+    session_fields,
+    watch,
+)
+from service.records import EngineSettings, ModeStatus
 from service.step import profiling
 from service.step.trace import Event, step_marks
-from tests.step.made_traces import call, kernel
+from tests.proof.test_gpu_goals import outcome
+from tests.step.made_traces import KERNELS as REPLAYED
+from tests.step.made_traces import call, graph_id, kernel, replays
 
-pytestmark = pytest.mark.slow
 KERNELS = 3
 Plain = Callable[..., EngineSettings]
 
@@ -109,6 +121,7 @@ def plain(short_tiny: Path) -> Plain:
     return made
 
 
+@pytest.mark.slow
 def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     monkeypatch.setattr(gpu_sections, "BUFFER_BYTES", (2**20,))
@@ -120,6 +133,7 @@ def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -
     assert found["attention"][0]["backends"].keys() == {"prefill", "decode"}
 
 
+@pytest.mark.slow
 def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     monkeypatch.setattr(gpu_sections, "PROFILED_MODE", "inference_mode")
@@ -142,24 +156,7 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
     assert found["null_kernel"]
 
 
-def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
-    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
-    monkeypatch.setattr(gpu_sections, "TEARDOWN_MODES", ("inference_mode",))
-    monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
-    found = rows_of(tmp_path, gpu_sections.teardown)
-    assert [(row["sessions"], bool(row["launches"])) for row in found["let_go"]] == [
-        (0, False),
-        (1, True),
-        (2, True),
-        (3, True),
-    ]
-    same, dispatch = teardown_goals({"teardown": [row for rows in found.values() for row in rows]})
-    assert (same.verdict, same.note) == ("pass", "all 5")
-    assert dispatch.verdict != "not measurable here"
-    assert os.environ["TEARDOWN_CUPTI"] == "1"
-
-
+@pytest.mark.slow
 def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     monkeypatch.setattr(gpu_sections, "SIZES_MODES", ("inference_mode",))
@@ -187,6 +184,7 @@ def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) ->
     assert [row["model"] for row in found["roof"]] == ["small", "base"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, dtype: str) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
@@ -209,3 +207,54 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, d
         ("inference_mode", 2, 6),
     ]
     assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)
+
+
+# Without a device
+
+
+def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
+    # The second replay's kernels carry the first one's id, as from a process's second session on.
+    events = replays(2, kernel_id=lambda step: graph_id(0))
+    fields = session_fields(events)
+    assert fields["kernels_by_window"] == [REPLAYED, REPLAYED]
+    assert fields["kernels_by_id"] == [2 * REPLAYED, None]
+    assert fields["busy_seconds_by_window"] == pytest.approx([180e-6, 180e-6])
+    assert fields["span_seconds_by_window"] == pytest.approx([224.5e-6, 224.5e-6])
+    assert (fields["launches"], fields["graph_launches"]) == (4, 2)
+
+
+def test_every_cell_runs_once_per_round_and_profiled_once_in_the_first() -> None:
+    work = list(jobs())
+    assert all(job.profile for job in work[: len(ladder_modes()) * len(LADDER_BATCHES)])
+    assert len(work) == (LADDER_ROUNDS + 1) * len(ladder_modes()) * len(LADDER_BATCHES)
+    assert sum(job.profile for job in work) == len(ladder_modes()) * len(LADDER_BATCHES)
+    assert len({job.id for job in work}) == len(work)
+
+
+def test_modes_and_jobs_are_rows_at_once_without_the_texts(tmp_path: Path) -> None:
+    file = Records(tmp_path / "ladder.jsonl")
+    watch(file, ModeStatus(mode="eager", removes="nothing", state="cold", effective="eager"))
+    watch(file, ModeStatus(mode="eager", removes="nothing", state="ready", effective="eager"))
+    watch(file, outcome("eager", 8, 1, 2e-3))
+    found = read_records(file.path)
+    assert [(row["kind"], row["mode"]) for row in found] == [("mode", "eager"), ("job", "eager")]
+    assert "a text" not in json.dumps(found)
+    assert found[1]["timings"]["decode"]["steps"] == 10
+
+
+@pytest.mark.slow
+def test_the_gpu_tests_write_a_row_each(tmp_path: Path) -> None:
+    path = tmp_path / "tests.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-m", "service.proof.gpu_sections", "tests"],
+        env={**os.environ, PATH_VARIABLE: str(path), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    collected, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert done.returncode == 0, done.stdout
+    assert collected["count"] == len(rows) > 0
+    assert {row["outcome"] for row in rows} == {"skipped"}
+    assert all(row["name"].startswith("tests/gpu/") for row in rows)

@@ -19,7 +19,6 @@ from service.proof.over_http import (
     CONCURRENCY,
     PARTS_REQUESTS,
     PARTS_UNCOUNTED,
-    differences,
     judge_scrape,
     judge_twice,
     measure_added,
@@ -34,6 +33,7 @@ from service.proof.over_http import (
 from service.proof.rows import Row, run_check
 from service.proof.running_service import Connection
 from service.records import SampleCounts
+from tests.proof.samples import parts
 
 MODES = ["eager", "compiled"]
 
@@ -76,10 +76,8 @@ def quiet(text: str) -> None:
 
 def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_requests() -> None:
     found = measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
-    for users, requests in ((1, 8), (CONCURRENCY, 8)):
-        assert found["seconds", users] == pytest.approx([1e-3] * over_http.CONCURRENCY_ROUNDS)
-        assert found["switches", users] == [requests] * over_http.CONCURRENCY_ROUNDS
-        assert found["steps", users] == [31 * requests] * over_http.CONCURRENCY_ROUNDS
+    for users in (1, CONCURRENCY):
+        assert found[users] == [(pytest.approx(1e-3), 8, 8 * 31)] * over_http.CONCURRENCY_ROUNDS
 
 
 def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route(
@@ -132,24 +130,19 @@ def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def sweep(service: object, plan: Any, number: int, log: Log) -> dict[str, dict[int, float]]:
-        slower = 1.2 if number == 2 else 1.0
+        slower = 0.2 if number == 2 else 0.0
         return {
-            cell.name: dict.fromkeys(range(8), slower if cell.mode == "compiled" else 1.0)
+            cell.name: dict.fromkeys(range(7 + number), slower if cell.mode == "compiled" else 0.0)
             for cell in plan.cells
         }
 
-    monkeypatch.setattr(over_http, "_sweep", sweep)
+    monkeypatch.setattr(over_http, "_log_latencies", sweep)
     found = measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
-    moved = {name for name, values in found.items() if any(values)}
+    moved = {name for name, values in found.items() if values == [-0.2] * 8}
     assert moved == {name for name in found if "compiled" in name}
+    assert all(found[name] == [0.0] * 8 for name in found.keys() - moved)
     (row,) = judge_twice(found)
     assert all(name in row.note for name in moved)
-
-
-def test_a_difference_is_that_of_the_log_speed_ups_of_shared_rounds() -> None:
-    first = ({1: 2.0, 2: 2.0, 3: 2.0}, {1: 1.0, 2: 1.0, 3: 1.0})
-    second = ({1: 2.0, 2: 2.0}, {1: 2.0, 2: 1.0})
-    assert differences([first, second]) == pytest.approx([-0.6931, 0.0], abs=1e-4)
 
 
 def test_without_eager_there_is_no_ratio_to_compare() -> None:
@@ -242,102 +235,60 @@ def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
 
 
 class WithParts(MadeUpService):
-    """In place of a `RunningService`: every request has the same made-up timings."""
+    """In place of a `RunningService`: requests as `parts` has them, on a machine that gets slower."""
 
     modes = ("eager",)
     cpus = (1,)
 
     def __init__(self, **changes: float) -> None:
         super().__init__()
-        self._timings = {
-            "queue_seconds": 0.0,
-            "dispatch_seconds": 2e-3,
-            "kernel_seconds": 1e-3,
-            "sync_wait_seconds": None,
-            "other_seconds": 1e-3,
-            "total_seconds": 4e-3,
-            "border_seconds": 3e-4,
-            "tokenise_seconds": 1e-4,
-            **changes,
-        }
+        self._timings = parts(**changes)["eager", "request"][0]
+        self.requests = 0
+
+    @property
+    def slowness(self) -> float:
+        return 1.0 if self.requests <= PARTS_UNCOUNTED + PARTS_REQUESTS // 2 else 1.5
 
     def generate(self, mode: str) -> dict[str, float | None]:
-        return dict(self._timings)
+        self.requests += 1
+        return {name: value and value * self.slowness for name, value in self._timings.items()}
 
 
 class MadeUpEngine:
-    """In place of a `BareEngine`: its jobs take `seconds` beside steps."""
+    """In place of a `BareEngine`: its jobs take 0.6 ms beside steps, times the slowness."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, service: WithParts) -> None:
+        self._service = service
+        self.jobs = 0
 
     def overhead_seconds(self, mode: str) -> float:
-        return self._seconds
+        self.jobs += 1
+        assert abs(self.jobs - self._service.requests) <= 1, "not in turn with the requests"
+        return 0.6e-3 * self._service.slowness
 
 
-def verdicts(service: WithParts) -> list[str]:
-    return [row.verdict for row in rows_of(service)]
+def parts_rows(service: WithParts) -> list[Row]:
+    def start(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
+        assert cpus == service.cpus
+        return nullcontext(MadeUpEngine(service))
+
+    return run_check("parts", parts_check(start), service, quiet)
 
 
-def rows_of(service: WithParts, engine_seconds: float = 0.6e-3) -> list[Row]:
-    check = parts_check(lambda cpus, log: nullcontext(MadeUpEngine(engine_seconds)))
-    return run_check("parts", check, service, lambda text: None)
-
-
-def test_parts_pass_where_they_are_positive_and_their_pieces_agree() -> None:
-    assert verdicts(WithParts()) == ["pass", "pass"]
+def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike() -> None:
+    smallest, pieces = parts_rows(WithParts())
+    assert (smallest.verdict, pieces.verdict, pieces.value) == ("pass", "pass", pytest.approx(1.0))
 
 
 def test_a_negative_part_and_a_missing_piece_each_fail_their_own_row() -> None:
-    assert verdicts(WithParts(queue_seconds=-1e-3)) == ["fail", "pass"]
-    assert verdicts(WithParts(border_seconds=1e-5)) == ["pass", "fail"]
-
-
-def test_the_engine_is_measured_in_turn_with_the_requests_on_the_same_cores() -> None:
-    begun: list[str] = []
-
-    class Service(WithParts):
-        def generate(self, mode: str) -> dict[str, float | None]:
-            begun.append("request")
-            return super().generate(mode)
-
-    class Engine(MadeUpEngine):
-        def overhead_seconds(self, mode: str) -> float:
-            begun.append("engine")
-            return super().overhead_seconds(mode)
-
-    def start(cpus: list[int], log: object) -> AbstractContextManager[Engine]:
-        begun.append(f"start on {cpus}")
-        return nullcontext(Engine(0.6e-3))
-
-    run_check("parts", parts_check(start), Service(), lambda text: None)
-    assert begun == ["start on (1,)", *["request", "engine"] * (PARTS_REQUESTS + PARTS_UNCOUNTED)]
-
-
-def test_a_machine_that_slows_down_changes_both_sides_alike() -> None:
-    slowness = iter([1.0] * (PARTS_UNCOUNTED + PARTS_REQUESTS // 2) + [1.5] * PARTS_REQUESTS)
-    now = 1.0
-
-    class Service(WithParts):
-        def generate(self, mode: str) -> dict[str, float | None]:
-            nonlocal now
-            now = next(slowness)
-            whole = super().generate(mode)
-            return {name: value and value * now for name, value in whole.items()}
-
-    class Engine(MadeUpEngine):
-        def overhead_seconds(self, mode: str) -> float:
-            return now * super().overhead_seconds(mode)
-
-    check = parts_check(lambda cpus, log: nullcontext(Engine(0.6e-3)))
-    row = run_check("parts", check, Service(), lambda text: None)[-1]
-    assert (row.verdict, row.value) == ("pass", pytest.approx(1.0))
+    assert [row.verdict for row in parts_rows(WithParts(queue_seconds=-1e-3))] == ["fail", "pass"]
+    assert [row.verdict for row in parts_rows(WithParts(border_seconds=1e-5))] == ["pass", "fail"]
 
 
 def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_out() -> None:
     def refuse(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
         raise RuntimeError("the engine ended (until it is warm)")
 
-    (row,) = run_check("parts", parts_check(refuse), WithParts(), lambda text: None)
+    (row,) = run_check("parts", parts_check(refuse), WithParts(), quiet)
     assert (row.name, row.verdict) == ("parts", "fail")
     assert "the engine ended" in row.note
