@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,21 +11,20 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from torch import Tensor
-from torch._C._profiler import _ExperimentalConfig
-from torch.autograd.profiler import profile, record_function
 
-from service.anatomy.common import Report, StudyError, attached_note
+from service.anatomy.common import Report, StudyError, attached_note, print_notes, table
 from service.anatomy.layers.study import (
     ABLATIONS,
-    AGREEMENT,
+    IN_BRACKETS,
     STATES,
+    Agreeing,
     OperationLayers,
     VariantSeconds,
-    agreement_cell,
+    add_agreement,
     describe,
     interval_cell,
+    methods_table,
     time_operations,
 )
 from service.anatomy.layers.variants import OPERATIONS, Operation, Setup, State, load_loops
@@ -38,6 +36,7 @@ from service.anatomy.operators.calls import (
     key_set,
     keys_in_order,
     keys_of,
+    profiled_events,
 )
 from service.measure.cases import Bench
 from service.modes import GradMode
@@ -128,14 +127,12 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str | None
 
 
-class OperatorCallFinding(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
     """One operator's call: the keys that it visits, and what each part of it takes.
 
     `included` and `excluded` are the keys that the thread's state adds to every call and takes away.
     `key_set`, highest priority first, is what the user's call is dispatched on: the keys of its tensors and
     those included, less those excluded. `calls[0]` is that call; those after it are what its kernels call.
-    `sum_microseconds` and `whole_microseconds` (the whole call, measured apart) check each other: `agreement`
-    is sum / whole, and `agrees` whether that is within 15 % of 1. On CUDA both are of the host's time.
     """
 
     operator: str
@@ -155,26 +152,7 @@ class OperatorCallFinding(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[DispatchedCall]
     table: list[TableRow]
     slices: list[Slice]
-    sum_microseconds: Interval
-    whole_microseconds: Interval
-    agreement: Interval
-    agrees: bool
     notes: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class CallPath:
-    """A call's tensors, the key set that it is dispatched on, and its entries into the dispatcher."""
-
-    arguments: list[ArgumentTensor]
-    thread: ThreadKeys
-    keys: KeySet
-    rows: KeySet
-    calls: list[DispatchedCall]
-
-    def visited(self) -> list[VisitedKey]:
-        """The keys of all its entries that are known, in order."""
-        return [key for call in self.calls for key in call.keys or ()]
 
 
 def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) -> OperatorCallFinding:
@@ -188,12 +166,42 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
     dtype = getattr(torch, arguments.dtype)
     setup = Setup(bench.device, dtype, state, loops, arguments.requires_grad)
     notes = attached_note()
-    chosen = [(operation, arguments.size)]
-    ((seconds, _),) = time_operations(setup, chosen, arguments.rounds, report)
+    ((seconds, size),) = time_operations(setup, [(operation, arguments.size)], arguments.rounds, report)
+    layers = describe(seconds, size)
     report(f"following {operation.statement}")
-    path = _follow(setup, operation, arguments.size)
-    found = _finding(arguments, path, seconds, describe(seconds, arguments.size))
-    return msgspec.structs.replace(found, notes=[*notes, *found.notes])
+    tensors = operation.tensors(size, size, setup.device, setup.dtype, setup.requires_grad)
+    call: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(tensors))
+    attach_profiler(setup.device)
+    with state.entered(setup.device):
+        thread = ThreadKeys.now()
+        rows = key_set(keys_of(tensors), thread.included)
+        keys = rows - thread.excluded
+        calls = dispatched(call, keys)
+    visited = [key for each in calls for key in each.keys or ()]
+    return OperatorCallFinding(
+        operator=layers.operation,
+        expression=layers.statement,
+        device=setup.device.type,
+        threads=torch.get_num_threads(),
+        size=size,
+        dtype=arguments.dtype,
+        grad=arguments.grad,
+        autocast=arguments.autocast,
+        requires_grad=arguments.requires_grad,
+        rounds=arguments.rounds,
+        arguments=[_argument(*pair) for pair in zip(operation.arguments, tensors, strict=True)],
+        included=_names(thread.included),
+        excluded=_names(thread.excluded),
+        key_set=_names(keys),
+        calls=calls,
+        table=dispatch_rows(calls[0].operator, rows, keys),
+        slices=list(_slices(seconds, layers, visited)),
+        sum_microseconds=layers.sum_microseconds,
+        whole_microseconds=layers.whole_microseconds,
+        agreement=layers.agreement,
+        agrees=layers.agrees,
+        notes=[*notes, *_notes(arguments, calls[0], visited)],
+    )
 
 
 def _operation(arguments: OperatorCallArguments) -> Operation:
@@ -207,19 +215,6 @@ def _operation(arguments: OperatorCallArguments) -> Operation:
     return OPERATIONS[name]
 
 
-def _follow(setup: Setup, operation: Operation, size: int) -> CallPath:
-    tensors = operation.tensors(size, size, setup.device, setup.dtype, setup.requires_grad)
-    call: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(tensors))
-    attach_profiler(setup.device)
-    with setup.state.entered(setup.device):
-        thread = ThreadKeys.now()
-        rows = key_set(keys_of(tensors), thread.included)
-        keys = rows - thread.excluded
-        calls = dispatched(call, keys)
-    named = zip(operation.arguments, tensors, strict=True)
-    return CallPath([_argument(*pair) for pair in named], thread, keys, rows, calls)
-
-
 def _argument(name: str, tensor: Tensor) -> ArgumentTensor:
     return ArgumentTensor(
         name=name,
@@ -227,35 +222,6 @@ def _argument(name: str, tensor: Tensor) -> ArgumentTensor:
         dtype=str(tensor.dtype).removeprefix("torch."),
         requires_grad=tensor.requires_grad,
         keys=_names(keys_of([tensor])),
-    )
-
-
-def _finding(
-    arguments: OperatorCallArguments, path: CallPath, seconds: VariantSeconds, layers: OperationLayers
-) -> OperatorCallFinding:
-    return OperatorCallFinding(
-        operator=layers.operation,
-        expression=layers.statement,
-        device=seconds.setup.device.type,
-        threads=torch.get_num_threads(),
-        size=arguments.size,
-        dtype=arguments.dtype,
-        grad=arguments.grad,
-        autocast=arguments.autocast,
-        requires_grad=arguments.requires_grad,
-        rounds=arguments.rounds,
-        arguments=path.arguments,
-        included=_names(path.thread.included),
-        excluded=_names(path.thread.excluded),
-        key_set=_names(path.keys),
-        calls=path.calls,
-        table=table(path.calls[0].operator, path.rows, path.keys),
-        slices=list(_slices(seconds, layers, path.visited())),
-        sum_microseconds=layers.sum_microseconds,
-        whole_microseconds=layers.whole_microseconds,
-        agreement=layers.agreement,
-        agrees=layers.agrees,
-        notes=list(_notes(arguments, path)),
     )
 
 
@@ -284,16 +250,17 @@ def _slice_of(visited: VisitedKey) -> str | None:
     return "autograd" if visited.key.startswith(("Autograd", "ADInplaceOrView")) else "kernel"
 
 
-def _notes(arguments: OperatorCallArguments, path: CallPath) -> Iterator[str]:
-    visited = path.visited()
+def _notes(
+    arguments: OperatorCallArguments, first: DispatchedCall, visited: list[VisitedKey]
+) -> Iterator[str]:
     if arguments.autocast and not any(_slice_of(key) == "autocast" for key in visited):
         yield "autocast is on, but has no rule for this operator here: its key falls through"
     if arguments.grad == "enabled" and not arguments.requires_grad:
         yield "no argument requires grad: autograd's part is that of its keys alone, and no node is recorded"
     if arguments.grad == "no_grad":
         yield "no_grad records no node, but the call visits the autograd keys as with grad mode on"
-    if any(key.kind == COMPOSITE for key in (path.calls[0].keys or ())):
-        yield f"{path.calls[0].operator} is composite: what it calls in turn is in the slice operator"
+    if any(key.kind == COMPOSITE for key in first.keys or ()):
+        yield f"{first.operator} is composite: what it calls in turn is in the slice operator"
 
 
 COMPOSITE = "math kernel"
@@ -309,7 +276,7 @@ def _names(keys: KeySet) -> list[str]:
     return [name for name, _ in keys_in_order(keys)]
 
 
-def table(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list[TableRow]:
+def dispatch_rows(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list[TableRow]:
     """The rows of the operator's dispatch table for the keys in `rows`."""
     present = set(_names(dispatched_on))
     entries = dispatch_entries(schema_name)
@@ -356,12 +323,7 @@ def dispatched(call: Callable[[], object], keys: KeySet) -> list[DispatchedCall]
     Runs it twice: autocast keeps the casts of weights from the first.
     """
     call()
-    config = _ExperimentalConfig(capture_overload_names=True)
-    with profile(experimental_config=config) as session, record_function(MARK):
-        call()
-    results: Any = session.kineto_results
-    overloads = {event.correlation_id(): event.overload_name() for event in results.events()}
-    (mark,) = (event for event in results.experimental_event_tree() if event.name == MARK)
+    (mark,), overloads = profiled_events(call, MARK)
     return list(_entries(mark.children, overloads, keys, 0))
 
 
@@ -385,51 +347,28 @@ def show(finding: OperatorCallFinding, console: Console) -> None:
     state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
     tensors = f"{finding.size} × {finding.size}, {finding.dtype}"
     console.print(f"[bold]{escape(finding.expression)}[/] on {finding.device}, {tensors}, {state}")
-    _keys(finding, console)
-    console.print(_calls(finding.calls), _slice_table(finding), _methods(finding.slices))
-    for note in finding.notes:
-        console.print(f"note: {note}", markup=False)
-    console.print(
-        f"[dim]µs, median of {finding.rounds} interleaved rounds \\[95 % interval]. In brackets: not in the "
-        "sum, because it is switched off here or runs beside the host.[/]"
-    )
-
-
-def _keys(finding: OperatorCallFinding, console: Console) -> None:
     for tensor in finding.arguments:
         grad = ", requires grad" if tensor.requires_grad else ""
         shape = "×".join(map(str, tensor.shape))
         console.print(f"{tensor.name}: {shape} {tensor.dtype}{grad}: {' '.join(tensor.keys)}", markup=False)
     console.print(f"dispatched on: {' '.join(finding.key_set)}", markup=False)
-
-
-def _calls(calls: list[DispatchedCall]) -> Table:
-    table = Table("call", "keys visited, by torch's table", title="through the dispatcher")
-    for call in calls:
-        visited = (
-            "not known: its arguments are the kernel's own"
-            if call.keys is None
-            else " → ".join(f"{key.key} ({key.kind})" for key in call.keys)
-        )
-        table.add_row("  " * call.depth + call.operator, visited)
-    return table
-
-
-def _slice_table(finding: OperatorCallFinding) -> Table:
-    table = Table("slice", "µs", "up to here", "keys")
+    calls = (("  " * call.depth + call.operator, _visited(call)) for call in finding.calls)
+    console.print(table("through the dispatcher", ("call", "keys visited, by torch's table"), calls))
+    slices = table(None, ("slice", "µs", "up to here", "keys"), ())
     for each in finding.slices:
         own = interval_cell(each.microseconds, each.in_sum)
-        table.add_row(each.name, own, interval_cell(each.running_microseconds, True), " ".join(each.keys))
-    table.add_section()
-    table.add_row("sum", interval_cell(finding.sum_microseconds, True))
-    table.add_row("whole, measured apart", interval_cell(finding.whole_microseconds, True))
-    ratio = agreement_cell(finding.agreement, finding.agrees)
-    table.add_row(f"sum / whole, within {AGREEMENT:.0%}", ratio)
-    return table
+        slices.add_row(each.name, own, interval_cell(each.running_microseconds), " ".join(each.keys))
+    add_agreement(slices, [finding])
+    methods = methods_table("slice", [(each.name, each.method, each.why_not) for each in finding.slices])
+    console.print(slices, methods)
+    print_notes(finding.notes, console)
+    console.print(
+        f"[dim]µs, median of {finding.rounds} interleaved rounds [95 % interval]. In brackets: "
+        f"{IN_BRACKETS}[/]"
+    )
 
 
-def _methods(slices: list[Slice]) -> Table:
-    table = Table("slice", "separated by", box=None, padding=(0, 2), header_style="dim", style="dim")
-    for each in slices:
-        table.add_row(each.name, f"not here: {each.why_not}" if each.why_not else each.method)
-    return table
+def _visited(call: DispatchedCall) -> str:
+    if call.keys is None:
+        return "not known: its arguments are the kernel's own"
+    return " → ".join(f"{key.key} ({key.kind})" for key in call.keys)

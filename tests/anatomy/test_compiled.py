@@ -14,23 +14,21 @@ import torch
 from rich.console import Console
 
 from service.anatomy.common import StudyError
-from service.anatomy.operators import lowering as lowered
+from service.anatomy.operators import compiled as lowered
 from service.anatomy.operators.compiled import (
-    FusedKernel,
-    compiled_function,
-    entries,
-    fused_kernels,
-    fused_operators,
-    read_guards,
-)
-from service.anatomy.operators.lowering import (
     LINES_KEPT,
+    FusedKernel,
     Lowering,
     bounded,
     compare,
+    compiled_function,
     count_registry,
+    entries,
+    fused_kernels,
+    fused_operators,
     is_core,
     read_dispatch_table,
+    read_guards,
     read_lowering,
 )
 from service.anatomy.operators.show import show_lowering

@@ -27,12 +27,12 @@ from service.anatomy.operator_call import (
     OperatorCallArguments,
     OperatorCallFinding,
     ThreadKeys,
+    dispatch_rows,
     dispatched,
     follow_call,
     key_set,
     keys_of,
     show,
-    table,
 )
 from service.anatomy.operators.calls import is_composite
 from service.measure.cases import Bench
@@ -124,7 +124,7 @@ def overheard(operator: str) -> Iterator[list[str]]:
                "ADInplaceOrView": torch._C._after_ADInplaceOrView_keyset}  # fmt: skip
     library = torch.library.Library("aten", "IMPL")
     try:
-        for row in table(operator, keys_of([torch.ones(1)]), keys_of([])):
+        for row in dispatch_rows(operator, keys_of([torch.ones(1)]), keys_of([])):
             if row.kind is not None and row.key in lowered:
                 name = operator.removeprefix("aten::")
                 library.impl(name, note(row.key, lowered[row.key]), row.key, with_keyset=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.common import Report, attached_note
+from service.anatomy.common import Report, attached_note, interval_text, print_notes, table
 from service.anatomy.layers.variants import (
     OPERATIONS,
     Operation,
@@ -68,17 +69,25 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str | None
 
 
-class OperationLayers(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator at one size. `agreement` is sum / whole; on CUDA both are of the host's time."""
+class Agreeing(msgspec.Struct, frozen=True, kw_only=True):
+    """The sum of a call's parts beside the whole, measured apart. `agreement` is sum / whole.
+
+    `agrees`: it is within AGREEMENT of 1. On CUDA both are of the host's time.
+    """
+
+    sum_microseconds: Interval
+    whole_microseconds: Interval
+    agreement: Interval
+    agrees: bool
+
+
+class OperationLayers(Agreeing, frozen=True, kw_only=True):
+    """One operator at one size."""
 
     operation: str
     statement: str
     size: int
     layers: list[Layer]
-    sum_microseconds: Interval
-    whole_microseconds: Interval
-    agreement: Interval
-    agrees: bool
 
 
 class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +121,7 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
         for size in sorted(set(arguments.sizes))
     ]
     notes = attached_note()
+    timed = time_operations(setup, chosen, arguments.rounds, report)
     return LayersFinding(
         device=setup.device.type,
         dtype=bench.precision.name,
@@ -119,27 +129,28 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
         grad=arguments.grad,
         autocast=autocast,
         rounds=arguments.rounds,
-        operations=[describe(*found) for found in time_operations(setup, chosen, arguments.rounds, report)],
+        operations=[describe(seconds, size) for seconds, size in timed],
         notes=notes,
     )
 
 
 def time_operations(
     setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, report: Report
-) -> Iterator[tuple[VariantSeconds, int]]:
+) -> list[tuple[VariantSeconds, int]]:
     """Every operator and size of `chosen`, in the same rounds."""
     variants = {("", 0, "loop"): python_variant("pass", {})}
     for operation, size in chosen:
-        variants |= {
-            (operation.name, size, key): variant
-            for key, variant in variants_of(setup, operation, size).items()
-        }
-    found = {
-        key: np.array(values) for key, values in time_variants(variants, setup.device, rounds, report).items()
-    }
-    for operation, size in chosen:
-        own = {key[2]: values for key, values in found.items() if key[:2] == (operation.name, size)}
-        yield VariantSeconds.of(setup, operation, own, found["", 0, "loop"]), size
+        for key, variant in variants_of(setup, operation, size).items():
+            variants[operation.name, size, key] = variant
+    timed = time_variants(variants, setup.device, rounds, report)
+    found: dict[tuple[str, int], dict[str, Rounds]] = {}
+    for (name, size, key), values in timed.items():
+        found.setdefault((name, size), {})[key] = np.array(values)
+    loop = found["", 0]["loop"]
+    return [
+        (VariantSeconds.of(setup, operation, found[operation.name, size], loop), size)
+        for operation, size in chosen
+    ]
 
 
 def describe(variant_seconds: VariantSeconds, size: int) -> OperationLayers:
@@ -168,7 +179,7 @@ def _layer(ablation: Ablation, variant_seconds: VariantSeconds, in_sum: bool) ->
     return Layer(
         name=ablation.name,
         in_sum=in_sum,
-        experiment=ablation.experiment(variant_seconds),
+        experiment=ablation.experiment.format(**_words(variant_seconds)),
         why_not=why_not,
         microseconds=None if why_not else _median(ablation.seconds(variant_seconds) * 1e6),
     )
@@ -230,16 +241,37 @@ class VariantSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """One layer and how it is isolated. `counts`: whether the requested state contains it.
+    """One layer and how it is isolated, in the words of `_words`. `counts`: whether the state contains it.
 
     `why_not` gives the reason where it cannot be isolated, or does not exist, on this device.
     """
 
     name: str
-    experiment: Callable[[VariantSeconds], str]
+    experiment: str
     seconds: Callable[[VariantSeconds], Rounds]
     counts: Callable[[VariantSeconds], bool] = lambda _: True
     why_not: Callable[[VariantSeconds], str | None] = lambda _: None
+
+
+STATES = {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}
+
+
+def _words(r: VariantSeconds) -> dict[str, str]:
+    """What experiments say of this operator, state and device."""
+    has_out = r.operation.loop_out is not None
+    call = f"the call {'with out=' if has_out else 'less its allocations (it has no out=)'}"
+    on_device = (
+        "the device's time per kernel inside a replayed graph of many, queued ahead of the device; not in "
+        "the sum, because it runs beside the host"
+    )
+    return {
+        "grad": STATES[r.setup.state.grad],
+        "taped": STATES[r.setup.taped.grad],
+        "call": call,
+        "casts": "; and what it casts at this size less of one element" if r.operation.lowered else "",
+        "out": "; out= takes it away" if has_out else "",
+        "kernel": on_device if r.cuda else f"inference mode, C++: {call} at this size less no elements",
+    }
 
 
 def _autocast(r: VariantSeconds) -> Rounds:
@@ -251,97 +283,65 @@ def _kernel(r: VariantSeconds) -> Rounds:
     return r["graph"][np.isfinite(r["graph"])] if r.cuda else r.growing
 
 
-def _no_kernel(r: VariantSeconds) -> str | None:
-    return HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None
-
-
-def _grad_text(grad: GradMode) -> str:
-    return {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}[grad]
-
-
-def _given_results(r: VariantSeconds) -> str:
-    return "with out=" if r.operation.loop_out else "less its allocations (it has no out=)"
-
-
 ABLATIONS: tuple[Ablation, ...] = (
     Ablation(
         "python",
-        lambda r: (
-            "the same statement and torch's own Python around it, with a C function that does nothing in "
-            "place of torch's"
-        ),
+        "the same statement and torch's own Python around it, with a C function that does nothing in place "
+        "of torch's",
         lambda r: r["hollow"],
     ),
     Ablation(
         "binding",
-        lambda r: (
-            "inference mode, one element: the call from Python less python, less the call from C++ "
-            "(arguments parsed, overload chosen, lock released, result wrapped)"
-        ),
+        "inference mode, one element: the call from Python less python, less the call from C++ (arguments "
+        "parsed, overload chosen, lock released, result wrapped)",
         lambda r: r["from python"] - r["hollow"] - r["from native"],
     ),
     Ablation(
         "autocast",
-        lambda r: (
-            f"{_grad_text(r.setup.state.grad)}, one element, C++: inside autocast less outside"
-            + ("; and what it casts at this size less of one element" if r.operation.lowered else "")
-        ),
+        "{grad}, one element, C++: inside autocast less outside{casts}",
         _autocast,
         counts=lambda r: r.setup.state.autocast,
     ),
     Ablation(
         "autograd",
-        lambda r: f"one element, from Python: {_grad_text(r.setup.taped.grad)} less inference mode",
+        "one element, from Python: {taped} less inference mode",
         lambda r: r["taped"] - r["from python"],
         counts=lambda r: r.setup.state.grad != "inference_mode",
     ),
     Ablation(
         "dispatcher",
-        lambda r: "inference mode, C++: one pass to a custom operator with an empty kernel",
+        "inference mode, C++: one pass to a custom operator with an empty kernel",
         lambda r: r["dispatcher"],
     ),
     Ablation(
         "operator",
-        lambda r: (
-            f"inference mode, no elements, C++: the call {_given_results(r)}, less dispatcher "
-            "(further passes, shapes, types, broadcasting)"
-        ),
+        "inference mode, no elements, C++: {call}, less dispatcher (further passes, shapes, types, "
+        "broadcasting)",
         lambda r: r.fixed - r["dispatcher"],
     ),
     Ablation(
         "allocator",
-        lambda r: (
-            "C++: new tensors of the results' shapes, each page written once, and freed"
-            + ("; out= takes it away" if r.operation.loop_out else "")
-        ),
+        "C++: new tensors of the results' shapes, each page written once, and freed{out}",
         lambda r: r["allocate"],
     ),
     Ablation(
         "launch",
-        lambda r: (
-            f"inference mode, C++, the host's time: the call {_given_results(r)} at this size, "
-            "less no elements"
-        ),
+        "inference mode, C++, the host's time: {call} at this size, less no elements",
         lambda r: r.growing,
         why_not=lambda r: None if r.cuda else "a CPU runs a kernel where it is called: nothing is launched",
     ),
     Ablation(
         "kernel",
-        lambda r: (
-            "the device's time per kernel inside a replayed graph of many, queued ahead of the device; "
-            "beside the host, not in the sum"
-            if r.cuda
-            else f"inference mode, C++: the call {_given_results(r)} at this size less no elements"
-        ),
+        "{kernel}",
         _kernel,
         counts=lambda r: not r.cuda,
-        why_not=_no_kernel,
+        why_not=lambda r: HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None,
     ),
 )
 """From the user's line inwards. Those that count are summed, and compared with the whole call."""
 
 
-STATES = {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}
+IN_BRACKETS = "not in the sum, because it is switched off here or runs beside the host."
 
 
 def show(finding: LayersFinding, console: Console) -> None:
@@ -349,54 +349,51 @@ def show(finding: LayersFinding, console: Console) -> None:
     state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
     machine = f"{finding.device}, {finding.dtype}, {finding.threads} thread(s)"
     console.print(f"[bold]layers of one call, {machine}, {state}[/]")
-    by_operation: dict[str, list[OperationLayers]] = {}
-    for each in finding.operations:
-        by_operation.setdefault(each.operation, []).append(each)
-    for sizes in by_operation.values():
-        console.print(_table(sizes), _experiments(sizes[0]))
+    for _, group in groupby(finding.operations, lambda each: each.operation):
+        sizes = list(group)
+        console.print(
+            _table(sizes),
+            methods_table("layer", [(x.name, x.experiment, x.why_not) for x in sizes[0].layers]),
+        )
     console.print(
-        f"[dim]µs, median of {finding.rounds} interleaved rounds \\[95 % interval]. In brackets: not in the "
-        "sum, because it is switched off here or runs beside the host. Calls follow each other: within a "
-        "model each costs more.[/]"
+        f"[dim]µs, median of {finding.rounds} interleaved rounds [95 % interval]. In brackets: {IN_BRACKETS} "
+        "Calls follow each other: within a model each costs more.[/]"
     )
-    for note in finding.notes:
-        console.print(f"note: {note}", markup=False)
+    print_notes(finding.notes, console)
 
 
 def _table(sizes: list[OperationLayers]) -> Table:
-    table = Table("layer", *(f"{each.size} × {each.size}" for each in sizes), title=sizes[0].statement)
-    for index, layer in enumerate(sizes[0].layers):
-        cells = [interval_cell(each.layers[index].microseconds, each.layers[index].in_sum) for each in sizes]
-        table.add_row(layer.name, *cells)
-    table.add_section()
-    table.add_row("sum", *(interval_cell(each.sum_microseconds, True) for each in sizes))
-    table.add_row("whole, measured apart", *(interval_cell(each.whole_microseconds, True) for each in sizes))
-    table.add_row(
-        f"sum / whole, within {AGREEMENT:.0%}",
-        *(agreement_cell(each.agreement, each.agrees) for each in sizes),
-    )
-    return table
+    made = table(sizes[0].statement, ("layer", *(f"{each.size} × {each.size}" for each in sizes)), ())
+    for layers in zip(*(each.layers for each in sizes), strict=True):
+        made.add_row(layers[0].name, *(interval_cell(layer.microseconds, layer.in_sum) for layer in layers))
+    add_agreement(made, sizes)
+    return made
 
 
-def _experiments(one: OperationLayers) -> Table:
-    table = Table("layer", "isolated by", box=None, padding=(0, 2), header_style="dim", style="dim")
-    for layer in one.layers:
-        table.add_row(layer.name, f"not here: {layer.why_not}" if layer.why_not else layer.experiment)
-    return table
+def add_agreement(made: Table, found: Sequence[Agreeing]) -> None:
+    """The rows with sum and whole and whether they agree, a column for each of `found`."""
+    made.add_section()
+    made.add_row("sum", *(interval_cell(each.sum_microseconds) for each in found))
+    made.add_row("whole, measured apart", *(interval_cell(each.whole_microseconds) for each in found))
+    ratios = ((interval_text(each.agreement, digits=2), each.agrees) for each in found)
+    cells = (text if agrees else f"[bold red]{text}[/]" for text, agrees in ratios)
+    made.add_row(f"sum / whole, within {AGREEMENT:.0%}", *cells)
 
 
-def interval_cell(interval: Interval | None, in_sum: bool) -> str:
+def methods_table(what: str, rows: Iterable[tuple[str, str, str | None]]) -> Table:
+    """Of each layer or slice, by its name, the experiment, or why it has none here."""
+    made = Table(what, "isolated by", box=None, padding=(0, 2), header_style="dim", style="dim")
+    for name, experiment, why_not in rows:
+        made.add_row(name, f"not here: {why_not}" if why_not else experiment)
+    return made
+
+
+def interval_cell(interval: Interval | None, in_sum: bool = True) -> str:
     """Microseconds with their bounds, dimmed where they are not in the sum; a dash for None."""
     if interval is None:
         return "–"
-    text = f"{_number(interval.value)} \\[{_number(interval.low)}, {_number(interval.high)}]"
+    text = f"{_number(interval.value)} [{_number(interval.low)}, {_number(interval.high)}]"
     return text if in_sum else f"[dim]({text})[/]"
-
-
-def agreement_cell(ratio: Interval, agrees: bool) -> str:
-    """Sum over whole with its bounds, marked where it does not agree."""
-    text = f"{ratio.value:.2f} \\[{ratio.low:.2f}, {ratio.high:.2f}]"
-    return text if agrees else f"[bold red]{text}[/]"
 
 
 def _number(value: float) -> str:

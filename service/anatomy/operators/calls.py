@@ -6,7 +6,7 @@ import linecache
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -85,20 +85,26 @@ class StepCalls:
 
 def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
     """Run `steps` steps under the profiler. `operands` records shapes too, which slows it."""
+    attach_profiler(case.buffers.token.device)
+    case.call()
+    marks, overloads = profiled_events(case.call, STEP_MARK, steps, operands)
+    return [_step(mark, overloads) for mark in marks]
+
+
+def profiled_events(
+    call: Callable[[], object], mark: str, times: int = 1, operands: bool = False
+) -> tuple[list[Any], dict[int, str]]:
+    """Of each call, the profiler's event of `mark` around it; and operators' overloads by correlation id."""
     # Not torch.profiler.profile: in a single cycle it reads every event twice, which takes longer than all
     # steps.
     config = _ExperimentalConfig(capture_overload_names=True)
-    session = profile(record_shapes=operands, experimental_config=config)
-    attach_profiler(case.buffers.token.device)
-    case.call()
-    with session:
-        for _ in range(steps):
-            with record_function(STEP_MARK):
-                case.call()
+    with profile(record_shapes=operands, experimental_config=config) as session:
+        for _ in range(times):
+            with record_function(mark):
+                call()
     results: Any = session.kineto_results
     overloads = {event.correlation_id(): event.overload_name() for event in results.events()}
-    marks = [event for event in results.experimental_event_tree() if event.name == STEP_MARK]
-    return [_step(mark, overloads) for mark in marks]
+    return [event for event in results.experimental_event_tree() if event.name == mark], overloads
 
 
 def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - an event of torch's tree
@@ -169,11 +175,6 @@ def _operands(event: Any) -> tuple[Operand, ...]:  # noqa: ANN401
     return tuple(tensors)
 
 
-_Args = tuple[Any, ...]
-_Kwargs = dict[str, Any] | None
-_Result = Any
-_SHALLOW_COPY = "aten::detach"
-
 SAME_CALL = {"aten::_reshape_alias": "aten::view"}
 """`aten::reshape` calls the left one, and under a dispatch mode the right one."""
 
@@ -192,13 +193,14 @@ class OperatorRecord:
     to_host: bool
 
 
-class OperatorRecorder(TorchDispatchMode):
-    """While active, appends one record per call to `seen`, in order. Composite operators are decomposed."""
+class CallsSeen(TorchDispatchMode):
+    """While active, gives each call below autograd to `see`, in order. Composite operators are decomposed.
 
-    def __init__(self, thread: ThreadKeys) -> None:
+    In inference mode a dispatch mode gets composite operators whole; with autograd's keys, what they call.
+    """
+
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._thread = thread
-        self.seen: list[OperatorRecord] = []
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -206,38 +208,48 @@ class OperatorRecorder(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: _Args = (), kwargs: _Kwargs = None
-    ) -> _Result:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - the operator's result
         kwargs = kwargs or {}
-        decomposed = decompose(self, func, args, kwargs)
-        if decomposed is not NotImplemented:
-            return decomposed
+        if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+            with self:
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
         result = func(*args, **kwargs)
-        self._see(func, tensors_in((args, kwargs)), tensors_in(result))
+        if not _is_autograds_copy(func):
+            self.see(func, tensors_in((args, kwargs)), tensors_in(result))
         return result
 
-    def _see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
-        if is_autograds_copy(func):
-            return
-        record = OperatorRecord(
-            schema_name=func.name(),
-            line=calling_line(),
-            keys=_keys(func, given, made, self._thread),
-            is_view=is_view(func, given, made),
-            to_host=_to_host(given, made),
+    def see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
+        """Take a call of `func` with the tensors `given`, which returned `made`."""
+        raise NotImplementedError
+
+
+class OperatorRecorder(CallsSeen):
+    """While active, appends one record per call to `seen`, in order."""
+
+    def __init__(self, thread: ThreadKeys) -> None:
+        super().__init__()
+        self._thread = thread
+        self.seen: list[OperatorRecord] = []
+
+    def see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
+        """Record the call."""
+        elsewhere = any(tensor.device.type not in {"cpu", "meta"} for tensor in given)
+        self.seen.append(
+            OperatorRecord(
+                schema_name=func.name(),
+                line=calling_line(),
+                keys=_keys(func, given, made, self._thread),
+                is_view=is_view(func, given, made),
+                to_host=elsewhere and any(tensor.device.type == "cpu" for tensor in made),
+            )
         )
-        self.seen.append(record)
-
-
-def decompose(mode: TorchDispatchMode, func: OpOverload, args: _Args, kwargs: dict[str, Any]) -> _Result:
-    """What `func` returns where it is composite, by calls that `mode` sees in its place; else NotImplemented.
-
-    In inference mode a dispatch mode gets composite operators whole; with autograd's keys, what they call.
-    """
-    if not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        return NotImplemented
-    with mode:
-        return func.decompose(*args, **kwargs)
 
 
 def tensors_in(tree: object) -> list[Tensor]:
@@ -260,20 +272,14 @@ def is_view(func: OpOverload, given: Iterable[Tensor], made: list[Tensor]) -> bo
     return all(tensor.untyped_storage()._cdata in addresses for tensor in made)
 
 
-def _to_host(given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
-    elsewhere = any(tensor.device.type not in {"cpu", "meta"} for tensor in given)
-    return elsewhere and any(tensor.device.type == "cpu" for tensor in made)
-
-
-def is_autograds_copy(func: OpOverload, *dispatch_modes: str) -> bool:
+def _is_autograds_copy(func: OpOverload) -> bool:
     """Whether `func` is a `detach` that only a dispatch mode sees: autograd's shallow copy of a saved output.
 
-    Without a dispatch mode that copy calls no operator. `dispatch_modes` are the modules of the modes that
-    are active, whose frames are no callers.
+    Without a dispatch mode that copy calls no operator.
     """
-    if func.name() != _SHALLOW_COPY:
+    if func.name() != "aten::detach":
         return False
-    line = calling_line(*dispatch_modes)
+    line = calling_line()
     return line is None or "detach" not in line.text
 
 
@@ -437,13 +443,13 @@ class SourceLine:
         return f"{self.module.replace('.', '/')}{end}:{self.number}"
 
 
-def calling_line(*skipped: str) -> SourceLine | None:
-    """The innermost line that is neither torch's, nor this module's, nor one of the modules `skipped`."""
+def calling_line() -> SourceLine | None:
+    """The innermost line that is neither torch's nor this module's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         line = SourceLine.of_frame(frame)
         of_torch = line.is_in(torch.__name__) and not line.is_generated
-        if line.module not in (__name__, *skipped) and not of_torch:
+        if line.module != __name__ and not of_torch:
             return line
         frame = frame.f_back
     return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from time import perf_counter, perf_counter_ns
 from typing import Any, Literal
@@ -14,25 +16,26 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.output_code import CompiledFxGraph
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_map
 
 from service.anatomy.common import MedianSeconds, Report, StudyError
-from service.anatomy.operators.calls import SourceLine
+from service.anatomy.operators.calls import DispatchEntry, SourceLine, dispatch_entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
 from service.modes import MODES, Effect
 from service.statistics.intervals import median_interval
 from service.step.callables import Step, build_step
-
-
-@dataclass(frozen=True, slots=True)
-class GraphCall:
-    """A generated graph and its inputs in one step."""
-
-    graph: CompiledFxGraph
-    inputs: list[Any]
+from service.step.packages import PositionalStep
 
 
 def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
@@ -46,13 +49,11 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
     if not calls or not compiled:
         raise StudyError("mode_failed", f"{case.mode} ran no compiled code: run the study again", "mode")
     report("timing guards and wrappers")
-    times = time_wrappers(case, calls[0].graph, calls[0].inputs) if len(calls) == 1 else None
-    code = [call.graph.source_code for call in calls]
+    times = time_wrappers(case, *calls[0]) if len(calls) == 1 else None
+    code = [graph.source_code for graph, _ in calls]
     tracing = trace(bench, case)
     return {
-        "graphs": tracing.graphs,
-        "graph_break_count": tracing.graph_break_count,
-        "graph_breaks": tracing.graph_breaks,
+        **msgspec.structs.asdict(tracing),
         "recompiles": len(compiled) - 1,
         "guards": read_guards(compiled[0]),
         "wrapper": times,
@@ -62,16 +63,16 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
 
 
 @contextmanager
-def graph_calls() -> Iterator[list[GraphCall]]:
-    """A context that collects every generated graph called in this process, with copies of its input lists.
+def graph_calls() -> Iterator[list[tuple[CompiledFxGraph, list[Any]]]]:
+    """A context that collects every generated graph called in this process, and its inputs.
 
     Unlike the compiler's hooks, it also sees the code of graphs that come from a warm cache.
     """
-    calls: list[GraphCall] = []
+    calls: list[tuple[CompiledFxGraph, list[Any]]] = []
     original = CompiledFxGraph.__call__
 
     def note(self: CompiledFxGraph, inputs: Any) -> Any:  # noqa: ANN401
-        calls.append(GraphCall(self, list(inputs)))
+        calls.append((self, list(inputs)))
         return original(self, inputs)
 
     CompiledFxGraph.__call__ = note  # type: ignore[method-assign]
@@ -112,7 +113,12 @@ def trace(bench: Bench, case: Case) -> Tracing:
     if key not in known:
         backend = ExplainWithBackend("eager")
         trace_with(bench, case, backend)
-        known[key] = _read(backend.output())
+        explained = backend.output()
+        known[key] = Tracing(
+            graphs=explained.graph_count,
+            graph_break_count=explained.graph_break_count,
+            graph_breaks=[_break(reason) for reason in explained.break_reasons],
+        )
     return known[key]
 
 
@@ -121,14 +127,6 @@ def trace_with(bench: Bench, case: Case, backend: Callable[..., Any]) -> None:
     broken = Effect(case.mode, {"backend": backend, "dynamic": False})
     mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
     build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
-
-
-def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
-    return Tracing(
-        graphs=explained.graph_count,
-        graph_break_count=explained.graph_break_count,
-        graph_breaks=[_break(reason) for reason in explained.break_reasons],
-    )
 
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
@@ -269,7 +267,7 @@ def _aten() -> frozenset[str]:
 
 ROUNDS = 24
 LEAST_ROUNDS = 6
-BUDGET_SECONDS = 0.8
+WRAPPER_SECONDS = 0.8
 """After which no further round begins."""
 
 STEPS = 3
@@ -280,11 +278,10 @@ LONG_SECONDS = 0.01
 class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of one call: `whole` = `guards` + `wrappers` + `generated`, each by difference within a round.
 
-    Each is a median over rounds of the shortest of three calls (of calls of 10 ms and more: of one). So
-    `whole` is a little less than the step's `step_seconds`, which is a median of all its samples.
-    `guards`: with and without `skip_guard_eval_unsafe`. `generated`: the generated code called directly,
-    kernels included on a CPU. `wrappers`: the rest, that is entering the mode, the compiled Python frame, and
-    AOTAutograd's and Inductor's wrappers.
+    Each is a median over rounds of the shortest of STEPS calls (of one call of LONG_SECONDS and more), so
+    `whole` is a little less than the step's median. `guards`: with and without `skip_guard_eval_unsafe`.
+    `generated`: the generated code called directly, kernels included on a CPU. `wrappers`: the rest, that is
+    entering the mode, the compiled Python frame, and AOTAutograd's and Inductor's wrappers.
     """
 
     whole: MedianSeconds
@@ -301,28 +298,38 @@ def time_wrappers(
 ) -> WrapperTimes:
     """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`.
 
-    Rounds end at BUDGET_SECONDS by `clock`, but not before LEAST_ROUNDS.
+    Rounds end at WRAPPER_SECONDS by `clock`, but not before LEAST_ROUNDS.
     """
     call = _on_an_idle_device(case.call_seconds, case)
     direct = _on_an_idle_device(lambda: _direct_seconds(graph, inputs), case)
-    long = call() >= LONG_SECONDS
-    variants = {
-        "whole": lambda: _best(call, long),
-        "unguarded": lambda: _unguarded(call, long),
-        "generated": lambda: _generated(direct, long),
-    }
+    steps = 1 if call() >= LONG_SECONDS else STEPS
+
+    def unguarded() -> float:
+        with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
+            return _shortest(call, steps)
+
+    def generated() -> float:
+        with torch.inference_mode():
+            return _shortest(direct, steps)
+
+    variants = {"whole": lambda: _shortest(call, steps), "unguarded": unguarded, "generated": generated}
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     began = clock()
     done = 0
-    while done < LEAST_ROUNDS or (done < ROUNDS and clock() - began < BUDGET_SECONDS):
+    while done < LEAST_ROUNDS or (done < ROUNDS and clock() - began < WRAPPER_SECONDS):
         for name, values in in_rounds(variants, 1, f"wrappers/{done}", lambda _: None).items():
             seconds[name] += values
         done += 1
+
+    def difference(larger: str, smaller: str) -> MedianSeconds:
+        pairs = zip(seconds[larger], seconds[smaller], strict=True)
+        return MedianSeconds.of(median_interval([a - b for a, b in pairs]))
+
     return WrapperTimes(
-        whole=_median(seconds["whole"]),
-        guards=_median(_differences(seconds["whole"], seconds["unguarded"])),
-        wrappers=_median(_differences(seconds["unguarded"], seconds["generated"])),
-        generated=_median(seconds["generated"]),
+        whole=MedianSeconds.of(median_interval(seconds["whole"])),
+        guards=difference("whole", "unguarded"),
+        wrappers=difference("unguarded", "generated"),
+        generated=MedianSeconds.of(median_interval(seconds["generated"])),
     )
 
 
@@ -338,30 +345,11 @@ def _on_an_idle_device(call: Callable[[], float], case: Case) -> Callable[[], fl
     return waited
 
 
-def _unguarded(call: Callable[[], float], long: bool) -> float:
-    with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
-        return _best(call, long)
-
-
-def _generated(direct: Callable[[], float], long: bool) -> float:
-    with torch.inference_mode():
-        return _best(direct, long)
-
-
-def _differences(larger: list[float], smaller: list[float]) -> list[float]:
-    return [a - b for a, b in zip(larger, smaller, strict=True)]
-
-
-def _median(seconds: list[float]) -> MedianSeconds:
-    return MedianSeconds.of(median_interval(seconds))
-
-
-def _best(call: Callable[[], float], long: bool) -> float:
-    """Minimum of STEPS calls after an untimed one: the differences are tens of microseconds."""
-    if long:
-        return call()
-    call()
-    return min(call() for _ in range(STEPS))
+def _shortest(call: Callable[[], float], steps: int) -> float:
+    """Minimum of `steps` calls, after an untimed one where they are several."""
+    if steps > 1:
+        call()
+    return min(call() for _ in range(steps))
 
 
 def _direct_seconds(graph: Any, inputs: list[Any]) -> float:  # noqa: ANN401
@@ -370,3 +358,208 @@ def _direct_seconds(graph: Any, inputs: list[Any]) -> float:  # noqa: ANN401
     began = perf_counter_ns()
     graph.current_callable(given)
     return (perf_counter_ns() - began) / 1e9
+
+
+class Lowering(msgspec.Struct, frozen=True, kw_only=True):
+    """The step between Python and kernels. `graphs` is None for a mode that does not compile.
+
+    `decomposition` is None, and `no_decomposition` has the reason, for a model that cannot be exported.
+    """
+
+    graphs: list[GraphText] | None
+    decomposition: Decomposition | None
+    no_decomposition: str | None
+    dispatch_table: DispatchTable
+    registry: Registry
+
+
+def read_lowering(bench: Bench, case: Case, compiles: bool, operator: str, report: Report) -> Lowering:
+    """Read all of it; takes seconds. Raises StudyError for an `operator` that torch lacks."""
+    table = read_dispatch_table(operator)
+    report("counting torch's registry")
+    registry = count_registry()
+    graphs = None
+    if compiles:
+        report("tracing the graphs")
+        graphs = graph_texts(bench, case)
+    report("decomposing to core ATen")
+    decomposition, missing = None, None
+    try:
+        decomposition = decompose(bench, case)
+    except Exception as error:  # noqa: BLE001 - whatever export cannot take is the reason that is shown
+        missing = f"torch.export does not take this model: {type(error).__name__}: {error}"[:2000]
+    return Lowering(
+        graphs=graphs,
+        decomposition=decomposition,
+        no_decomposition=missing,
+        dispatch_table=table,
+        registry=registry,
+    )
+
+
+LINES_KEPT = 400
+"""Of each graph: one has some lines per operator."""
+
+_FILE = re.compile(r"File: (\S+):(\d+)")
+_OPERATIONS = frozenset({"call_function", "call_method", "call_module"})
+
+Stage = Literal["dynamo", "aot"]
+
+
+class GraphText(msgspec.Struct, frozen=True, kw_only=True):
+    """One graph as the Python that torch.fx writes for it: the first LINES_KEPT of `lines`.
+
+    `dynamo`: torch's functions and methods as the model calls them. `aot`: the same in ATen, functional,
+    after the decompositions that Inductor asks for; this is what it fuses. `operations` counts its calls.
+    """
+
+    stage: Stage
+    operations: int
+    lines: int
+    text: str
+
+
+def graph_texts(bench: Bench, case: Case) -> list[GraphText]:
+    """Trace the step of `case` apart from its compiled entries; generates no code."""
+    capture = _Capture()
+    trace_with(bench, case, capture)
+    return capture.graphs
+
+
+class _Capture:
+    """A backend of `torch.compile` that keeps the text of each graph and runs it as it is."""
+
+    def __init__(self) -> None:
+        self.graphs: list[GraphText] = []
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self._keep("dynamo", graph)
+        return aot_autograd(fw_compiler=self._lowered, decompositions=select_decomp_table)(graph, inputs)
+
+    def _lowered(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:  # noqa: ANN401 - torch's own
+        self._keep("aot", graph)
+        return make_boxed_func(graph.forward)
+
+    def _keep(self, stage: Stage, graph: GraphModule) -> None:
+        operations = sum(node.op in _OPERATIONS for node in graph.graph.nodes)
+        self.graphs.append(bounded(stage, operations, graph.print_readable(print_output=False)))
+
+
+def bounded(stage: Stage, operations: int, text: str) -> GraphText:
+    """The first lines of `text`, with files of ours as they are named elsewhere."""
+    lines = text.strip().splitlines()
+    kept = "\n".join(line.rstrip() for line in lines[:LINES_KEPT])
+    named = _FILE.sub(lambda found: f"File: {SourceLine.in_file(found[1], int(found[2]))}", kept)
+    return GraphText(stage=stage, operations=operations, lines=len(lines), text=named)
+
+
+class OperatorCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How often the overload `name` is in the graph before and after; `core`: it is of core ATen."""
+
+    name: str
+    before: int
+    after: int
+    core: bool
+
+
+class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
+    """The step's graph by `torch.export`: as written, composite operators whole, and in core ATen.
+
+    `after` counts operators once torch's core ATen decompositions have replaced what they can, and writes in
+    place are functional. `not_core` of these are not tagged as core: a backend has to know them besides.
+    `operators` has every overload of both, those that were most frequent before first.
+    """
+
+    before: int
+    after: int
+    distinct_before: int
+    distinct_after: int
+    not_core: int
+    operators: list[OperatorCount]
+
+
+def decompose(bench: Bench, case: Case) -> Decomposition:
+    """Export the served model's step of the phase and bucket of `case`; nothing of it is run.
+
+    Raises whatever `torch.export` raises for a model that it cannot export.
+    """
+    arguments = case.buffers.arguments(case.phase)
+    # Tensors of inference mode cannot be traced into an exported program.
+    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own use of its tree of arguments
+        # Not the arguments themselves: export takes off the marks of those that it is given.
+        program = torch.export.export(PositionalStep(bench.model), tree_map(Tensor.detach, arguments))
+        return compare(_counted(program), _counted(program.run_decompositions()))
+
+
+def compare(before: Counter[str], after: Counter[str]) -> Decomposition:
+    """The finding of both graphs' counts by overload."""
+    names = sorted(before | after, key=lambda name: (-before[name], -after[name], name))
+    core = {name for name in names if is_core(name)}
+    return Decomposition(
+        before=before.total(),
+        after=after.total(),
+        distinct_before=len(before),
+        distinct_after=len(after),
+        not_core=sum(count for name, count in after.items() if name not in core),
+        operators=[
+            OperatorCount(name=name, before=before[name], after=after[name], core=name in core)
+            for name in names
+        ],
+    )
+
+
+def _counted(program: ExportedProgram) -> Counter[str]:
+    """Operators of the graph by overload; reading one of several results is none."""
+    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    return Counter(target.name() for target in targets if isinstance(target, OpOverload))
+
+
+class DispatchTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The computed table of `operator`, in the order of the keys' runtime entries."""
+
+    operator: str
+    entries: list[DispatchEntry]
+
+
+def read_dispatch_table(operator: str) -> DispatchTable:
+    """The table of `operator`, such as `aten::add.Tensor`. Raises StudyError for a name that torch lacks."""
+    names = torch._C._dispatch_get_all_op_names()
+    if operator not in names:
+        near = difflib.get_close_matches(operator, names, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ": names are as aten::add.Tensor"
+        raise StudyError("invalid_request", f"no operator '{operator[:64]}'{hint}", "operator")
+    return DispatchTable(operator=operator, entries=list(dispatch_entries(operator).values()))
+
+
+class Registry(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts over the dispatcher of this process: `overloads` of ATen in total, under `operators` names.
+
+    `core_overloads` and `core_operators` are those that carry `torch.Tag.core`: the set that a backend has to
+    know after decomposition.
+    """
+
+    overloads: int
+    operators: int
+    core_overloads: int
+    core_operators: int
+
+
+@cache
+def count_registry() -> Registry:
+    """Count once per process: reading the tags of every overload takes some tenths of a second."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    core = [name for name in names if is_core(name)]
+    return Registry(
+        overloads=len(names),
+        operators=len({name.partition(".")[0] for name in names}),
+        core_overloads=len(core),
+        core_operators=len({name.partition(".")[0] for name in core}),
+    )
+
+
+def is_core(name: str) -> bool:
+    """Whether the overload `name`, such as `aten::add.Tensor`, is of core ATen. False for an unknown one."""
+    operator, _, overload = name.partition(".")
+    found = torch._C._get_operation_overload(operator, overload)
+    return found is not None and torch.Tag.core in found[2]

@@ -40,11 +40,12 @@ from service.anatomy.operators.compiled import (
     FusedKernel,
     GraphBreak,
     Guard,
+    Lowering,
     WrapperTimes,
     read_compiled,
+    read_lowering,
     trace,
 )
-from service.anatomy.operators.lowering import Lowering, read_lowering
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
 from service.measure.step_costs import (

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import msgspec
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.autograd.graph import Node
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy.common import StudyError
-from service.anatomy.operators.calls import decompose, is_autograds_copy, is_view, tensors_in
+from service.anatomy.operators.calls import CallsSeen, is_view
 from service.measure.cases import Bench, Case
 from service.modes import MODES
 from service.step.buffers import Buffers
@@ -66,37 +66,27 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     node: int
 
 
-class ForwardRecorder(TorchDispatchMode):
+class ForwardRecorder(CallsSeen):
     """Records every operator with the sequence number of the node made for it, -1 where none was."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen: list[tuple[ForwardOperator, int]] = []
         self._newest = _newest_node()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        decomposed = decompose(self, func, args, kwargs or {})
-        if decomposed is not NotImplemented:
-            return decomposed
-        newest = _newest_node()
-        before = self._newest
-        self._newest = newest
-        result = func(*args, **(kwargs or {}))
-        if is_autograds_copy(func, __name__):
-            return result
-        given_tensors = tensors_in((args, kwargs))
-        results = tensors_in(result)
-        given = {t.untyped_storage().data_ptr() for t in given_tensors}
-        new = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in results}
+    def see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
+        """Record the call; autograd makes an operator's node before it calls the operator."""
+        before, self._newest = self._newest, _newest_node()
+        known = {tensor.untyped_storage().data_ptr() for tensor in given}
+        new = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in made}
         operator = ForwardOperator(
             operator=str(func),
-            shape=tuple(results[0].shape) if results else (),
-            new_bytes=sum(size for address, size in new.items() if address not in given),
-            is_view=is_view(func, given_tensors, results),
+            shape=tuple(made[0].shape) if made else (),
+            new_bytes=sum(size for address, size in new.items() if address not in known),
+            is_view=is_view(func, given, made),
             node=None,
         )
-        self.seen.append((operator, newest if newest != before else -1))
-        return result
+        self.seen.append((operator, self._newest if self._newest != before else -1))
 
 
 @dataclass(slots=True)
