@@ -46,7 +46,7 @@ from service.study_names import operator_named
 
 
 class OperatorCallArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call of `protocol.expressions.OPERATOR_CALLS` on tensors of [size, size], and the state of torch.
+    """A call of `OPERATOR_CALLS` on tensors of [size, size], and the state of torch.
 
     `grad`: grad mode on (`enabled`), off (`no_grad`), or `inference_mode`. `autocast` is to bfloat16, and
     needs float32 tensors. `rounds` are the repeats behind every interval.

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from service.anatomy.common import StudyError
+from service.anatomy.common import StudyError, own_expressions
 from service.anatomy.operators.calls import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.tape.graph import execution_order, peak_of_events, short_name
@@ -20,7 +20,6 @@ from service.anatomy.tape.study import (
     TapeArguments,
     TapeFinding,
     choose_computation,
-    own_expressions,
     read_tape,
     show,
 )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import linecache
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +18,16 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
+from service.anatomy.common import (
+    Report,
+    StudyError,
+    optional_count,
+    own_expressions,
+    resolve_bucket,
+    resolve_case,
+    resolve_modes,
+    table,
+)
 from service.anatomy.operators.calls import tensors_in
 from service.anatomy.tape.graph import (
     BackwardNode,
@@ -46,9 +52,7 @@ from service.study_names import OF_THE_MODEL, TAPE_EXPRESSIONS
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`expression` is `block`, `step` or a key of `protocol.expressions.TAPE_EXPRESSIONS`.
-
-    `mode` None is every configured one.
+    """`expression` is `block`, `step` or a key of `TAPE_EXPRESSIONS`; `mode` None is every configured one.
 
     Where `own_expressions` is set, it may also be any expression over x, w, b and F.
     """
@@ -159,15 +163,7 @@ ROWS = 32
 
 WIDTH = 64
 
-own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
-"""Whether an expression may be the user's own. Only the command line sets it, for its user; the anatomy
-process behind HTTP never does, so that no request is evaluated."""
-
 _FILE = "<expression>"
-_ALLOWED = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Call, ast.keyword, ast.Attribute,
-    ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,57 +199,30 @@ def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Co
 
 
 def _expression(bench: Bench, name: str, source: str) -> Computation:
-    """Evaluates `source`. The check of names catches mistakes; it is not a sandbox."""
-    code = compile(_checked(source), _FILE, "eval")
-    # The text of a calling line shows whether a `detach` was written there: see `is_autograds_copy`.
+    try:
+        code = compile(source, _FILE, "eval")
+    except (SyntaxError, ValueError) as error:
+        raise _refused(f"'{source[:64]}' is not an expression: {error}") from error
+    # The text of a calling line shows whether a `detach` was written there: see `CallsSeen`.
     linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
     generator = torch.Generator().manual_seed(0)
-
-    def tensor(*shape: int) -> Tensor:
-        values = torch.randn(*shape, generator=generator).to(bench.device)
-        return values.requires_grad_()
-
-    names: dict[str, Any] = {"x": tensor(ROWS, WIDTH), "w": tensor(WIDTH, WIDTH), "b": tensor(WIDTH), "F": F}
+    shapes = {"x": (ROWS, WIDTH), "w": (WIDTH, WIDTH), "b": (WIDTH,)}
+    tensors = {
+        name: torch.randn(shape, generator=generator).to(bench.device).requires_grad_()
+        for name, shape in shapes.items()
+    }
 
     def run() -> Tensor:
         try:
-            result = eval(code, dict(names))
+            result = eval(code, {**tensors, "F": F})
         except Exception as error:
             raise _refused(f"{source}: {type(error).__name__}: {error}") from error
         if not isinstance(result, Tensor):
             raise _refused(f"{source} is a {type(result).__name__}: it must be one tensor")
         return result
 
-    owned: list[tuple[OwnerKind, str, Tensor]] = [
-        ("input", "x", names["x"]),
-        ("parameter", "w", names["w"]),
-        ("parameter", "b", names["b"]),
-    ]
-    return Computation(name, source, run, owned)
-
-
-def _checked(source: str) -> ast.Expression:
-    try:
-        tree = ast.parse(source, mode="eval")
-    except (SyntaxError, ValueError) as error:
-        raise _refused(f"'{source[:64]}' is not an expression: {error}") from error
-    for node in ast.walk(tree):
-        if not isinstance(node, _ALLOWED):
-            raise _refused(f"{type(node).__name__} is not allowed here: use arithmetic, methods and F")
-        if isinstance(node, ast.Name) and node.id not in {"x", "w", "b", "F"}:
-            raise _refused(f"unknown name '{node.id}': use x, w, b and F (torch.nn.functional)")
-        if isinstance(node, ast.Attribute) and not _public(node):
-            raise _refused(f"'{ast.unparse(node)}' is not a public function or method")
-    return tree
-
-
-def _public(attribute: ast.Attribute) -> bool:
-    if attribute.attr.startswith("_"):
-        return False
-    if isinstance(attribute.value, ast.Name) and attribute.value.id == "F":
-        found = getattr(F, attribute.attr, None)
-        return callable(found) and not isinstance(found, types.ModuleType)
-    return True
+    kinds: dict[str, OwnerKind] = {"x": "input", "w": "parameter", "b": "parameter"}
+    return Computation(name, source, run, [(kinds[name], name, tensor) for name, tensor in tensors.items()])
 
 
 def _refused(message: str) -> StudyError:
@@ -341,55 +310,59 @@ def show(finding: TapeFinding, console: Console) -> None:
 
 
 def _forward(finding: TapeFinding) -> Table:
-    table = Table("#", "operator", "result", "new memory", "recorded as", title="forward")
-    for number, operator in enumerate(finding.forward[:ROWS_SHOWN]):
-        node = "–" if operator.node is None else f"{finding.backward[operator.node].name} ({operator.node})"
-        table.add_row(str(number), operator.operator, _shape(operator.shape), _new(operator), node)
-    return _cut(table, len(finding.forward))
+    def cells(number: int, one: ForwardOperator) -> tuple[str, ...]:
+        new = decimal(one.new_bytes) if one.new_bytes else "view" if one.is_view else "–"
+        node = "–" if one.node is None else f"{finding.backward[one.node].name} ({one.node})"
+        return str(number), one.operator, _shape(one.shape), new, node
+
+    rows = [cells(*each) for each in enumerate(finding.forward)]
+    return _cut("forward", ("#", "operator", "result", "new memory", "recorded as"), rows)
 
 
 def _backward(finding: TapeFinding) -> Table:
-    table = Table("#", "node", "feeds", "keeps", "bytes", title="backward, in the order of running")
-    for node in finding.backward[:ROWS_SHOWN]:
-        kept = "\n".join(map(_kept, node.saved)) or "nothing"
-        table.add_row(str(node.index), node.name, _feeds(node), kept, decimal(node.saved_bytes))
-    return _cut(table, len(finding.backward))
+    rows = [
+        (
+            str(node.index),
+            node.name,
+            ", ".join(map(str, node.feeds)) or "–",
+            "\n".join(map(_kept, node.saved)) or "nothing",
+            decimal(node.saved_bytes),
+        )
+        for node in finding.backward
+    ]
+    return _cut("backward, in the order of running", ("#", "node", "feeds", "keeps", "bytes"), rows)
 
 
 def _leaves(finding: TapeFinding) -> Table:
-    table = Table("leaf", "kind", "shape", ".grad", "node", title="leaves that get .grad")
-    for leaf in finding.leaves[:ROWS_SHOWN]:
-        table.add_row(leaf.name, leaf.kind, _shape(leaf.shape), decimal(leaf.grad_bytes), str(leaf.node))
-    return _cut(table, len(finding.leaves))
+    rows = [
+        (leaf.name, leaf.kind, _shape(leaf.shape), decimal(leaf.grad_bytes), str(leaf.node))
+        for leaf in finding.leaves
+    ]
+    return _cut("leaves that get .grad", ("leaf", "kind", "shape", ".grad", "node"), rows)
+
+
+def _cut(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    made = table(title, columns, rows[:ROWS_SHOWN])
+    if len(rows) > ROWS_SHOWN:
+        made.caption = f"{ROWS_SHOWN} of {len(rows)}; --json has all"
+    return made
 
 
 def _steps(finding: TapeFinding) -> Table:
-    title = f"one {finding.phase} step of the served model, batch {finding.batch_bucket}"
-    table = Table("mode", "runs as", "saved tensors", "tape", "own", "peak", "allocations", title=title)
-    for step in finding.steps:
-        count = step.step.allocations
-        table.add_row(
+    columns = ("mode", "runs as", "saved tensors", "tape", "own", "peak", "allocations")
+    rows = [
+        (
             step.mode,
             step.effective,
             str(step.held.tensors),
             decimal(step.held.storage_bytes),
             decimal(step.held.own_bytes),
             decimal(step.step.peak_bytes),
-            "–" if count is None else str(count),
+            optional_count(step.step.allocations),
         )
-    return table
-
-
-def _new(operator: ForwardOperator) -> str:
-    if operator.new_bytes:
-        return decimal(operator.new_bytes)
-    return "view" if operator.is_view else "–"
-
-
-def _cut(table: Table, count: int) -> Table:
-    if count > ROWS_SHOWN:
-        table.caption = f"{ROWS_SHOWN} of {count}; --json has all"
-    return table
+        for step in finding.steps
+    ]
+    return table(f"one {finding.phase} step of the served model, batch {finding.batch_bucket}", columns, rows)
 
 
 def _totals(held: Held) -> str:
@@ -401,10 +374,6 @@ def _kept(tensor: SavedTensor) -> str:
     view = "" if tensor.storage_bytes == tensor.tensor_bytes else f" of {decimal(tensor.storage_bytes)}"
     owner = f"{tensor.kind} {tensor.of}" if tensor.of else tensor.kind
     return f"{tensor.name}: {_shape(tensor.shape)} {tensor.dtype}{view}, {owner}, storage {tensor.storage}"
-
-
-def _feeds(node: BackwardNode) -> str:
-    return ", ".join(map(str, node.feeds)) or "–"
 
 
 def _shape(shape: tuple[int, ...]) -> str:
