@@ -15,8 +15,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.fuzz.seed import SEED, VARIABLE
-from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import Front, running
+from tests.support.start_up import FEW_SAMPLES
 
 # Before torch is loaded. Waiting threads would spin, and the workers have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -123,7 +123,7 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def short_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `tiny` of few layers, which is served under that name."""
-    from tests.support.few_layers import write_few_layers  # it imports torch
+    from tests.support.small_models import write_few_layers  # it imports torch
 
     folder = tmp_path_factory.mktemp("few-layers") / "tiny"
     folder.mkdir()

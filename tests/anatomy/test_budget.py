@@ -35,7 +35,7 @@ from service.measure.step_costs import DispatchSplit
 from service.records import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics.intervals import Interval
-from tests.support.anatomy_bench import BUCKETS, PLAIN, quiet, small_bench
+from tests.support.small_models import BUCKETS, PLAIN, quiet, small_bench
 
 amounts = st.floats(0.01, 1e6)
 

@@ -35,7 +35,7 @@ from service.step.buffers import PREFILL_TOKENS, Arguments
 from service.step.callables import Step
 from service.step.loaded_model import choose_precision
 from service.step.trace import ProfiledStep
-from tests.support.anatomy_bench import small_bench
+from tests.support.small_models import small_bench
 
 NOTICE = (
     "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"

@@ -35,7 +35,7 @@ from service.anatomy.operators.show import show_lowering
 from service.anatomy.operators.study import OperatorsArguments, list_operators, sample_native, summary
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, Place, SamplerError
-from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.small_models import quiet, small_bench
 
 pytestmark = pytest.mark.compiles
 

@@ -26,7 +26,7 @@ from service.anatomy.docs import (
     verdict_of,
 )
 from service.study_names import NOT_ON_CPU, PROBES
-from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.small_models import quiet, small_bench
 
 MACHINE = Machine(name="EPYC", device="cpu", cores=2, threads=1, torch="2", dtype="float32", model="tiny")
 FINDINGS = {

@@ -33,7 +33,7 @@ from service.measure.single_step import InstructionCounter, SingleStepError
 from service.modes import MODES
 from service.records import Phase
 from service.step.callables import build_step
-from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.small_models import quiet, small_bench
 
 
 @pytest.fixture(scope="module")

@@ -44,8 +44,8 @@ from service.anatomy.layers.variants import (
 )
 from service.measure.cases import Bench
 from service.step.device_time import MOST_HOLD_SECONDS
-from tests.support.anatomy_bench import quiet, small_bench
-from tests.support.fake_device import FakeDevice, pretend_graphs
+from tests.support.fake_cuda import FakeDevice, pretend_graphs
+from tests.support.small_models import quiet, small_bench
 
 pytestmark = pytest.mark.slow
 

@@ -31,8 +31,8 @@ from service.anatomy.memory import (
     why_not,
 )
 from service.measure.cases import Bench
-from tests.support.anatomy_bench import BUCKETS, CONFIG, PLAIN, quiet, small_bench
-from tests.support.lacking import without
+from tests.support.processes import without
+from tests.support.small_models import BUCKETS, CONFIG, PLAIN, quiet, small_bench
 
 STATS = {
     "allocated_current": 60, "allocated_peak": 70, "active_current": 64, "active_peak": 80,

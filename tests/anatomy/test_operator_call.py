@@ -38,7 +38,7 @@ from service.anatomy.operators.calls import is_composite
 from service.measure.cases import Bench
 from service.modes import GradMode
 from service.study_names import OPERATOR_CALLS
-from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.small_models import quiet, small_bench
 
 pytestmark = pytest.mark.slow
 

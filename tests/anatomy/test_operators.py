@@ -45,7 +45,7 @@ from service.modes import MODES, Effect
 from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval, median_interval
 from service.step.callables import Step, build_step
-from tests.support.anatomy_bench import quiet
+from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
 

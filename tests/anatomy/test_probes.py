@@ -42,8 +42,8 @@ from service.measure.cases import Bench
 from service.records import EngineSettings
 from service.statistics.intervals import Interval
 from service.study_names import NOT_ON_CPU, PROBES
-from tests.support.anatomy_bench import CONFIG, quiet
-from tests.support.fake_allocator import FakeAllocator
+from tests.support.fake_cuda import FakeAllocator
+from tests.support.small_models import CONFIG, quiet
 
 pytestmark = pytest.mark.compiles
 

@@ -27,7 +27,7 @@ from service.records import EngineSettings
 from service.step import profiling
 from service.step.roofs import NullKernel
 from service.step.trace import ProfiledStep
-from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.small_models import quiet, small_bench
 
 CUDA = torch.device("cuda")
 PROFILED = ProfiledStep(operators=1, copies=0, kernels=1, launches=1, kernel_seconds=1e-6)

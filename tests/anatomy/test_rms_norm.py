@@ -26,7 +26,7 @@ from service.anatomy.rms_norm import (
     surrounded,
 )
 from service.measure.cases import Bench
-from tests.support.anatomy_bench import CONFIG, quiet, small_bench
+from tests.support.small_models import CONFIG, quiet, small_bench
 
 pytestmark = pytest.mark.compiles
 

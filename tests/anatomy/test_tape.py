@@ -25,7 +25,7 @@ from service.anatomy.tape.study import (
 )
 from service.measure.cases import Bench
 from service.study_names import TAPE_EXPRESSIONS
-from tests.support.anatomy_bench import PLAIN, quiet, small_bench
+from tests.support.small_models import PLAIN, quiet, small_bench
 
 pytestmark = pytest.mark.compiles
 

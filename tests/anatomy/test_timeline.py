@@ -42,7 +42,7 @@ from service.records import SampleCounts
 from service.statistics.intervals import Interval
 from service.step.trace import NOTHING_RECORDED, STEP_MARK
 from tests.step.made_traces import KERNELS, event, replays, without_device_work
-from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.small_models import quiet, small_bench
 
 pytestmark = pytest.mark.compiles
 

@@ -13,7 +13,7 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from tests.chaos.victim import BODY
-from tests.support.raw_http import HEAD
+from tests.support.serving import HEAD
 
 TRICKLE_SECONDS = 0.5
 """Between two bytes of a client that sends slowly."""

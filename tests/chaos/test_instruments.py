@@ -22,7 +22,7 @@ from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import Sample, judge
 from tests.chaos.stepped_clock import SteppedClock
 from tests.support.fake_service import Script, fake_service
-from tests.support.lacking import without
+from tests.support.processes import without
 
 CLOCKS = """
 import datetime, time

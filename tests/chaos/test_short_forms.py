@@ -25,7 +25,7 @@ from tests.chaos.soak_faults import sample
 from tests.chaos.stepped_clock import SteppedClock
 from tests.chaos.victim import PATIENCE_SECONDS, Setup, Victim, victim
 from tests.front.test_bodies import FLOODS
-from tests.support.lacking import without
+from tests.support.processes import without
 from tests.support.serving import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]

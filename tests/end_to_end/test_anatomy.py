@@ -20,8 +20,8 @@ from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.front.launch import launched
 from service.study_names import NOT_ON_CPU
-from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import FRESH
+from tests.support.start_up import FEW_SAMPLES
 
 MODES = ("eager", "compiled")
 PATIENCE_SECONDS = 500.0

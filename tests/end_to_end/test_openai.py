@@ -15,8 +15,8 @@ from launchbound import app
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
 from service.front.launch import launched
-from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import FRESH, until
+from tests.support.start_up import FEW_SAMPLES
 
 MODEL = "tiny:inference_mode"
 PROMPT = "def __init__("

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.engine.sockets import SocketPair
-from tests.support.few_samples import few_samples
+from tests.support.start_up import few_samples
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import msgspec
 from service.engine.inbox import LocalInbox
 from service.engine.loop import Engine
 from service.records import EngineSettings, Job
-from tests.support.few_layers import write_few_layers
+from tests.support.small_models import write_few_layers
 
 PROMPT = "def mean(values):\n"
 MODE_NAMES = ["eager", "inference_mode"]

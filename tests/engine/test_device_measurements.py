@@ -22,7 +22,7 @@ from service.records import ModeStatus
 from service.step.buffers import Buffers, allocate
 from service.step.profiling import INTERVAL_STEPS
 from service.step.trace import ProfiledStep
-from tests.support.fake_device import FakeDevice
+from tests.support.fake_cuda import FakeDevice
 
 BUCKETS = (1, 4)
 

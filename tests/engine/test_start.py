@@ -21,7 +21,7 @@ from service.records import EngineStatus, Job, ModeStatus, Outcome, ToFront
 from service.step.buffers import Buffers
 from service.step.trace import ProfiledStep
 from tests.engine.serving import MODE_NAMES, PROMPT, settings
-from tests.support.fake_device import FakeDevice
+from tests.support.fake_cuda import FakeDevice
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 

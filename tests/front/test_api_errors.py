@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from tests.front.test_api_bad_input import refused
-from tests.support.raw_http import exchange
-from tests.support.serving import Front, running
+from tests.support.serving import Front, exchange, running
 
 KEY = "k3y-of-the-tests"
 

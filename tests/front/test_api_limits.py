@@ -13,8 +13,7 @@ import pytest
 
 from service.front import study_runner
 from tests.front.test_api_bad_input import refused
-from tests.support.logs import logged
-from tests.support.serving import BODY, Front, running, until
+from tests.support.serving import BODY, Front, logged, running, until
 
 
 def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served() -> None:

@@ -17,8 +17,7 @@ from service.front.settings import AdvisedBatch, Settings, SweepAdvice
 from service.modes import AUTO
 from service.records import EngineStatus
 from tests.front.test_advice import FAST, MODES, Traffic
-from tests.support.logs import logged
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front, logged, running, until
 
 SERVED = ["eager", "no_grad", "inference_mode", "compiled"]
 ADVICE: dict[str, Any] = {

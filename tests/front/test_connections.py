@@ -22,9 +22,19 @@ from service.front.limits import (
     affordable,
 )
 from service.front.routes import pages
-from tests.support.logs import logged
-from tests.support.raw_http import HEAD, RawAnswer, connected, exchange, parsed, send, until_closed
-from tests.support.serving import Front, running, until
+from tests.support.serving import (
+    HEAD,
+    Front,
+    RawAnswer,
+    connected,
+    exchange,
+    logged,
+    parsed,
+    running,
+    send,
+    until,
+    until_closed,
+)
 
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
 LAST = b"Connection: close\r\n\r\n"

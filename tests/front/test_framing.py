@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.front.test_limits import connected as connected_without_socket
-from tests.support.raw_http import connected, send, until_closed
 from tests.support.serving import BODY as FIELDS
-from tests.support.serving import Front
+from tests.support.serving import Front, connected, send, until_closed
 
 BODY = json.dumps(FIELDS).encode()
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)

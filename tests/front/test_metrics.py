@@ -25,8 +25,7 @@ from service.front.metrics.catalogue import (
 )
 from service.modes import default_modes
 from service.records import SIDES
-from tests.support.raw_http import connected
-from tests.support.serving import BODY, Front, running, until
+from tests.support.serving import BODY, Front, connected, running, until
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,7 @@ import pytest
 from service.front.access import Origins, exposure
 from service.front.settings import Settings
 from tests.front.test_api_bad_input import GENERATE, refused
-from tests.support.raw_http import exchange
-from tests.support.serving import BODY, Front, running
+from tests.support.serving import BODY, Front, exchange, running
 
 FOREIGN_HOSTS = [
     "evil.example",

@@ -21,8 +21,7 @@ from service.front.errors import LaunchboundError
 from service.front.routes import runs
 from service.front.routes.runs import ComparisonBusy, compare_runs
 from tests.front.test_api_bad_input import refused
-from tests.support.made_evidence import edit_run
-from tests.support.made_results import ALIKE, CLEAR, make_results
+from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results
 from tests.support.serving import Front, running, until
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode"], [1])

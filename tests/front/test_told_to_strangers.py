@@ -8,8 +8,7 @@ import pytest
 
 from service.front.routes import pages
 from tests.front.test_api_bad_input import refused
-from tests.support.raw_http import exchange
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front, exchange, running, until
 
 KEY = {"Authorization": "Bearer secret"}
 MODEL = "/srv/private/our-model"

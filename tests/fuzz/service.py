@@ -12,8 +12,8 @@ import httpx
 
 from service.front.launch import launched
 from tests.fuzz.declared import Declared
-from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import FRESH, until
+from tests.support.start_up import FEW_SAMPLES
 
 KEY = "generated"
 MODES = ("eager", "inference_mode")

@@ -40,8 +40,7 @@ from service.cli.options import EXIT_BAD_INPUT
 from service.front.settings import read_advice
 from service.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
-from tests.support.made_evidence import edit_run
-from tests.support.made_results import ALIKE, CLEAR, make_results, scrape_text
+from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results, scrape_text
 
 pytestmark = pytest.mark.slow
 

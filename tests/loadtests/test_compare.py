@@ -19,8 +19,7 @@ from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
-from tests.support.made_evidence import edit_run
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import CLEAR, edit_run, make_results
 
 pytestmark = pytest.mark.slow
 

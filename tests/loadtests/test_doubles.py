@@ -16,8 +16,7 @@ from loadtests.run.run_file import read_run
 from loadtests.run.target import without_doubles
 from service.cli.sweep_plan import chosen_plan
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status
-from tests.support.made_evidence import edit_run
-from tests.support.made_results import make_results
+from tests.support.made_results import edit_run, make_results
 
 MODES = ["eager", "inference_mode", "cuda-graph"]
 

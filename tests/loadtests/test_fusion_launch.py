@@ -14,8 +14,7 @@ from loadtests.report.verdict import Findings
 from loadtests.report.view import Buys, FusionLaunch, fusion_launch
 from loadtests.run.run_file import SweepRun
 from tests.support.fake_service import STEP_SECONDS
-from tests.support.made_evidence import edit_run
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import CLEAR, edit_run, make_results
 
 RELATIVE = CLEAR | {"inference_mode": 0.8, "cuda-graph": 0.4, "compiled": 0.5, "reduce-overhead": 0.4}
 MODES = list(RELATIVE)

@@ -13,8 +13,7 @@ from loadtests.report.gpu_power import gpu_power
 from loadtests.report.results import Results, read_results
 from loadtests.run.machine import TIME_FORMAT, clocks_file, clocks_summary, power_samples
 from loadtests.run.rows import RowsError
-from tests.support.made_evidence import edit_run
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import CLEAR, edit_run, make_results
 
 SLOW = {mode: 100 * value for mode, value in CLEAR.items()}
 """Two seconds a request, so that a visit is longer than what power is averaged over."""

@@ -30,9 +30,7 @@ from loadtests.report.terminal import print_findings
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import settling
 from service.statistics.knee import BoundedEstimate, Bounds
-from tests.support.made_evidence import edit_rows, edit_run
-from tests.support.made_load import KNEES, SERVICE, make_load
-from tests.support.made_results import make_results
+from tests.support.made_results import KNEES, SERVICE, edit_rows, edit_run, make_load, make_results
 
 pytestmark = pytest.mark.slow
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from loadtests.run.rows import each_row
-from loadtests.run.run_file import read_run
+from loadtests.run.rows import ROWS_FILE, RowWriter, each_row
+from loadtests.run.run_file import read_run, write_run
+from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import CheckedRows, check_rows
-from tests.support.long_sweeps import make_long_results, peak_bytes_of_report
+from tests.support.made_results import make_results, scrape_text
 
 pytestmark = pytest.mark.slow
 
@@ -19,6 +27,55 @@ GATES_BYTES = 60
 
 REPORT_BYTES = 1000
 """A million requests within a gigabyte, beside what a short sweep takes."""
+
+
+def make_long_results(folder: Path, rows: int) -> int:
+    """Write a sweep of about `rows` rows: each visit's requests over and over, numbered, with texts' digests.
+
+    Returns how many there are.
+    """
+    make_results(folder)
+    path = folder / ROWS_FILE
+    short = [json.loads(line) for line in path.read_text().splitlines()]
+    times = max(1, rows // len(short))
+    path.unlink()
+    counts = Counter[str]()
+    with RowWriter(folder) as writer:
+        for sequence, row in enumerate(_repeated(short, times)):
+            writer.write(row | {"sequence": sequence, "request_id": f"{sequence:032x}"})
+            counts[row["mode"]] += 1
+    run = read_run(folder)
+    cells = [msgspec.structs.replace(cell, requests=cell.requests * times) for cell in run.plan.cells]
+    run.plan = msgspec.structs.replace(run.plan, cells=tuple(cells))
+    write_run(folder, run)
+    (folder / SCRAPES_FOLDER / "after.prom").write_text(scrape_text(counts))
+    return counts.total()
+
+
+def _repeated(short: list[dict[str, Any]], times: int) -> Iterator[dict[str, Any]]:
+    """The rows of warm-up, then those of each visit `times` times."""
+    visits: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in short:
+        if row["stage"] == "measure":
+            visits.setdefault((row["round"], row["cell"]), []).append(row)
+        else:
+            yield row
+    for (number, _), visit in visits.items():
+        for index in range(times * len(visit)):
+            row = visit[index % len(visit)]
+            digest = f"{number:04x}{row['batch_size']:04x}{index:08x}"
+            yield row | {"index": index, "text_digest": digest}
+
+
+def peak_bytes_of_report(folder: Path) -> int:
+    """The peak resident memory of a process that reports `folder`."""
+    program = "import resource, sys; from loadtests.report.report_files import make_report; "
+    program += "assert make_report(sys.argv[1])['valid']; "
+    program += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
 
 
 def test_gates_keep_some_bytes_of_a_request(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 from service.statistics.choice import compare
-from tests.support.made_evidence import edit_run, with_compilations
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import CLEAR, edit_run, make_results, with_compilations
 
 
 def compilation(**changes: Any) -> dict[str, Any]:

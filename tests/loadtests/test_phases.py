@@ -10,8 +10,7 @@ from loadtests.report.crossing import crossing
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from service.statistics.boundedness import Crossover, CrossoverSpan
-from tests.support.made_evidence import Row, edit_rows, set_split, with_intervals
-from tests.support.made_results import make_results
+from tests.support.made_results import Row, edit_rows, make_results, set_split, with_intervals
 
 
 def found(folder: Path) -> Findings:

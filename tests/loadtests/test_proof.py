@@ -15,8 +15,7 @@ from loadtests.report.verdict import Findings
 from service.proof.over_http import judge_served
 from service.proof.worker import CHECKS
 from tests.proof.samples import HONEST
-from tests.support.made_evidence import Row, edit_run, with_intervals, with_samples
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import CLEAR, Row, edit_run, make_results, with_intervals, with_samples
 
 SELFTEST = {
     "commit": "0123456789ab",

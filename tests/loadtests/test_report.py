@@ -28,15 +28,17 @@ from loadtests.report.verdict import Findings
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run, write_run
 from loadtests.run.validation import validate, write_validation
-from tests.support.made_evidence import (
+from tests.support.made_results import (
+    ALIKE,
+    CLEAR,
     edit_rows,
     edit_run,
+    make_results,
     with_compilations,
     with_intervals,
     with_machine,
     with_samples,
 )
-from tests.support.made_results import ALIKE, CLEAR, make_results
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,14 @@ from loadtests.report.roofline_section import roofline_section
 from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun
 from service.statistics.boundedness import decode_bytes
-from tests.support.made_evidence import edit_rows, edit_run, set_split, with_intervals, with_machine
-from tests.support.made_results import make_results
+from tests.support.made_results import (
+    edit_rows,
+    edit_run,
+    make_results,
+    set_split,
+    with_intervals,
+    with_machine,
+)
 
 SIZES = {"weights": 12_000_000, "cache_per_position": 6_144, "activations_per_row": 70_000}
 FLOPS = {"per_row": 6_000_000, "per_position": 4_608}

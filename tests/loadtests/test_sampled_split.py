@@ -17,8 +17,15 @@ from loadtests.run.run_file import SweepRun
 from service.records import SampleCounts
 from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, LeftOpen, dispatch_share
 from service.statistics.intervals import Interval
-from tests.support.made_evidence import Row, edit_rows, samples_in, with_intervals, with_samples
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import (
+    CLEAR,
+    Row,
+    edit_rows,
+    make_results,
+    samples_in,
+    with_intervals,
+    with_samples,
+)
 
 ROUNDS = 8
 

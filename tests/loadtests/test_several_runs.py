@@ -27,9 +27,7 @@ from loadtests.report.verdict import Findings
 from loadtests.run.rows import ROWS_FILE, RowsError
 from service.statistics.choice import LATENCY_SCATTER, difference
 from service.step.loaded_model import PRECISIONS
-from tests.support.made_evidence import edit_rows, edit_run
-from tests.support.made_load import make_load
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import CLEAR, edit_rows, edit_run, make_load, make_results
 
 pytestmark = pytest.mark.slow
 

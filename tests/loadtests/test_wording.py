@@ -10,8 +10,7 @@ from loadtests.report.explained import headroom, shares, what_is_saved
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import headline, tie
-from tests.support.made_evidence import Row, edit_rows, set_split, with_intervals
-from tests.support.made_results import ALIKE, CLEAR, make_results
+from tests.support.made_results import ALIKE, CLEAR, Row, edit_rows, make_results, set_split, with_intervals
 
 
 def found(folder: Path) -> Findings:

@@ -14,7 +14,7 @@ from models import checkpoint
 from models.checkpoint import CheckpointError
 from models.config import CONFIGS, Config
 from models.transformer import Transformer
-from tests.support.small_model import SMALL
+from tests.support.small_models import SMALL
 
 
 @pytest.fixture

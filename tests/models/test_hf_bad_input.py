@@ -24,7 +24,7 @@ from models.tokenizer import TokenizerError
 from models.transformer import Transformer
 from service.engine.text import JobError, encode_prompts
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
-from tests.support.small_model import SMALL
+from tests.support.small_models import SMALL
 
 CPU = torch.device("cpu")
 

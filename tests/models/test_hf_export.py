@@ -12,7 +12,7 @@ from models.config import Config
 from models.hf import reference
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
-from tests.support.stepping import greedy
+from tests.support.small_models import greedy
 
 transformers = pytest.importorskip("transformers")
 

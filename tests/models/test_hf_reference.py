@@ -12,7 +12,7 @@ from models import checkpoint
 from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.hf.reference import Wanted, make
 from models.tokenizer import Tokenizer
-from tests.support.stepping import greedy
+from tests.support.small_models import greedy
 
 WANTED = Wanted(texts=read_prompts(), count=3, prompt_tokens=12, new_tokens=6)
 

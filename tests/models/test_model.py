@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models import checkpoint
 from models.config import Config, ConfigError
 from models.transformer import Transformer, new_cache
-from tests.support.small_model import SMALL
-from tests.support.stepping import greedy
+from tests.support.small_models import SMALL, greedy
 
 Kwargs = dict[str, object] | None
 GradMode = Callable[[], AbstractContextManager[object]]

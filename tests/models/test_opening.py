@@ -16,7 +16,7 @@ from models.opening import architecture_hash, content_hash, open_model, open_tok
 from models.served import Served
 from models.transformer import Transformer
 from service.front.settings import Settings
-from tests.support.stepping import greedy
+from tests.support.small_models import greedy
 
 CPU = torch.device("cpu")
 

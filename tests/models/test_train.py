@@ -19,7 +19,7 @@ from models.tokenizer import Tokenizer
 from models.training import bits_per_byte, corpus, trainer
 from models.training.corpus import Corpus, CorpusError, batches, epoch_windows, pieces
 from models.transformer import Transformer
-from tests.support.stepping import greedy
+from tests.support.small_models import greedy
 
 TOKENIZER = Tokenizer.load(checkpoint.TINY_FOLDER)
 SMALL = Config(layers=2, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=4096)

@@ -9,7 +9,7 @@ import pytest
 
 from service.front.app import bound_socket
 from service.front.settings import Settings
-from tests.support.lacking import without
+from tests.support.processes import without
 
 try:
     from service.replicas.application import (

@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from tests.replicas.running import START_SECONDS, Command, replicas
-from tests.support.lacking import without
-from tests.support.processes import descendants, gone
+from tests.support.processes import descendants, gone, without
 from tests.support.serving import BODY, FRESH, until
 
 pytestmark = pytest.mark.ray

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.support.lacking import without
+from tests.support.processes import without
 
 try:
     from service.replicas.application import Place, write_targets

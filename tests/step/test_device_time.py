@@ -8,7 +8,7 @@ import torch
 from service.records import DeviceTime
 from service.step import device_time as module
 from service.step.device_time import MOST_HOLD_SECONDS, VISITS, CudaQueue, device_time, visit_queue
-from tests.support.fake_device import FakeDevice
+from tests.support.fake_cuda import FakeDevice
 
 
 def measured(device: FakeDevice) -> DeviceTime:

@@ -18,7 +18,7 @@ from service.step.callables import Step, build_step
 from service.step.graphs import CaptureError, forbid_recompilation
 from service.step.loaded_model import PRECISIONS
 from service.step.parity import forced_logits
-from tests.support.fake_graph import FakeGraphs
+from tests.support.fake_cuda import FakeGraphs
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 CAPTURED = Effect("cuda-graph", graph_replay=True, captured=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from service.step import meters
 from service.step.meters import CudaMeter, HostMeter, NullMeter, Readings
-from tests.support.fake_device import FakeDevice
+from tests.support.fake_cuda import FakeDevice
 
 ARGUMENTS: Any = (None, None, None, ())
 

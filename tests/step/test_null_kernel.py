@@ -8,7 +8,7 @@ import torch
 from service.step import roofs
 from service.step.device_time import MOST_HOLD_SECONDS
 from service.step.roofs import KERNELS_PER_GRAPH, measure_null_kernel
-from tests.support.fake_device import FakeDevice, pretend_graphs
+from tests.support.fake_cuda import FakeDevice, pretend_graphs
 
 CUDA = torch.device("cuda")
 

@@ -14,7 +14,7 @@ import pytest
 
 from service.step import compile_cache as module
 from service.step.compile_cache import CacheRefused, compile_cache, plain_path
-from tests.support.lacking import without
+from tests.support.processes import without
 
 ROOT = Path(__file__).parents[2]
 NO_MOUNT = 77

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from loadtests.plan.cells import Cell, Plan, order
+import msgspec
+import numpy as np
+
+from loadtests.plan.cells import Arrivals, Cell, Plan, Slo, order
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowWriter, each_row
-from loadtests.run.run_file import Client, SweepRun, write_run
+from loadtests.run.run_file import Client, CutVisit, RoundMachine, SweepRun, read_run, write_run
 from loadtests.run.schedule import Latencies, rounds
 from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
@@ -159,3 +164,241 @@ def scrape_text(counts: Mapping[str, int]) -> str:
         for m in dict.fromkeys([*STEP_SECONDS, *counts])
     ]
     return "\n".join(["# TYPE launchbound_requests_total counter", *lines]) + "\n"
+
+
+Row = dict[str, Any]
+COMPILED = ("compiled", "reduce-overhead")
+BATCHES = (1, 4, 16)
+
+
+def edit_rows(folder: Path, change: Callable[[Row], None]) -> None:
+    """Apply `change` to every row of `requests.jsonl` that has timings."""
+    path = folder / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row.get("decode"):
+            change(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def edit_run(folder: Path, change: Callable[[SweepRun], None]) -> None:
+    """Apply `change` to `run.json`."""
+    run = read_run(folder)
+    change(run)
+    write_run(folder, run)
+
+
+def set_split(row: Row, phase: str, index: float, reach: float) -> None:
+    """Give a phase this device-bound index, and a dispatch interval that reaches so far to both sides."""
+    wall = row[phase]["wall_seconds"]
+    row[phase] |= {
+        "dispatch_seconds": (1 - index) * wall,
+        "kernel_seconds": index * wall,
+        "dispatch_low_seconds": max(0.0, 1 - index - reach) * wall,
+        "dispatch_high_seconds": min(1.0, 1 - index + reach) * wall,
+    }
+
+
+def with_intervals(folder: Path, reach: float = 0.05) -> Path:
+    """Every phase's dispatch gets an interval of ± `reach` of the wall time, and its tokens are recorded."""
+
+    def change(row: Row) -> None:
+        for phase in ("prefill", "decode"):
+            set_split(row, phase, row[phase]["kernel_seconds"] / row[phase]["wall_seconds"], reach)
+        row |= {"padded_prompt_tokens": 16, "attended_tokens": 64}
+
+    edit_rows(folder, change)
+    return folder
+
+
+def with_samples(
+    folder: Path, split: Callable[[Row], tuple[int, int, int]] = lambda row: (60, 40, 0)
+) -> Path:
+    """Before each visit a request was sampled: in both phases these were in kernels, in the host, in code of
+    no class, and one in the system.
+    """
+    path = folder / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    written, seen = [], set()
+    for row in rows:
+        visit = (row["round"], row["cell"])
+        if row["stage"] == "measure" and visit not in seen:
+            seen.add(visit)
+            sampled = json.loads(json.dumps(row)) | {"stage": "sample", "latency_seconds": 99.0}
+            for phase in ("prefill", "decode"):
+                sampled[phase] = (sampled.get(phase) or {}) | samples_in(*split(row))
+            written.append(sampled)
+        written.append(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+    return folder
+
+
+def samples_in(kernel: int, host: int, unclassified: int, of: str = "request") -> Row:
+    """The samples of a phase, as a response has them."""
+    return {
+        "kernel_samples": kernel,
+        "host_samples": host,
+        "system_samples": 1,
+        "unclassified_samples": unclassified,
+        "samples_of": of,
+    }
+
+
+def with_compilations(folder: Path, seconds: float = 0.6, cold_seconds: float | None = 12.0) -> Path:
+    """Decode and prefill at every bucket, loaded from a warm cache in `seconds` each."""
+    entry = {"seconds": seconds, "cold": False, "cold_seconds": cold_seconds}
+
+    def change(run: SweepRun) -> None:
+        for mode in run.modes:
+            if mode["mode"] in COMPILED:
+                mode["compilations"] = [
+                    entry | {"phase": phase, "batch": batch}
+                    for batch in BATCHES
+                    for phase in ("prefill", "decode")
+                ]
+
+    edit_run(folder, change)
+    return folder
+
+
+def with_machine(folder: Path, rates: list[float | None], steal: list[float | None]) -> Path:
+    """The machine by round: rates of reading memory in bytes per second, and shares of stolen time."""
+
+    def change(run: SweepRun) -> None:
+        run.machine_by_round = [
+            RoundMachine(round=number, steal_share=share, canary_bytes_per_second=rate)
+            for number, (rate, share) in enumerate(zip(rates, steal, strict=True), start=1)
+        ]
+
+    edit_run(folder, change)
+    return folder
+
+
+SERVICE = {"eager": 0.02, "inference_mode": 0.01}
+"""Mean seconds in service: at most 50 and 100 requests per second."""
+
+KNEES = {"eager": 36.8, "inference_mode": 86.6}
+"""Requests per second of which 95 % are answered within 0.12 s, over 200 visits of 4,000 requests each."""
+
+OUTSIDE_SECONDS = 0.0002
+FIRST_TOKEN_SHARE = 0.25
+"""Of a request's time in service, until its first token."""
+
+
+def make_load(
+    folder: Path,
+    rates: Sequence[float],
+    *,
+    slo: Slo | None = None,
+    requests: int = 100,
+    rounds: int = 8,
+    most_waiting: int = 64,
+    arrivals: Arrivals = "poisson",
+    cut: Sequence[tuple[int, str]] = (),
+) -> Path:
+    """A sweep of the preset quick at batch 1, with each of `rates` for every mode of `SERVICE`.
+
+    The visits `cut`, by round and mode, end after half of their requests, at the highest rate.
+    """
+    cells = [
+        Cell(mode=mode, batch_size=1, rate=rate, arrivals=arrivals, requests=requests)
+        for rate in rates
+        for mode in SERVICE
+    ]
+    make_results(folder, plan=_plan(cells, list(SERVICE), rounds, slo))
+    cut_cells = {
+        (number, cell.name): cell
+        for number, mode in cut
+        for cell in cells[-len(SERVICE) :]
+        if cell.mode == mode
+    }
+    _replace_rows(folder, cells, most_waiting, rounds, set(cut_cells))
+    edit_run(folder, lambda run: run.client.rates.update({cell.name: cell.rate or 0.0 for cell in cells}))
+    visits = [
+        CutVisit(round=number, cell=name, sent=requests // 2, reason="its queue only grew")
+        for number, name in cut_cells
+    ]
+    edit_run(folder, lambda run: run.cut_visits.extend(visits))
+    return folder
+
+
+def _plan(cells: Sequence[Cell], modes: list[str], rounds: int, slo: Slo | None) -> Plan:
+    plan = make_plan("quick", 1, modes=modes, batch_sizes=[1])
+    return msgspec.structs.replace(
+        plan, rounds=rounds, rounds_most=None, cells=(*plan.cells, *cells), slo=slo
+    )
+
+
+def _replace_rows(
+    folder: Path,
+    cells: Sequence[Cell],
+    most_waiting: int,
+    rounds: int,
+    cut: set[tuple[int, str]],
+) -> None:
+    path = folder / "requests.jsonl"
+    names = {cell.name for cell in cells}
+    kept, models = [], {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        if row["cell"] not in names:
+            kept.append(row)
+        else:
+            models[row["cell"]] = row
+    random = np.random.default_rng(3)
+    for cell in cells:
+        kept += _rows(cell, models[cell.name], SERVICE[cell.mode], most_waiting, rounds, cut, random)
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
+def _rows(
+    cell: Cell,
+    model: dict[str, Any],
+    seconds: float,
+    most_waiting: int,
+    rounds: int,
+    cut: set[tuple[int, str]],
+    random: np.random.Generator,
+) -> Iterator[dict[str, Any]]:
+    gaps = random.exponential(1.0, (rounds, cell.requests)) / (cell.rate or 0.0)
+    gaps[:, 0] = 0.0
+    service = seconds * random.lognormal(-0.011, 0.15, gaps.shape)
+    arrivals = np.cumsum(gaps, axis=1)
+    for number, (due, own) in enumerate(zip(arrivals.tolist(), service.tolist(), strict=True), 1):
+        start = model["start"] + 1000.0 * number
+        sent = cell.requests // 2 if (number, cell.name) in cut else cell.requests
+        answers = [_answer(*one) for one in _in_turn(due, own, most_waiting)]
+        for index in range(sent):
+            at = {"round": number, "index": index, "stage": "measure", "intended_start": start + due[index]}
+            yield model | at | {"start": start + due[index]} | answers[index]
+
+
+def _in_turn(
+    due: Sequence[float], service: Sequence[float], most_waiting: int
+) -> Iterator[tuple[float, float | None]]:
+    """Each request's time in service and latency; None: so many waited that it was refused."""
+    begins = list[float]()
+    free = 0.0
+    for now, seconds in zip(due, service, strict=True):
+        if len(begins) >= most_waiting and begins[-most_waiting] > now:
+            yield seconds, None
+            continue
+        begins.append(max(now, free))
+        free = begins[-1] + seconds
+        yield seconds, free - now
+
+
+def _answer(service: float, total: float | None) -> dict[str, Any]:
+    if total is None:
+        refused = {"status": 429, "error": "the queue is full", "total_seconds": None}
+        return refused | dict.fromkeys(("latency_seconds", "latency_from_intended_seconds"), OUTSIDE_SECONDS)
+    latency = total + OUTSIDE_SECONDS
+    return {
+        "status": 200,
+        "error": None,
+        "latency_seconds": latency,
+        "latency_from_intended_seconds": latency,
+        "total_seconds": total,
+        "queue_seconds": total - service,
+        "time_to_first_token_seconds": total - service + FIRST_TOKEN_SHARE * service,
+    }

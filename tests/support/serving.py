@@ -1,21 +1,25 @@
-"""Runs the front with the fake engine behind a real uvicorn, in this process, for the tests of both."""
+"""Runs the front with the fake engine in this process; raw connections to it, and the lines of its log."""
 
 from __future__ import annotations
 
 import json
+import logging
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import uvicorn
 
 from service.front.app import LAST_ANSWERS_SECONDS, bound_socket, create_app, server_config, url_of
 from service.front.child_process import STOP_SECONDS, TERMINATE_SECONDS
+from service.front.logs import FORMATTERS
 from service.front.routes.state import AppState
 from service.front.settings import Settings
 
@@ -112,3 +116,102 @@ def running(
         server.should_exit = True
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive(), "the server did not end"
+
+
+HEAD = b"POST /v1/modes/eager/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+"""The head of a request, but for its length and its end."""
+
+
+class RawAnswer(NamedTuple):
+    """One answer, its header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def error(self) -> dict[str, Any]:
+        """The error of a body in the one shape."""
+        found: dict[str, Any] = json.loads(self.body)["error"]
+        return found
+
+
+@contextmanager
+def connected(front: Front, receive_bytes: int | None = None) -> Iterator[socket.socket]:
+    """A connection that gives up after PATIENCE_SECONDS, and takes `receive_bytes` before it is read."""
+    parts = urlsplit(front.url)
+    assert parts.port is not None
+    with socket.socket() as opened:
+        if receive_bytes is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        opened.settimeout(PATIENCE_SECONDS)
+        opened.connect(("127.0.0.1", parts.port))
+        yield opened
+
+
+def send(connection: socket.socket, data: bytes) -> None:
+    """Send what the other side takes: it may have answered and closed before the end."""
+    try:
+        connection.sendall(data)
+    except ConnectionError:
+        return
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """Everything that arrives before the other side closes."""
+    received = b""
+    try:
+        while data := connection.recv(65_536):
+            received += data
+    except ConnectionResetError:
+        return received  # closed with bytes of ours unread
+    return received
+
+
+def parsed(received: bytes) -> RawAnswer:
+    """The one answer in `received`."""
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return RawAnswer(int(first.split(" ")[1]), headers, body)
+
+
+def exchange(front: Front, data: bytes) -> RawAnswer:
+    """Send `data` and read until the front closes the connection."""
+    with connected(front) as connection:
+        send(connection, data)
+        return parsed(until_closed(connection))
+
+
+class Lines(logging.Handler):
+    """Keeps what would be written, line by line."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.setFormatter(FORMATTERS[form]())
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one record."""
+        self.lines += self.format(record).split("\n")
+
+    def objects(self, component: str) -> list[dict[str, Any]]:
+        """Lines of JSON, of one component."""
+        found = map(json.loads, list(self.lines))
+        return [line for line in found if line["component"] == component]
+
+
+@contextmanager
+def logged(form: str = "json") -> Iterator[Lines]:
+    """What our loggers write within the block; nothing of it reaches standard error."""
+    ours = logging.getLogger("launchbound")
+    kept = Lines(form)
+    before = ours.level, ours.propagate
+    ours.addHandler(kept)
+    ours.setLevel(logging.INFO)
+    ours.propagate = False
+    try:
+        yield kept
+    finally:
+        ours.removeHandler(kept)
+        ours.setLevel(before[0])
+        ours.propagate = before[1]

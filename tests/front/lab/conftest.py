@@ -13,9 +13,9 @@ from loadtests.plan.presets import make_plan
 from loadtests.report.report_files import make_report
 from service.front.launch import launched
 from tests.support.browser import Tab, chromium, tab
-from tests.support.few_samples import FEW_SAMPLES
 from tests.support.made_results import CLEAR, make_results
 from tests.support.serving import FRESH, Front, until
+from tests.support.start_up import FEW_SAMPLES
 
 OPTIONS = ["--modes=eager,inference_mode", "--batch-sizes=1,4"]
 START_SECONDS = 240.0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.front.child_process import MOST_LINE_BYTES, ChildOutput
-from tests.support.logs import Lines, logged
+from tests.support.serving import Lines, logged
 
 
 def told(pieces: list[bytes]) -> Lines:

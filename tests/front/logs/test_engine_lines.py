@@ -12,8 +12,7 @@ from service.front.logs import EngineLog
 from service.front.settings import Settings
 from service.machine import processor_name
 from service.records import ModeStatus
-from tests.support.logs import Lines, logged
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front, Lines, logged, running, until
 
 BANNER_LINES = 10
 

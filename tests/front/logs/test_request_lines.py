@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from service.front.access import WELL_FORMED
 from service.front.launch import read_text
 from service.front.logs import REQUEST_FIELDS
-from tests.support.logs import Lines, logged
-from tests.support.raw_http import exchange
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front, Lines, exchange, logged, running, until
 
 pytestmark = pytest.mark.slow
 

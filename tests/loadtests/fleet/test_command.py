@@ -19,7 +19,7 @@ from loadtests.fleet.report import PAGE_FILE
 from loadtests.plan.presets import make_plan
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from service.replicas import cluster
-from tests.support.fake_ray import FakeRay, brought, node
+from tests.loadtests.fleet.fake_ray import FakeRay, brought, node
 from tests.support.made_results import make_results
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from loadtests.fleet.run import SWEEP_COMMAND, last_words, unpack
 from loadtests.plan.plan_file import toml_of
 from loadtests.plan.presets import overridden, preset_document
 from loadtests.report.results import read_results
-from tests.support.fake_sweep import command
+from tests.loadtests.fleet.fake_sweep import command
 
 PLAN = toml_of(overridden(preset_document("quick"), modes=["eager", "inference_mode"], batch_sizes=[1]))
 OPTIONS = ["--model=tiny", "--device=cpu", "--dtype=float32"]

@@ -20,11 +20,10 @@ from loadtests.fleet.plan import read_fleet, read_fleet_plan
 from loadtests.fleet.report import PAGE_FILE, make_fleet_report
 from loadtests.fleet.run import begin
 from service.replicas.cluster import connected, environment
-from tests.support.fake_sweep import command
-from tests.support.lacking import without
-from tests.support.processes import descendants, gone
+from tests.loadtests.fleet.fake_sweep import command
+from tests.loadtests.fleet.simulated_nodes import SimulatedNodes, simulated_nodes
+from tests.support.processes import descendants, gone, without
 from tests.support.serving import until
-from tests.support.simulated_nodes import SimulatedNodes, simulated_nodes
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -44,7 +43,7 @@ requests = 2
 
 LAUNCHBOUND = """\
 import sys
-from tests.support.fake_sweep import main
+from tests.loadtests.fleet.fake_sweep import main
 assert sys.argv[1] == "sweep"
 raise SystemExit(main([{control!r}, *sys.argv[2:]]))
 """

@@ -18,7 +18,7 @@ from loadtests.fleet.plan import FLEET_FILE, Fleet, FleetPlan, read_fleet, read_
 from loadtests.fleet.run import MOST_TRIES, alive, begin, described, go_on, planned, unpack
 from loadtests.plan.presets import make_plan
 from loadtests.run.run_file import RunError
-from tests.support.fake_ray import FakeRay, RayError, RayTaskError, Told, brought, node
+from tests.loadtests.fleet.fake_ray import FakeRay, RayError, RayTaskError, Told, brought, node
 from tests.support.made_results import make_results
 
 LOST = RayError("the node died. Look there")

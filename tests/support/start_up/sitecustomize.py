@@ -1,7 +1,7 @@
 """Few samples of each step at the warm-up of whole services.
 
 Python reads this at the start of each process that has the folder in its PYTHONPATH (`FEW_SAMPLES` of
-tests/support/few_samples.py). It sets constants of modules once they are loaded.
+tests/support/start_up). It sets constants of modules once they are loaded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stands for `launchbound sweep` on a node: writes a small results folder at once, or waits to be killed.
 
-`python -m tests.support.fake_sweep CONTROL --plan=… --out=… --model=… --device=… --dtype=…`. In CONTROL it
-leaves `NAME.begun` and `NAME.ended` with the time. The first to find a file `hold` there renames it `held`
-and waits on the fifo `never` beside it.
+Its arguments are a folder CONTROL and the options of a sweep. In CONTROL it leaves `NAME.begun` and
+`NAME.ended` with the time. The first to find a file `hold` there renames it `held` and waits on the fifo
+`never` beside it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from pathlib import Path
 from time import monotonic
 
 from loadtests.plan.plan_file import parse_plan, plan_of
-from tests.support.made_evidence import edit_run
-from tests.support.made_results import make_results
+from tests.support.made_results import edit_run, make_results
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def command(control: Path) -> tuple[str, ...]:
     """What `python` runs it by, from any folder."""
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tests.support.fake_sweep as fake"
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tests.loadtests.fleet.fake_sweep as fake"
+    )
     return "-c", f"{program}; sys.exit(fake.main(sys.argv[1:]))", str(control)
 
 

@@ -1,0 +1,224 @@
+"""CUDA on a CPU: a device with its clock, graphs that are recorded and replayed, and a caching allocator."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+CYCLES_PER_SECOND = 1.5e9
+
+
+@dataclass
+class FakeDevice:
+    """A `DeviceQueue` whose calls take `issue_seconds` of the host and `step_seconds` of the device.
+
+    `launches` of each call stand in the driver's queue until the device has done the call; with more than
+    `most_launches` in it the host waits. `hiccups` makes the calls of these numbers take a second to issue.
+    """
+
+    issue_seconds: float
+    step_seconds: float
+    launches: int = 1
+    most_launches: int = 1000
+    hiccups: frozenset[int] = frozenset()
+    host_ns: float = 0.0
+    free_ns: float = 0.0
+    calls: int = 0
+    pending: deque[float] = field(default_factory=deque)
+
+    def clock(self) -> int:
+        return round(self.host_ns)
+
+    def call(self) -> None:
+        while self.pending and self.pending[0] <= self.host_ns:
+            self.pending.popleft()
+        if (len(self.pending) + 1) * self.launches > self.most_launches:
+            self.host_ns = max(self.host_ns, self.pending.popleft())
+        self.host_ns += (1.0 if self.calls in self.hiccups else self.issue_seconds) * 1e9
+        self.free_ns = max(self.free_ns, self.host_ns) + self.step_seconds * 1e9
+        self.pending.append(self.free_ns)
+        self.calls += 1
+
+    def hold(self, seconds: float) -> None:
+        self.free_ns = max(self.free_ns, self.host_ns) + seconds * 1e9
+
+    def synchronise(self) -> None:
+        self.host_ns = max(self.host_ns, self.free_ns)
+
+    def event(self) -> FakeEvent:
+        return FakeEvent(self)
+
+
+@dataclass
+class FakeEvent:
+    """Reached by the device when it has done all that was issued before."""
+
+    device: FakeDevice
+    reached_ns: float = 0.0
+
+    def record(self) -> None:
+        self.reached_ns = max(self.device.free_ns, self.device.host_ns)
+
+    def query(self) -> bool:
+        return self.device.host_ns >= self.reached_ns
+
+    def synchronize(self) -> None:
+        self.device.host_ns = max(self.device.host_ns, self.reached_ns)
+
+    def elapsed_time(self, end_event: FakeEvent) -> float:
+        return (end_event.reached_ns - self.reached_ns) / 1e6
+
+
+def pretend_graphs(monkeypatch: pytest.MonkeyPatch, timed: ModuleType, device: FakeDevice) -> None:
+    """CUDA graphs, whose replay is a call of `device`, its events, and its clock in the module `timed`."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=device.call))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: device.event())
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: device.hold(cycles / CYCLES_PER_SECOND))
+    monkeypatch.setattr(torch.cuda, "synchronize", device.synchronise)
+    monkeypatch.setattr(timed, "perf_counter_ns", device.clock)
+
+
+Result = tuple[Tensor, Tensor]
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
+
+
+class FakeGraphs:
+    """Records as `record_cuda_graph` does. `recorded` counts graphs, `replayed` replays.
+
+    As in a real graph, nothing of Python runs at a replay, and a tensor is what its memory then holds.
+    """
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.replayed = 0
+
+    def record(self, run: Callable[[], Result]) -> tuple[Callable[[], object], Result]:
+        run()
+        calls: list[Call] = []
+        with _Recording(calls):
+            result = run()
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            with torch.no_grad():
+                for func, arguments, options, outputs in calls:
+                    _write(outputs, func(*arguments, **options))
+
+        return replay, result
+
+
+class _Recording(TorchDispatchMode):
+    def __init__(self, calls: list[Call]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        options = dict(kwargs or {})
+        outputs = func(*args, **options)
+        self._calls.append((func, args, options, outputs))
+        return outputs
+
+
+def _write(into: object, new: object) -> None:
+    """The values of `new` into the tensors of `into`; a view writes its own memory onto itself."""
+    for target, value in zip(tree_flatten(into)[0], tree_flatten(new)[0], strict=True):
+        if isinstance(target, Tensor) and target.data_ptr() != value.data_ptr():
+            target.copy_(value)
+
+
+LARGE_SEGMENT = 20 << 20
+"""Bytes of a segment that is made for a request of 1 to 10 MiB; larger ones have segments of their size."""
+
+
+@dataclass(order=True)
+class Piece:
+    """Part of a segment, from `begin`."""
+
+    size: int
+    begin: int
+    segment: int = field(compare=False)
+    free: bool = field(default=True, compare=False)
+
+
+class Block:
+    """Memory in use: it is free again when the last reference to it is gone."""
+
+    def __init__(self, allocator: FakeAllocator, piece: Piece) -> None:
+        self._allocator, self._piece = allocator, piece
+
+    def data_ptr(self) -> int:
+        return self._piece.begin
+
+    def __del__(self) -> None:
+        self._allocator.give_back(self._piece)
+
+
+@dataclass
+class FakeAllocator:
+    """The part of `torch.cuda` that hands out memory; `empty` takes the place of `torch.empty`."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    made: int = 0
+    _end: int = 1 << 40
+
+    def empty(self, size: int, *, dtype: torch.dtype, device: object) -> Block:
+        assert dtype is torch.uint8
+        assert device == torch.device("cuda")
+        piece = min((piece for piece in self.pieces if piece.free and piece.size >= size), default=None)
+        return self._cut(piece or self._segment(LARGE_SEGMENT if size < LARGE_SEGMENT // 2 else size), size)
+
+    def used_segment(self, used: int, free: int) -> Block:
+        """The first `used` bytes of a new segment, with `free` ones behind them."""
+        return self._cut(self._segment(used + free), used)
+
+    def give_back(self, piece: Piece) -> None:
+        piece.free = True
+        self.pieces.sort(key=lambda one: one.begin)
+        for first, second in zip(self.pieces[:-1], self.pieces[1:], strict=True):
+            if first.free and second.free and first.segment == second.segment:
+                # The second takes up the first, so that runs of free pieces end as one.
+                second.begin, second.size = first.begin, first.size + second.size
+                self.pieces = [one for one in self.pieces if one is not first]
+
+    def empty_cache(self) -> None:
+        """Free segments go back to the device."""
+        used = {piece.segment for piece in self.pieces if not piece.free}
+        self.pieces = [piece for piece in self.pieces if piece.segment in used]
+
+    def memory_stats(self, device: object) -> dict[str, int]:
+        assert device == torch.device("cuda")
+        parts = [piece.segment for piece in self.pieces]
+        inactive = [piece.size for piece in self.pieces if piece.free and parts.count(piece.segment) > 1]
+        return {"num_device_alloc": self.made, "inactive_split_bytes.all.current": sum(inactive)}
+
+    def _cut(self, piece: Piece, size: int) -> Block:
+        if piece.size - size > 1 << 20:
+            self.pieces.append(Piece(piece.size - size, piece.begin + size, piece.segment))
+            piece.size = size
+        piece.free = False
+        return Block(self, piece)
+
+    def _segment(self, size: int) -> Piece:
+        self.made += 1
+        piece = Piece(size, self._end, self._end)
+        self.pieces.append(piece)
+        self._end += size + (1 << 20)
+        return piece
