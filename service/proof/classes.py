@@ -1,21 +1,15 @@
-"""Check of the classes: work of known length, of the kinds that serving runs, arrives on its side.
-
-The same work is done inside a step or beside it, between two steps, where it is neither timed nor sampled:
-work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
-of the next step whoever did the work. One arm has a short piece of it inside and the rest beside, the other
-all of it inside: what the host does for it is the same in both. What was added is what the work inside took
-more, by its own clock, within the steps that are sampled.
-"""
+"""Checks of the classes: injected work arrives on its side, exact instructions, code that no rule knows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
-from time import thread_time_ns
+from time import perf_counter, thread_time_ns
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -25,15 +19,23 @@ from torch.nn import functional as F
 
 from models.config import Config
 from service.measure.cases import FEW_WORDS, Case, Variants
-from service.measure.cpu_sampler import CpuSampler
+from service.measure.cpu_sampler import CpuSampler, Place
 from service.measure.rounds import Log, in_rounds
 from service.measure.single_step import InstructionCounter, SingleStepError
 from service.modes import MODES
-from service.proof.rows import Check, NotMeasurableError, Property, Row
-from service.proof.split import PLAIN, plain_modes, sampled, sampler_of
-from service.records import SampleCounts, Side
+from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
+from service.proof.split import PLAIN, ServedStep, plain_modes, sampled, sampler_of
+from service.records import PHASES, SampleCounts, Side
 from service.statistics.boundedness import CLASSES
 from service.statistics.intervals import median_interval
+
+# Injected work of known length, of the kinds that serving runs, arrives on its side.
+#
+# The same work is done inside a step or beside it, between two steps, where it is neither timed nor sampled:
+# work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
+# of the next step whoever did the work. One arm has a short piece of it inside and the rest beside, the other
+# all of it inside: what the host does for it is the same in both. What was added is what the work inside took
+# more, by its own clock, within the steps that are sampled.
 
 ROUNDS = 12
 SAMPLED_SECONDS = 0.2
@@ -180,7 +182,7 @@ def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
         log(f"{mode}, building")
         slot = Slot()
         case = variants.case(mode, shallow, slot)
-        fuse = _compiled if MODES[mode].effect(variants.device.type).compiles else _as_it_is
+        fuse = _compiled if MODES[mode].effect(variants.device.type).compiles else lambda function: function
         for kind in KINDS:
             short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
             arms = {
@@ -195,10 +197,6 @@ def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
                 seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", progress)
             found |= {(kind.name, mode, arm): samples for arm, samples in seen.items()}
     return found
-
-
-def _as_it_is(function: Function) -> Function:
-    return function
 
 
 def _compiled(function: Function) -> Function:
@@ -245,6 +243,13 @@ def _row(kind: Kind, mode: str, short: list[Injected], long: list[Injected]) -> 
 
 INJECTED = Check(measure_injected, judge_injected, tuple(ARRIVES.values()))
 
+
+# Exact counts of the instructions of one decode step, by side.
+#
+# Kernel *time* of eager, no_grad and inference_mode may differ although all that is booked as kernel is the
+# same: what the host does between two kernels takes the caches that they then miss. And dispatch *time* grows
+# with the batch, as kernels take the host's caches. Instructions know no caches. Where a tape's work were
+# classed as kernel, or kernels' as the host's, they would differ, on every machine alike.
 
 LAYERS = 1
 """Of the model that is counted: an instruction takes some 15 µs, and every layer has the same ones."""
@@ -349,3 +354,65 @@ def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted])
 
 
 INSTRUCTIONS = Check(measure_instructions, judge_instructions, (KERNELS, HOST, GROWTH))
+
+
+# Code that no rule knows: a sample there is on neither side. On a processor for which a library takes code of
+# its own, that code may have names that no rule knows, or none at all.
+
+UNCLASSIFIED_ROUNDS = 5
+UNCLASSIFIED_SECONDS = 0.25
+UNKNOWN = Property("samples in code of no class", "≤ 2% of any step", most=0.02, unit="share")
+SHOWN = 3
+"""Functions that a note names."""
+
+
+def measure_unclassified(variants: Variants, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
+    """How many samples were where, by round, in every mode's steps, in both phases at every bucket.
+
+    Raises NotMeasurableError as `sampler_of`.
+    """
+    sampler = sampler_of(variants)
+    bench = variants.served_bench
+    arms: dict[ServedStep, Callable[[], Counter[Place]]] = {}
+    for mode in bench.modes:
+        log(f"{mode}, building")
+        for phase, bucket in product(PHASES, bench.settings.batch_sizes):
+            case = bench.case(mode, bucket, phase)
+            arms[ServedStep(mode, phase, bucket)] = partial(_places, sampler, case)
+    with variants.isolated():
+        return in_rounds(arms, UNCLASSIFIED_ROUNDS, "unclassified", log)
+
+
+def _places(sampler: CpuSampler, case: Case) -> Counter[Place]:
+    case.steady_seconds(1)
+    until = perf_counter() + UNCLASSIFIED_SECONDS
+    with sampler.recording() as recorded:
+        while perf_counter() < until:
+            case.call()
+    return Counter(recorded.places)
+
+
+def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list[Row]:
+    """Per mode, the step with the largest share."""
+    rows = []
+    for mode in dict.fromkeys(step.mode for step in found):
+        steps = {step: sum(seen, Counter()) for step, seen in found.items() if step.mode == mode}
+        within = {step: _but(seen, "system") for step, seen in steps.items()}
+        unknown = {step: seen - _but(seen, "unclassified") for step, seen in within.items()}
+        shares = {step: share_interval(unknown[step].total(), seen.total()) for step, seen in within.items()}
+        step, worst = max(shares.items(), key=lambda one: one[1].high)
+        where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(SHOWN))
+        note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
+        numbers = {
+            "unclassified": [counts.total() for counts in unknown.values()],
+            "samples": [counts.total() for counts in within.values()],
+        }
+        rows.append(UNKNOWN.within(worst, f": {mode}", note, numbers))
+    return rows
+
+
+def _but(seen: Counter[Place], side: Side) -> Counter[Place]:
+    return Counter({place: n for place, n in seen.items() if place.side != side})
+
+
+UNCLASSIFIED = Check(measure_unclassified, judge_unclassified, (UNKNOWN,))

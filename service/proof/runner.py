@@ -81,14 +81,11 @@ ALL_CHECKS = {**ENGINE_CHECKS, **SERVICE_CHECKS}
 
 def choose_checks(only: Iterable[str] | None) -> tuple[list[str], list[str]]:
     """Names to run in the worker and over HTTP; None: all. Raises ValueError for an unknown name."""
-    names = list(only) if only is not None else list(ALL_CHECKS)
-    unknown = [name for name in names if name not in ALL_CHECKS]
+    names = set(ALL_CHECKS if only is None else only)
+    unknown = sorted(names - ALL_CHECKS.keys())
     if unknown:
         raise ValueError(f"no check '{unknown[0]}': try some of {', '.join(ALL_CHECKS)}")
-    in_worker, over_http = (
-        [name for name in some if name in names] for some in (ENGINE_CHECKS, SERVICE_CHECKS)
-    )
-    return in_worker, over_http
+    return [name for name in ENGINE_CHECKS if name in names], [n for n in SERVICE_CHECKS if n in names]
 
 
 def service_checks(settings: Settings, engine_log: Path) -> dict[str, AnyCheck]:
@@ -117,13 +114,14 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>).
 
     Returns the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the
-    last line says which. Raises ValueError, with the remedy, for an unknown
-    check or settings that cannot work.
+    last line says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot
+    work.
     """
     in_worker, over_http = choose_checks(only)
     console = Console()
     began = monotonic()
-    folder = out or _new_folder()
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = out or Path("results") / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     with closing(ProgressPrinter(console)) as progress:
         run = _Selftest(settings, folder, progress)
@@ -139,13 +137,6 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     shown = ("seconds", "outcome", "complete", "incomplete_because", "counts")
     print(json.dumps({"path": str(path), **{name: report[name] for name in shown}, **named}))
     return EXIT_FAILED if report["outcome"] == "failed" else 0
-
-
-def _new_folder() -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = Path("results") / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
-    folder.mkdir(parents=True)
-    return folder
 
 
 class _Selftest:
@@ -177,11 +168,12 @@ class _Selftest:
                 process.terminate()
         if process.returncode == 2:
             raise ValueError(log_file.read_text(errors="replace").strip().splitlines()[-1])
-        for name in (name for name in names if name in ENGINE_CHECKS and name not in self.finished):
-            self._ended(name, [broken(name, f"the worker process ended early, see {log_file}")])
+        for name in names:
+            if name not in self.finished:
+                self._ended(name, [broken(name, f"the worker process ended early, see {log_file}")])
 
     def take(self, event: Event) -> None:
-        """What the worker says."""
+        """An event of the worker."""
         if event.facts is not None:
             self.machine = event.facts
         elif event.rows is not None:
@@ -256,23 +248,18 @@ Outcome = Literal["passed", "failed", "undecided", "partial"]
 _COUNTED: dict[Verdict, str] = {
     "pass": "passed", "fail": "failed", "undecided": "undecided", "not measurable here": "not_measurable",
 }  # fmt: skip
-_NOT_PASSED = {
-    "failed": "failed",
-    "undecided": "undecided",
-    "not_measurable": "not measurable here",
-    "not_run": "not run",
+
+_OUTCOMES: dict[Outcome, str] = {
+    "passed": "passed",
+    "failed": "FAILED",
+    "undecided": "UNDECIDED: no row failed, and not all passed",
+    "partial": "PARTIAL: no row failed, and this does not count as the machine's selftest",
 }
 
 MEASURED_AS_DEFAULT = (
-    "model",
-    "modes",
-    "batch_sizes",
-    "prefill_chunk",
-    "context",
-    "threads",
-    "instrumentation",
+    "model", "modes", "batch_sizes", "prefill_chunk", "context", "threads", "instrumentation",
     "profile_every",
-)
+)  # fmt: skip
 """Settings that a complete selftest has at their defaults: the numbers that it proves depend on them."""
 
 
@@ -296,11 +283,10 @@ def outcome_of(named: Mapping[str, list[str]], complete: bool) -> Outcome:
 def sentence(named: Mapping[str, list[str]]) -> str:
     """How many rows passed of those that ran, and the names of all others by verdict."""
     ran = sum(len(named[name]) for name in ("passed", "failed", "undecided"))
-    parts = [f"{len(named['passed'])} of {ran} rows passed"]
-    for name, shown in _NOT_PASSED.items():
-        if named[name]:
-            parts.append(f"{shown}: {', '.join(named[name])}")
-    return "; ".join(parts)
+    shown = {"not_measurable": "not measurable here", "not_run": "not run"}
+    others = {shown.get(name, name): names for name, names in named.items() if names and name != "passed"}
+    parts = [f"{what}: {', '.join(names)}" for what, names in others.items()]
+    return "; ".join([f"{len(named['passed'])} of {ran} rows passed", *parts])
 
 
 def why_incomplete(
@@ -369,14 +355,6 @@ def new_report(
     }
 
 
-_OUTCOMES: dict[Outcome, str] = {
-    "passed": "passed",
-    "failed": "FAILED",
-    "undecided": "UNDECIDED: no row failed, and not all passed",
-    "partial": "PARTIAL: no row failed, and this does not count as the machine's selftest",
-}
-
-
 def print_table(report: Mapping[str, Any], console: Console) -> None:
     """Every row with its verdict, then what they amount to, and why it does not count where it does not."""
     title = f"selftest, {report['machine']}"
@@ -390,8 +368,7 @@ def print_table(report: Mapping[str, Any], console: Console) -> None:
     lines = [f"{_OUTCOMES[report['outcome']]}. {report['detail']}."]
     if not report["complete"]:
         lines.append(f"partial, because: {'; '.join(report['incomplete_because'])}")
-    for line in lines:
-        console.print(line, highlight=False, markup=False)
+    console.print("\n".join(lines), highlight=False, markup=False)
 
 
 def measured(row: Row) -> str:

@@ -1,36 +1,36 @@
-"""Checks of the split of a CPU's steps, beside that of its classes (`injected`): what sampling does to shares
-and steps, equal kernels in modes that run the same ones, and code that no rule knows.
+"""Checks of how steps are split: what sampling does to a CPU's shares and steps, equal kernels in modes that
+run the same ones, and on a GPU the profiler's own sum.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from random import Random
 from statistics import fmean, median
 from time import perf_counter, thread_time_ns
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 from torch._C._autograd import DeviceType
 from torch.profiler import profile
 
 from service.engine.step_shares import BACKGROUND_PER_SECOND
-from service.measure.cases import Bench, Case, Variants
+from service.measure.cases import Case, Variants
 from service.measure.cpu_sampler import (
     IN_STEP,
     SAMPLES_PER_SECOND,
     CpuSampler,
-    Place,
     SampledSteps,
     SamplerError,
     sample_steps,
 )
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
-from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
-from service.records import PHASES, Phase, SampleCounts, Side
+from service.proof.rows import Check, NotMeasurableError, Property, Row
+from service.records import PHASES, Phase, SampleCounts
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
 from service.step.profiling import Separator, chrome_events, profile_step, record_session
@@ -164,13 +164,8 @@ def beyond_none(shares: Mapping[int, float]) -> float:
 
     A share counts as much as it has samples: by its rate, as each is sampled for as long.
     """
-    total = sum(shares)
-    centre = sum(rate * rate for rate in shares) / total
-    mean = sum(rate * share for rate, share in shares.items()) / total
-    slope = sum(rate * (rate - centre) * (share - mean) for rate, share in shares.items()) / sum(
-        rate * (rate - centre) ** 2 for rate in shares
-    )
-    return shares[SAMPLES_PER_SECOND] - (mean - slope * centre)
+    _, at_none = np.polyfit(list(shares), list(shares.values()), 1, w=np.sqrt(list(shares)))
+    return shares[SAMPLES_PER_SECOND] - float(at_none)
 
 
 SAMPLING_RATE = Check(measure_rates, judge_rates, (SHIFT,))
@@ -264,8 +259,16 @@ def measure_plain(variants: Variants, log: Log) -> dict[ServedStep, list[Sampled
     """Per mode, phase and bucket, by round. Raises NotMeasurableError as `sampler_of` and `plain_modes`."""
     sampler = sampler_of(variants)
     bench, modes = variants.served_bench, plain_modes(variants)
+    order = Random("plain-kernels")
+    blocks: dict[tuple[Phase, int], Callable[[], dict[ServedStep, SampledSteps]]] = {}
     with variants.isolated():
-        return _by_round(bench, modes, sampler, log)
+        log("how long to sample")
+        for phase, bucket in product(PHASES, bench.settings.batch_sizes):
+            steps = [ServedStep(mode, phase, bucket) for mode in modes]
+            cases = {step: bench.case(step.mode, bucket, phase) for step in steps}
+            blocks[phase, bucket] = _block(sampler, cases, order)
+        found = in_rounds(blocks, PLAIN_ROUNDS, "plain-kernels", log)
+    return {step: [block[step] for block in rounds] for rounds in found.values() for step in rounds[0]}
 
 
 def plain_modes(variants: Variants) -> list[str]:
@@ -276,39 +279,22 @@ def plain_modes(variants: Variants) -> list[str]:
     return modes
 
 
-def _by_round(
-    bench: Bench, modes: Sequence[str], sampler: CpuSampler, log: Log
-) -> dict[ServedStep, list[SampledSteps]]:
-    """The modes of a phase and bucket follow right after each other, because what neighbours leave of the
+def _block(
+    sampler: CpuSampler, cases: Mapping[ServedStep, Case], order: Random
+) -> Callable[[], dict[ServedStep, SampledSteps]]:
+    """Samples the modes of a phase and bucket right after each other, because what neighbours leave of the
     caches changes within seconds.
     """
-    together: dict[tuple[Phase, int], dict[ServedStep, Case]] = defaultdict(dict)
-    for mode in modes:
-        for step, case in _cases(bench, mode):
-            together[step.phase, step.bucket][step] = case
-    order = Random("plain-kernels")
-    log("how long to sample")
     seconds = {
         step: _seconds_for(sampled(sampler, case, FIRST_SECONDS, _rest(cases, step)).kernel_share)
-        for cases in together.values()
         for step, case in cases.items()
     }
 
-    def visit(cases: Mapping[ServedStep, Case]) -> dict[ServedStep, SampledSteps]:
-        turns = list(cases)
-        order.shuffle(turns)
-        return {step: sampled(sampler, cases[step], seconds[step], _rest(cases, step)) for step in turns}
+    def run() -> dict[ServedStep, SampledSteps]:
+        steps = order.sample(list(cases), len(cases))
+        return {step: sampled(sampler, cases[step], seconds[step], _rest(cases, step)) for step in steps}
 
-    arms = {key: partial(visit, cases) for key, cases in together.items()}
-    found = in_rounds(arms, PLAIN_ROUNDS, "plain-kernels", log)
-    return {step: [seen[step] for seen in found[key]] for key, cases in together.items() for step in cases}
-
-
-def _cases(bench: Bench, mode: str) -> Iterator[tuple[ServedStep, Case]]:
-    """The steps of `mode` in both phases at every bucket."""
-    for phase in PHASES:
-        for bucket in bench.settings.batch_sizes:
-            yield ServedStep(mode, phase, bucket), bench.case(mode, bucket, phase)
+    return run
 
 
 def _seconds_for(kernel_share: float) -> float:
@@ -349,65 +335,7 @@ def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> list[Row]:
 PLAIN_KERNELS = Check(measure_plain, judge_plain, (EQUAL,))
 
 
-# Code that no rule knows: a sample there is on neither side. On a processor for which a library takes code of
-# its own, that code may have names that no rule knows, or none at all.
-
-UNCLASSIFIED_ROUNDS = 5
-UNCLASSIFIED_SECONDS = 0.25
-UNKNOWN = Property("samples in code of no class", "≤ 2% of any step", most=0.02, unit="share")
-SHOWN = 3
-"""Functions that a note names."""
-
-
-def measure_unclassified(variants: Variants, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
-    """How many samples were where, by round, in every mode's steps, in both phases at every bucket.
-
-    Raises NotMeasurableError as `sampler_of`.
-    """
-    sampler = sampler_of(variants)
-    arms: dict[ServedStep, Callable[[], Counter[Place]]] = {}
-    for mode in variants.served_bench.modes:
-        log(f"{mode}, building")
-        cases = _cases(variants.served_bench, mode)
-        arms |= {step: partial(_places, sampler, case) for step, case in cases}
-    with variants.isolated():
-        return in_rounds(arms, UNCLASSIFIED_ROUNDS, "unclassified", log)
-
-
-def _places(sampler: CpuSampler, case: Case) -> Counter[Place]:
-    case.steady_seconds(1)
-    until = perf_counter() + UNCLASSIFIED_SECONDS
-    with sampler.recording() as recorded:
-        while perf_counter() < until:
-            case.call()
-    return Counter(recorded.places)
-
-
-def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list[Row]:
-    """Per mode, the step with the largest share."""
-    rows = []
-    for mode in dict.fromkeys(step.mode for step in found):
-        steps = {step: sum(seen, Counter()) for step, seen in found.items() if step.mode == mode}
-        within = {step: _but(seen, "system") for step, seen in steps.items()}
-        unknown = {step: seen - _but(seen, "unclassified") for step, seen in within.items()}
-        shares = {step: share_interval(unknown[step].total(), seen.total()) for step, seen in within.items()}
-        step, worst = max(shares.items(), key=lambda one: one[1].high)
-        where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(SHOWN))
-        note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
-        numbers = {
-            "unclassified": [counts.total() for counts in unknown.values()],
-            "samples": [counts.total() for counts in within.values()],
-        }
-        rows.append(UNKNOWN.within(worst, f": {mode}", note, numbers))
-    return rows
-
-
-def _but(seen: Counter[Place], side: Side) -> Counter[Place]:
-    return Counter({place: n for place, n in seen.items() if place.side != side})
-
-
-UNCLASSIFIED = Check(measure_unclassified, judge_unclassified, (UNKNOWN,))
-
+# On a GPU: kernel time against the profiler's own sum, and graph launches
 
 STEPS = 5
 REPLAYED = "reduce-overhead"

@@ -13,10 +13,10 @@ import msgspec
 import torch
 
 from service.measure.cases import Variants
-from service.proof.classes import INJECTED, INSTRUCTIONS
+from service.proof.classes import INJECTED, INSTRUCTIONS, UNCLASSIFIED
 from service.proof.requests import ASKED_WORK, INSTRUMENTATION, MINIMAL_LOOP, OWN_WORK
 from service.proof.rows import AnyCheck, Event, run_check
-from service.proof.split import BACKGROUND, CUDA, PLAIN_KERNELS, SAMPLING_RATE, UNCLASSIFIED
+from service.proof.split import BACKGROUND, CUDA, PLAIN_KERNELS, SAMPLING_RATE
 from service.records import EngineSettings
 from service.step.device import device_name
 from service.step.loaded_model import choose_precision

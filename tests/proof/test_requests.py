@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from itertools import accumulate, count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from models.config import CONFIGS
 from service.engine.generation import JobResult
 from service.measure.cases import Bench
 from service.proof import requests as requests_module
-from service.proof.requests import MinimalLoop, RequestPath, SampledRequests, gaps_seconds
+from service.proof.requests import (
+    ASKED_WORK,
+    CONTEXTS,
+    PROMPTS,
+    Arm,
+    MinimalLoop,
+    RequestPath,
+    SampledRequests,
+    gaps_seconds,
+    judge_asked,
+    measure_asked,
+)
+from service.proof.rows import run_check
 from service.proof.running_service import NEW_TOKENS
-from service.records import EngineSettings
+from service.records import EngineSettings, Phase
+from service.step.buffers import allocate
+from service.step.meters import Readings
+from tests.proof.samples import asked
 
 MODE = "inference_mode"
 REQUESTS = 20
@@ -110,3 +131,139 @@ def test_a_look_in_every_fifth_gap_counts_a_fifth_in_own_work() -> None:
     begins = [0, *accumulate(gap + step for gap in gaps)]
     calls = [(begin, begin + step) for begin in begins]
     assert gaps_seconds(calls, JobResult()) == pytest.approx(20e-6)
+
+
+# Work that is asked, on steps that note what they are called with
+
+SETTINGS = EngineSettings(address="", modes=["eager", "compiled"], batch_sizes=[1, 2], cache_folder="")
+
+
+class Cache(torch.nn.Module):
+    """A model as far as buffers need one."""
+
+    def __init__(self, context: int) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(context=context, vocabulary=CONFIGS["tiny"].vocabulary)
+        self.weight = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+
+    def new_cache(self, rows: int, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        part = torch.zeros(rows, self.config.context, 1, 1, dtype=dtype)
+        return ((part, part.clone()),)
+
+
+class MadeUpBench:
+    """Steps that note mode, phase, context, tokens per row and the positions that they may read."""
+
+    seen: list[tuple[str, Phase, int, int, int]]
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings, self.device = settings, torch.device("cpu")
+        self.model = Cache(settings.context or 512)
+        self.buffers = allocate(self.model, settings.batch_sizes, settings.prefill_chunk)  # type: ignore[arg-type]
+
+    def case(self, mode: str, bucket: int, phase: Phase) -> SimpleNamespace:
+        def step(tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor, cache: Any) -> Any:
+            reads = cache[0][0].shape[1]
+            MadeUpBench.seen.append((mode, phase, self.model.config.context, tokens.shape[1], reads))
+            return torch.zeros(bucket, 4), torch.zeros(bucket, dtype=torch.int64)
+
+        return SimpleNamespace(step=step)
+
+
+class MadeUpMeter:
+    """Steps take a microsecond per position that they may read, and token that they are given."""
+
+    def run(self, step: Any, arguments: Any, readings: Readings) -> Any:
+        tokens, _, _, cache = arguments
+        readings.call.append(1000 * tokens.shape[1] * cache[0][0].shape[1])
+        readings.begin.append(0)
+        return step(*arguments)
+
+    def fetch(self, tokens: torch.Tensor, readings: Readings) -> list[int]:
+        values: list[int] = tokens.tolist()
+        return values
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    MadeUpBench.seen = []
+    monkeypatch.setattr(requests_module, "new_meter", lambda *_: MadeUpMeter())
+    monkeypatch.setattr(requests_module, "Bench", MadeUpBench)
+    monkeypatch.setattr(requests_module, "ASKED_ROUNDS", 2)
+
+
+def variants(device: str = "cpu", **settings: Any) -> Any:
+    return SimpleNamespace(
+        device=torch.device(device),
+        modes=SETTINGS.modes,
+        settings=msgspec.structs.replace(SETTINGS, **settings),
+        isolated=nullcontext,
+    )
+
+
+@pytest.mark.usefixtures("made_up")
+def test_every_mode_decodes_in_both_contexts_and_prefills_half_a_chunk_and_a_whole_one() -> None:
+    """The engine decides what a step reads: the check hands it prompts."""
+    found = measure_asked(variants(), lambda text: None)
+    arms = [("decode", 512), ("decode", 128), ("prefill", 30), ("prefill", 64)]
+    assert list(found) == [Arm(mode, phase, size, 2) for mode in SETTINGS.modes for phase, size in arms]  # type: ignore[arg-type]
+    seconds = {arm[1:3]: values for arm, values in found.items()}
+    assert seconds[("decode", 512)] == seconds[("decode", 128)] == pytest.approx([64e-6] * 2)
+    assert seconds[("prefill", 30)] == pytest.approx([32 * 64e-6] * 2)
+    assert seconds[("prefill", 64)] == pytest.approx([64 * 64e-6] * 2)
+    decodes = {one[2:] for one in MadeUpBench.seen if one[1] == "decode"}
+    assert decodes == {(512, 1, 64), (128, 1, 64)}
+    prefills = {one[2:4] for one in MadeUpBench.seen if one[1] == "prefill"}
+    assert prefills == {(512, 32), (512, 64), (128, 32)}
+
+
+@pytest.mark.parametrize(
+    ("decode", "prefill", "verdicts"),
+    [(1.08, 0.63, {"pass"}), (1.12, 0.67, {"fail"})],
+)
+def test_the_bounds_are_a_tenth_more_and_65_percent(
+    decode: float, prefill: float, verdicts: set[str]
+) -> None:
+    assert {row.verdict for row in judge_asked(asked(decode, prefill))} == verdicts
+
+
+def test_a_row_says_sizes_and_milliseconds_whatever_the_order_of_its_samples() -> None:
+    for found in (asked(), dict(reversed(asked().items()))):
+        rows = {row.name: row for row in judge_asked(found)}
+        assert len(rows) == 10
+        assert re.fullmatch(
+            r"512 and 128: (4\.0\d|3\.9\d) and (4\.0\d|3\.9\d) ms",
+            rows["decode in a longer context / in a shorter one, eager, batch 16"].note,
+        )
+        half = rows["prefill of half a chunk / of a whole one, eager, batch 16"]
+        assert re.fullmatch(r"30 and 64: (30|29)\.\d\d and (60|59)\.\d\d ms", half.note)
+        assert half.value == pytest.approx(0.5, rel=0.01)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_the_shortest_chunk_that_is_measured_has_sixteen_tokens() -> None:
+    assert measure_asked(variants(prefill_chunk=16), lambda text: None)
+
+
+def test_a_small_batch_has_no_row_of_prefill_and_says_why() -> None:
+    rows = judge_asked(asked(batch=4))
+    verdicts: Mapping[str, str] = {row.name.partition(",")[0]: row.verdict for row in rows}
+    assert verdicts == {CONTEXTS.name: "pass", PROMPTS.name: "not measurable here"}
+    assert {row.note for row in rows if row.verdict == "not measurable here"} == {
+        "a prefill at batch 4 is more than its tokens: serve one of 16 or more"
+    }
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (variants("cuda"), "on CUDA"),
+        (variants(prefill_chunk=128), "a context of eight chunks"),
+        (variants(prefill_chunk=8), "a prefill chunk of 16 tokens"),
+    ],
+)
+def test_where_it_cannot_be_measured_both_rows_say_so(given: Any, why: str) -> None:
+    rows = run_check("asked-work", ASKED_WORK, given, lambda text: None)
+    assert [row.name for row in rows] == [CONTEXTS.name, PROMPTS.name]
+    assert all(row.verdict == "not measurable here" and why in row.note for row in rows)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch._C._autograd import DeviceType
 
-from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SampledSteps
-from service.proof import classes, split
-from service.proof.classes import INJECTED, INTO, KINDS, LONG, SHORT, Injected, Kind, Slot
+from service.measure.cpu_sampler import SAMPLES_PER_SECOND, SampledSteps
+from service.proof import split
+from service.proof.classes import INJECTED, UNCLASSIFIED
 from service.proof.rows import AnyCheck, NotMeasurableError, run_check
 from service.proof.split import (
     BACKGROUND,
@@ -20,19 +21,21 @@ from service.proof.split import (
     PLAIN_KERNELS,
     RATES,
     SAMPLING_RATE,
-    UNCLASSIFIED,
+    STEPS,
     ServedStep,
     beyond_none,
     busy_for,
     judge_plain,
-    judge_unclassified,
+    kernel_seconds,
     measure_plain,
     measure_rates,
-    measure_unclassified,
 )
 from service.records import PHASES, SampleCounts
+from service.step import profiling
+from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import KERNEL_SECONDS, LADDER
+from tests.step.made_traces import KERNEL_US, KERNELS, graph_id, replays
 
 SPLIT_CHECKS = [INJECTED, SAMPLING_RATE, PLAIN_KERNELS, UNCLASSIFIED, BACKGROUND]
 Beside = Callable[[], object] | None
@@ -80,85 +83,6 @@ def test_steps_without_a_sample_cannot_be_judged(monkeypatch: pytest.MonkeyPatch
     case: Any = SimpleNamespace(step=print, arguments=(), phase="decode", mode="eager")
     with pytest.raises(NotMeasurableError, match="no step of eager was sampled"):
         split.sampled(SimpleNamespace(), case, 0.1)  # type: ignore[arg-type]
-
-
-# Injected work
-
-
-class Units:
-    """Work that only says how much of it there is."""
-
-    def __init__(self, units: int) -> None:
-        self.units = units
-
-    def __call__(self) -> None:
-        """Nothing."""
-
-
-def test_of_the_work_one_arm_has_a_short_piece_inside_and_the_rest_beside_and_the_other_all_inside(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = set()
-
-    def sample(
-        sampler: object, case: MadeUpCase, slot: Slot, inside: Units, beside: Units | None
-    ) -> Injected:
-        assert case.injected is slot
-        seen.add((case.named.mode, inside.units, beside.units if beside else 0))
-        kernel = 1000 * (inside.units + 10)
-        return Injected(SampleCounts(kernel=kernel, host=5000), (kernel + 5000) / 1e6, inside.units / 1e3)
-
-    monkeypatch.setattr(classes, "step_sample", sample)
-    monkeypatch.setattr(classes, "KINDS", (Kind("a", "kernel", lambda units, fuse: Units(units)),))
-    rows = run_check("x", INJECTED, MadeUpVariants(), quiet)
-    assert seen == {
-        (mode, inside, beside) for mode in INTO for inside, beside in ((SHORT, LONG - SHORT), (LONG, 0))
-    }
-    assert [(row.verdict, row.value) for row in rows] == [("pass", pytest.approx(1.0))] * len(INTO)
-
-
-def test_the_work_inside_is_timed_in_the_steps_that_are_sampled_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slot = Slot()
-
-    def sample(*_: object) -> SampledSteps:
-        slot.seconds += [9.0, 9.0, 1e-3, 2e-3]  # settling, then sampled
-        return SampledSteps(SampleCounts(kernel=3, host=1), 5e-3, [5e-3, 7e-3])
-
-    monkeypatch.setattr(classes, "sampled", sample)
-    slot.seconds = [8.0]  # of a round before
-    found = classes.step_sample(None, None, slot, Units(1), None)  # type: ignore[arg-type]
-    assert (found.step_seconds, found.inside_seconds) == pytest.approx((6e-3, 1.5e-3))
-    assert isinstance(slot.work, Units)
-
-
-def test_work_in_a_slot_is_timed_each_time_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0, 2_000_000, 5_000_000, 6_000_000])
-    monkeypatch.setattr(classes, "thread_time_ns", lambda: next(clock))
-    done: list[int] = []
-    slot = Slot()
-    slot.work = lambda: done.append(1)
-    slot()
-    slot()
-    assert (slot.seconds, done) == ([2e-3, 1e-3], [1, 1])
-
-
-def test_a_sample_in_code_of_no_class_has_not_arrived() -> None:
-    found = Injected(SampleCounts(kernel=40, host=40, unclassified=20, system=50), 1e-3, 0.0)
-    assert (found.seconds_of("kernel"), found.seconds_of("host")) == pytest.approx((4e-4, 4e-4))
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: Kind) -> None:
-    fused: list[Callable[..., Any]] = []
-
-    def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
-        fused.append(function)
-        return function
-
-    kind.work(1, fuse)()
-    assert bool(fused) == (kind.name in ("layer norm", "element-wise chain"))
 
 
 # The rate, and the background
@@ -258,25 +182,69 @@ def test_without_eager_there_is_nothing_to_compare_with() -> None:
         measure_plain(MadeUpVariants(["no_grad", "compiled"]), quiet)  # type: ignore[arg-type]
 
 
-# Code of no class
+# On a GPU: sessions as it would record them
 
-KNOWN = Place("host", "call", "python")
-STRANGER = Place("unclassified", "product", "/opt/lib/libnew.so")
-
-
-def test_the_step_with_the_largest_share_of_unknown_code_is_told_with_its_functions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def places(sampler: object, case: MadeUpCase) -> Counter[Place]:
-        return Counter({KNOWN: 200, STRANGER: 4 * (case.named == ("compiled", "prefill", 16))})
-
-    monkeypatch.setattr(split, "_places", places)
-    rows = judge_unclassified(measure_unclassified(MadeUpVariants(), quiet))  # type: ignore[arg-type]
-    assert [row.verdict for row in rows] == ["pass"] * 3 + ["undecided"]
-    assert rows[-1].note == "prefill, batch 16: 20 of 1020, product (20)"
+CPU = torch.device("cpu")
 
 
-def test_what_the_operating_system_runs_is_no_step_s_code() -> None:
-    fault = Place("system", "fault", "[kernel]")
-    (row,) = judge_unclassified({ServedStep("eager", "decode", 1): [Counter({KNOWN: 500, fault: 500})]})
-    assert (row.verdict, row.note) == ("pass", "decode, batch 1: 0 of 500")
+class Session:
+    """What is asked of a session: the profiler's own table, in microseconds of the device."""
+
+    class Line:
+        def __init__(self, key: str, microseconds: float) -> None:
+            self.key = key
+            self.self_device_time_total = microseconds
+            self.device_type = DeviceType.CUDA
+
+    def key_averages(self) -> list[Line]:
+        others = [self.Line(name, 1e6) for name in ("Memcpy DtoD", "Memset", STEP_MARK, LEAD_MARK)]
+        return [self.Line("k", STEPS * KERNELS * KERNEL_US), *others]
+
+
+def of_the_next_launch(step: int) -> int:
+    return graph_id((step + 1) % STEPS)
+
+
+def found(monkeypatch: pytest.MonkeyPatch, events: list[Event]) -> tuple[float, float] | None:
+    case: Any = type("Case", (), {"call": None})
+    monkeypatch.setattr(split, "record_session", lambda *_: Session())
+    monkeypatch.setattr(split, "chrome_events", lambda _: events)
+    return kernel_seconds(CPU, case)
+
+
+def test_neither_sum_has_what_separates_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = pytest.approx(STEPS * KERNELS * KERNEL_US / 1e6)
+    for ids in (graph_id, of_the_next_launch):
+        assert found(monkeypatch, replays(STEPS, ids)) == (seconds, seconds)
+
+
+def test_replays_that_nothing_separates_have_no_kernel_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(monkeypatch, replays(STEPS, of_the_next_launch, separated=False)) is None
+    assert found(monkeypatch, []) is None
+
+
+def test_the_steps_of_its_session_are_separated_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[Event] = []
+
+    class OnTheHost(profiling.Separator):
+        def __init__(self, device: torch.device, copies: bool = False) -> None:
+            super().__init__(device, copies)
+            self._value = torch.zeros(1)
+
+        def wait(self) -> None:
+            pass
+
+    def noted(events: list[Event], cuda: bool) -> list[ProfiledStep]:
+        recorded.extend(events)
+        return []
+
+    case: Any = type("Case", (), {"call": staticmethod(lambda: torch.zeros(1).neg_())})
+    monkeypatch.setattr(split, "Separator", OnTheHost)
+    monkeypatch.setattr(split, "read_steps", noted)
+    assert kernel_seconds(CPU, case) is None
+    ran = sorted((e for e in recorded if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
+    names = [e["name"] for e in ran if e["name"] in ("aten::neg_", "aten::copy_", "aten::add_")]
+    begin = names.index("aten::neg_")
+    assert begin > 0
+    assert names[begin - 1 :] == ["aten::copy_", *["aten::neg_", "aten::copy_"] * STEPS]
+    assert "aten::add_" not in names
