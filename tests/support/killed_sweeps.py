@@ -18,8 +18,8 @@ from rich.console import Console
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
 from loadtests.run.rows import ROWS_FILE, each_row, read_rows
-from loadtests.run.run_file import RUN_FILE, SweepRun, read_run
-from loadtests.run.schedule import Finished, Owed, first_missing
+from loadtests.run.run_file import RUN_FILE, read_run
+from loadtests.run.schedule import Finished, is_whole
 from loadtests.run.sweep import SweepResult, resume_sweep
 from tests.support.fake_service import Script, fake_service
 from tests.support.serving import PATIENCE_SECONDS, until
@@ -44,10 +44,10 @@ _PROCESS = """
 import io, sys
 from pathlib import Path
 from rich.console import Console
-from loadtests.run import scrapes
+from loadtests.run import target
 from loadtests.run.sweep import resume_sweep, run_sweep
 from tests.support.killed_sweeps import PLAN
-scrapes.COUNTED_WITHIN_SECONDS = 0.2
+target.COUNTED_WITHIN_SECONDS = 0.2
 url, folder, verb = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 options = {"console": Console(file=io.StringIO()), "exporter_port": 0}
 run_sweep(url, PLAN, folder, **options) if verb == "begin" else resume_sweep(url, folder, **options)
@@ -99,9 +99,9 @@ def every_request_of(plan: Plan) -> Counter[tuple[int, str, int | None]]:
     )
 
 
-def is_whole(folder: Path, run: SweepRun) -> bool:
-    """Whether nothing is owed any more, by rows and by `run.json`."""
-    return run.complete and first_missing(run.plan, Finished(each_row(folder)), Owed()) is None
+def _is_whole(folder: Path) -> bool:
+    run = read_run(folder)
+    return run.complete and is_whole(run, Finished(each_row(folder)))
 
 
 def failed(folder: Path) -> set[str]:
@@ -129,11 +129,11 @@ def survives_kills(folder: Path, unkilled: Path, moments: list[int]) -> None:
             before = read_rows(folder) if (folder / ROWS_FILE).exists() else []
             kept |= {row.request_id for row in before}
             assert not before or not measured(folder) or "complete" in failed(folder)
-        if not is_whole(folder, read_run(folder)):
+        if not _is_whole(folder):
             finish(start(url, folder, "resume"))
     assert kept <= {row.request_id for row in read_rows(folder)}
     assert measured(folder) == every_request_of(PLAN)
-    assert is_whole(folder, read_run(folder))
+    assert _is_whole(folder)
     assert failed(folder) == set()
     assert same_verdicts(folder, unkilled)
 
