@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import isinf
 from resource import RUSAGE_THREAD, getrusage
 from statistics import median
 from time import perf_counter_ns
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 from rich.console import Console
@@ -20,11 +19,14 @@ from service.anatomy.common import (
     StudyError,
     attached_note,
     counted,
+    interval_text,
+    print_notes,
     resolve_bucket,
     resolve_case,
     resolve_modes,
+    table,
 )
-from service.anatomy.operators.calls import NO_DEVICE, device_work, record
+from service.anatomy.operators.calls import device_work, record
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import in_rounds
@@ -94,26 +96,28 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
 
     Raises StudyError for a mode or batch not configured, and where the parts of a step are unknown.
     """
+    device = bench.device.type
     own = _budgeted(bench, arguments)
-    modes = _modes(bench, arguments.modes)
+    requested = bench.modes if arguments.modes is None else arguments.modes
+    modes = [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(requested)]
     batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
     given = (arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
     cases, notes = ready_cases(bench, modes, batches, report)
+    keys = list(cases)
+    if None in given and own not in cases:
+        cases[own] = resolve_case(bench, *own, "decode", report)
     notes += attached_note()
-    steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {}, {})
-    # The budget's own step, where it is none of these and something of it is not given.
-    apart = {own: resolve_case(bench, *own, "decode", report)} if None in given and own not in cases else {}
-    steps_apart = time_steps(bench, apart, arguments.rounds, report) if apart else Steps({}, {}, {}, {})
-    notes += [*disturbed_note(steps), *disturbed_note(steps_apart)]
+    times = time_steps(bench, cases, arguments.rounds, report) if cases else {}
+    notes += disturbed_note(times)
     null = measure_null_kernel(bench.device).seconds["alone"]
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
-    splits = split_steps(bench, cases, steps)
-    own_split = (splits | split_steps(bench, apart, steps_apart)).get(own) if None in given else None
-    own_walls = (steps_apart if apart else steps).walls.get(own)
-    roof = measure_roof(bench) if cases else None
-    points = [make_point(bench, key, steps, splits[key], null, roof) for key in cases] if roof else []
+    splits = {key: _split(bench, key, cases[key], times[key]) for key in cases}
+    roof = measure_roof(bench) if keys else None
+    points = [make_point(bench, key, times, splits[key], null, roof) for key in keys] if roof else []
+    # With a given value it is not the step that was timed.
+    step = median_interval(times[own].walls).value * 1e6 if own in times and not any(given) else None
     return BudgetFinding(
-        device=bench.device.type,
+        device=device,
         threads=bench.settings.threads,
         rounds=arguments.rounds,
         null_kernel_seconds=null,
@@ -122,14 +126,11 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
         crossovers=crossovers(points),
         budget=make_budget(
             *own,
-            *_quantities(bench, own, given, own_split, report),
-            device=bench.device.type,
-            # With a given value it is not the step that was timed.
-            step_microseconds=median_interval(own_walls).value * 1e6
-            if own_walls and not any(given)
-            else None,
+            *_quantities(bench, own, given, splits.get(own), report),
+            device=device,
+            step_microseconds=step,
         ),
-        gains=mode_gains(own, steps, splits, bench.device.type),
+        gains=mode_gains(own, times, splits, device),
         notes=notes,
     )
 
@@ -138,18 +139,16 @@ def _quantities(
     bench: Bench, own: Key, given: Sequence[float | None], split: DispatchSplit | None, report: Report
 ) -> list[Quantity]:
     """Each of the three as it is given, else as measured: the two parts of the step as `split` has them."""
-    if split is None:
-        return [Quantity(value=value, source="given") for value in given if value is not None]
-    ops = len(record(resolve_case(bench, *own, "decode", report), 1)[0].calls)
-    measured = (
-        Quantity(value=ops, source="measured"),
-        Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
-        Quantity(value=split.kernel.value * 1e6, source=split.source),
-    )
-    return [
-        other if value is None else Quantity(value=value, source="given")
-        for value, other in zip(given, measured, strict=True)
-    ]
+    found = [Quantity(value=value, source="given") if value is not None else None for value in given]
+    if None in found and split is not None:
+        ops = len(record(resolve_case(bench, *own, "decode", report), 1)[0].calls)
+        measured = (
+            Quantity(value=ops, source="measured"),
+            Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
+            Quantity(value=split.kernel.value * 1e6, source=split.source),
+        )
+        found = [mine or other for mine, other in zip(found, measured, strict=True)]
+    return [quantity for quantity in found if quantity is not None]
 
 
 def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
@@ -165,12 +164,6 @@ def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
     return mode, resolve_bucket(
         bench, min(bench.buffers) if arguments.batch_size is None else arguments.batch_size
     )
-
-
-def _modes(bench: Bench, requested: list[str] | None) -> list[str]:
-    if requested is None:
-        return list(bench.modes)
-    return [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(requested)]
 
 
 Source = Literal["measured", "sampled", "given"]
@@ -295,17 +288,15 @@ class ModeGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mode_gains(
-    key: Key, steps: Steps, splits: Mapping[Key, DispatchSplit], device_type: str
+    key: Key, times: Mapping[Key, StepTimes], splits: Mapping[Key, DispatchSplit], device_type: str
 ) -> list[ModeGain]:
     """The gain of every other mode in `splits` at the batch of `key`; none where `key` is not in it."""
     if key not in splits:
         return []
     own = splits[key]
-    others = [(mode, batch) for mode, batch in splits if batch == key[1] and mode != key[0]]
     found = []
-    for other in others:
+    for other in (other for other in splits if other[1] == key[1] and other != key):
         effect = MODES[other[0]].effect(device_type)
-        walls = zip(steps.walls[key], steps.walls[other], strict=True)
         found.append(
             ModeGain(
                 mode=other[0],
@@ -314,10 +305,14 @@ def mode_gains(
                 graph_replay=effect.graph_replay,
                 dispatch_ratio=_ratio(splits[other].dispatch, own.dispatch),
                 kernel_ratio=_ratio(splits[other].kernel, own.kernel),
-                speedup=median_interval([base / wall for base, wall in walls]),
+                speedup=_speedup(times[key], times[other]),
             )
         )
     return found
+
+
+def _speedup(base: StepTimes, other: StepTimes) -> Interval:
+    return median_interval([a / b for a, b in zip(base.walls, other.walls, strict=True)])
 
 
 def _ratio(above: Interval, below: Interval) -> Interval | None:
@@ -371,14 +366,13 @@ class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_point(
-    bench: Bench, key: Key, steps: Steps, split: DispatchSplit, null: float, roof: Roof
+    bench: Bench, key: Key, times: Mapping[Key, StepTimes], split: DispatchSplit, null: float, roof: Roof
 ) -> BatchPoint:
     """The point of `key`: its step by the clock, `split` in two, under `roof`."""
     mode, batch = key
-    walls = steps.walls[key]
-    first = next(iter(steps.walls))[0]
-    ratios = [base / own for base, own in zip(steps.walls[first, batch], walls, strict=True)]
-    step = median_interval(walls)
+    own = times[key]
+    first = next(iter(times))[0]
+    step = median_interval(own.walls)
     dispatch = split.dispatch.value
     kernel = split.kernel.value
     index = device_bound_index(kernel, dispatch) or 0.0
@@ -392,12 +386,12 @@ def make_point(
         dispatch_seconds_per_sequence=dispatch / batch,
         device_bound_index=index,
         bound=bound(index) or "launch-bound",
-        speedup=median_interval(ratios),
+        speedup=_speedup(times[first, batch], own),
         roofline=roof.over(batch, split.kernel),
         source=split.source,
         without_dispatch_speedup=without_dispatch(step.value, kernel, null),
-        switches_per_step=steps.switches_per_step[key],
-        disturbed=steps.disturbed(key),
+        switches_per_step=own.switches_per_step,
+        disturbed=own.disturbed,
     )
 
 
@@ -405,9 +399,8 @@ def crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
     """Where kernels take as long as dispatch, of each mode in `points`."""
     found = []
     for mode in dict.fromkeys(point.mode for point in points):
-        index = {point.batch_size: point.device_bound_index for point in points if point.mode == mode}
-        found_at = crossover(index)
-        found.append(ModeCrossover(mode=mode, where=found_at.where, batch_size=found_at.batch))
+        at = crossover({point.batch_size: point.device_bound_index for point in points if point.mode == mode})
+        found.append(ModeCrossover(mode=mode, where=at.where, batch_size=at.batch))
     return found
 
 
@@ -415,33 +408,28 @@ TIMED_STEPS = 3
 """In a row, after LEAD_STEPS untimed ones."""
 
 
-class Visit(NamedTuple):
-    """One round's visit to a case: medians of its timed steps, and context switches of all up to these.
+@dataclass(slots=True)
+class StepTimes:
+    """Of a case, the median seconds of each round's steps, and the switches and samples of all rounds.
 
-    `samples` are of steps after them, on a CPU.
+    `walls` end when the device is done, `hosts` when the call returns. `switches` are involuntary context
+    switches of this thread; `samples` are taken on a CPU only.
     """
 
-    wall_seconds: float
-    host_seconds: float
-    involuntary_switches: int
-    samples: SampleCounts
+    walls: list[float] = field(default_factory=list)
+    hosts: list[float] = field(default_factory=list)
+    switches: int = 0
+    samples: SampleCounts = field(default_factory=SampleCounts)
 
+    @property
+    def switches_per_step(self) -> float:
+        """Of all steps, the untimed ones too."""
+        return self.switches / (len(self.walls) * (LEAD_STEPS + TIMED_STEPS))
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Rounds of seconds: `walls` until the device is done, `hosts` until the call returns.
-
-    `switches_per_step` are involuntary context switches of this thread. `samples`: of all rounds, on a CPU.
-    """
-
-    walls: Mapping[Key, list[float]]
-    hosts: Mapping[Key, list[float]]
-    switches_per_step: Mapping[Key, float]
-    samples: Mapping[Key, SampleCounts]
-
-    def disturbed(self, key: Key) -> bool:
+    @property
+    def disturbed(self) -> bool:
         """Whether there was more than one switch in 20 steps, the rule of every table."""
-        return is_disturbed(self.switches_per_step[key], 1)
+        return is_disturbed(self.switches_per_step, 1)
 
 
 def ready_cases(
@@ -458,56 +446,28 @@ def ready_cases(
     return cases, notes
 
 
-def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> Steps:
+def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> dict[Key, StepTimes]:
     """Every case once per round, in a fresh order. Raises StudyError for a CPU that cannot be sampled."""
-    variants = {key: partial(_visit, bench, case, SAMPLED_SECONDS / rounds) for key, case in cases.items()}
-    visits = in_rounds(variants, rounds, "budget", counted(report, rounds))
-    steps = rounds * (LEAD_STEPS + TIMED_STEPS)
-    return Steps(
-        walls={key: [visit.wall_seconds for visit in found] for key, found in visits.items()},
-        hosts={key: [visit.host_seconds for visit in found] for key, found in visits.items()},
-        switches_per_step={
-            key: sum(visit.involuntary_switches for visit in found) / steps for key, found in visits.items()
-        },
-        samples={
-            key: sum((visit.samples for visit in found), SampleCounts()) for key, found in visits.items()
-        },
-    )
+    times = {key: StepTimes() for key in cases}
+    variants = {
+        key: partial(_time_round, bench, case, times[key], SAMPLED_SECONDS / rounds)
+        for key, case in cases.items()
+    }
+    in_rounds(variants, rounds, "budget", counted(report, rounds))
+    return times
 
 
-def _visit(bench: Bench, case: Case, sampled_seconds: float) -> Visit:
-    before = _switches()
+def _time_round(bench: Bench, case: Case, times: StepTimes, sampled_seconds: float) -> None:
+    before = getrusage(RUSAGE_THREAD).ru_nivcsw
     taken = [_step(bench, case) for _ in range(LEAD_STEPS + TIMED_STEPS)][LEAD_STEPS:]
-    return Visit(
-        wall_seconds=median(wall for wall, _ in taken),
-        host_seconds=median(host for _, host in taken),
-        involuntary_switches=_switches() - before,
-        samples=_samples(bench, case, sampled_seconds),
-    )
-
-
-def _samples(bench: Bench, case: Case, seconds: float) -> SampleCounts:
-    if bench.device.type == "cuda":
-        return SampleCounts()
-    try:
-        return sample_case(bench, case, seconds) or SampleCounts()
-    except SamplerError as error:
-        raise StudyError("unsupported_here", f"dispatch is unknown on this CPU: {error}") from None
-
-
-def disturbed_note(steps: Steps) -> list[str]:
-    """One note that names every disturbed cell; empty where there is none."""
-    cells = [f"{mode} at {batch}" for mode, batch in steps.walls if steps.disturbed((mode, batch))]
-    if not cells:
-        return []
-    return [
-        f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; "
-        "measure again on a quiet machine"
-    ]
-
-
-def _switches() -> int:
-    return getrusage(RUSAGE_THREAD).ru_nivcsw
+    times.walls.append(median(wall for wall, _ in taken))
+    times.hosts.append(median(host for _, host in taken))
+    times.switches += getrusage(RUSAGE_THREAD).ru_nivcsw - before
+    if bench.device.type != "cuda":
+        try:
+            times.samples += sample_case(bench, case, sampled_seconds) or SampleCounts()
+        except SamplerError as error:
+            raise StudyError("unsupported_here", f"dispatch is unknown on this CPU: {error}") from None
 
 
 def _step(bench: Bench, case: Case) -> tuple[float, float]:
@@ -519,90 +479,95 @@ def _step(bench: Bench, case: Case) -> tuple[float, float]:
     return (perf_counter_ns() - began) / 1e9, host
 
 
-def split_steps(bench: Bench, cases: Mapping[Key, Case], steps: Steps) -> dict[Key, DispatchSplit]:
-    """Dispatch and kernels of every case: on a CPU by its samples, on CUDA by two clocks.
+def disturbed_note(times: Mapping[Key, StepTimes]) -> list[str]:
+    """One note that names every disturbed cell; empty where there is none."""
+    cells = [f"{mode} at {batch}" for (mode, batch), own in times.items() if own.disturbed]
+    if not cells:
+        return []
+    return [
+        f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; "
+        "measure again on a quiet machine"
+    ]
+
+
+def _split(bench: Bench, key: Key, case: Case, times: StepTimes) -> DispatchSplit:
+    """Dispatch and kernels of a step: on a CPU by its samples, on CUDA by two clocks.
 
     Raises StudyError where they are unknown.
     """
-    if bench.device.type == "cuda":
-        return {key: _on_cuda(bench, case, steps.hosts[key]) for key, case in cases.items()}
-    return {key: _on_cpu(key, steps) for key in cases}
-
-
-def _on_cpu(key: Key, steps: Steps) -> DispatchSplit:
-    split = sampled_split(steps.samples[key], median_interval(steps.walls[key]))
+    work = device_work(bench, case)
+    if work is not None:
+        if work.kernel_seconds is None:
+            raise StudyError("unsupported_here", f"kernel time is unknown: {work.step.unknown}")
+        return measured_split(median_interval(times.hosts), work.kernel_seconds)
+    split = sampled_split(times.samples, median_interval(times.walls))
     if split is None:
         raise StudyError("unsupported_here", f"no sample fell into a step of {key[0]} at {key[1]}: try again")
     return split
-
-
-def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> DispatchSplit:
-    work = device_work(bench, case)
-    if work is None or work.kernel_seconds is None:
-        reason = work.step.unknown if work is not None else NO_DEVICE
-        raise StudyError("unsupported_here", f"kernel time is unknown: {reason}")
-    return measured_split(median_interval(hosts), work.kernel_seconds)
 
 
 _STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}
 
 
 def show(finding: BudgetFinding, console: Console) -> None:
-    """Print `finding`."""
+    """Print amortisation, crossovers, budget and gains."""
     if finding.points:
         console.print(_points(finding.points, finding.device))
     for one in finding.crossovers:
-        console.print(f"{one.mode}: {_crossover(one)}", highlight=False)
-    _budget(finding.budget, finding.device, console)
+        console.print(f"{one.mode}: {_crossing(one)}", highlight=False)
+    budget = finding.budget
+    quantities = (
+        ("operators per step, below autograd", budget.ops_per_step),
+        ("× µs per operator", budget.microseconds_per_op),
+        ("against kernel, µs", budget.kernel_microseconds),
+    )
+    rows = [(name, f"{one.value:.4g}", one.source) for name, one in quantities]
+    rows.insert(2, ("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", ""))
+    title = f"budget of one step, {budget.mode}, batch {budget.batch_size}"
+    console.print(table(title, ("quantity", "value", "from"), rows))
+    console.print(f"kernel share {_kernel_share(budget, finding.device)}", highlight=False)
+    console.print(f"will compile help me? {budget.will_compile_help}", highlight=False)
     for gain in finding.gains:
-        console.print(_gain_line(gain, finding.budget), markup=False)
-    for note in finding.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(_gain_line(gain, budget), markup=False)
+    print_notes(finding.notes, console)
     if finding.points:
         cpu = finding.device == "cpu"
         sampled = "Dispatch and kernel are shares of the step, by samples of its thread. " if cpu else ""
         graphs = "a CPU has no graphs that do it" if cpu else "graphs do it"
         console.print(
-            f"[dim]µs per decode step, {finding.rounds} interleaved rounds \\[95 % interval]. {sampled}"
+            f"[dim]µs per decode step, {finding.rounds} interleaved rounds [95 % interval]. {sampled}"
             "Without dispatch: about so many times as fast, with this mode's kernels, if one empty operator "
             f"({finding.null_kernel_seconds * 1e6:.1f} µs) were all the host had to issue; {graphs}.[/]"
         )
     if finding.bandwidth:
-        console.print(f"[dim]{_about_bandwidth(finding.bandwidth)}[/]")
+        console.print(
+            "[dim]Of bandwidth: the bytes that a step must move (weights, keys and values in use, what "
+            "enters and leaves matrix products) over its kernels, against "
+            f"{bandwidth_text(finding.bandwidth)}. That buffer is as large as the weights: where they fit in "
+            "caches, so does it.[/]"
+        )
 
 
 def _points(points: list[BatchPoint], device: str) -> Table:
-    table = Table(
-        "mode",
-        "batch",
-        "step",
-        "dispatch",
-        "kernel",
-        "dispatch per sequence",
-        "kernel share",
-        "without dispatch",
-        "of bandwidth",
-        f"against {points[0].mode}",
-        title=f"amortisation on {device}",
-    )
+    columns = ("mode", "batch", "step", "dispatch", "kernel", "dispatch per sequence", "kernel share",
+               "without dispatch", "of bandwidth", f"against {points[0].mode}")  # fmt: skip
+    made = table(f"amortisation on {device}", columns, ())
     for index, point in enumerate(points):
         if index and point.mode != points[index - 1].mode:
-            table.add_section()
-        name = point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})"
-        batch = f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size)
-        table.add_row(
-            name,
-            batch,
+            made.add_section()
+        made.add_row(
+            point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})",
+            f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size),
             f"{point.step.value * 1e6:.0f}",
-            _micros(point.dispatch_seconds),
-            _micros(point.kernel_seconds),
+            interval_text(point.dispatch_seconds, 1e6),
+            interval_text(point.kernel_seconds, 1e6),
             f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
             _kernel_share(point, device),
             f"{point.without_dispatch_speedup:.2f} ×",
-            _share_cell(point.roofline),
-            f"{point.speedup.value:.2f} × \\[{point.speedup.low:.2f}, {point.speedup.high:.2f}]",
+            "–" if point.roofline is None else f"{point.roofline.share.value:.0%}",
+            interval_text(point.speedup, digits=2, unit=" ×"),
         )
-    return table
+    return made
 
 
 def _kernel_share(found: BatchPoint | Budget, device: str) -> str:
@@ -611,64 +576,22 @@ def _kernel_share(found: BatchPoint | Budget, device: str) -> str:
     return share if device == "cpu" else f"{share} [{_STYLES[found.bound]}]{found.bound}[/]"
 
 
-def _share_cell(found: Roofline | None) -> str:
-    return "–" if found is None else f"{found.share.value:.0%}"
-
-
-def _about_bandwidth(bandwidth: MemoryBandwidth) -> str:
-    """What `of bandwidth` is a share of, and what caches make of it."""
-    return (
-        "Of bandwidth: the bytes that a step must move (weights, keys and values in use, what enters and "
-        f"leaves matrix products) over its kernels, against {bandwidth_text(bandwidth)}. That buffer is as "
-        f"large as the weights: where they fit in caches, so does it."
-    )
-
-
-def _budget(budget: Budget, device: str, console: Console) -> None:
-    table = Table(
-        "quantity", "value", "from", title=f"budget of one step, {budget.mode}, batch {budget.batch_size}"
-    )
-    table.add_row("operators per step, below autograd", *_quantity(budget.ops_per_step))
-    table.add_row("× µs per operator", *_quantity(budget.microseconds_per_op))
-    table.add_row("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", "")
-    table.add_row("against kernel, µs", *_quantity(budget.kernel_microseconds))
-    console.print(table)
-    console.print(f"kernel share {_kernel_share(budget, device)}", highlight=False)
-    console.print(f"will compile help me? {budget.will_compile_help}", highlight=False)
-
-
 def _gain_line(gain: ModeGain, budget: Budget) -> str:
     """A mode's measured speed-up, and what it leaves of the budgeted mode's dispatch and kernels."""
-    left = ", ".join(
-        f"{ratio.value:.0%} of {part}"
-        for part, ratio in (("dispatch", gain.dispatch_ratio), ("kernel", gain.kernel_ratio))
-        if ratio is not None
-    )
-    speedup = gain.speedup
-    return (
-        f"{gain.mode} against {budget.mode}: {speedup.value:.2f} times as fast "
-        f"[{speedup.low:.2f}, {speedup.high:.2f}], with {left}"
-    )
+    parts = (("dispatch", gain.dispatch_ratio), ("kernel", gain.kernel_ratio))
+    left = ", ".join(f"{ratio.value:.0%} of {part}" for part, ratio in parts if ratio is not None)
+    speedup = interval_text(gain.speedup, digits=2, unit=" times as fast")
+    return f"{gain.mode} against {budget.mode}: {speedup}, with {left}"
 
 
-def _quantity(quantity: Quantity) -> tuple[str, str]:
-    return f"{quantity.value:.4g}", quantity.source
-
-
-def _micros(seconds: Interval) -> str:
-    ends = [seconds.low * 1e6, seconds.high * 1e6]
-    span = "no interval" if any(map(isinf, ends)) else f"{ends[0]:.0f}, {ends[1]:.0f}"
-    return f"{seconds.value * 1e6:.0f} \\[{span}]"
-
-
-def _crossover(crossover: ModeCrossover) -> str:
-    if crossover.where == "several":
+def _crossing(found: ModeCrossover) -> str:
+    if found.where == "several":
         return "kernels take longer than dispatch at some batch, and shorter at a larger one"
-    if crossover.batch_size is None:
+    if found.batch_size is None:
         return "no crossover known"
     text = {
-        "at": f"kernels take as long as dispatch at batch {crossover.batch_size:.1f}",
-        "below": f"kernels take longer from batch {crossover.batch_size:.0f}, the smallest measured, on",
-        "above": f"dispatch still takes longer at batch {crossover.batch_size:.0f}, the largest measured",
+        "at": f"kernels take as long as dispatch at batch {found.batch_size:.1f}",
+        "below": f"kernels take longer from batch {found.batch_size:.0f}, the smallest measured, on",
+        "above": f"dispatch still takes longer at batch {found.batch_size:.0f}, the largest measured",
     }
-    return text[crossover.where]
+    return text[found.where]

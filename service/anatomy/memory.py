@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import resource
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +16,11 @@ from msgspec import UNSET, UnsetType
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from torch import Tensor
 
-from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
-from service.anatomy.tape.graph import Held, Peak, TapeOfStep, distinct_bytes, tape_of_step
-from service.measure.cases import Bench, Case
+from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes, table
+from service.anatomy.tape.graph import Held, Peak, distinct_bytes, tape_of_step
+from service.measure.cases import Bench
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import Buffers
@@ -82,61 +83,44 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
     bucket = resolve_bucket(bench, arguments.batch_size)
     modes = resolve_modes(bench, arguments.mode)
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
-    snapshot = Snapshot(Path(arguments.out)) if arguments.out is not None else None
-    with snapshot or nullcontext():
+    with nullcontext() if arguments.out is None else snapshot(Path(arguments.out)):
         report("one step of each mode")
-        taped = [tape_of_step(bench, case) for case in cases]
+        steps = [
+            MemoryOfStep(mode=one.mode, effective=one.effective, tape=one.held, step=one.step)
+            for one in (tape_of_step(bench, case) for case in cases)
+        ]
     finding = MemoryFinding(
         device=bench.device.type,
         batch_bucket=bucket,
         phase=arguments.phase,
         parts=static_memory(bench, bench.buffers[bucket]),
-        steps=[_step(one) for one in taped],
-        files=[snapshot.file.name] if snapshot is not None else [],
+        steps=steps,
+        files=[] if arguments.out is None else [SNAPSHOT_FILE],
     )
-    return _on_cuda(bench, finding) if on_cuda else _on_cpu(finding, cases, report)
+    if on_cuda:
+        found = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
+        return msgspec.structs.replace(finding, allocator=found)
+    missing = why_not()
+    report("resident size of steps")
+    steps = [
+        msgspec.structs.replace(step, resident=None if missing else growth(case.call))
+        for step, case in zip(steps, cases, strict=True)
+    ]
+    return msgspec.structs.replace(finding, steps=steps, process=process_now(), no_resident=missing)
 
 
 def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
     """What is held whether a step runs or not. All buckets share the cache of the largest."""
     model = bench.model
-    bucket = buffers.bucket
     inputs = [*buffers.chunks.values(), buffers.token, buffers.positions, buffers.last, buffers.one]
-    return [
-        StaticMemory(
-            name="parameters",
-            bytes=distinct_bytes(model.parameters()),
-            what="the weights, each storage once",
-        ),
-        StaticMemory(
-            name="buffers", bytes=distinct_bytes(model.buffers()), what="the model's constant tables"
-        ),
-        StaticMemory(
-            name="cache",
-            bytes=distinct_bytes(tensor for layer in buffers.cache for tensor in layer),
-            what=f"keys and values, {max(bench.buffers)} rows",
-        ),
-        StaticMemory(name="inputs", bytes=distinct_bytes(inputs), what=f"static inputs of batch {bucket}"),
-    ]
-
-
-def _step(taped: TapeOfStep) -> MemoryOfStep:
-    return MemoryOfStep(mode=taped.mode, effective=taped.effective, tape=taped.held, step=taped.step)
-
-
-def _on_cuda(bench: Bench, finding: MemoryFinding) -> MemoryFinding:
-    found = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
-    return msgspec.structs.replace(finding, allocator=found)
-
-
-def _on_cpu(finding: MemoryFinding, cases: list[Case], report: Report) -> MemoryFinding:
-    missing = why_not()
-    steps = []
-    report("resident size of steps")
-    for step, case in zip(finding.steps, cases, strict=True):
-        resident = growth(case.call) if missing is None else None
-        steps.append(msgspec.structs.replace(step, resident=resident))
-    return msgspec.structs.replace(finding, steps=steps, process=process_now(), no_resident=missing)
+    cache = [tensor for layer in buffers.cache for tensor in layer]
+    held: tuple[tuple[str, Iterable[Tensor], str], ...] = (
+        ("parameters", model.parameters(), "the weights, each storage once"),
+        ("buffers", model.buffers(), "the model's constant tables"),
+        ("cache", cache, f"keys and values, {max(bench.buffers)} rows"),
+        ("inputs", inputs, f"static inputs of batch {buffers.bucket}"),
+    )
+    return [StaticMemory(name=name, bytes=distinct_bytes(tensors), what=what) for name, tensors, what in held]
 
 
 Unit = Literal["bytes", "share", "count"]
@@ -161,7 +145,7 @@ EVENTS: dict[str, str] = {
 }
 
 
-class Statistic(msgspec.Struct, frozen=True, kw_only=True):
+class Statistic(msgspec.Struct, frozen=True):
     """One statistic now and at its peak since the process began, None where it has no peak."""
 
     name: str
@@ -179,47 +163,37 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
     """
     found = [
         Statistic(
-            name=name,
-            unit="bytes",
-            value=stats[f"{name}_current"],
-            peak=stats[f"{name}_peak"],
-            definition=f"bytes {text}",
-            source=f"{_STATS}: {name}_bytes.all",
+            name,
+            "bytes",
+            stats[f"{name}_current"],
+            stats[f"{name}_peak"],
+            f"bytes {text}",
+            f"{_STATS}: {name}_bytes.all",
         )
         for name, text in SIZES.items()
     ]
-    found.append(
-        Statistic(
-            name="fragmentation",
-            unit="share",
-            value=_fragmentation(stats, "current"),
-            peak=_fragmentation(stats, "peak"),
-            definition="1 − active / reserved: the share of reserved memory that is not active; the peak "
-            "column is of both peaks",
-            source=f"our own, from {_STATS}: active_bytes.all and reserved_bytes.all",
-        )
+    fragmentation = Statistic(
+        "fragmentation",
+        "share",
+        _fragmentation(stats, "current"),
+        _fragmentation(stats, "peak"),
+        "1 − active / reserved: the share of reserved memory that is not active; the peak column is of both "
+        "peaks",
+        f"our own, from {_STATS}: active_bytes.all and reserved_bytes.all",
     )
-    found.append(
-        Statistic(
-            name="graph_pool",
-            unit="bytes",
-            value=graph_pool_bytes,
-            peak=None,
-            definition="bytes of segments in private pools, which CUDA graphs keep for their replays",
-            source="torch.cuda.memory_snapshot: total_size of segments whose segment_pool_id is not (0, 0)",
-        )
+    pool = Statistic(
+        "graph_pool",
+        "bytes",
+        graph_pool_bytes,
+        None,
+        "bytes of segments in private pools, which CUDA graphs keep for their replays",
+        "torch.cuda.memory_snapshot: total_size of segments whose segment_pool_id is not (0, 0)",
     )
-    return found + [
-        Statistic(
-            name=name,
-            unit="count",
-            value=stats[name],
-            peak=None,
-            definition=text,
-            source=f"{_STATS}: num_{name}",
-        )
+    events = [
+        Statistic(name, "count", stats[name], None, text, f"{_STATS}: num_{name}")
         for name, text in EVENTS.items()
     ]
+    return [*found, fragmentation, pool, *events]
 
 
 def pool_bytes(segments: list[dict[str, Any]]) -> int:
@@ -227,29 +201,23 @@ def pool_bytes(segments: list[dict[str, Any]]) -> int:
     return sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != NO_POOL)
 
 
-class Snapshot:
-    """A context in which CUDA's allocator records each allocation with its stack; writes `file` at its end.
+@contextmanager
+def snapshot(folder: Path) -> Iterator[None]:
+    """A context in which CUDA's allocator records each allocation with its stack; then writes SNAPSHOT_FILE.
 
     The file is for pytorch.org/memory_viz. Raises StudyError where the folder cannot be made.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / SNAPSHOT_FILE
-
-    def __enter__(self) -> Snapshot:
-        """Make the folder and start recording."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"cannot write to {folder}: {error.strerror}"
+        raise StudyError("invalid_request", message, "out") from error
+    torch.cuda.memory._record_memory_history(max_entries=ENTRIES_KEPT)
+    try:
+        yield
+    finally:
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"cannot write to {self.file.parent}: {error.strerror}"
-            raise StudyError("invalid_request", message, "out") from error
-        torch.cuda.memory._record_memory_history(max_entries=ENTRIES_KEPT)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Write the snapshot and stop recording."""
-        try:
-            torch.cuda.memory._dump_snapshot(str(self.file))
+            torch.cuda.memory._dump_snapshot(str(folder / SNAPSHOT_FILE))
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
@@ -284,8 +252,9 @@ class _Peak:
     seen_bytes: int = 0
 
     def see(self, status: dict[str, int]) -> int:
-        """The maximum, this reading included."""
-        self.seen_bytes = max(self.seen_bytes, *status.values(), _kernels_peak(status))
+        """The maximum, this reading included; `ru_maxrss` for kernels without VmHWM."""
+        kernels = status.get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.seen_bytes = max(self.seen_bytes, kernels, *status.values())
         return self.seen_bytes
 
     def reset(self) -> None:
@@ -336,11 +305,6 @@ def _growth_bytes(run: Callable[[], object]) -> int:
     return max(grown, 0)
 
 
-def _kernels_peak(status: dict[str, int]) -> int:
-    """VmHWM, or `ru_maxrss` for kernels without it, which may include the parent's peak before the fork."""
-    return status.get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def _status_bytes(*fields: str) -> dict[str, int]:
     parted = (line.partition(":") for line in STATUS.read_text().splitlines())
     return {name: int(value.split()[0]) * 1024 for name, _, value in parted if name in fields}
@@ -352,14 +316,22 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 def show(finding: MemoryFinding, console: Console) -> None:
-    """Print `finding`."""
-    console.print(_parts(finding), _steps(finding))
+    """Print what is held, the steps and the statistics."""
+    parts = ((part.name, decimal(part.bytes), part.what) for part in finding.parts)
+    console.print(
+        table(f"all the time, on {finding.device}", ("held", "bytes", "what"), parts), _steps(finding)
+    )
     console.print(
         "[dim]tape: what autograd saved, own: what only the tape keeps alive; peak: the most that the step "
         "had allocated by torch at once; grown: the process's peak resident size above that before it.[/]"
     )
     if not isinstance(finding.allocator, UnsetType):
-        console.print(_allocator(finding.allocator))
+        columns = ("statistic", "now", "peak", "definition", "source")
+        rows = (
+            (one.name, _value(one, one.value), _value(one, one.peak), one.definition, one.source)
+            for one in finding.allocator
+        )
+        console.print(table("CUDA's caching allocator", columns, rows))
         if not finding.files:
             console.print("[dim]--out FOLDER writes a snapshot for pytorch.org/memory_viz.[/]")
     if not isinstance(finding.process, UnsetType):
@@ -372,47 +344,32 @@ def show(finding: MemoryFinding, console: Console) -> None:
         console.print(written, markup=False, soft_wrap=True)
 
 
-def _parts(finding: MemoryFinding) -> Table:
-    table = Table("held", "bytes", "what", title=f"all the time, on {finding.device}")
-    for part in finding.parts:
-        table.add_row(part.name, decimal(part.bytes), part.what)
-    return table
-
-
 def _steps(finding: MemoryFinding) -> Table:
-    title = f"during one {finding.phase} step, batch {finding.batch_bucket}"
-    table = Table("mode", "runs as", "tape", "own", "peak", "grown", title=title)
-    for step in finding.steps:
-        table.add_row(
+    rows = (
+        (
             step.mode,
             step.effective,
             decimal(step.tape.storage_bytes),
             decimal(step.tape.own_bytes),
             decimal(step.step.peak_bytes),
-            _grown(step),
+            _grown(step.resident),
         )
-    return table
+        for step in finding.steps
+    )
+    title = f"during one {finding.phase} step, batch {finding.batch_bucket}"
+    return table(title, ("mode", "runs as", "tape", "own", "peak", "grown"), rows)
 
 
-def _grown(step: MemoryOfStep) -> str:
-    resident = step.resident
+def _grown(resident: Interval | UnsetType | None) -> str:
     if isinstance(resident, UnsetType) or resident is None:
         return "–"
     value, low, high = (decimal(int(size)) for size in (resident.value, resident.low, resident.high))
     return f"{value} [{low}, {high}]"
 
 
-def _allocator(statistics: list[Statistic]) -> Table:
-    table = Table("statistic", "now", "peak", "definition", "source", title="CUDA's caching allocator")
-    for statistic in statistics:
-        peak = "–" if statistic.peak is None else _value(statistic, statistic.peak)
-        table.add_row(
-            statistic.name, _value(statistic, statistic.value), peak, statistic.definition, statistic.source
-        )
-    return table
-
-
-def _value(statistic: Statistic, value: float) -> str:
+def _value(statistic: Statistic, value: float | None) -> str:
+    if value is None:
+        return "–"
     if statistic.unit == "bytes":
         return decimal(int(value))
     return f"{value:.1%}" if statistic.unit == "share" else f"{value:.0f}"

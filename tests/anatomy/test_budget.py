@@ -14,13 +14,14 @@ from rich.console import Console
 
 from service.anatomy import budget
 from service.anatomy.budget import (
+    TIMED_STEPS,
     Budget,
     BudgetArguments,
     BudgetFinding,
     Key,
     ModeGain,
     Quantity,
-    Steps,
+    StepTimes,
     draw_budget,
     make_budget,
     mode_gains,
@@ -35,6 +36,7 @@ from service.measure.step_costs import DispatchSplit
 from service.records import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics.intervals import Interval
+from service.step.buffers import LEAD_STEPS
 from tests.support.small_models import BUCKETS, PLAIN, quiet, small_bench
 
 amounts = st.floats(0.01, 1e6)
@@ -245,10 +247,12 @@ def test_a_mode_that_does_not_run_is_noted_and_the_others_are_measured(
 def test_a_disturbed_cell_is_marked_and_named_and_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, switches: float, disturbed: bool
 ) -> None:
-    walls = {("eager", 1): [1.0] * 6, ("eager", 2): [1.0] * 6}
-    taken = {("eager", 1): 0.0, ("eager", 2): switches}
-    samples = dict.fromkeys(walls, SampleCounts(kernel=200, host=200))
-    monkeypatch.setattr(budget, "time_steps", lambda *_: Steps(walls, walls, taken, samples))
+    rounds = 20
+    steps = rounds * (LEAD_STEPS + TIMED_STEPS)
+    taken = {("eager", 1): 0, ("eager", 2): round(switches * steps)}
+    samples = SampleCounts(kernel=200, host=200)
+    times = {key: StepTimes([1.0] * rounds, [1.0] * rounds, count, samples) for key, count in taken.items()}
+    monkeypatch.setattr(budget, "time_steps", lambda *_: times)
     found = draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1, 2]), quiet)
     assert [point.disturbed for point in found.points] == [False, disturbed]
     notes = [note for note in found.notes if note.startswith("disturbed")]
@@ -280,8 +284,8 @@ def split_of(dispatch: float, kernel: float) -> DispatchSplit:
 
 
 def gains_of(splits: dict[Key, DispatchSplit]) -> list[ModeGain]:
-    walls = {key: [one.dispatch.value + one.kernel.value] * 6 for key, one in splits.items()}
-    return mode_gains(EAGER, Steps(walls, walls, {}, {}), splits, "cpu")
+    times = {key: StepTimes([one.dispatch.value + one.kernel.value] * 6) for key, one in splits.items()}
+    return mode_gains(EAGER, times, splits, "cpu")
 
 
 def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() -> None:

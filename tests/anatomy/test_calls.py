@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from service.anatomy import probes
-from service.anatomy.budget import Steps, split_steps
+from service.anatomy import budget, probes
+from service.anatomy.budget import StepTimes
 from service.anatomy.operators import calls
 from service.anatomy.operators.calls import (
     OperatorRecord,
@@ -142,9 +142,8 @@ def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
     assert work is not None
     assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
     assert work.step.kernel_seconds == 4e-3
-    key = "inference_mode", 1
-    timed = Steps(walls={key: [1e-2] * 6}, hosts={key: [1e-3] * 6}, switches_per_step={key: 0.0}, samples={})
-    assert split_steps(cuda_bench, {key: case}, timed)[key].kernel == work.kernel_seconds
+    times = StepTimes([1e-2] * 6, [1e-3] * 6)
+    assert budget._split(cuda_bench, ("inference_mode", 1), case, times).kernel == work.kernel_seconds
 
 
 @pytest.mark.parametrize(

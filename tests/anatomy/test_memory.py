@@ -20,13 +20,13 @@ from service.anatomy.memory import (
     SNAPSHOT_FILE,
     MemoryArguments,
     MemoryFinding,
-    Snapshot,
     Statistic,
     growth,
     pool_bytes,
     process_now,
     read_memory,
     show,
+    snapshot,
     statistics,
     why_not,
 )
@@ -182,15 +182,14 @@ def test_a_snapshot_is_refused_on_a_cpu(bench: Bench, tmp_path: Path) -> None:
 def test_a_snapshot_is_written_after_the_steps_and_recording_ends(
     tmp_path: Path, recorder: list[str]
 ) -> None:
-    with Snapshot(tmp_path / "new") as snapshot:
+    with snapshot(tmp_path / "new"):
         assert recorder == ["record"]
     assert recorder == ["record", "dump", "stop"]
-    assert snapshot.file == tmp_path / "new" / SNAPSHOT_FILE
-    assert snapshot.file.exists()
+    assert (tmp_path / "new" / SNAPSHOT_FILE).exists()
 
 
 def test_recording_ends_where_a_step_fails(tmp_path: Path, recorder: list[str]) -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), Snapshot(tmp_path):
+    with pytest.raises(RuntimeError, match="out of memory"), snapshot(tmp_path):
         raise RuntimeError("out of memory")
     assert recorder[-1] == "stop"
 
@@ -199,7 +198,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_recorded(
     tmp_path: Path, recorder: list[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StudyError, match="cannot write"), Snapshot(tmp_path / "file"):
+    with pytest.raises(StudyError, match="cannot write"), snapshot(tmp_path / "file"):
         pass
     assert recorder == []
 

@@ -264,7 +264,7 @@ def test_each_pair_has_an_order_drawn_from_the_seed() -> None:
     def order(seed: int) -> str:
         calls: list[str] = []
         sides = [TimedStep(lambda mark=mark: calls.append(mark), warm_passes=0) for mark in "ab"]  # type: ignore[misc]
-        comparison = FaultComparison(sides[0], sides[1], Counter(name="", before=0, after=1), "")
+        comparison = FaultComparison(sides[0], sides[1], Counter("", 0, 1), "")
         without, with_fault = interleave(comparison, 20, seed, lambda: None)
         assert len(without) == len(with_fault) == 20
         return "".join(calls)
@@ -282,7 +282,7 @@ def test_prepare_and_after_are_not_timed() -> None:
         after=lambda: seconds.append("after"),
         warm_passes=1,
     )
-    comparison = FaultComparison(side, side, Counter(name="", before=0, after=1), "")
+    comparison = FaultComparison(side, side, Counter("", 0, 1), "")
     interleave(comparison, 1, 0, lambda: seconds.append("wait"))
     assert seconds == ["prepare", "call", "wait", "call", "wait", "after"] * 2
 

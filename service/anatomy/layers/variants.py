@@ -21,7 +21,7 @@ from torch.nn import functional
 from service.anatomy.common import Report, counted, load_library
 from service.measure.rounds import in_rounds
 from service.modes import GradMode
-from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, DeviceQueue, issue_seconds, visit_queue
+from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, issue_seconds, visit_queue
 from service.study_names import OPERATOR_CALLS
 
 Key = TypeVar("Key")
@@ -59,12 +59,15 @@ class State:
             yield
 
 
+INFERENCE = State()
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A function that makes a number of calls in a row and returns their seconds, and its state."""
 
     run: Times
-    state: State = State()
+    state: State = INFERENCE
 
     def seconds(self, device: torch.device, times: int) -> float:
         """Seconds per call: the minimum over short loops, because interference only adds.
@@ -76,19 +79,16 @@ class Variant:
             began = perf_counter()
             quickest = math.inf
             for _ in range(LOOPS):
-                quickest = min(quickest, self._loop(device, times))
+                _wait(device)
+                quickest = min(quickest, self.run(times))
                 if perf_counter() - began > SAMPLE_SECONDS:
                     break
             return quickest / times
 
-    def _loop(self, device: torch.device, times: int) -> float:
-        _wait(device)
-        return self.run(times)
 
-
-def python_variant(statement: str, names: Mapping[str, Any], state: State | None = None) -> Variant:
+def python_variant(statement: str, names: Mapping[str, Any], state: State = INFERENCE) -> Variant:
     """`statement` in a Python loop, the loop's own time included."""
-    return Variant(Timer(statement, globals=dict(names)).timeit, state or State())
+    return Variant(Timer(statement, globals=dict(names)).timeit, state)
 
 
 _AFTER = """
@@ -104,7 +104,7 @@ def run(times):
 
 
 def python_variant_after(
-    before: Callable[[], object], statement: str, names: Mapping[str, Any], state: State | None = None
+    before: Callable[[], object], statement: str, names: Mapping[str, Any], state: State = INFERENCE
 ) -> Variant:
     """`statement`, each time after an untimed call of `before`, which sets the state of the caches.
 
@@ -112,7 +112,7 @@ def python_variant_after(
     """
     known = {**names, "repeat": repeat, "clock": perf_counter_ns, "before": before}
     exec(_AFTER.format(statement=statement), known)
-    return Variant(known["run"], state or State())
+    return Variant(known["run"], state)
 
 
 @contextmanager
@@ -179,96 +179,61 @@ class Setup:
         """The requested state without autocast; grad mode on where that is inference mode."""
         return State("enabled" if self.state.grad == "inference_mode" else self.state.grad)
 
-    def lowers(self, operation: Operation) -> bool:
-        """Whether autocast computes it in bfloat16 here."""
-        return self.state.autocast and operation.lowered and self.dtype == torch.float32
-
-
-@dataclass(frozen=True, slots=True)
-class Tensors:
-    """Arguments of one operator: `sized` as in the user's call, of one element, and of none."""
-
-    sized: list[Tensor]
-    smallest: list[Tensor]
-    empty: list[Tensor]
-    computed: list[Tensor]
-    """The kernel's arguments: `sized`, after autocast."""
-
 
 def variants_of(setup: Setup, operation: Operation, size: int) -> dict[str, Variant]:
-    """Every variant of `operation` on [size, size]."""
+    """Every variant of `operation` on [size, size].
+
+    Calls on one element or none each follow an untimed call of the real size.
+    """
+    state, loops = setup.state, setup.loops
     sized, smallest, empty = (
         operation.tensors(rows, width, setup.device, setup.dtype, setup.requires_grad)
         for rows, width in ((size, size), (1, 1), (0, 1))
     )
-    lowered = torch.bfloat16 if setup.lowers(operation) else setup.dtype
-    tensors = Tensors(
-        sized,
-        smallest,
-        [tensor.detach() for tensor in empty],
-        [tensor.detach().to(lowered) for tensor in sized],
-    )
-    computing, given = _computing(operation, tensors.computed)
-    variants = {
-        "whole": python_variant(operation.statement, operation.names(sized), setup.state),
-        "compute": Variant(lambda times: setup.loops.plain(computing, given, times)),
-    }
-    if setup.device.type == "cuda":
-        variants["graph"] = graph_variant(setup.loops, computing, given)
-    return variants | _from_python(setup, operation, tensors) | _from_native(setup, operation, tensors)
-
-
-def _from_python(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Variant]:
-    """Statements of Python on one element, each after a call of the real size."""
-    names = operation.names(tensors.smallest)
-    before: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(tensors.sized))
-
-    def variant(statement: str, names: dict[str, Any], state: State | None = None) -> Variant:
-        return python_variant_after(before, statement, names, state)
-
-    return {
-        "python clock": variant("pass", {}),
-        "hollow": variant(operation.statement, hollow_names(names)),
-        "from python": variant(operation.statement, names),
-        "taped": variant(operation.statement, names, setup.taped),
-    }
-
-
-def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Variant]:
-    """Calls from C++, each after a call of the real size."""
-    results = operation.results(tensors.computed)
-    computing, given = _computing(operation, tensors.empty)
-    state = setup.state
-    loops = setup.loops
+    empty = [tensor.detach() for tensor in empty]
+    lowers = state.autocast and operation.lowered and setup.dtype == torch.float32
+    computed = [tensor.detach().to(torch.bfloat16 if lowers else setup.dtype) for tensor in sized]
+    computing, given = _computing(operation, computed)
     # Autocast caches leaves that require grad, under inference mode none; all others it casts in every call.
     cached = setup.requires_grad and state.grad != "inference_mode"
     cast = slice(1) if cached else slice(None)
+    names = operation.names(smallest)
+    before: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(sized))
 
-    def variant(name: str, these: list[Tensor], state: State | None = None) -> Variant:
-        def run(times: int) -> float:
-            return loops.after(name, these, operation.name, tensors.sized, times)
+    def python(statement: str, names: dict[str, Any], state: State = INFERENCE) -> Variant:
+        return python_variant_after(before, statement, names, state)
 
-        return Variant(run, state or State())
+    def native(name: str, these: list[Tensor], state: State = INFERENCE) -> Variant:
+        return Variant(lambda times: loops.after(name, these, operation.name, sized, times), state)
 
-    return {
-        "native clock": variant("nothing", []),
-        "dispatcher": variant("dispatcher", (tensors.smallest * 2)[:2]),
-        "from native": variant(operation.name, tensors.smallest),
-        "autocast": variant(operation.name, tensors.smallest, State(state.grad, autocast=True)),
-        "no autocast": variant(operation.name, tensors.smallest, State(state.grad)),
-        "cast": variant("cast", tensors.sized[cast]),
-        "cast of one": variant("cast", tensors.smallest[cast]),
-        "compute nothing": variant(computing, given),
-        "allocate": variant("allocate", results),
-        "allocate nothing": variant("allocate", operation.results(tensors.empty)),
+    variants = {
+        "whole": python_variant(operation.statement, operation.names(sized), state),
+        "compute": Variant(lambda times: loops.plain(computing, given, times)),
+        "python clock": python("pass", {}),
+        "hollow": python(operation.statement, hollow_names(names)),
+        "from python": python(operation.statement, names),
+        "taped": python(operation.statement, names, setup.taped),
+        "native clock": native("nothing", []),
+        "dispatcher": native("dispatcher", (smallest * 2)[:2]),
+        "from native": native(operation.name, smallest),
+        "autocast": native(operation.name, smallest, State(state.grad, autocast=True)),
+        "no autocast": native(operation.name, smallest, State(state.grad)),
+        "cast": native("cast", sized[cast]),
+        "cast of one": native("cast", smallest[cast]),
+        "compute nothing": native(*_computing(operation, empty)),
+        "allocate": native("allocate", operation.allocates(computed[0])),
+        "allocate nothing": native("allocate", operation.allocates(empty[0])),
     }
+    if setup.device.type == "cuda":
+        variants["graph"] = graph_variant(loops, computing, given)
+    return variants
 
 
 def _computing(operation: Operation, tensors: list[Tensor]) -> tuple[str, list[Tensor]]:
     """The loop and its arguments, with preallocated results where the operator has an out= form."""
     if operation.loop_out is None:
         return operation.name, tensors
-    return operation.loop_out, [*tensors, *operation.results(tensors)]
+    return operation.loop_out, [*tensors, *operation.allocates(tensors[0])]
 
 
 no_operation = "".format
@@ -299,9 +264,8 @@ class Operation:
     """One operator. `arguments` name its tensors in the statement, in the order of the loop's.
 
     `name` is also that of its C++ loop, `loop_out` that of its out= form, None where torch has none.
-    `lowered`: autocast computes it in bfloat16. Arguments are
-    [rows, size], those in `square` [size, size], those in `features` [size]. `allocates`: from the first
-    argument, tensors like those that it allocates.
+    `lowered`: autocast computes it in bfloat16. Arguments are [rows, size], those in `square` [size, size],
+    those in `features` [size]. `allocates`: from an argument without grad, the tensors that a call allocates.
     """
 
     name: str
@@ -335,10 +299,6 @@ class Operation:
         if not requires_grad:
             return [first, *others]
         return [first.requires_grad_().mul(1.0), *(other.requires_grad_() for other in others)]
-
-    def results(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The tensors that it allocates, in a call on `tensors` that do not require grad."""
-        return self.allocates(tensors[0])
 
     def names(self, tensors: list[Tensor]) -> dict[str, Any]:
         """The names that the statement uses."""
@@ -401,22 +361,17 @@ def graph_variant(loops: Loops, computing: str, given: list[Tensor]) -> Variant:
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             loops.plain(computing, given, KERNELS_PER_GRAPH)
-    return Variant(_times(CudaQueue(), graph.replay))
-
-
-def _times(queue: DeviceQueue, replay: Callable[[], object]) -> Times:
-    """Seconds of so many kernels, from one replay that is queued while the device is held.
-
-    Infinite where the device has reached it before all was issued: it may have waited for the host.
-    """
-    replay()  # the first one uploads the graph
-    hold_seconds = min(HOLD_MARGIN * issue_seconds(queue, replay, perf_counter_ns), MOST_HOLD_SECONDS)
+    queue = CudaQueue()
+    graph.replay()  # the first one uploads the graph
+    issuing = issue_seconds(queue, graph.replay, perf_counter_ns)
+    hold_seconds = min(HOLD_MARGIN * issuing, MOST_HOLD_SECONDS)
 
     def run(times: int) -> float:
-        found = visit_queue(queue, replay, 1, hold_seconds)
+        """Seconds of so many kernels; infinite where the device may have waited for the host."""
+        found = visit_queue(queue, graph.replay, 1, hold_seconds)
         return found.seconds / KERNELS_PER_GRAPH * times if found.ahead else math.inf
 
-    return run
+    return Variant(run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,8 +386,6 @@ class Loops:
     plain: Callable[[str, list[Tensor], int], float]
     after: Callable[[str, list[Tensor], str, list[Tensor], int], float]
 
-
-_NAMESPACE = "launchbound_layers"
 
 _SOURCE = """
 #include <ATen/EmptyTensor.h>
@@ -533,12 +486,7 @@ def load_loops(cache_folder: str, report: Report) -> Loops:
 
     The operators are registered once per process. Raises StudyError where there is no C++ compiler.
     """
-    registered = getattr(torch.ops, _NAMESPACE)
-    if hasattr(registered, "loop"):
-        return _loops_of(registered)
-    load_library(cache_folder, "layers", _SOURCE, report)
-    return _loops_of(registered)
-
-
-def _loops_of(registered: Any) -> Loops:  # noqa: ANN401 - torch creates its namespaces on access
+    registered: Any = torch.ops.launchbound_layers
+    if not hasattr(registered, "loop"):
+        load_library(cache_folder, "layers", _SOURCE, report)
     return Loops(registered.loop.default, registered.loop_after.default)

@@ -49,7 +49,7 @@ def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="graph_breaks", before=before.breaks, after=after.breaks),
+        counter=Counter("graph_breaks", before.breaks, after.breaks),
         blame=line_of_break(after.reasons),
         notes=[
             f"{before.graphs} graph became {after.graphs}, with Python between them. "
@@ -96,7 +96,7 @@ def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault, warm_passes=0),
         most_repeats=EVENTS,
-        counter=Counter(name="recompiles", before=before, after=recompiles(counting)),
+        counter=Counter("recompiles", before, recompiles(counting)),
         blame=line_in(reason),
         notes=[
             failed_guard(reason),
@@ -129,7 +129,7 @@ def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="recompiles", before=before, after=recompiles(step)),
+        counter=Counter("recompiles", before, recompiles(step)),
         blame=line_that_calls(torch.enable_grad.__enter__.__code__, with_fault),
         notes=[
             failed_guard(reason),
@@ -170,7 +170,7 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
         with_fault=TimedStep(
             with_fault, prepare=warm_again, after=lambda: torch.set_num_threads(threads), warm_passes=0
         ),
-        counter=Counter(name="recompiles", before=before, after=after),
+        counter=Counter("recompiles", before, after),
         blame=blame,
         notes=[
             failed_guard(reason),
@@ -204,7 +204,7 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         blame=line_that_calls(own.__code__, with_fault),
-        counter=Counter(name="compiled_entries", before=len(entries(padded)), after=len(entries(own))),
+        counter=Counter("compiled_entries", len(entries(padded)), len(entries(own))),
         notes=[
             failed_guard(reason),
             f"A new length took {new_shape:.2f} s to compile. What is timed comes after it: {LIMIT} entries "
@@ -298,7 +298,7 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(lengths.call, prepare=lengths.warm, warm_passes=0),
         most_repeats=EVENTS,
-        counter=Counter(name="recompiles", before=before, after=after),
+        counter=Counter("recompiles", before, after),
         blame=blame,
         notes=[
             f"Counted over {LENGTHS} lengths. {failed_guard(reason)}",
@@ -329,10 +329,7 @@ def _price(
         for step, prompt in (for_all, for_one)
     )
     found = ratio_of(every, alone, probed.bench.synchronise)
-    return (
-        f"At one length the code for all lengths takes {found.value:.2f} times as long "
-        f"[{found.low:.2f} to {found.high:.2f}] as the code for that length alone."
-    )
+    return f"At one length the code for all lengths takes {found} as the code for that length alone."
 
 
 _EPSILONS = ("epsilon", "variance_epsilon", "eps")
@@ -374,7 +371,7 @@ def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="graph_breaks", before=before.breaks, after=after.breaks),
+        counter=Counter("graph_breaks", before.breaks, after.breaks),
         blame=line_of_break(after.reasons),
         notes=[
             f"{before.graphs} graph became {after.graphs}: {after.first_reason}.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from functools import cache
 from types import FrameType
@@ -30,6 +29,7 @@ from service.anatomy.probes.faults import (
     line_that_raised,
     median_of,
     records,
+    run_watched,
 )
 from service.anatomy.rms_norm import EPSILON, Norm
 from service.step.buffers import allocate
@@ -55,7 +55,7 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="reads_by_host_per_step", before=reads[0], after=reads[1]),
+        counter=Counter("reads_by_host_per_step", reads[0], reads[1]),
         blame=line_of(_READ, seen),
         notes=[
             _ON_CUDA if probed.bench.device.type == "cuda" else _ON_CPU,
@@ -101,7 +101,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(once),
         with_fault=TimedStep(every_step),
-        counter=Counter(name="weight_casts_per_step", before=len(before), after=len(after)),
+        counter=Counter("weight_casts_per_step", len(before), len(after)),
         blame=line_that_calls(torch.autocast.__enter__.__code__, every_step),
         notes=[
             f"Both sides multiply in bfloat16. Under autocast a step writes {sum(after):,} bytes of cast "
@@ -135,7 +135,7 @@ def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="version_of_the_saved_tensor", before=before, after=after),
+        counter=Counter("version_of_the_saved_tensor", before, after),
         blame=line_of("aten::mul_.Tensor", records(probed, with_fault)),
         notes=[
             f"Backward ends with: {failure}",
@@ -192,9 +192,7 @@ def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultCo
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(
-            name="copies_per_step", before=copies(probed, without)[0], after=copies(probed, with_fault)[0]
-        ),
+        counter=Counter("copies_per_step", copies(probed, without)[0], copies(probed, with_fault)[0]),
         blame=line_that_raised(refusal),
         notes=[
             f"Without the clone: {refusal}",
@@ -279,9 +277,7 @@ def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         subject=f"one RMS norm over {tuple(x.shape)}, the same six calls of ATen",
-        counter=Counter(
-            name="python_functions_per_call", before=python_calls(without), after=python_calls(with_fault)
-        ),
+        counter=Counter("python_functions_per_call", python_calls(without), python_calls(with_fault)),
         blame=line_of(_IN_PYTHON, records(probed, with_fault)),
         notes=[
             f"As a plain Python function it takes {median_of(function, probed.bench.synchronise)}: what the "
@@ -299,12 +295,7 @@ def python_calls(run: Callable[[], object]) -> int:
         nonlocal count
         count += event == "call"
 
-    previous = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        run()
-    finally:
-        sys.setprofile(previous)
+    run_watched(run, watch)
     return count
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
-from traceback import walk_tb
+from traceback import walk_stack, walk_tb
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -47,7 +47,7 @@ EVENTS = 6
 """Repeats where every faulty call compiles: the fewest that give a 95 % interval of the median."""
 
 
-class Counter(msgspec.Struct, frozen=True, kw_only=True):
+class Counter(msgspec.Struct, frozen=True):
     """A counter that the fault moves: its value in the step without the fault, and in the step with it."""
 
     name: str
@@ -102,11 +102,12 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
     return median_interval([a / b for a, b in zip(above, below, strict=True)])
 
 
-def ratio_of(above: TimedStep, below: TimedStep, synchronise: Callable[[], object]) -> Interval:
+def ratio_of(above: TimedStep, below: TimedStep, synchronise: Callable[[], object]) -> str:
     """The time of `above` over that of `below`, for a note."""
-    sides = FaultComparison(below, above, Counter(name="", before=0, after=0), "")
+    sides = FaultComparison(below, above, Counter("", 0, 0), "")
     without, with_fault = interleave(sides, NOTE_REPEATS, 0, synchronise)
-    return paired_ratio(with_fault, without)
+    found = paired_ratio(with_fault, without)
+    return f"{found.value:.2f} times as long [{found.low:.2f} to {found.high:.2f}]"
 
 
 def median_of(step: TimedStep, synchronise: Callable[[], object]) -> str:
@@ -227,15 +228,20 @@ def line_that_calls(target: CodeType | Callable[..., Any], run: Callable[[], obj
     def watch(frame: FrameType, event: str, argument: object) -> None:
         entered = event == "call" and frame.f_code is target
         if not found and (entered or (event == "c_call" and argument is target)):
-            found.extend(_outwards(frame))
+            found.extend(SourceLine.of_frame(outer) for outer, _ in walk_stack(frame))
 
+    run_watched(run, watch)
+    return _first(found, f"a call of {target}")
+
+
+def run_watched(run: Callable[[], object], watch: Callable[[FrameType, str, object], None]) -> None:
+    """Run it while Python tells `watch` of every call, return and C function."""
     previous = sys.getprofile()
     sys.setprofile(watch)
     try:
         run()
     finally:
         sys.setprofile(previous)
-    return _first(found, f"a call of {target}")
 
 
 def records(probed: ProbedModel, run: Callable[[], object]) -> list[OperatorRecord]:
@@ -281,12 +287,6 @@ def line_in(reason: str) -> str:
     """The probe's innermost line in the stack that Dynamo's `reason` of a recompilation quotes."""
     lines = [SourceLine.in_file(file, int(number)) for file, number in _QUOTED.findall(reason)]
     return _first(lines[::-1], "a recompilation")
-
-
-def _outwards(frame: FrameType | None) -> Iterator[SourceLine]:
-    while frame is not None:
-        yield SourceLine.of_frame(frame)
-        frame = frame.f_back
 
 
 def _first(lines: Iterable[SourceLine], what: str) -> str:
@@ -358,70 +358,45 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 @contextmanager
-def counters_kept() -> Iterator[None]:
-    """Restores the compiler's counters and list of breaks, which are process-wide."""
-    kept = {name: counter.copy() for name, counter in counters.items()}
-    reasons = graph_break_reasons.copy()
-    try:
-        yield
-    finally:
-        counters.clear()
-        counters.update(kept)
-        graph_break_reasons[:] = reasons
-
-
-@contextmanager
 def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]:
     """Run the body in a thread's default state, then restore all that a probe may change.
 
     With `resets` the compiler's entries are dropped before and after: a broken graph leaves entries on the
-    model's own code.
+    model's own code. The compiler's warnings are silent: a probe provokes them, and reports them itself.
     """
-    threads = torch.get_num_threads()
-    default_dtype = torch.get_default_dtype()
+    threads, default_dtype = torch.get_num_threads(), torch.get_default_dtype()
+    logged = logging.root.manager.disable
+    kept = {name: counter.copy() for name, counter in counters.items()}, graph_break_reasons.copy()
+    device_type = bench.device.type
     try:
         with ExitStack() as stack:
-            for context in _plain(bench.device.type, recompile_limit):
-                stack.enter_context(context)
+            logging.disable(logging.WARNING)
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            stack.enter_context(torch._dynamo.config.patch(recompile_limit=recompile_limit))
+            stack.enter_context(torch.compiler.set_stance("default"))
+            # Only where needed: within an outer autocast, even a disabled one, an inner one keeps its cast
+            # weights.
+            if torch.is_autocast_enabled(device_type):
+                stack.enter_context(torch.autocast(device_type, enabled=False))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
             _reset(bench, resets)
             stack.callback(_reset, bench, resets)
             yield
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(default_dtype)
+        logging.disable(logged)
+        counters.clear()
+        counters.update(kept[0])
+        graph_break_reasons[:] = kept[1]
         gc.collect()  # a step and its compiled code refer to each other
-        if bench.device.type == "cuda":
+        if device_type == "cuda":
             torch._C._host_emptyCache()  # torch keeps pinned memory whose tensor is gone
-
-
-def _plain(device_type: str, recompile_limit: int) -> list[AbstractContextManager[Any]]:
-    # Only where needed: within an outer autocast, even a disabled one, an inner one keeps its cast weights.
-    autocast = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else None
-    return [
-        counters_kept(),
-        _quiet(),
-        torch._dynamo.config.patch(recompile_limit=recompile_limit),
-        torch.compiler.set_stance("default"),
-        autocast or nullcontext(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-    ]
 
 
 def _reset(bench: Bench, resets: bool) -> None:
     if resets:
         torch._dynamo.reset()
         bench.forget()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A probe provokes the compiler's warnings on purpose, and reports them itself."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

@@ -65,7 +65,7 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="copies_per_step", before=before, after=after),
+        counter=Counter("copies_per_step", before, after),
         blame=blame,
         notes=[
             f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault.",
@@ -104,7 +104,7 @@ def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name=name, before=_per_step(count, without), after=_per_step(count, with_fault)),
+        counter=Counter(name, _per_step(count, without), _per_step(count, with_fault)),
         blame=line_of("aten::empty.memory_format", records(probed, with_fault)),
         notes=[
             f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
@@ -173,13 +173,11 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         subject=f"one 3 × 3 convolution, {CHANNELS} channels to {CHANNELS}, over {tuple(images.shape)}",
-        counter=Counter(name="layout_copies_per_call", before=before, after=after),
+        counter=Counter("layout_copies_per_call", before, after),
         blame=line_of("aten::convolution", records(probed, with_fault)),
         notes=[
             f"With the fault {copied_bytes:,} bytes are copied in each call, to the weight's layout.",
-            f"With both channels-first, torch's default, the call takes {first.value:.2f} times as long "
-            f"[{first.low:.2f} to {first.high:.2f}] as with both channels-last. What the kernel's library "
-            "reorders for itself is in these times and in no counter.",
+            f"With both channels-first, torch's default, the call takes {first} as with both channels-last.",
         ],
     )
 
@@ -208,7 +206,7 @@ def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="bytes_kept_per_step", before=clone_bytes, after=view_bytes),
+        counter=Counter("bytes_kept_per_step", clone_bytes, view_bytes),
         blame=line_of("aten::slice.Tensor", seen),
         notes=[
             f"The view shows {view.nbytes:,} bytes of a storage of {view_bytes:,}, "
@@ -264,7 +262,7 @@ def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter(name="bytes_kept_per_step", before=_kept_results(probed, dropping)[1], after=kept),
+        counter=Counter("bytes_kept_per_step", _kept_results(probed, dropping)[1], kept),
         blame=line_that_calls(keeping.append, with_fault),
         notes=[
             f"{results} results in {kept:,} bytes of their own are alive when the step ends. Where they are "
@@ -402,7 +400,7 @@ def fragmentation(probed: ProbedModel, report: Report) -> FaultComparison:
         without=whole.step,
         with_fault=pieces.step,
         subject=f"one request for {BLOCKS // 2 * BLOCK_BYTES >> 20} MiB, of which as many are free",
-        counter=Counter(name="device_allocations_per_request", before=before, after=after),
+        counter=Counter("device_allocations_per_request", before, after),
         blame=blame,
         notes=[
             f"Free in cut segments (`inactive_split_bytes`): {free_in_whole:,} bytes in one piece and "
@@ -427,9 +425,9 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         with_fault=TimedStep(with_fault),
         subject=f"one copy of {COPIED_BYTES >> 20} MiB to the device, until it has arrived",
         counter=Counter(
-            name="pageable_copies_per_call",
-            before=_pageable_copies(device, without),
-            after=_pageable_copies(device, with_fault),
+            "pageable_copies_per_call",
+            _pageable_copies(device, without),
+            _pageable_copies(device, with_fault),
         ),
         blame=line_of("aten::copy_", records(probed, with_fault)),
         notes=[
