@@ -26,7 +26,8 @@ OF_LOADTESTS = {"service.modes", "service.parent_death", "service.records", "ser
 ALLOWED: dict[str, set[str]] = {
     **{name: set[str]() for name in LEAVES},
     "service.front": LEAVES,
-    "service.replicas": {"service.front", *LEAVES},
+    "service.ray_cluster": set(),
+    "service.replicas": {"service.front", "service.ray_cluster", *LEAVES},
     "service.step": {"models", *LEAVES},
     "service.engine": {"service.measure", "service.step", "models", *LEAVES},
     "service.measure": {"service.step", "models", *LEAVES},
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.engine",
         "service.front",
         "service.measure",
+        "service.ray_cluster",
         "service.replicas",
         "service.proof",
         "service.step",
@@ -100,6 +102,7 @@ FOREIGN = "loadtests.peers.rivals"
 TORCHLESS = (
     *LEAVES,
     "service.front",
+    "service.ray_cluster",
     "service.replicas",
     "loadtests",
     "dashboards",

@@ -63,7 +63,7 @@ def _run(plan: FleetPlan | None, folder: Path, address: str | None, wait: float,
     from loadtests.plan.cells import PlanError
     from loadtests.run.folder import is_full
     from loadtests.run.rows import RowsError
-    from service.replicas.cluster import ClusterError
+    from service.ray_cluster import ClusterError
 
     try:
         interrupted = _on_cluster(plan, folder, address, wait, dry_run)
@@ -85,7 +85,7 @@ def _on_cluster(
 ) -> bool:
     """Run or show; returns whether it was interrupted."""
     from loadtests.fleet import run
-    from service.replicas import cluster
+    from service import ray_cluster as cluster
 
     report = printed(Console())
     os.environ.update(cluster.environment(address))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import launchbound
 from service.cli.options import EXIT_BAD_INPUT
-from service.replicas.cluster import environment
+from service.ray_cluster import environment
 
 
 def refusal(*options: str) -> str:
@@ -42,7 +42,7 @@ def test_an_address_at_which_nothing_answers_is_refused_before_ray_is_asked() ->
 
 
 def test_without_ray_the_remedy_is_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "service.replicas.application", raising=False)
+    monkeypatch.delitem(sys.modules, "service.replicas", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "ray is not installed here: install it with `pip install launchbound[ray]`" in refusal(
         "--replicas=2"

@@ -1,4 +1,4 @@
-"""Joining a Ray that is there: with its token where it asks for one, and told at once where it cannot be."""
+"""Joining or starting a Ray: with its token where it asks for one, and refused at once where it cannot be."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.replicas.cluster import FIRST_CALL, ClusterError, environment, is_loopback
+from service import ray_cluster
+from service.ray_cluster import (
+    FIRST_CALL,
+    STARTS,
+    TOO_SLOW,
+    ClusterError,
+    connected,
+    environment,
+    is_loopback,
+)
 
 grpc = pytest.importorskip("grpc", reason="Ray is not installed: pip install launchbound[ray]")
 
@@ -38,28 +48,27 @@ def head(token: str | None, asked: str = FIRST_CALL) -> Iterator[str]:
             server.stop(None).wait()
 
 
-@pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses of this machine count as those of another."""
-    monkeypatch.setattr("service.replicas.cluster.is_loopback", lambda _: False)
-
-
 def test_a_token_is_shown_to_a_cluster_that_asks_for_one_and_to_no_other() -> None:
     with head("secret") as address:
         assert environment(address)["RAY_AUTH_MODE"] == "token"
     with head(None) as address:
         assert environment(address)["RAY_AUTH_MODE"] == "disabled"
+        assert environment(address)["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert environment(None)["RAY_AUTH_MODE"] == "token"
+    assert "RAY_AUTH_MODE" not in environment("auto")
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_an_address_other_than_loopback_is_refused_without_a_token() -> None:
+def test_an_address_other_than_loopback_is_refused_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.3.2.1", "::1"))
+    assert not any(is_loopback(host) for host in ("10.0.0.1", "0.0.0.0", "head.example", ""))
+    monkeypatch.setattr(ray_cluster, "is_loopback", lambda _: False)
     with head("secret") as address:
         assert environment(address)["RAY_AUTH_MODE"] == "token"
     with head(None) as address, pytest.raises(ClusterError, match=r"runs without a token.*start it with one"):
         environment(address)
 
 
-def test_an_address_at_which_nothing_or_no_ray_answers_is_told_at_once() -> None:
+def test_an_address_at_which_nothing_or_no_ray_answers_is_refused_at_once() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
@@ -79,7 +88,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
-def test_ray_sends_no_statistics_and_leaves_out_no_line_of_the_log_unless_it_was_told_to(
+def test_ray_sends_no_statistics_and_leaves_out_no_line_of_the_log_by_default(
     address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_DEDUP_LOGS", raising=False)
@@ -89,14 +98,20 @@ def test_ray_sends_no_statistics_and_leaves_out_no_line_of_the_log_unless_it_was
     assert environment(address)["RAY_DEDUP_LOGS"] == "1"
 
 
-def test_a_ray_of_this_machine_alone_listens_on_loopback_and_asks_for_its_token() -> None:
-    assert environment(None)["RAY_AUTH_MODE"] == "token"
-    assert environment(None)["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-    assert "RAY_AUTH_MODE" not in environment("auto")
-    with head(None) as address:
-        assert environment(address)["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-
-
-def test_what_only_this_machine_reaches_is_loopback() -> None:
-    assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.3.2.1", "::1"))
-    assert not any(is_loopback(host) for host in ("10.0.0.1", "0.0.0.0", "head.example", ""))
+@pytest.mark.parametrize(
+    ("said", "starts", "error"),
+    [
+        (f"the node {TOO_SLOW}", STARTS, f"Ray did not start, {STARTS} times: the node {TOO_SLOW}"),
+        ("a port is taken", 1, "Ray did not start: a port is taken"),
+    ],
+)
+def test_a_ray_that_was_too_slow_is_started_again_and_one_with_another_fault_is_not(
+    said: str, starts: int, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install launchbound[ray]")
+    program, count = tmp_path / "fails.py", tmp_path / "starts"
+    program.write_text(f"open({str(count)!r}, 'a').write('x')\nprint({said!r})\nraise SystemExit(1)\n")
+    monkeypatch.setattr(ray_cluster, "__file__", str(program))
+    with pytest.raises(ClusterError, match=f"^{error}$"), connected(None):
+        pass
+    assert len(count.read_text()) == starts

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+import secrets
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,15 +24,98 @@ import openai
 import psutil
 import pytest
 
-from tests.replicas.running import START_SECONDS, Command, replicas
+from service.ray_cluster import local_ray
 from tests.support.processes import descendants, gone, without
-from tests.support.serving import BODY, FRESH, until
+from tests.support.serving import BODY, FRESH, fake_engine_command, until
 
 pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 400.0
+TOKEN = secrets.token_hex(32)
+"""Without it Ray keeps one in the home of whoever runs the tests."""
 
 GENERATE = "/v1/modes/eager/generate"
 PAUSE_SECONDS = 0.03
 """Between two requests during an update, which has the two cores to itself otherwise."""
+
+SERVE = """
+import sys
+from pathlib import Path
+from service.cli.replicas import serve_on_ray
+from service.front.settings import Settings
+address, count, targets, modes, *engine = sys.argv[1:]
+settings = Settings(
+    port=0, modes=modes, batch_sizes=[1], drain_seconds=1.0, request_timeout_seconds=30.0, log_requests="all"
+)
+sys.exit(serve_on_ray(settings, count, 1, address or None, Path(targets), engine))
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running command; its standard output and error are in files."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        """The proxy's."""
+        found = re.search(r"^launchbound: serving on (\S+)$", (self.folder / "out").read_text(), re.MULTILINE)
+        assert found, self.log
+        return found[1]
+
+    @property
+    def log(self) -> str:
+        """What it wrote on standard error, with what its replicas wrote there."""
+        return (self.folder / "err").read_text(errors="replace")
+
+    def targets(self) -> list[dict[str, Any]]:
+        """The file for Prometheus."""
+        content: list[dict[str, Any]] = json.loads((self.folder / "targets.json").read_text())
+        return content
+
+    def addresses(self) -> dict[str, str]:
+        """Name → host:port of each replica."""
+        return {one["labels"]["instance"].partition("@")[0]: one["targets"][0] for one in self.targets()}
+
+    def cores(self) -> dict[str, list[int]]:
+        """Name → cores of each replica, as the command says."""
+        found = re.findall(r"replica (\S+) at \S+ on core ([\d,]+) of", self.log)
+        return {name: [int(core) for core in cores.split(",")] for name, cores in found}
+
+
+@contextmanager
+def replicas(
+    folder: Path,
+    count: str,
+    modes: str = "eager,inference_mode",
+    address: str = "",
+    serving: bool = True,
+    **engine: object,
+) -> Iterator[Command]:
+    """The command until the block ends; `serving`: once it serves. `address`: of a cluster that is there."""
+    folder.mkdir()
+    arguments = [address, count, str(folder / "targets.json"), modes, *fake_engine_command(**engine)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
+    kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_TOKEN": TOKEN}
+    kept["LAUNCHBOUND_CACHE_FOLDER"] = str(folder / "cache")
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, *arguments], env=kept, stdout=out, stderr=err, cwd=folder
+        )
+    command = Command(process, folder)
+    try:
+        if serving:
+            # After the line on standard output.
+            last = "targets for Prometheus"
+            until(lambda: last in command.log or process.poll() is not None, "replicas", START_SECONDS)
+        yield command
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(START_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -146,27 +236,19 @@ def test_a_replica_whose_process_is_killed_is_replaced_and_the_targets_follow(
     assert http.post(GENERATE, json=BODY).status_code == 200
 
 
-def test_settings_that_no_replica_starts_with_end_the_command_with_the_words_of_the_engine(
-    first: Command, tmp_path: Path
-) -> None:
-    """And the replicas that were to be replaced serve again."""
-    words = "no model 'none': name a folder"
-    with replicas(
-        tmp_path / "refused",
-        "1",
-        address=first.cluster,
-        serving=False,
-        exit=2,
-        says=f"launchbound engine: {words}",
-    ) as refused:
-        assert refused.process.wait(START_SECONDS) == 2
-        assert words in refused.log.splitlines()[-1]
-    until(lambda: "of this command serve again" in first.log, "the first's replicas", START_SECONDS)
-    assert httpx.post(f"{first.url}{GENERATE}", json=BODY, trust_env=False).status_code == 200
-
-
 def _is_engine(process: psutil.Process) -> bool:
     return any(part.endswith("fake_engine.py") for part in process.cmdline())
+
+
+def test_nothing_is_left_of_a_command_that_was_ended(first: Command) -> None:
+    """The last one that uses it."""
+    children, port = descendants(first.process.pid), urlsplit(first.url).port
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(START_SECONDS) == 0
+    until(lambda: all(gone(pid) for pid in children), "the end of what was started")
+    assert first.targets() == []
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/health/live", trust_env=False)
 
 
 class Client:
@@ -192,49 +274,37 @@ class Client:
         self._thread.join()
 
 
-def test_a_rolling_update_loses_no_request_and_leaves_nothing_behind(first: Command, tmp_path: Path) -> None:
-    """The last one: it ends what the others use."""
-    old, children = set(first.addresses()), descendants(first.process.pid)
-    again = first.log.count("of this command serve again")
-    client = Client(first.url)
-    try:
-        with replicas(tmp_path / "second", "2", "eager", first.cluster) as second:
-            assert second.url == first.url
-            new = set(second.addresses())
-            assert len(new) == 2
-            assert not new & old
-            until(lambda: set(first.addresses()) == new, "the first command's targets")
-            until(
-                lambda: "another command replaces these replicas; this one stays" in first.log,
-                "the first command's word",
-            )
-            document = httpx.get(f"{first.url}/v1/modes", trust_env=False).json()
-            assert [mode["mode"] for mode in document["modes"]] == ["eager"]
-            with replicas(tmp_path / "third", "1", "eager", first.cluster) as third:
-                assert second.process.wait(START_SECONDS) == 0
-                assert third.process.poll() is None
-                assert set(third.addresses()).isdisjoint(new)
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a Ray that outlives the commands which join it."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    with local_ray({}) as address:
+        yield address
+
+
+def test_a_rolling_update_loses_no_request_and_one_that_fails_leaves_the_replicas_to_the_one_before(
+    cluster: str, tmp_path: Path
+) -> None:
+    words = "no model 'none': name a folder"
+    fault = {"exit": 2, "says": f"launchbound engine: {words}"}
+    with replicas(tmp_path / "old", "2", address=cluster) as old:
+        with replicas(tmp_path / "refused", "1", address=cluster, serving=False, **fault) as refused:
+            assert refused.process.wait(START_SECONDS) == 2
+            assert words in refused.log.splitlines()[-1]
+        until(lambda: "of this command serve again" in old.log, "the replicas of before", START_SECONDS)
+        until(lambda: len(old.addresses()) == 2, "both of them", START_SECONDS)
+        client = Client(old.url)
+        try:
+            with replicas(tmp_path / "new", "1", "eager", cluster) as new:
+                assert new.url == old.url
+                assert old.process.wait(START_SECONDS) == 0
                 client.stop()
                 assert set(client.statuses) == {200}
-                children += descendants(first.process.pid)
-                third.process.send_signal(signal.SIGTERM)
-                assert third.process.wait(START_SECONDS) == 0
-                assert third.targets() == []
-            until(
-                lambda: first.log.count("of this command serve again") == again + 1,
-                "the first's replicas",
-                START_SECONDS,
-            )
-            assert len(first.targets()) == 2
-            assert httpx.post(f"{first.url}{GENERATE}", json=BODY, trust_env=False).status_code == 200
-            children += descendants(first.process.pid)
-    finally:
-        client.stop()
-    assert first.process.poll() is None
-    first.process.send_signal(signal.SIGTERM)
-    assert first.process.wait(START_SECONDS) == 0
-    until(lambda: all(gone(pid) for pid in children), "the end of what was started")
-    assert first.targets() == []
-    port = urlsplit(first.url).port
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://127.0.0.1:{port}/health/live", trust_env=False)
+                assert len(new.addresses()) == 1
+                document = httpx.get(f"{new.url}/v1/modes", trust_env=False).json()
+                assert [mode["mode"] for mode in document["modes"]] == ["eager"]
+                new.process.send_signal(signal.SIGTERM)
+                assert new.process.wait(START_SECONDS) == 0
+                assert new.targets() == []
+        finally:
+            client.stop()

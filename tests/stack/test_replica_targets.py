@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.processes import without
 
 try:
-    from service.replicas.application import Place, write_targets
+    from service.replicas import Place, write_targets
 except ModuleNotFoundError:
     without("Ray is not installed: pip install launchbound[ray]")
 

@@ -17,8 +17,8 @@ from loadtests.fleet import run
 from loadtests.fleet.plan import read_fleet
 from loadtests.fleet.report import PAGE_FILE
 from loadtests.plan.presets import make_plan
+from service import ray_cluster as cluster
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
-from service.replicas import cluster
 from tests.loadtests.fleet.fake_ray import FakeRay, brought, node
 from tests.support.made_results import make_results
 

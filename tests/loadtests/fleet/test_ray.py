@@ -19,7 +19,7 @@ import pytest
 from loadtests.fleet.plan import read_fleet, read_fleet_plan
 from loadtests.fleet.report import PAGE_FILE, make_fleet_report
 from loadtests.fleet.run import begin
-from service.replicas.cluster import connected, environment
+from service.ray_cluster import connected, environment
 from tests.loadtests.fleet.fake_sweep import command
 from tests.loadtests.fleet.simulated_nodes import SimulatedNodes, simulated_nodes
 from tests.support.processes import descendants, gone, without

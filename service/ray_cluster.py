@@ -22,26 +22,26 @@ OBJECT_STORE_BYTES = 100_000_000
 """Of a Ray started here: requests and answers do not pass through it, and larger results spill to disk."""
 
 STARTS = 4
-"""Ray gives a node 30 s to start, which may pass on a busy machine."""
+TOO_SLOW = "timed out during startup"
+"""Ray gives a node 30 s to start, which may pass on a busy machine: only then it is started again."""
 
 ANSWER_SECONDS = 10.0
 FIRST_CALL = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-"""What Ray itself calls first. Its request is a message without fields that have to be."""
+"""What Ray itself calls first. Its request is a message without required fields."""
 
 NAMESPACE = "launchbound"
 MODE = "RAY_AUTH_MODE"
-ALWAYS = {"RAY_USAGE_STATS_ENABLED": "0"}
 ON_LOOPBACK = {
     # All of Ray's ports on 127.0.0.1. Ray replaces a given 127.0.0.1 by another address of the machine,
-    # unless it is told so that no other machine will join.
+    # unless this says that no other machine will join.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Else engines run at nice 15, and whatever else runs here makes them slow.
+    # By default engines run at nice 15, and whatever else runs here makes them slow.
     "RAY_worker_niceness": "0",
-    # Proxy and replica talk by gRPC, and each handles a request in one thread: else it takes a quarter more.
+    # Proxy and replica talk by gRPC, and each handles a request in one thread: by default a quarter slower.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    # A Ray that somebody has ended is waited for, by calls to it, a minute.
+    # By default calls to a Ray that has ended wait a minute.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
 
@@ -57,8 +57,8 @@ def environment(address: str | None) -> dict[str, str]:
 
     Raises ClusterError, and ModuleNotFoundError without the package of the extra `ray`.
     """
-    # Unless it is 0, Ray shows one of the lines that several replicas log and that differ in numbers alone.
-    found = {**ALWAYS, "RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
+    # By default Ray shows one of several lines that differ in numbers alone.
+    found = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
     if address is None:
         return {**found, **ON_LOOPBACK, MODE: "token"}
     if address == "auto":  # Ray finds it, and shows the token where there is one
@@ -88,8 +88,8 @@ def is_loopback(host: str) -> bool:
 def _asks_for_a_token(address: str) -> bool:
     """Whether Ray answers only who shows a token. Raises ClusterError where no Ray answers.
 
-    It has to be asked: Ray would try such an address for minutes, and where a Ray without a token is joined
-    with one, its nodes cannot call back.
+    Ray itself would try such an address for minutes, and where a Ray without a token is joined with one, its
+    nodes cannot call back.
     """
     import grpc
 
@@ -119,7 +119,7 @@ def connected(
     import ray
 
     with ExitStack() as stack:
-        at = address or stack.enter_context(_local_ray(labels or {}))
+        at = address or stack.enter_context(local_ray(labels or {}))
         try:
             ray.init(
                 address=at,
@@ -138,13 +138,12 @@ def connected(
 
 
 @contextmanager
-def _local_ray(labels: Mapping[str, str]) -> Iterator[str]:
+def local_ray(labels: Mapping[str, str]) -> Iterator[str]:
     """The address of a Ray on 127.0.0.1 until the block ends. Raises ClusterError.
 
     Its process leads a session, since a signal to the command's process group must not end Ray before what
     runs on it. It ends when its standard input does, so also where the command is killed.
     """
-    last = ""
     for _ in range(STARTS):
         with subprocess.Popen(
             # By its file: a folder `service` where the command runs is another one.
@@ -156,12 +155,15 @@ def _local_ray(labels: Mapping[str, str]) -> Iterator[str]:
             start_new_session=True,
         ) as process:
             assert process.stdout is not None
+            last = "it wrote nothing"
             for line in process.stdout:
                 if line.startswith(STARTED):
                     yield line.removeprefix(STARTED).strip()
                     return
                 last = line.strip() or last
-    raise ClusterError(f"Ray did not start, {STARTS} times: {last or 'it wrote nothing'}")
+        if TOO_SLOW not in last:
+            raise ClusterError(f"Ray did not start: {last}")
+    raise ClusterError(f"Ray did not start, {STARTS} times: {last}")
 
 
 def main() -> None:

@@ -1,0 +1,453 @@
+"""Replicas without a Ray cluster: what Serve is told of them, and how one starts, answers and is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.lifespan.on import LifespanOn
+
+from service.front.app import bound_socket
+from service.front.machine import CoreClaims
+from service.front.settings import Settings
+from service.machine import pin
+from tests.support.processes import without
+from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
+
+try:
+    from service import replicas as module
+    from service.replicas import (
+        NotStarted,
+        Place,
+        Registry,
+        ReplicaFront,
+        Unhealthy,
+        bound_at,
+        claimed,
+        deployment_options,
+        free_port,
+        replica_count,
+        share_of_each,
+        with_disconnect,
+        write_targets,
+    )
+except ModuleNotFoundError:
+    without("Ray is not installed: pip install launchbound[ray]")
+
+GENERATE = "/v1/modes/eager/generate"
+CORES = [910, 911, 912]
+"""No machine's: other tests run services meanwhile."""
+
+
+def place(name: str) -> Place:
+    address = f"10.0.0.7:{40_000 + ord(name[0])}"
+    return Place(actor=f"SERVE_{name}", name=name, command="a", node="10.0.0.7", address=address, cores=[0])
+
+
+def test_a_command_gives_way_to_the_next_one_once_that_serves() -> None:
+    registry = Registry()
+    registry.deploys("a", False)
+    registry.serves("a")
+    registry.deploys("b", False)
+    assert registry.view().commands == ["a", "b"]
+    registry.serves("b")
+    assert (registry.view().commands, registry.view().deployed) == (["b"], "b")
+    assert registry.leaves("b")
+
+
+def test_a_command_that_gives_up_leaves_the_replicas_to_the_one_before_and_the_last_one_ends_them() -> None:
+    registry = Registry()
+    registry.deploys("a", False)
+    registry.serves("a")
+    registry.deploys("b", False)
+    assert not registry.leaves("b")
+    assert (registry.view().commands, registry.view().deployed) == (["a"], "b")
+    registry.deploys("a", False)
+    assert registry.leaves("a")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1", (1, 1)), ("4", (4, 4)), ("1-4", (1, 4)), (" 2-2 ", (2, 2))]
+)
+def test_a_count_is_a_number_or_two(text: str, count: tuple[int, int]) -> None:
+    assert replica_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["0", "0-2", "3-1", "-1", "two", "1-", "1001", "1-2-3", ""])
+def test_anything_else_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match="give a number from 1 to 1000, or two as 1-4"):
+        replica_count(text)
+
+
+def test_serve_is_told_the_number_the_cores_and_the_time_of_the_longest_request() -> None:
+    settings = Settings(request_timeout_seconds=300.0, drain_seconds=7.0, max_queue=100)
+    fixed, scaled = (deployment_options(settings, (1, most), 2, most > 1) for most in (1, 4))
+    assert (fixed["num_replicas"], "autoscaling_config" in fixed) == (1, False)
+    scaling = {"min_replicas": 1, "initial_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 5}
+    assert (scaled["autoscaling_config"], "num_replicas" in scaled) == (scaling, False)
+    assert fixed["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0}
+    assert scaled["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 1}
+    # A full queue is refused by the replica and not by Serve.
+    assert fixed["max_ongoing_requests"] > 100
+    assert fixed["graceful_shutdown_timeout_s"] > 307.0
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "replicas", "resources", "share"),
+    [
+        ("cpu", None, 1, {"CPU": 2.0}, (2, False)),
+        ("cpu", None, 2, {"CPU": 2.0}, (1, False)),
+        ("cpu", 4, 4, {"CPU": 16.0, "GPU": 8.0}, (4, False)),
+        ("auto", None, 2, {"CPU": 16.0}, (2, False)),
+        ("auto", None, 2, {"CPU": 16.0, "GPU": 2.0}, (2, True)),
+        ("cuda", None, 2, {"CPU": 16.0, "GPU": 2.0}, (2, True)),
+        ("cuda", None, 2, {"CPU": 2.0}, "Ray has 0 GPUs: ask for fewer, or serve with --device cpu"),
+        ("cpu", None, 3, {"CPU": 2.0}, "there are 2: ask for fewer by --replicas or --replica-cpus"),
+        ("cpu", 2, 2, {"CPU": 2.0}, "there are 2: ask for fewer by --replicas or --replica-cpus"),
+    ],
+)
+def test_each_has_two_cores_where_there_are_so_many_and_a_gpu_where_it_runs_on_one(
+    device: str, wanted: int | None, replicas: int, resources: dict[str, float], share: tuple[int, bool] | str
+) -> None:
+    settings = Settings(device=device)
+    if isinstance(share, str):
+        with pytest.raises(ValueError, match=share):
+            share_of_each(settings, wanted, replicas, resources)
+    else:
+        assert share_of_each(settings, wanted, replicas, resources) == share
+
+
+def test_a_port_that_is_taken_is_refused_with_the_remedy() -> None:
+    with (
+        bound_socket("127.0.0.1", 0) as taken,
+        pytest.raises(ValueError, match="choose another --port"),
+    ):
+        free_port("127.0.0.1", taken.getsockname()[1])
+
+
+def test_the_targets_have_an_address_and_an_instance_each_and_are_replaced_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "targets.json"
+    write_targets(path, [place("x"), place("y")])
+    assert json.loads(path.read_text()) == [
+        {"targets": ["10.0.0.7:40120"], "labels": {"instance": "x@10.0.0.7:40120", "node": "10.0.0.7"}},
+        {"targets": ["10.0.0.7:40121"], "labels": {"instance": "y@10.0.0.7:40121", "node": "10.0.0.7"}},
+    ]
+    whole, inode = path.read_bytes(), path.stat().st_ino
+
+    def broken(_: Path, document: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", broken)
+    with pytest.raises(OSError, match="No space left"):
+        write_targets(path, [place("x")])
+    assert path.read_bytes() == whole
+    # What did not change is not written again.
+    write_targets(path, [place("x"), place("y")])
+    assert path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize(
+    ("host", "bound"),
+    [
+        ("127.0.0.1", ("127.0.0.1", "127.0.0.1")),
+        ("localhost", ("localhost", "localhost")),
+        ("0.0.0.0", ("0.0.0.0", "10.0.0.7")),
+        ("10.0.0.1", ("10.0.0.7", "10.0.0.7")),
+    ],
+)
+def test_a_replica_listens_where_its_own_node_is_reached(host: str, bound: tuple[str, str]) -> None:
+    assert bound_at(host, "10.0.0.7") == bound
+
+
+@pytest.fixture(autouse=True)
+def _cores_as_before() -> Iterator[None]:
+    before = sorted(os.sched_getaffinity(0))
+    yield
+    pin(before)
+
+
+class Started(NamedTuple):
+    """A replica that is ready, its way by the proxy and its own."""
+
+    front: ReplicaFront
+    proxy: httpx.AsyncClient
+    own: httpx.AsyncClient
+
+
+def made(folder: Path, settings: dict[str, Any] | None = None, **engine: object) -> ReplicaFront:
+    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder}
+    chosen = Settings(**{**given, **(settings or {})})
+    return ReplicaFront(chosen, 1, "127.0.0.1", "r1", fake_engine_command(**engine))
+
+
+@asynccontextmanager
+async def started(folder: Path, settings: dict[str, Any] | None = None) -> AsyncIterator[Started]:
+    """As Serve has it: started, then the lifespan until the end."""
+    front = made(folder, settings)
+    await front.start()
+    lifespan = LifespanOn(Config(front, lifespan="on", log_config=None))
+    await lifespan.startup()
+    options = {"timeout": PATIENCE_SECONDS, "trust_env": False}
+    by_proxy = httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://127.0.0.1", **options)
+    own = httpx.AsyncClient(base_url=f"http://{front.address}", **options)
+    async with by_proxy, own:
+        try:
+            yield Started(front, by_proxy, own)
+        finally:
+            await lifespan.shutdown()
+
+
+async def without_engine(front: ReplicaFront) -> None:
+    """Its engine is killed, and the front knows."""
+    pid = front._state.supervisor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    while front._state.client.engine is not None:
+        await asyncio.sleep(0)
+
+
+def is_free(cores: list[int]) -> bool:
+    claim = CoreClaims(cores, of="replica")
+    claim.close()
+    return claim.held and not claim.shared
+
+
+@pytest.mark.slow
+def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        async with started(tmp_path) as one:
+            by_proxy = await one.proxy.post(GENERATE, json=BODY, headers={"X-Request-ID": "a-1"})
+            assert (by_proxy.status_code, by_proxy.headers["x-launchbound-replica"]) == (200, "r1")
+            assert by_proxy.headers["x-content-type-options"] == "nosniff"
+            # The proxy returns the id that it handed on; two would be joined to one that nobody sent.
+            assert "x-request-id" not in by_proxy.headers
+            assert by_proxy.json()["id"] == "a-1"
+            own = await one.own.post(GENERATE, json=BODY, headers={"X-Request-ID": "a-2"})
+            assert (own.status_code, own.headers["x-request-id"]) == (200, "a-2")
+            assert "x-launchbound-replica" not in own.headers
+            one.front.check()
+            assert len(one.front.cores) == 1
+            assert not is_free(one.front.cores)
+            return one.front.cores
+
+    assert is_free(asyncio.run(run()))
+
+
+@pytest.mark.slow
+def test_a_malformed_id_is_left_to_the_proxy_too_which_returns_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(tmp_path) as one:
+            for path in (GENERATE, "/none"):
+                answer = await one.proxy.post(path, json=BODY, headers={"X-Request-ID": 'a b"c'})
+                assert "x-request-id" not in answer.headers
+                own = await one.own.post(path, json=BODY, headers={"X-Request-ID": 'a b"c'})
+                assert len(own.headers.get_list("x-request-id")) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        (
+            {"exit": 2, "says": "launchbound engine: no model 'none': name a folder"},
+            "^no model 'none': name a folder$",
+        ),
+        ({"states": {"eager": "failed"}}, "^mode eager failed: "),
+    ],
+)
+def test_an_engine_that_refuses_its_settings_or_fails_its_modes_ends_the_start_with_its_words(
+    engine: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        front = made(tmp_path, **engine)
+        with pytest.raises(NotStarted, match=reason):
+            await front.start()
+        assert is_free(front.cores)
+        with pytest.raises(httpx.ConnectError):
+            await httpx.AsyncClient(trust_env=False).get(f"http://{front.address}/health/live")
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_request_without_the_key_is_refused_and_not_held_while_an_engine_starts(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(tmp_path, {"api_key": "secret"}) as one:
+            one.front._state.supervisor.deaths.first_retry_seconds = 3600.0
+            await without_engine(one.front)
+            for key in ({}, {"Authorization": "Bearer wrong"}):
+                assert (await one.proxy.post(GENERATE, json=BODY, headers=key)).status_code == 401
+            given = {"Authorization": "Bearer secret"}
+            held = asyncio.create_task(one.proxy.post(GENERATE, json=BODY, headers=given))
+            assert (await one.proxy.post(GENERATE, json=BODY)).status_code == 401
+            assert not held.done()
+            held.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_request_by_the_proxy_waits_for_the_next_engine_and_one_to_itself_is_refused(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with started(tmp_path) as one:
+            await without_engine(one.front)
+            refused = await one.own.post(GENERATE, json=BODY)
+            held = await one.proxy.post(GENERATE, json=BODY)
+            assert (refused.status_code, held.status_code) == (503, 200)
+            assert one.front._state.supervisor.starts == 2
+
+    asyncio.run(run())
+
+
+def state(required: list[str] | None = None, **states: str) -> Any:
+    """A front's state with these modes, of which some are `required`; without any its engine is down."""
+    modes = {
+        name: SimpleNamespace(mode=name, state=state, detail="it broke") for name, state in states.items()
+    }
+    client = SimpleNamespace(
+        draining=False,
+        configured=["eager", "compiled"],
+        engine=SimpleNamespace(warm=True) if states else None,
+        modes=modes,
+        down_reason="the engine ended by signal 9",
+        retry_after_seconds=5,
+        ready_modes=lambda: [name for name, state in states.items() if state == "ready"],
+    )
+    supervisor, settings = SimpleNamespace(unhealthy_reason=None), SimpleNamespace(require_modes=required)
+    return SimpleNamespace(client=client, supervisor=supervisor, settings=settings)
+
+
+class Checked:
+    """A replica that was not started, which Serve checks at any time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.front = ReplicaFront(Settings(), 1, "127.0.0.1", "r1")
+        self.front._socket.close()
+        self.now = 100.0
+        monkeypatch.setattr(module, "monotonic", lambda: self.now)
+
+    def check(self, found: Any, after: float = 0.0) -> None:
+        self.now += after
+        self.front._state = found
+        self.front.check()
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> Checked:
+    return Checked(monkeypatch)
+
+
+@pytest.mark.parametrize("patience", [60.0, 400.0])
+def test_an_engine_that_starts_again_has_a_minute_or_twice_its_first_start(
+    patience: float, checked: Checked
+) -> None:
+    checked.front._patience_seconds = patience
+    checked.check(state())
+    checked.check(state(eager="ready", compiled="ready"), after=patience)
+    checked.check(state())
+    checked.check(state(), after=patience - 1)
+    with pytest.raises(Unhealthy, match=f"not ready for {patience:.0f} s: the engine ended by signal 9"):
+        checked.check(state(), after=1)
+
+
+def test_engines_that_keep_ending_are_a_fault_at_once(checked: Checked) -> None:
+    found = state()
+    found.supervisor.unhealthy_reason = "the engine ended 5 times within 15 minutes"
+    with pytest.raises(Unhealthy, match="ended 5 times"):
+        checked.check(found)
+
+
+def test_a_mode_that_is_not_required_and_a_front_that_shuts_down_replace_no_replica(checked: Checked) -> None:
+    ending = state()
+    ending.client.draining = True
+    for found in (
+        state(eager="ready", compiled="failed"),
+        state(["eager"], eager="ready", compiled="failed"),
+        ending,
+    ):
+        checked.check(found)
+        checked.check(found, after=1000)
+
+
+def claim(count: int) -> tuple[list[int], list[CoreClaims]]:
+    return asyncio.run(claimed(count, CORES, wait_seconds=0.0))
+
+
+def give_back(claims: list[CoreClaims]) -> None:
+    for one in claims:
+        one.close()
+
+
+def test_replicas_get_different_cores_wait_for_those_given_back_and_else_name_the_remedy() -> None:
+    (first, claims), (second, others) = claim(1), claim(2)
+    assert (first, second) == ([910], [911, 912])
+    give_back(claims)
+    with pytest.raises(NotStarted, match="--replica-cpus"):
+        claim(2)
+
+    async def given_back() -> tuple[list[int], list[CoreClaims]]:
+        asyncio.get_running_loop().call_later(0.05, give_back, others)
+        return await claimed(3, CORES, wait_seconds=30.0)
+
+    cores, again = asyncio.run(given_back())
+    assert cores == CORES
+    give_back(again)
+
+
+async def never() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets it")
+
+
+async def unsent(message: Message) -> None:
+    """Goes nowhere."""
+
+
+def test_a_cancelled_call_ends_as_after_a_disconnect() -> None:
+    seen = list[Any]()
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        seen.append("began")
+        seen.append((await receive())["type"])
+        await asyncio.sleep(0)
+        seen.append("ended")
+
+    async def run() -> None:
+        call = asyncio.ensure_future(with_disconnect(app, {"type": "http"}, never, unsent))
+        while not seen:
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(run())
+    assert seen == ["began", "http.disconnect", "ended"]
+
+
+def test_messages_pass_and_so_does_what_the_app_raises() -> None:
+    async def body() -> Message:
+        return {"type": "http.request", "body": b"x", "more_body": False}
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == b"x"
+        raise RuntimeError("as the app raised it")
+
+    with pytest.raises(RuntimeError, match="as the app raised it"):
+        asyncio.run(with_disconnect(app, {"type": "http"}, body, unsent))
