@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -55,29 +55,32 @@ RUN_SECONDS = 30.0
 """A sweep is in progress until this long after its last request ended."""
 
 
-class Heard(Protocol):
-    """Takes what a study does now; `done` of `total` alike parts are finished, where there are such."""
-
-    def __call__(self, text: str, done: int | None = None, total: int | None = None, /) -> None:
-        """Take it."""
+Heard = Callable[[str, int | None, int | None], None]
+"""Takes what a study does now, and where it has parts that are alike, how many of how many are finished."""
 
 
-def unheard(text: str, done: int | None = None, total: int | None = None, /) -> None:
-    """Where nobody asked for progress."""
+def unheard(*_: object) -> None:
+    """For a study whose progress nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """A finding as JSON, and what it took in `seconds`: the `wait` for the engine, the `start` of the process
-    where there was none, the `study` itself, and how long of these two it was `suspended` for requests.
+    """A finding as JSON.
 
-    `files` are what it wrote, by name; `files_left_out` those over the bound, with the reason.
+    `seconds`: the `wait` for the engine, the `start` of the process where there was none, the `study`, and
+    for how long of these two it was `suspended` for requests. `files` are what it wrote, by name;
+    `files_left_out` those over the bound, with the reason.
     """
 
     body: bytes
-    seconds: dict[str, float]
-    files: dict[str, bytes]
-    files_left_out: dict[str, str]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    files_left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the finding and its files."""
+        return len(self.body) + sum(map(len, self.files.values()))
 
 
 class StudyRunner:
@@ -97,9 +100,9 @@ class StudyRunner:
     async def study(
         self, name: str, arguments: Mapping[str, Any], heard: Heard = unheard, with_files: bool = False
     ) -> StudyResult:
-        """Run the study `name`. Cancelled, it ends the process at once: no client waits for its answer.
+        """Run the study `name`. Cancelled, it ends the process at once, as no client waits for its answer.
 
-        `heard` takes its progress, first when it is admitted. `with_files`: it is given a folder for files.
+        `heard` takes its progress, first when it is admitted. `with_files`: it gets a folder for files.
         Raises Draining, ModeNotReady, RunInProgress or AnatomyBusy before the engine is paused;
         StudyInterrupted, EngineLost or DeadlinePassed; or the error that refused the study.
         """
@@ -146,7 +149,7 @@ class StudyRunner:
     async def _run(self, name: str, arguments: bytes, heard: Heard, folder: Path | None) -> StudyResult:
         """Run a study that has been admitted; `folder` is where its files go, None where it writes none."""
         began = monotonic()
-        heard("waiting for the engine to pause")
+        heard("waiting for the engine to pause", None, None)
         try:
             async with asyncio.timeout(self._settings.request_timeout_seconds):
                 await self._client.pause.begin()
@@ -158,7 +161,8 @@ class StudyRunner:
         working = asyncio.create_task(self._work(name, arguments, heard, seconds))
         try:
             seconds["suspended"] = await self._attend(working, heard)
-            return StudyResult(working.result(), seconds, *await read_files(folder))
+            files = ({}, {}) if folder is None else await asyncio.to_thread(read_files, folder)
+            return StudyResult(working.result(), seconds, *files)
         finally:
             if not working.done():
                 working.cancel()
@@ -168,7 +172,7 @@ class StudyRunner:
     async def _work(self, name: str, arguments: bytes, heard: Heard, seconds: dict[str, float]) -> bytes:
         began = monotonic()
         if self.process.doing is None:
-            heard("starting the process that studies run in")
+            heard("starting the process that studies run in", None, None)
         await self.process.start()
         seconds["start"] = monotonic() - began
         body = await self.process.run(name, arguments, heard)
@@ -198,9 +202,9 @@ class StudyRunner:
                     " rounds, sizes, modes or batches, or set LAUNCHBOUND_HANG_SECONDS higher"
                 )
             if self._client.longest_wait_seconds() > self._longest_wait:
-                heard("suspended, while the engine serves requests that have waited")
+                heard("suspended, while the engine serves requests that have waited", None, None)
                 suspended += await self._suspend_for_requests()
-                heard("going on")
+                heard("going on", None, None)
             pause.renew()
 
     async def _suspend_for_requests(self) -> float:
@@ -218,7 +222,7 @@ class StudyRunner:
 
 
 class SweepTracker:
-    """`stop_study` is called at each request of a sweep, as a study would disturb it."""
+    """Whether a sweep is in progress. `stop_study` is called at each of its requests: a study disturbs it."""
 
     def __init__(self, stop_study: Callable[[RunInProgress], None]) -> None:
         self._stop_study = stop_study
@@ -236,7 +240,7 @@ class SweepTracker:
         self._last = monotonic()
 
     def refuse(self, what: str) -> None:
-        """Raise RunInProgress while a sweep is in progress, as `what` would disturb it."""
+        """Raise RunInProgress where a sweep is in progress, which `what` would disturb."""
         if left := self.seconds_left():
             raise _run_in_progress("is in progress", what, left)
 
@@ -252,153 +256,6 @@ def _run_in_progress(state: str, what: str, seconds_left: float) -> RunInProgres
     return RunInProgress(message, retry_after_seconds=math.ceil(seconds_left))
 
 
-FOLDER_PREFIX = "launchbound-study-"
-"""Of the names of private folders for what studies write."""
-
-MOST_FILE_BYTES = 64 * 2**20
-"""Of one file: a trace of two steps has some 100 KB, a snapshot some KB per allocation."""
-
-
-@asynccontextmanager
-async def folder_for_files(wanted: bool) -> AsyncIterator[Path | None]:
-    """A private folder that is gone afterwards; None where no files are wanted."""
-    if not wanted:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
-        held = os.open(folder, os.O_RDONLY)
-        flock(held, LOCK_EX)
-        try:
-            yield Path(folder)
-        finally:
-            os.close(held)
-
-
-def remove_abandoned_folders() -> None:
-    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more.
-
-    A lock, not the name of a process: containers that share the folder for temporary files do not share pids.
-    """
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        with suppress(OSError):  # it is another user's, in use, or gone already
-            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                flock(held, LOCK_EX | LOCK_NB)
-                shutil.rmtree(folder)
-            finally:
-                os.close(held)
-
-
-async def read_files(folder: Path | None) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The files in `folder` by name, and those over MOST_FILE_BYTES, each with what to do."""
-    return ({}, {}) if folder is None else await asyncio.to_thread(_read, folder)
-
-
-def _read(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
-    files: dict[str, bytes] = {}
-    left_out: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        size = path.stat().st_size
-        if size <= MOST_FILE_BYTES:
-            files[path.name] = path.read_bytes()
-        else:
-            left_out[path.name] = (
-                f"{path.name} has {size} bytes, over the bound of {MOST_FILE_BYTES}, and was not kept: "
-                "name one mode, or run `launchbound anatomy` with --out"
-            )
-    return files, left_out
-
-
-MOST_FINDINGS = 200
-
-MOST_BYTES = 128 * 2**20
-"""Of all findings with their files: an answer of the largest kind has a hundred KB, a trace some more."""
-
-_NUMBER = re.compile(r"[a-z-]+-(\d{1,9})")
-
-
-@dataclass(frozen=True, slots=True)
-class KeptFinding:
-    """A finding as JSON; `id` is its name in this life of the front, `arguments` what distinguishes it.
-
-    `files` are what the study wrote, by name; `files_left_out` those that were not kept, with the reason.
-    """
-
-    id: str
-    study: str
-    arguments: dict[str, Any]
-    created: str
-    body: bytes
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    files_left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the finding and its files."""
-        return len(self.body) + sum(map(len, self.files.values()))
-
-
-class Findings:
-    """At most `most` findings of `most_bytes` together; the oldest are given up, never the newest one."""
-
-    def __init__(self, most: int = MOST_FINDINGS, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._kept: dict[str, KeptFinding] = {}
-        self._made = 0
-        self.given_up = 0
-
-    def keep(
-        self,
-        study: str,
-        arguments: dict[str, Any],
-        body: bytes,
-        files: Mapping[str, bytes] | None = None,
-        files_left_out: Mapping[str, str] | None = None,
-    ) -> KeptFinding:
-        """Keep a finding, under a new id."""
-        self._made += 1
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        identity = f"{study}-{self._made}"
-        found = KeptFinding(identity, study, arguments, created, body, files or {}, files_left_out or {})
-        self._kept[identity] = found
-        size = sum(kept.size_bytes for kept in self._kept.values())
-        while len(self._kept) > 1 and (len(self._kept) > self._most or size > self._most_bytes):
-            oldest = self._kept.pop(next(iter(self._kept)))
-            size -= oldest.size_bytes
-            self.given_up += 1
-        return found
-
-    def newest(self, study: str, arguments: Mapping[str, Any]) -> KeptFinding | None:
-        """The newest finding of `study` that was run with all of `arguments`."""
-        wanted = arguments.items()
-        return next((one for one in self if one.study == study and wanted <= one.arguments.items()), None)
-
-    def by_id(self, identity: str) -> KeptFinding:
-        """The finding of this id. Raises NotFound, which says whether it has been given up."""
-        if identity in self._kept:
-            return self._kept[identity]
-        number = _NUMBER.fullmatch(identity)
-        if number and 0 < int(number[1]) <= self._made:
-            message = f"the finding '{identity[:64]}' was given up for newer ones: run the study again"
-            raise NotFound(message, type="given_up", param="id")
-        raise NotFound(f"no finding '{identity[:64]}': GET /v1/studies lists those that are kept", param="id")
-
-    def file(self, identity: str, name: str) -> bytes:
-        """A file of a finding. Raises NotFound, with the finding's files or why this one was not kept."""
-        kept = self.by_id(identity)
-        if name in kept.files:
-            return kept.files[name]
-        if name in kept.files_left_out:
-            raise NotFound(kept.files_left_out[name], type="file_left_out", param="name")
-        known = ", ".join(kept.files) or "none"
-        raise NotFound(f"no file '{name[:64]}' of {kept.id}; it has {known}", param="name")
-
-    def __iter__(self) -> Iterator[KeptFinding]:
-        """All, newest first."""
-        return reversed(self._kept.values())
-
-
 ANATOMY_COMMAND = module_command("service.anatomy.process")
 NAME = "the anatomy process"
 
@@ -407,7 +264,7 @@ STARTING = Doing(what="starting", limit_seconds=3600.0, may_wait=True)
 
 STUDYING = Doing(what="running a study", limit_seconds=math.inf)
 AT_REST = Doing(what="waiting for the next study", limit_seconds=math.inf, may_wait=True)
-"""How long a study may take is for `StudyRunner`; here it is only to be seen at work."""
+"""`StudyRunner` limits how long a study takes; here it only must be seen at work."""
 
 
 class AnatomyProcess:
@@ -430,9 +287,9 @@ class AnatomyProcess:
         self._decode = msgspec.msgpack.Decoder(FromAnatomy).decode
 
     async def start(self) -> None:
-        """Start the process unless it runs; returns once its model is loaded. One that has just died is none.
+        """Start the process unless it runs; returns once its model is loaded.
 
-        Raises StudyInterrupted where the process ends before that.
+        A process that has just died counts as none. Raises StudyInterrupted where it ends before that.
         """
         if self._process_task is not None and not self._process_task.done():
             ending = self._ending or self._terminate.done()
@@ -474,7 +331,7 @@ class AnatomyProcess:
         self._announce(STUDYING)
 
     def _announce(self, doing: Doing | None) -> None:
-        """What the process is expected to do, and be seen to do, from now on; None: nothing at all."""
+        """What the process is expected to do from now on; None: it is stopped on purpose."""
         if self._watch is not None:
             self._watch.watching = doing is not None
             self._watch.heard(doing)
@@ -545,3 +402,125 @@ class AnatomyProcess:
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+
+
+FOLDER_PREFIX = "launchbound-study-"
+"""Of the names of private folders for what studies write."""
+
+MOST_FILE_BYTES = 64 * 2**20
+"""Of one file: a trace of two steps has some 100 KB, a snapshot some KB per allocation."""
+
+
+@asynccontextmanager
+async def folder_for_files(wanted: bool) -> AsyncIterator[Path | None]:
+    """A private folder that is removed afterwards; None where no files are wanted."""
+    if not wanted:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+        held = os.open(folder, os.O_RDONLY)
+        flock(held, LOCK_EX)
+        try:
+            yield Path(folder)
+        finally:
+            os.close(held)
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more.
+
+    A lock, not a pid in the name: containers that share the folder for temporary files do not share pids.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):  # it is another user's, in use, or gone already
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                flock(held, LOCK_EX | LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(held)
+
+
+def read_files(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The files in `folder` by name, and those over MOST_FILE_BYTES, each with what to do."""
+    files: dict[str, bytes] = {}
+    left_out: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        size = path.stat().st_size
+        if size <= MOST_FILE_BYTES:
+            files[path.name] = path.read_bytes()
+        else:
+            left_out[path.name] = (
+                f"{path.name} has {size} bytes, over the bound of {MOST_FILE_BYTES}, and was not kept: "
+                "name one mode, or run `launchbound anatomy` with --out"
+            )
+    return files, left_out
+
+
+MOST_FINDINGS = 200
+
+MOST_BYTES = 128 * 2**20
+"""Of all findings with their files: an answer of the largest kind has a hundred KB, a trace some more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFinding:
+    """A finding under the name `id`; `arguments` are those that it was run with, `created` is in UTC."""
+
+    id: str
+    study: str
+    arguments: dict[str, Any]
+    created: str
+    result: StudyResult
+
+
+class Findings:
+    """At most `most` findings of `most_bytes` together; the oldest are dropped, never the newest one."""
+
+    def __init__(self, most: int = MOST_FINDINGS, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: dict[str, KeptFinding] = {}
+        self._made = 0
+        self.given_up = 0
+
+    def keep(self, study: str, arguments: dict[str, Any], result: StudyResult) -> KeptFinding:
+        """Keep a finding, under a new id."""
+        self._made += 1
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        found = KeptFinding(f"{study}-{self._made}", study, arguments, created, result)
+        self._kept[found.id] = found
+        size = sum(kept.result.size_bytes for kept in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > self._most or size > self._most_bytes):
+            size -= self._kept.pop(next(iter(self._kept))).result.size_bytes
+            self.given_up += 1
+        return found
+
+    def newest(self, study: str, arguments: Mapping[str, Any]) -> KeptFinding | None:
+        """The newest finding of `study` that was run with all of `arguments`."""
+        wanted = arguments.items()
+        return next((one for one in self if one.study == study and wanted <= one.arguments.items()), None)
+
+    def by_id(self, identity: str) -> KeptFinding:
+        """The finding of this id. Raises NotFound, which says whether it was dropped."""
+        if identity in self._kept:
+            return self._kept[identity]
+        number = re.fullmatch(r"[a-z-]+-(\d{1,9})", identity)
+        if number and 0 < int(number[1]) <= self._made:
+            message = f"the finding '{identity[:64]}' was given up for newer ones: run the study again"
+            raise NotFound(message, type="given_up", param="id")
+        raise NotFound(f"no finding '{identity[:64]}': GET /v1/studies lists those that are kept", param="id")
+
+    def file(self, identity: str, name: str) -> bytes:
+        """A file of a finding. Raises NotFound, with the finding's files or why this one was not kept."""
+        result = self.by_id(identity).result
+        if name in result.files:
+            return result.files[name]
+        if name in result.files_left_out:
+            raise NotFound(result.files_left_out[name], type="file_left_out", param="name")
+        known = ", ".join(result.files) or "none"
+        raise NotFound(f"no file '{name[:64]}' of {identity}; it has {known}", param="name")
+
+    def __iter__(self) -> Iterator[KeptFinding]:
+        """All, newest first."""
+        return reversed(self._kept.values())

@@ -134,8 +134,8 @@ async def studies(request: Request) -> Response:
                 "study": kept.study,
                 "arguments": kept.arguments,
                 "created": kept.created,
-                "files": list(kept.files),
-                "files_left_out": dict(kept.files_left_out),
+                "files": list(kept.result.files),
+                "files_left_out": dict(kept.result.files_left_out),
             }
             for kept in findings
         ],
@@ -186,17 +186,14 @@ async def _run(state: AppState, request: Request, name: str, body: StudyBody) ->
     _check_served(state, body)
     given = _in_buckets(state, body.given)
 
-    def study(heard: Heard) -> Coroutine[Any, Any, StudyResult]:
-        return state.studies.study(name, body.arguments(given), heard, body.writes_files)
-
-    def keep(found: StudyResult) -> KeptFinding:
-        return state.findings.keep(name, given, found.body, found.files, found.files_left_out)
+    async def study(heard: Heard) -> KeptFinding:
+        found = await state.studies.study(name, body.arguments(given), heard, body.writes_files)
+        return state.findings.keep(name, given, found)
 
     if _wants_events(request):
-        return StudyStream(study, keep)
-    found = await unless_gone(request.receive, study(unheard))
-    kept = keep(found)
-    return _answer(kept, {"Server-Timing": _spent(found), "Location": f"/v1/studies/{kept.id}"})
+        return StudyStream(study)
+    kept = await unless_gone(request.receive, study(unheard))
+    return _answer(kept, {"Server-Timing": _spent(kept.result), "Location": f"/v1/studies/{kept.id}"})
 
 
 def _spent(found: StudyResult) -> str:
@@ -205,7 +202,7 @@ def _spent(found: StudyResult) -> str:
 
 
 def _answer(kept: KeptFinding, headers: dict[str, str] | None = None) -> Response:
-    return Response(kept.body, headers=headers, media_type="application/json")
+    return Response(kept.result.body, headers=headers, media_type="application/json")
 
 
 def _check_served(state: AppState, body: StudyBody) -> None:
@@ -247,24 +244,19 @@ def _wants_events(request: Request) -> bool:
 class StudyStream(EventAnswer):
     """Runs `study` and streams it: `progress`, then exactly one `finding` or `error`.
 
-    Until it is admitted, a failure is a plain error answer. `keep` keeps what it found.
+    Until it is admitted, a failure is a plain error answer.
     """
 
-    def __init__(
-        self,
-        study: Callable[[Heard], Coroutine[Any, Any, StudyResult]],
-        keep: Callable[[StudyResult], KeptFinding],
-    ) -> None:
+    def __init__(self, study: Callable[[Heard], Coroutine[Any, Any, KeptFinding]]) -> None:
         super().__init__()
         self._study = study
-        self._keep = keep
         self._reports: deque[StudyProgressEvent] = deque(maxlen=MOST_REPORTS)
         self._reported = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the study has ended; a client that goes away ends it."""
         try:
-            last = _finding_event(self._keep(await unless_gone(receive, self._run(send))))
+            last = _finding_event(await unless_gone(receive, self._run(send)))
         except ClientGone:
             if not self.started:
                 raise
@@ -276,7 +268,7 @@ class StudyStream(EventAnswer):
             last = event("error", msgspec.Raw(bytes(refuse(Request(scope), error).body)))
         await self.send_events(send, last, last=True)
 
-    async def _run(self, send: Send) -> StudyResult:
+    async def _run(self, send: Send) -> KeptFinding:
         """Run the study and send what it reports; cancelled, it ends the study."""
         running = asyncio.create_task(self._study(self._heard))
         try:
@@ -297,7 +289,7 @@ class StudyStream(EventAnswer):
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    def _heard(self, text: str, done: int | None = None, total: int | None = None, /) -> None:
+    def _heard(self, text: str, done: int | None, total: int | None) -> None:
         self._reports.append({"message": text, "done": done, "total": total})
         self._reported.set()
 
@@ -309,7 +301,7 @@ def _finding_event(kept: KeptFinding) -> bytes:
         "study": kept.study,
         "arguments": kept.arguments,
         "created": kept.created,
-        "finding": msgspec.Raw(kept.body),
+        "finding": msgspec.Raw(kept.result.body),
     }
     return event("finding", data)
 
