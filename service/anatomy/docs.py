@@ -52,19 +52,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def machine_of(bench: Bench) -> Machine:
-    """The machine of `bench`. Its model is named without the folder that it is in."""
-    return Machine(
-        name=device_name(bench.device),
-        device=bench.device.type,
-        cores=os.cpu_count() or 1,
-        threads=torch.get_num_threads(),
-        torch=str(torch.__version__),
-        dtype=bench.precision.name,
-        model=bench.settings.model.rstrip("/").rpartition("/")[2],
-    )
-
-
 class Measured(msgspec.Struct, frozen=True):
     """A value of `what` with its interval, without an upper end for None; equal ends: it was counted."""
 
@@ -317,7 +304,20 @@ def measure(page: str, bench: Bench, rounds: int, report: Report) -> Findings:
         lessons = {claim.about: lesson(run, claim) for claim in CLAIMS}
         shown = {one.options: printed(run, *one[1:]) for one in EXAMPLES}
     day = datetime.now(UTC).date().isoformat()
-    return Findings(machine=machine_of(bench), measured=day, rounds=rounds, printed=shown, lessons=lessons)
+    return Findings(machine=_machine(bench), measured=day, rounds=rounds, printed=shown, lessons=lessons)
+
+
+def _machine(bench: Bench) -> Machine:
+    """The machine of `bench`. Its model is named without the folder that it is in."""
+    return Machine(
+        name=device_name(bench.device),
+        device=bench.device.type,
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        torch=str(torch.__version__),
+        dtype=bench.precision.name,
+        model=bench.settings.model.rstrip("/").rpartition("/")[2],
+    )
 
 
 def lesson(run: Runs, claim: Claim) -> list[Measured] | str:
@@ -348,8 +348,9 @@ def printed(run: Runs, study: str, arguments: dict[str, Any], begins: str = "") 
 
 def anatomy_part(findings: Findings) -> Iterator[str]:
     """The claims, then what each study printed."""
-    yield "| claim | quoted | measured here | verdict | measured by |\n|---|---|---|---|---|\n" + "\n".join(
-        _row(claim, findings.lessons[claim.about]) for claim in CLAIMS
+    rows = (_row(claim, findings.lessons[claim.about]) for claim in CLAIMS)
+    yield "\n".join(
+        ["| claim | quoted | measured here | verdict | measured by |\n|---|---|---|---|---|", *rows]
     )
     yield "## Real output of every study"
     for one in EXAMPLES:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from io import StringIO
 from math import inf
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from service.anatomy import budget
 from service.anatomy.budget import (
@@ -26,7 +22,6 @@ from service.anatomy.budget import (
     make_budget,
     mode_gains,
     show,
-    step_of,
 )
 from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import record
@@ -37,15 +32,10 @@ from service.records import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics.intervals import Interval
 from service.step.buffers import LEAD_STEPS
-from tests.support.small_models import BUCKETS, PLAIN, quiet, small_bench
+from tests.anatomy.conftest import printed
+from tests.support.small_models import BUCKETS, PLAIN, quiet
 
 amounts = st.floats(0.01, 1e6)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +140,6 @@ def test_every_point_is_set_under_the_roof_of_memory(finding: BudgetFinding) -> 
     assert all(len(set(sizes)) <= 1 for sizes in moved.values())
 
 
-def test_the_first_mode_is_as_fast_as_itself(finding: BudgetFinding) -> None:
-    assert {point.speedup.value for point in finding.points if point.mode == PLAIN[0]} == {1.0}
-
-
 def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, finding: BudgetFinding) -> None:
     budget = finding.budget
     assert (budget.mode, budget.batch_size) == (PLAIN[0], BUCKETS[0])
@@ -201,12 +187,6 @@ def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
     with pytest.raises(StudyError) as refused:
         draw_budget(bench, arguments, quiet)
     assert refused.value.param == param
-
-
-@pytest.mark.parametrize("wrong", [b'{"ops_per_step":0}', b'{"kernel_microseconds":-1}', b'{"rounds":2}'])
-def test_numbers_out_of_range_are_refused(wrong: bytes) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(wrong, type=BudgetArguments)
 
 
 def test_where_the_thread_cannot_be_sampled_the_reason_is_given(
@@ -258,17 +238,15 @@ def test_a_disturbed_cell_is_marked_and_named_and_no_other(
     notes = [note for note in found.notes if note.startswith("disturbed")]
     assert len(notes) == disturbed
     assert all("eager at 2;" in note and "eager at 1" not in note for note in notes)
-    out = StringIO()
-    show(found, Console(file=out, width=200))
-    assert ("2 disturbed" in out.getvalue()) == disturbed
+    out = printed(show, found, width=200)
+    assert ("2 disturbed" in out) == disturbed
 
 
 def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFinding) -> None:
-    out = StringIO()
-    show(finding, Console(file=out, width=200))
+    out = printed(show, finding, width=200)
     for word in (*PLAIN, "will compile help me?", "kernel share", "sampled", "GB/s, read over a buffer of"):
-        assert word in out.getvalue()
-    assert "-bound" not in out.getvalue()
+        assert word in out
+    assert "-bound" not in out
 
 
 EAGER: Key = ("eager", 1)
@@ -302,15 +280,6 @@ def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() ->
     assert gain.speedup.value == pytest.approx(1000 / 350)
 
 
-def test_gains_are_of_the_budgets_batch_only() -> None:
-    splits = {
-        EAGER: split_of(9.0, 1.0),
-        ("compiled", 4): split_of(1.0, 1.0),
-        ("no_grad", 1): split_of(6.0, 1.0),
-    }
-    assert [gain.mode for gain in gains_of(splits)] == ["no_grad"]
-
-
 def test_a_part_that_was_nothing_has_no_ratio() -> None:
     (gain,) = gains_of({EAGER: split_of(9.0, 0.0), ("compiled", 1): split_of(3.0, 1.0)})
     assert gain.kernel_ratio is None
@@ -321,16 +290,6 @@ def test_a_part_without_an_interval_has_a_ratio_without_ends() -> None:
     open_ended = DispatchSplit(ONE, Interval(2.0, -inf, inf, 3), "measured")
     (gain,) = gains_of({EAGER: open_ended, ("compiled", 1): open_ended})
     assert gain.kernel_ratio == Interval(1.0, 0.0, inf, 3)
-
-
-def test_without_the_budgets_own_step_there_is_no_gain() -> None:
-    assert gains_of({("compiled", 1): split_of(1.0, 1.0)}) == []
-
-
-@given(amounts, amounts)
-def test_the_longer_part_is_the_step_on_cuda_and_the_sum_on_a_cpu(dispatch: float, kernel: float) -> None:
-    assert step_of(dispatch, kernel, "cuda") == max(dispatch, kernel)
-    assert step_of(dispatch, kernel, "cpu") == dispatch + kernel
 
 
 def test_the_measured_modes_ratios_give_back_their_own_parts(finding: BudgetFinding) -> None:

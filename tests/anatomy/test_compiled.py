@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from service.anatomy.common import StudyError
 from service.anatomy.operators import compiled as lowered
@@ -20,9 +16,7 @@ from service.anatomy.operators.compiled import (
     FusedKernel,
     Lowering,
     bounded,
-    compare,
     compiled_function,
-    count_registry,
     entries,
     fused_kernels,
     fused_operators,
@@ -32,10 +26,11 @@ from service.anatomy.operators.compiled import (
     read_lowering,
 )
 from service.anatomy.operators.show import show_lowering
-from service.anatomy.operators.study import OperatorsArguments, list_operators, sample_native, summary
+from service.anatomy.operators.study import summary
 from service.measure.cases import Bench
-from service.measure.cpu_sampler import CpuSampler, Place, SamplerError
-from tests.support.small_models import quiet, small_bench
+from service.measure.cpu_sampler import Place
+from tests.anatomy.conftest import printed
+from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
 
@@ -160,27 +155,7 @@ def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
     ]
 
 
-def test_where_the_thread_cannot_be_sampled_the_reason_is_given() -> None:
-    class Unsampled:
-        device = torch.device("cpu")
-
-        @property
-        def sampler(self) -> CpuSampler:
-            raise SamplerError("the system forbids it")
-
-    case: Any = SimpleNamespace(phase="decode", call=lambda: None)
-    bench: Any = Unsampled()
-    found = sample_native(bench, case, lambda _: None)
-    assert (found.kernel_share, found.symbols, found.reason) == (None, [], "the system forbids it")
-
-
 MULTIPLY = "aten::mul.Tensor"
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
 
 
 @pytest.fixture(scope="module")
@@ -197,12 +172,6 @@ def test_the_registrys_core_operators_are_those_that_torch_ops_tags() -> None:
     assert 0 < len(tagged) < len(overloads)
 
 
-def test_the_registry_has_more_overloads_than_operators_and_few_of_them_are_core() -> None:
-    found = count_registry()
-    assert 0 < found.core_operators <= found.core_overloads < found.overloads
-    assert found.core_operators < found.operators < found.overloads
-
-
 @pytest.mark.parametrize("operator", [MULTIPLY, "aten::mm", "aten::linear", "aten::empty.memory_format"])
 def test_a_dispatch_table_has_an_entry_for_every_line_of_torchs_dump(operator: str) -> None:
     found = read_dispatch_table(operator)
@@ -212,11 +181,6 @@ def test_a_dispatch_table_has_an_entry_for_every_line_of_torchs_dump(operator: s
         assert entry.falls_through == ("fallthrough" in line)
         assert entry.place in line
         assert line.endswith(f"[{entry.kind}]")
-
-
-def test_a_dispatch_table_tells_a_kernel_from_autograds() -> None:
-    kinds = {entry.key: entry.kind for entry in read_dispatch_table(MULTIPLY).entries}
-    assert (kinds["CPU"], kinds["AutogradCPU"]) == ("kernel", "autograd kernel")
 
 
 def test_an_unknown_operator_is_refused_with_those_that_are_near() -> None:
@@ -235,16 +199,6 @@ def test_in_core_aten_nothing_composite_and_no_write_in_place_is_left(compiled: 
     assert sum(row.before for row in found.operators) == found.before
     assert sum(row.after for row in found.operators) == found.after
     assert sum(row.after for row in found.operators if not row.core) == found.not_core
-
-
-def test_operators_are_compared_by_overload_the_most_frequent_first() -> None:
-    found = compare(
-        Counter({"aten::linear": 2, "aten::add.Tensor": 1}),
-        Counter({"aten::permute": 2, "aten::addmm": 2, "aten::add.Tensor": 1, "custom::op": 3}),
-    )
-    assert (found.before, found.after, found.distinct_before, found.distinct_after) == (3, 8, 2, 4)
-    assert [row.name for row in found.operators][:2] == ["aten::linear", "aten::add.Tensor"]
-    assert found.not_core == 3
 
 
 def test_a_model_that_cannot_be_exported_is_said_to_be_one(
@@ -289,19 +243,8 @@ def test_reading_the_graphs_leaves_the_compiled_entries_as_they_were(bench: Benc
     assert [id(entry) for entry in entries(case.step)] == before
 
 
-def test_the_study_has_the_lowering_only_where_it_is_asked_for(bench: Bench) -> None:
-    found = {
-        asked: list_operators(bench, OperatorsArguments(lowering=asked, native=False), quiet).lowering
-        for asked in (False, True)
-    }
-    assert found[False] is None
-    assert found[True] is not None
-    assert found[True].dispatch_table.operator == MULTIPLY
-
-
 def test_the_terminal_shows_every_part(compiled: Lowering) -> None:
-    out = StringIO()
-    show_lowering(compiled, Console(file=out, width=160))
+    out = printed(show_lowering, compiled, width=160)
     assert compiled.decomposition is not None
     for word in (
         "Dynamo's graph",
@@ -310,17 +253,4 @@ def test_the_terminal_shows_every_part(compiled: Lowering) -> None:
         f"dispatch table of {MULTIPLY}",
         f"{compiled.registry.overloads} overloads",
     ):
-        assert word in out.getvalue()
-
-
-def test_the_terminal_gives_the_reason_for_no_decomposition(compiled: Lowering) -> None:
-    out = StringIO()
-    without: Any = SimpleNamespace(
-        graphs=None,
-        decomposition=None,
-        no_decomposition="not this model",
-        dispatch_table=compiled.dispatch_table,
-        registry=compiled.registry,
-    )
-    show_lowering(without, Console(file=out, width=160))
-    assert "no core ATen form: not this model" in out.getvalue()
+        assert word in out

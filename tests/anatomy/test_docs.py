@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import docs, studies
+from service.anatomy import docs
 from service.anatomy.docs import (
     BEGIN,
     CLAIMS,
@@ -82,10 +82,6 @@ def test_a_value_is_shown_with_its_interval_and_what_was_counted_without() -> No
     assert low < 3.0 < high
 
 
-def test_every_study_and_probe_has_its_output_in_a_page() -> None:
-    assert {one.study for one in EXAMPLES} == studies.STUDIES.keys() - {"probes"}
-
-
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with both pages, and findings of both in a folder of its benchmarks."""
@@ -120,11 +116,6 @@ def test_findings_that_cannot_be_read_are_refused_with_the_remedy(root: Path) ->
         ended = CliRunner().invoke(app, ["docs", "anatomy", "--from", str(root if text else root / "none")])
         assert ended.exit_code == 2
         assert "run `launchbound docs anatomy`" in " ".join(ended.output.split())
-
-
-def test_a_person_does_not_find_the_command_in_the_help() -> None:
-    assert " docs " not in CliRunner().invoke(app, ["--help"]).output
-    assert "twenty minutes" in CliRunner().invoke(app, ["docs", "--help"]).output
 
 
 @pytest.mark.compiles

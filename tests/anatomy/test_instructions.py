@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from io import StringIO
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +10,6 @@ from typing import Any, cast
 import msgspec
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,13 +31,8 @@ from service.measure.single_step import InstructionCounter, SingleStepError
 from service.modes import MODES
 from service.records import Phase
 from service.step.callables import build_step
-from tests.support.small_models import quiet, small_bench
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
+from tests.anatomy.conftest import printed
+from tests.support.small_models import quiet
 
 
 class LesserModel(nn.Module):
@@ -110,9 +103,8 @@ def test_parts_and_sides_account_for_every_instruction(finding: InstructionsFind
 
 @pytest.mark.slow
 def test_the_tables_show_modes_parts_and_functions_without_a_name_too(finding: InstructionsFinding) -> None:
-    out = StringIO()
-    show(finding, Console(file=out, width=160))
-    text = out.getvalue()
+    out = printed(show, finding, width=160)
+    text = out
     for word in ("1 of 2 layers", "÷ eager", "inference_mode", "autograd", "matrix products", "_PyEval"):
         assert word in text
     if any(function.symbol == "[unknown]" for function in finding.steps[0].functions[:15]):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from rich.console import Console
 
 from service.anatomy import memory as memory_resident
 from service.anatomy.common import StudyError
@@ -31,8 +28,9 @@ from service.anatomy.memory import (
     why_not,
 )
 from service.measure.cases import Bench
+from tests.anatomy.conftest import printed
 from tests.support.processes import without
-from tests.support.small_models import BUCKETS, CONFIG, PLAIN, quiet, small_bench
+from tests.support.small_models import BUCKETS, CONFIG, PLAIN, quiet
 
 STATS = {
     "allocated_current": 60, "allocated_peak": 70, "active_current": 64, "active_peak": 80,
@@ -40,12 +38,6 @@ STATS = {
     "alloc_retries": 3, "ooms": 1,
 }  # fmt: skip
 MEBIBYTE = 2**20
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
 
 
 @pytest.fixture(scope="module")
@@ -96,21 +88,6 @@ def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(
     assert held["inputs"] == 8 * (sum(bench.buffers[1].chunks) + 4)
 
 
-def test_only_grad_mode_keeps_a_tape(findings: dict[str, MemoryFinding]) -> None:
-    tapes = {mode: finding.steps[0].tape.storage_bytes for mode, finding in findings.items()}
-    assert tapes.pop("eager") > 0
-    assert set(tapes.values()) == {0}
-
-
-def test_every_statistic_has_a_definition_and_a_source() -> None:
-    found = statistics(STATS, 32)
-    assert {"allocated", "active", "reserved", "inactive_split", "fragmentation", "graph_pool"} <= {
-        statistic.name for statistic in found
-    }
-    assert len({statistic.definition for statistic in found}) == len(found)
-    assert all(statistic.definition and statistic.source for statistic in found)
-
-
 def test_fragmentation_is_the_share_of_the_reserve_that_is_not_active() -> None:
     fragmentation = by_name(statistics(STATS, 0))["fragmentation"]
     assert (fragmentation.value, fragmentation.peak) == pytest.approx((1 - 64 / 80, 1 - 80 / 100))
@@ -138,18 +115,6 @@ def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> 
     found = growth(lambda: bytearray(b"\1") * (32 * MEBIBYTE))
     assert 31 * MEBIBYTE < found.low <= found.value <= found.high < 48 * MEBIBYTE
     assert growth(lambda: None).value < 8 * MEBIBYTE
-
-
-def test_the_shown_peak_is_never_below_the_resident_size_nor_below_an_earlier_one() -> None:
-    need_a_peak_that_can_be_reset()
-    bytearray(b"\1") * (64 * MEBIBYTE)
-    before = process_now()
-    growth(lambda: None)
-    held = bytearray(b"\1") * (8 * MEBIBYTE)
-    after = process_now()
-    assert before.peak_bytes >= before.resident_bytes
-    assert after.peak_bytes >= after.resident_bytes > len(held)
-    assert after.peak_bytes >= before.peak_bytes
 
 
 def test_a_peak_is_kept_when_the_kernels_is_reset() -> None:
@@ -204,22 +169,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_recorded(
 
 
 def test_a_terminal_shows_what_is_held_and_every_statistic(findings: dict[str, MemoryFinding]) -> None:
-    text = StringIO()
     finding = msgspec.structs.replace(findings["eager"], allocator=statistics(STATS, 32))
-    show(finding, Console(file=text, width=200))
+    text = printed(show, finding)
     for word in ("parameters", "cache", "eager", "fragmentation", "20.0%", "graph_pool"):
-        assert word in text.getvalue()
-
-
-def test_a_terminal_names_the_option_for_a_snapshot_on_cuda_where_none_was_written(
-    findings: dict[str, MemoryFinding],
-) -> None:
-    def shown(finding: MemoryFinding) -> str:
-        text = StringIO()
-        show(finding, Console(file=text, width=200))
-        return text.getvalue()
-
-    on_cuda = msgspec.structs.replace(findings["eager"], allocator=statistics(STATS, 32))
-    assert "--out FOLDER writes a snapshot" in shown(on_cuda)
-    assert "--out" not in shown(msgspec.structs.replace(on_cuda, files=["some/snapshot"]))
-    assert "--out" not in shown(findings["eager"])
+        assert word in text

@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from rich.console import Console
 from torch._dynamo import config, eval_frame
 from torch._dynamo.utils import counters, graph_break_reasons
 
 from models.checkpoint import save
 from models.transformer import Transformer
-from service.anatomy.common import MedianSeconds, Report, StudyError
+from service.anatomy.common import Report, StudyError
 from service.anatomy.probes import memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.compiler import LENGTHS
@@ -36,7 +34,7 @@ from service.anatomy.probes.faults import (
     make_probed_model,
 )
 from service.anatomy.probes.memory import BLOCK_BYTES, BLOCKS, _Request
-from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, show, verdict_of
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.anatomy.rms_norm import aten_rms_norm
 from service.measure.cases import Bench
 from service.records import EngineSettings
@@ -188,13 +186,6 @@ def test_a_probe_restores_the_process(name: str, seen: Callable[[str], Seen]) ->
     assert found.after == found.before
 
 
-@pytest.mark.parametrize("name", ["recompile", "thread-change", "dynamic-shapes"])
-def test_a_fault_that_compiles_takes_longer_than_a_step(name: str, seen: Callable[[str], Seen]) -> None:
-    finding = seen(name).finding
-    assert finding.verdict == "slower"
-    assert finding.ratio.low > 1
-
-
 def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     weights = {name: value.clone() for name, value in bench.model.state_dict().items()}
     case = bench.case("inference_mode", 1)
@@ -287,26 +278,6 @@ def test_prepare_and_after_are_not_timed() -> None:
     assert seconds == ["prepare", "call", "wait", "call", "wait", "after"] * 2
 
 
-def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen]) -> None:
-    finding = seen("hidden-copy").finding
-    text = StringIO()
-    show(finding, Console(file=text, width=200))
-    for part in (finding.blame, finding.cure, finding.verdict, *finding.notes):
-        assert part in text.getvalue()
-
-
-def test_short_times_are_shown_in_microseconds_and_long_ones_in_milliseconds(
-    seen: Callable[[str], Seen],
-) -> None:
-    finding = seen("cpp-extension").finding
-    for seconds, unit in ((9e-6, "µs"), (2e-3, "ms")):
-        side = MedianSeconds(median_seconds=seconds, low=seconds, high=seconds, samples=9)
-        text = StringIO()
-        show(msgspec.structs.replace(finding, without=side), Console(file=text, width=200))
-        assert f" {unit} " in text.getvalue()
-        assert {"µs": " 9.000 ", "ms": " 2.000 "}[unit] in text.getvalue()
-
-
 def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> None:
     page = (ROOT / "docs" / "probes.md").read_text(encoding="utf-8")
     sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
@@ -363,12 +334,6 @@ def test_a_layout_of_its_own_is_one_copy_a_call(seen: Callable[[str], Seen]) -> 
     assert "convolution" in finding.subject
 
 
-def test_a_convolution_computes_the_same_in_both_layouts(bench: Bench) -> None:
-    comparison = TABLE["channels-last"].run(make_probed_model(bench, 1), quiet)
-    without, with_fault = comparison.without.call(), comparison.with_fault.call()
-    torch.testing.assert_close(without, with_fault)
-
-
 def test_each_length_but_the_first_recompiles_unless_marked(seen: Callable[[str], Seen]) -> None:
     assert counted(seen("dynamic-shapes").finding) == (0, LENGTHS - 1)
 
@@ -387,13 +352,6 @@ def test_the_operator_in_cpp_passes_torchs_checks_and_has_a_gradient(bench: Benc
     weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
     assert set(torch.library.opcheck(in_cpp, (x, weight, 1e-5)).values()) == {"SUCCESS"}
     assert torch.autograd.gradcheck(in_cpp, (x, weight, 1e-5))
-
-
-def test_the_library_of_the_operator_is_built_once(bench: Bench) -> None:
-    folder = Path(bench.settings.cache_folder)
-    cpp_operator(str(folder), quiet)
-    assert cpp_operator(str(folder / "elsewhere"), quiet) is cpp_operator(str(folder), quiet)
-    assert not (folder / "elsewhere").exists()
 
 
 def test_every_entered_python_function_is_counted_and_the_profile_function_kept() -> None:

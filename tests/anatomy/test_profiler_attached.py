@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from io import StringIO
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 import torch
-from rich.console import Console
 
 from service.anatomy import budget, common, rms_norm, studies
 from service.anatomy.budget import BudgetArguments, draw_budget
@@ -27,17 +24,12 @@ from service.records import EngineSettings
 from service.step import profiling
 from service.step.roofs import NullKernel
 from service.step.trace import ProfiledStep
-from tests.support.small_models import quiet, small_bench
+from tests.anatomy.conftest import printed
+from tests.support.small_models import quiet
 
 CUDA = torch.device("cuda")
 PROFILED = ProfiledStep(operators=1, copies=0, kernels=1, launches=1, kernel_seconds=1e-6)
 SETTINGS = EngineSettings(address="", device="cuda", modes=["eager"], batch_sizes=[1], cache_folder="")
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
 
 
 @pytest.fixture
@@ -150,6 +142,4 @@ def test_every_study_that_times_says_and_prints_what_was_attached_before(
     monkeypatch.setattr(rms_norm, "_compiled", lambda norm, _: (rms_norm.surrounded(norm), 1))
     found: Any = studies.run(bench, name, msgspec.json.encode(arguments), quiet)
     assert ATTACHED in found.notes
-    text = StringIO()
-    studies.shown(name)(found, Console(file=text, width=10_000))
-    assert ATTACHED in text.getvalue()
+    assert ATTACHED in printed(studies.shown(name), found, width=10_000)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any
 
 import msgspec
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from service.anatomy.common import StudyError, own_expressions
@@ -25,18 +23,13 @@ from service.anatomy.tape.study import (
 )
 from service.measure.cases import Bench
 from service.study_names import TAPE_EXPRESSIONS
-from tests.support.small_models import PLAIN, quiet, small_bench
+from tests.anatomy.conftest import printed
+from tests.support.small_models import PLAIN, quiet
 
 pytestmark = pytest.mark.compiles
 
 FLOATS = 4
 X_BYTES, W_BYTES = 32 * 64 * FLOATS, 64 * 64 * FLOATS
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +50,8 @@ def tape_of(bench: Bench, expression: str) -> TapeFinding:
 
 
 def shown(finding: TapeFinding) -> str:
-    text = StringIO()
-    show(finding, Console(file=text, width=160))
-    return text.getvalue()
+    text = printed(show, finding, width=160)
+    return text
 
 
 def test_a_product_saves_its_two_factors_and_no_more(bench: Bench) -> None:
@@ -133,13 +125,6 @@ def test_the_nodes_saved_tensors_are_those_that_autograds_hooks_saw(bench: Bench
 
 
 @pytest.mark.usefixtures("own")
-def test_a_tensor_saved_twice_is_counted_once(bench: Bench) -> None:
-    held = tape_of(bench, "x * x").held
-    assert (held.tensors, held.storages) == (2, 1)
-    assert (held.tensor_bytes, held.storage_bytes) == (2 * X_BYTES, X_BYTES)
-
-
-@pytest.mark.usefixtures("own")
 def test_a_saved_view_keeps_all_of_its_base_alive(bench: Bench) -> None:
     held = tape_of(bench, "x[:1].exp().view(64, 1) * x[:1]").held
     assert held.by_kind["input"] == X_BYTES
@@ -162,12 +147,6 @@ def test_nodes_run_backward_in_the_order_that_is_shown(bench: Bench, expression:
     result.backward()
     bench.model.zero_grad()
     assert ran == [f"{number} {short_name(node)}" for number, node in enumerate(nodes)]
-
-
-def test_every_node_feeds_only_nodes_that_come_after_it(of_step: TapeFinding) -> None:
-    edges = [(node.index, to) for node in of_step.backward for to in node.feeds]
-    assert edges
-    assert all(begin < end for begin, end in edges)
 
 
 def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(bench: Bench) -> None:
@@ -193,18 +172,6 @@ def test_an_input_is_called_one_and_left_out_of_what_the_parameters_gradients_co
     assert {leaf.kind for leaf in finding.leaves} == {"input", "parameter"}
     assert finding.grad_bytes == sum(FLOATS * p.numel() for p in bench.model.blocks[0].parameters())
     assert "an input is a leaf here only" in shown(finding)
-
-
-def test_a_whole_step_has_no_input_among_its_leaves(of_step: TapeFinding) -> None:
-    assert {leaf.kind for leaf in of_step.leaves} == {"parameter"}
-    assert "an input is a leaf" not in shown(of_step)
-
-
-def test_only_eager_saves_anything_during_a_step(of_step: TapeFinding) -> None:
-    saved = {step.mode: step.held for step in of_step.steps}
-    assert saved["eager"] == of_step.hooked
-    for mode in ("no_grad", "inference_mode", "compiled"):
-        assert (saved[mode].tensors, saved[mode].storage_bytes) == (0, 0)
 
 
 def test_the_tapes_own_memory_shows_in_the_most_that_a_step_has_at_once(of_step: TapeFinding) -> None:
@@ -250,22 +217,6 @@ def test_an_expression_that_cannot_work_is_refused(bench: Bench, expression: str
     with pytest.raises(StudyError) as refused:
         tape_of(bench, expression)
     assert refused.value.param == "expression"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "param"),
-    [
-        (TapeArguments(mode="warp"), "mode"),
-        (TapeArguments(batch_size=3), "batch_size"),
-        (TapeArguments(batch_size=0), "batch_size"),
-    ],
-)
-def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
-    bench: Bench, arguments: TapeArguments, param: str
-) -> None:
-    with pytest.raises(StudyError) as refused:
-        read_tape(bench, arguments, quiet)
-    assert refused.value.param == param
 
 
 def test_a_terminal_shows_nodes_leaves_and_every_mode(of_step: TapeFinding) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +13,6 @@ from typing import Any, cast
 import msgspec
 import pytest
 import torch
-from rich.console import Console
 
 from service.anatomy import timeline
 from service.anatomy.common import StudyError
@@ -41,16 +38,11 @@ from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.records import SampleCounts
 from service.statistics.intervals import Interval
 from service.step.trace import NOTHING_RECORDED, STEP_MARK
+from tests.anatomy.conftest import printed
 from tests.step.made_traces import KERNELS, event, replays, without_device_work
-from tests.support.small_models import quiet, small_bench
+from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +98,6 @@ def test_outermost_operator_blocks_are_those_that_the_traces_reader_counts(findi
     eager, compiled = finding.tracks
     assert {block.kind for block in eager.blocks} == {"mark", "operator"}
     assert any(block.kind == "compiled" for block in compiled.blocks)
-
-
-def test_a_cpu_has_neither_device_blocks_nor_kernels_nor_launches(finding: TimelineFinding) -> None:
-    for track in finding.tracks:
-        assert {block.lane for block in track.blocks} == {"host"}
-        assert track.kernels is track.launches is track.kernel_seconds is None
 
 
 def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
@@ -233,17 +219,6 @@ def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert found.tracks[0].tax.fraction.value == 0.25
 
 
-def test_a_terminal_names_the_option_for_files_where_none_were_written(finding: TimelineFinding) -> None:
-    def shown(one: TimelineFinding) -> str:
-        text = StringIO()
-        show(one, Console(file=text, width=120))
-        return text.getvalue()
-
-    line = "--out FOLDER writes a trace"
-    assert line in shown(msgspec.structs.replace(finding, files=[]))
-    assert line not in shown(finding)
-
-
 def test_a_wall_time_without_bounds_bounds_the_tax_by_0_and_1() -> None:
     unbounded = wall(100.0, -math.inf, math.inf)
     assert bounds(tax_by_kernels(30.0, unbounded)) == pytest.approx((0.7, 0.0, 1.0))
@@ -252,16 +227,6 @@ def test_a_wall_time_without_bounds_bounds_the_tax_by_0_and_1() -> None:
 def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
     tax = tax_by_kernels(30.0, wall(100.0, 60.0, 120.0))
     assert bounds(tax) == pytest.approx((0.7, 0.5, 0.75))
-
-
-def test_a_measured_tax_lies_between_its_bounds_and_is_sampled(
-    finding: TimelineFinding,
-) -> None:
-    for track in finding.tracks:
-        assert track.tax is not None
-        fraction = track.tax.fraction
-        assert 0 < fraction.low <= fraction.value <= fraction.high <= 1
-        assert track.tax.source == "sampled"
 
 
 def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
@@ -274,9 +239,8 @@ def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
     found = draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet)
     assert found.tracks[0].tax is None
     assert found.tracks[0].no_tax == "the system gives no timer"
-    text = StringIO()
-    show(found, Console(file=text, width=100))
-    assert "the system gives no timer" in text.getvalue()
+    text = printed(show, found, width=100)
+    assert "the system gives no timer" in text
 
 
 def test_a_cell_of_a_lane_shows_what_took_most_of_its_time() -> None:
@@ -291,9 +255,8 @@ def test_a_cell_of_a_lane_shows_what_took_most_of_its_time() -> None:
 
 
 def test_a_terminal_shows_both_modes_on_one_axis(finding: TimelineFinding) -> None:
-    text = StringIO()
-    show(finding, Console(file=text, width=120))
-    lanes = [line for line in text.getvalue().splitlines() if " host  " in line]
+    text = printed(show, finding, width=120)
+    lanes = [line for line in text.splitlines() if " host  " in line]
     assert [line.split()[0] for line in lanes] == ["eager", "compiled"]
     longest = max(finding.tracks, key=lambda track: track.profiled_seconds)
     assert len(max(lanes, key=lambda line: len(line.rstrip())).rstrip()) >= 118
@@ -323,12 +286,3 @@ def test_the_speedup_pairs_the_rounds_of_both_tracks(bench: Bench, monkeypatch: 
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(2.0)
     assert (found.speedup.low, found.speedup.high) == (pytest.approx(2.0), pytest.approx(2.0))
-
-
-def test_one_track_has_no_speedup_and_two_have_one_of_all_their_rounds(
-    bench: Bench, finding: TimelineFinding
-) -> None:
-    assert draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet).speedup is None
-    assert finding.speedup is not None
-    assert finding.speedup.samples == timeline.PARTS * timeline.ROUNDS
-    assert finding.speedup.low <= finding.speedup.value <= finding.speedup.high
