@@ -18,7 +18,7 @@ import psutil
 from loadtests.run.machine import off_cores
 from tests.chaos.fault import Happened
 from tests.chaos.victim import Victim, victim
-from tests.front.test_bodies import FLOODS
+from tests.front.test_bad_input import FLOODS
 
 ATTACKERS = 8
 SECONDS = 20.0

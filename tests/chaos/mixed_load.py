@@ -11,7 +11,7 @@ from time import monotonic
 import httpx
 
 from tests.chaos.victim import BODY, PATIENCE_SECONDS
-from tests.front.test_bodies import FLOODS
+from tests.front.test_bad_input import FLOODS
 
 CLIENTS = 3
 PROMPT = "def mean(values):"

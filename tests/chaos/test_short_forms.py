@@ -24,7 +24,7 @@ from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import sample
 from tests.chaos.stepped_clock import SteppedClock
 from tests.chaos.victim import PATIENCE_SECONDS, Setup, Victim, victim
-from tests.front.test_bodies import FLOODS
+from tests.front.test_bad_input import FLOODS
 from tests.support.processes import without
 from tests.support.serving import until
 

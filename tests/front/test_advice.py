@@ -36,7 +36,7 @@ from service.records import (
 )
 from service.statistics.boundedness import bound, crossover, device_bound_index
 from service.statistics.choice import MINIMUM_ROUNDS
-from tests.support.serving import Front, until
+from tests.support.serving import Front, refused, until
 
 MODES = ("eager", "no_grad", "compiled")
 FAST = {"eager": 2e-3, "no_grad": 1.5e-3, "compiled": 1e-3}
@@ -288,31 +288,26 @@ def test_too_few_rounds_are_an_error_that_names_what_to_run() -> None:
         traffic.served.advise(1, [1], MODES[1:])
 
 
-def test_requests_in_steps_of_others_do_not_count_and_those_that_met_nobody_do() -> None:
-    work = SharedWork(stall_seconds=0.0, rows=2.0, alone=False, counted=[], counted_switches=0)
-    for alone in (False, True):
-        traffic = Traffic()
-        traffic.in_turn(FAST, shared=msgspec.structs.replace(work, alone=alone))
-        if alone:
-            assert traffic.served.advise(1, [1], MODES).mode == "compiled"
-        else:
-            with pytest.raises(NotMeasured):
-                traffic.served.advise(1, [1], MODES)
+WORK = SharedWork(stall_seconds=0.0, rows=2.0, alone=False, counted=[], counted_switches=0)
 
 
-def test_profiled_requests_do_not_count() -> None:
+@pytest.mark.parametrize(
+    ("how", "counts"),
+    [
+        ({"shared": WORK}, False),
+        ({"shared": msgspec.structs.replace(WORK, alone=True)}, True),
+        ({"profile": [StepProfile(phase="decode", steps=10, operators=1, copies=0)]}, False),
+        ({"sampled": True}, False),
+    ],
+)
+def test_requests_that_something_else_slowed_do_not_count(how: dict[str, Any], counts: bool) -> None:
     traffic = Traffic()
-    profile = [StepProfile(phase="decode", steps=10, operators=1, copies=0)]
-    traffic.in_turn({"eager": 1e-3}, profile=profile)
-    with pytest.raises(NotMeasured):
-        traffic.served.advise(1, [1], ["eager"])
-
-
-def test_sampled_requests_do_not_count() -> None:
-    traffic = Traffic()
-    traffic.in_turn({"eager": 1e-3}, sampled=True)
-    with pytest.raises(NotMeasured):
-        traffic.served.advise(1, [1], ["eager"])
+    traffic.in_turn(FAST, **how)
+    if counts:
+        assert traffic.served.advise(1, [1], MODES).mode == "compiled"
+    else:
+        with pytest.raises(NotMeasured):
+            traffic.served.advise(1, [1], MODES)
 
 
 def test_no_more_kinds_of_work_are_kept_than_a_bound() -> None:
@@ -328,20 +323,11 @@ def served(*modes: str, gap_seconds: float = 1.0) -> list[ServedRequest]:
     return [ServedRequest(mode, n * gap_seconds, float(n)) for n, mode in enumerate(modes)]
 
 
-def test_a_round_ends_with_the_first_request_of_its_last_mode() -> None:
-    rounds = aligned_rounds(served("a", "a", "b", "b", "a"), ["a", "b"])
-    assert rounds == {"a": {1: 0.5, 2: 4.0}, "b": {1: 2.0, 2: 3.0}}
-
-
-def test_requests_further_apart_than_the_window_make_no_round() -> None:
-    assert aligned_rounds(served("a", "b", "a", "b", gap_seconds=WINDOW_SECONDS + 1), "ab") == {
-        "a": {},
-        "b": {},
-    }
-
-
-def test_modes_that_are_not_asked_for_are_left_out() -> None:
-    assert aligned_rounds(served("a", "c", "b"), "ab") == {"a": {1: 0.0}, "b": {1: 2.0}}
+def test_a_round_ends_with_the_first_request_of_its_last_mode_within_the_window() -> None:
+    rounds = aligned_rounds(served("a", "a", "c", "b", "b", "a"), ["a", "b"])
+    assert rounds == {"a": {1: 0.5, 2: 5.0}, "b": {1: 3.0, 2: 4.0}}
+    apart = served("a", "b", "a", "b", gap_seconds=WINDOW_SECONDS + 1)
+    assert aligned_rounds(apart, "ab") == {"a": {}, "b": {}}
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=60))
@@ -367,8 +353,7 @@ def test_a_crossover_that_was_not_seen_lies_outside() -> None:
 
 def test_the_route_answers_409_first_and_then_from_what_it_served(own_front: Front) -> None:
     first = own_front.http.get("/v1/advice", params={"batch_size": 1})
-    assert first.status_code == 409
-    assert first.json()["error"]["type"] == "not_measured"
+    assert refused(first, 409)["type"] == "not_measured"
     compared = own_front.http.post("/v1/compare", json={"prompts": ["x"], "max_new_tokens": 4, "repeats": 8})
     assert compared.status_code == 200
     until(lambda: own_front.http.get("/v1/advice").status_code == 200, "advice")
@@ -379,11 +364,11 @@ def test_the_route_answers_409_first_and_then_from_what_it_served(own_front: Fro
     assert answer["samples"] >= 8
 
 
-def test_a_batch_outside_the_buckets_is_refused_with_the_limit(own_front: Front) -> None:
-    for size in (0, 10_000):
-        refused = own_front.http.get("/v1/advice", params={"batch_size": size})
-        assert refused.status_code == 422
-        assert refused.json()["error"]["param"] == "batch_size"
+@pytest.mark.parametrize("given", [{"batch_size": 0}, {"batch_size": 10_000}, {"batch": 4}])
+def test_a_batch_outside_the_buckets_and_another_parameter_are_refused(
+    front: Front, given: dict[str, int]
+) -> None:
+    assert refused(front.http.get("/v1/advice", params=given), 422)["param"] == "batch_size"
 
 
 @pytest.mark.parametrize(
@@ -435,9 +420,3 @@ def test_what_ended_hours_before_the_newest_request_counts_no_more() -> None:
     traffic.in_turn({"eager": 2e-3, "no_grad": 1e-3, "compiled": 1.5e-3})
     advice = traffic.served.advise(1, [1], MODES)
     assert (advice.mode, advice.samples) == ("no_grad", MINIMUM_ROUNDS)
-
-
-def test_a_parameter_that_there_is_not_is_refused_and_not_taken_for_batch_1(own_front: Front) -> None:
-    refused = own_front.http.get("/v1/advice", params={"batch": 4})
-    assert refused.status_code == 422
-    assert "batch: there is no such parameter; write batch_size" in refused.json()["error"]["message"]

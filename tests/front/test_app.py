@@ -1,20 +1,24 @@
-"""The front as a process: no torch in it, cores of its own, and how late its event loop is."""
+"""The front as a process: no torch in it, cores of its own, its event loop's lag, and how it is launched."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from service.front import app, machine
+import service.machine
+from service.front import app, launch, machine
 from service.front.app import LAG_INTERVAL_SECONDS, LoopLag
+from service.front.launch import LaunchError, last_log_line, launched
+from service.front.logs import TextFormatter
 from service.front.machine import CoreClaims
+from service.machine import engine_cpus, front_cpus, physical_cores, share_cpus
 from service.statistics.choice import is_disturbed
 from tests.cli.test_serve import await_ready, served
 from tests.support.serving import BODY, Front, until
@@ -39,15 +43,6 @@ def test_the_front_serves_without_torch_in_its_memory_and_under_its_limit() -> N
         assert psutil.Process(process.pid).memory_info().rss < LIMIT_BYTES
 
 
-@pytest.mark.slow
-def test_importing_the_front_imports_no_torch() -> None:
-    code = "import service.front.app, sys; print([m for m in sys.modules if m.split('.')[0] == 'torch'])"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        == "[]\n"
-    )
-
-
 CORES = [900, 901]
 """No machine's: other tests run services meanwhile."""
 
@@ -65,10 +60,6 @@ def test_a_second_engine_on_a_core_is_named_and_no_other() -> None:
             second.close()
     finally:
         first.close()
-
-
-def test_a_core_is_free_again_when_its_service_has_ended() -> None:
-    CoreClaims(CORES).close()
     again = CoreClaims(CORES)
     assert again.shared == []
     again.close()
@@ -112,3 +103,143 @@ def test_readings_on_the_engines_own_core_disturb_no_step_of_up_to_10_ms() -> No
 def test_a_running_front_exports_its_lag(front: Front) -> None:
     before = front.series()["event_loop_lag_seconds_count"]
     until(lambda: front.series()["event_loop_lag_seconds_count"] > before, "another reading")
+
+
+# ---------------------------------------------------------------- placement
+
+NEIGHBOURS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3), 4: (4, 5), 5: (4, 5), 6: (6, 7), 7: (6, 7)}
+APART = {cpu: (cpu % 4, cpu % 4 + 4) for cpu in range(8)}
+
+
+@pytest.fixture
+def one_thread_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.machine, "siblings", lambda cpu: (cpu,))
+
+
+@pytest.mark.parametrize(
+    ("topology", "cores", "front", "engine"),
+    [
+        (NEIGHBOURS, list(range(8)), [0, 1, 2, 3], [4, 5, 6, 7]),
+        (APART, list(range(8)), [0, 1, 4, 5], [2, 3, 6, 7]),
+        (NEIGHBOURS, [0, 1, 2, 3], [0, 1], [2, 3]),
+        (NEIGHBOURS, [0, 1, 2], [0, 1], [2]),
+        (NEIGHBOURS, [0, 1], [0], [1]),
+    ],
+)
+def test_the_hardware_threads_of_a_core_are_on_the_same_side_where_there_is_another_core(
+    monkeypatch: pytest.MonkeyPatch,
+    topology: dict[int, tuple[int, ...]],
+    cores: list[int],
+    front: list[int],
+    engine: list[int],
+) -> None:
+    monkeypatch.setattr(service.machine, "siblings", topology.__getitem__)
+    assert front_cpus(None, None, cores) == front
+    assert engine_cpus(None, cores) == engine
+    assert share_cpus("lower", cores) == front
+
+
+@pytest.mark.usefixtures("one_thread_per_core")
+def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert physical_cores([0, 1, 2]) == 3
+    monkeypatch.setattr(service.machine, "siblings", APART.__getitem__)
+    assert physical_cores([0, 1, 4, 5]) == 2
+
+
+@pytest.mark.usefixtures("one_thread_per_core")
+@pytest.mark.parametrize("cores", [[0, 1], [0, 1, 2], [4, 5, 6, 7], list(range(16))])
+def test_front_and_engine_divide_the_cores(cores: list[int]) -> None:
+    engine = engine_cpus(None, cores)
+    assert engine == cores[len(cores) // 2 :]
+    assert front_cpus(None, None, cores) == cores[: len(cores) // 2]
+
+
+@pytest.mark.usefixtures("one_thread_per_core")
+def test_cores_that_are_set_are_taken_and_where_none_is_left_they_are_shared() -> None:
+    assert front_cpus(None, [0, 2], [0, 1, 2, 3]) == [1, 3]
+    assert front_cpus([1], [1], [0, 1]) == [1]
+    assert front_cpus(None, None, [3]) == [3]
+    assert front_cpus(None, [0, 1], [0, 1]) == [0, 1]
+    assert share_cpus("lower", [3]) == share_cpus("all", [3]) == [3]
+
+
+@pytest.mark.usefixtures("one_thread_per_core")
+@pytest.mark.parametrize("cores", [[0, 1], [0, 1, 2], [4, 5, 6, 7], list(range(16))])
+def test_the_engines_of_two_services_share_no_core_where_the_second_has_the_lower_half(
+    cores: list[int],
+) -> None:
+    lower = share_cpus("lower", cores)
+    second = engine_cpus(None, lower)
+    assert second
+    assert not set(second) & set(engine_cpus(None, share_cpus("all", cores)))
+    assert set(front_cpus(None, None, lower)) <= set(lower)
+    assert len(cores) < 4 or not set(front_cpus(None, None, lower)) & set(second)
+
+
+# ---------------------------------------------------------------- a launched service
+
+
+def line(name: str, level: int, message: str) -> str:
+    return TextFormatter().format(logging.LogRecord(name, level, __file__, 1, message, (), None))
+
+
+OF_ENGINE = line("launchbound.engine", logging.WARNING, "pytorch_model.bin is a pickle, which is refused")
+NOISE = line("launchbound.engine", logging.INFO, "[W] a library says something")
+LAST = line("launchbound", logging.ERROR, "the engine ended with exit code 2")
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([OF_ENGINE, NOISE, LAST], "pytorch_model.bin is a pickle, which is refused"),
+        ([NOISE, LAST], "the engine ended with exit code 2"),
+        (
+            ["launchbound: port: Input should be less than 65536"],
+            "launchbound: port: Input should be less than 65536",
+        ),
+        ([], "it logged nothing"),
+    ],
+)
+def test_it_is_the_last_warning_of_its_engine_else_its_own_last_line(
+    tmp_path: Path, lines: list[str], reason: str
+) -> None:
+    log = tmp_path / "service.log"
+    log.write_text("".join(f"{text}\n" for text in lines))
+    assert last_log_line(log) == reason
+
+
+ROOT = Path(__file__).parents[2]
+SERVICE = """\
+import signal, sys
+print("launchbound: serving on http://127.0.0.1:9", flush=True)
+print("a last word", file=sys.stderr, flush=True)
+{then}
+"""
+"""Stands for the command line where a service is started."""
+
+
+class Lost(Exception):
+    """Nothing answers."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("then", "raised", "reaches"),
+    [
+        ("", Lost(), LaunchError),
+        ("", OSError(), OSError),
+        ("signal.pause()", Lost(), Lost),
+    ],
+    ids=["ended", "another error", "runs"],
+)
+def test_that_nothing_answers_is_the_end_of_the_service_only_where_it_has_ended(
+    then: str, raised: Exception, reaches: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "launchbound.py").write_text(SERVICE.format(then=then))
+    monkeypatch.chdir(tmp_path)
+    if then:
+        monkeypatch.setattr(launch, "ENDED_WITHIN_SECONDS", 0.1)
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    with pytest.raises(reaches) as error, launched([], tmp_path / "log", path, lost=(Lost,)):
+        raise raised
+    assert (str(error.value) == "the service ended: a last word") == (reaches is LaunchError)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.front import advice as advice_module
-from service.front.advice import Asked, AutoMode, ServedRequests
+from service.front.advice import AutoMode, ServedRequests
 from service.front.settings import AdvisedBatch, Settings, SweepAdvice
 from service.modes import AUTO
 from service.records import EngineStatus
@@ -85,29 +85,26 @@ def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys() -> None:
     assert "a-sweep (commit 0123456789ab) has no answer for it" in str(asked.reason)
 
 
-def test_an_advised_mode_that_is_not_ready_is_replaced_meanwhile_and_the_reason_says_so() -> None:
-    asked = auto(advice()).pick(1, ["eager", "inference_mode"])
-    assert asked.mode == "inference_mode"
-    assert str(asked.reason).startswith(
-        "compiled is not ready, so inference_mode runs meanwhile; advised by the sweep"
-    )
-
-
-def test_where_the_default_is_not_ready_either_a_mode_that_is_runs_meanwhile() -> None:
-    asked = auto(advice()).pick(1, ["no_grad", "eager"])
-    assert asked.mode == "eager"
-    assert str(asked.reason).startswith(
-        "compiled and inference_mode are not ready, so eager runs meanwhile; "
-    )
-    undecided = auto().pick(1, ["no_grad"])
-    assert undecided.mode == "no_grad"
-    assert str(undecided.reason).startswith(
-        "inference_mode is not ready, so no_grad runs meanwhile; nothing "
-    )
-
-
-def test_where_no_mode_is_ready_the_default_says_so() -> None:
-    assert auto(advice()).pick(1, []).mode == "inference_mode"
+@pytest.mark.parametrize(
+    ("swept", "ready", "mode", "reason"),
+    [
+        (
+            True,
+            ["eager", "inference_mode"],
+            "inference_mode",
+            "compiled is not ready, so inference_mode runs",
+        ),
+        (True, ["no_grad", "eager"], "eager", "compiled and inference_mode are not ready, so eager runs"),
+        (False, ["no_grad"], "no_grad", "inference_mode is not ready, so no_grad runs meanwhile; nothing "),
+        (True, [], "inference_mode", "compiled is not ready"),
+    ],
+)
+def test_an_advised_mode_that_is_not_ready_is_replaced_meanwhile_and_the_reason_says_so(
+    swept: bool, ready: list[str], mode: str, reason: str
+) -> None:
+    asked = auto(advice() if swept else None).pick(1, ready)
+    assert asked.mode == mode
+    assert str(asked.reason).startswith(reason)
 
 
 def test_requests_advise_where_no_sweep_does() -> None:
@@ -224,12 +221,9 @@ def test_advice_that_cannot_be_followed_is_refused_with_the_remedy(
         Settings(advice=written(tmp_path, **changes), **given)
 
 
-def test_a_folder_without_advice_is_refused_with_the_command_that_writes_it(tmp_path: Path) -> None:
+def test_what_is_no_folder_or_has_no_advice_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match=f"`launchbound report {tmp_path}` writes it"):
         Settings(advice=tmp_path)
-
-
-def test_what_is_no_folder_is_refused_by_that_name(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", written(tmp_path) / "advice.json"):
         with pytest.raises(ValidationError, match=f"{path} is no folder: name the one that a sweep wrote"):
             Settings(advice=path)
@@ -263,6 +257,10 @@ def test_an_answer_names_what_was_picked_what_it_ran_as_and_both_reasons(advised
     assert "at batch 1: it is fast; a CPU has no CUDA graphs" in mode["reason"]
     larger = advised.generate(AUTO, prompts=["a", "b"]).json()
     assert (larger["batch_bucket"], larger["mode"]["picked"]) == (4, "no_grad")
+    job = json.loads(advised.generate(AUTO, prompts=["!job"]).json()["outputs"][0]["text"])
+    assert job["mode"] == "reduce-overhead"
+    message = advised.generate("fast").json()["error"]["message"]
+    assert message.endswith(", reduce-overhead, auto")
 
 
 def test_a_stream_ends_with_the_same_and_a_completion_has_it_too(advised: Front) -> None:
@@ -326,11 +324,6 @@ def test_what_measures_a_mode_refuses_it(advised: Front, path: str, body: dict[s
     assert advised.http.get(f"/v1/modes/{AUTO}/anatomy").status_code == 404
 
 
-def test_an_unknown_mode_is_told_that_there_is_auto(advised: Front) -> None:
-    message = advised.generate("fast").json()["error"]["message"]
-    assert message.endswith(", reduce-overhead, auto")
-
-
 def test_a_refusal_is_counted_under_the_mode_that_was_picked_and_before_that_under_none() -> None:
     rejected = 'requests_total{mode="inference_mode",outcome="rejected"}'
     reason = 'requests_rejected_total{reason="%s"}'
@@ -362,20 +355,6 @@ def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
     state.look(0.0)
     assert not looked
-
-
-def test_the_engine_is_not_told_of_auto(advised: Front) -> None:
-    job = json.loads(advised.generate(AUTO, prompts=["!job"]).json()["outputs"][0]["text"])
-    assert job["mode"] == "reduce-overhead"
-    assert Asked("eager", "eager").reason is None
-
-
-def test_the_start_says_what_advises(tmp_path: Path) -> None:
-    with logged() as lines, running({"advice": written(tmp_path)}) as front:
-        front.await_ready()
-        told = [line for line in lines.lines if "auto runs what" in line]
-    assert len(told) == 1
-    assert json.loads(told[0])["message"].endswith("advises: compiled at batch 1, no_grad at batch 4")
 
 
 def test_the_start_names_served_buckets_alone_and_those_without_advice() -> None:

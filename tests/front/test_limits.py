@@ -1,4 +1,4 @@
-"""What strangers can take is bounded: heads, connections, unread answers; a head leaves with its body."""
+"""A connection's protocol without a socket: timers, heads in segments, unread answers, joined writes."""
 
 from __future__ import annotations
 
@@ -120,75 +120,50 @@ def test_a_request_that_follows_an_answer_has_no_keep_alive_timer_until_it_is_an
     asyncio.run(run())
 
 
+def sent(data: bytes, segment_bytes: int, begun: bytes = b"") -> Transport:
+    """What became of a connection that sent `begun`, and then `data` in segments until it was closed."""
+
+    async def run() -> Transport:
+        protocol, transport = connected()
+        protocol.data_received(begun)
+        await turns()
+        for start in range(0, len(data), segment_bytes):
+            if transport.is_closing():
+                break
+            protocol.data_received(data[start : start + segment_bytes])
+        await turns()
+        protocol.connection_lost(None)
+        return transport
+
+    return asyncio.run(run())
+
+
 @pytest.mark.parametrize("segment_bytes", [100, 1460, 9000, 65_536])
 @pytest.mark.parametrize(
     "fields",
-    [
-        b"X: " + b"x" * (MAX_HEAD_BYTES - 200) + b"\r\n",
-        (b"X-Part: " + b"x" * 490 + b"\r\n") * 64,
-    ],
+    [b"X: " + b"x" * (MAX_HEAD_BYTES - 200) + b"\r\n", (b"X-Part: " + b"x" * 490 + b"\r\n") * 64],
     ids=["one long field", "many fields"],
 )
 def test_a_head_within_the_limit_is_served_in_segments_of_any_size(fields: bytes, segment_bytes: int) -> None:
-    async def run() -> None:
-        head = GET[:-2] + fields + b"\r\n"
-        assert MAX_HEAD_BYTES * 0.95 < len(head) <= MAX_HEAD_BYTES
-        protocol, transport = connected()
-        for start in range(0, len(head), segment_bytes):
-            protocol.data_received(head[start : start + segment_bytes])
-        await turns()
-        assert transport.written.startswith(b"HTTP/1.1 200")
-        protocol.connection_lost(None)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("segment_bytes", [100, 1460, 9000])
-def test_a_field_without_end_is_refused_when_it_is_over_the_limit(segment_bytes: int) -> None:
-    async def run() -> None:
-        protocol, transport = connected()
-        protocol.data_received(GET[:-2] + b"X: ")
-        sent = 0
-        while not transport.ended:
-            assert sent <= MAX_HEAD_BYTES
-            protocol.data_received(b"x" * segment_bytes)
-            sent += segment_bytes
-        assert transport.written.startswith(b"HTTP/1.1 431")
-        protocol.connection_lost(None)
-
-    asyncio.run(run())
+    head = GET[:-2] + fields + b"\r\n"
+    assert MAX_HEAD_BYTES * 0.95 < len(head) <= MAX_HEAD_BYTES
+    assert sent(head, segment_bytes).written.startswith(b"HTTP/1.1 200")
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def test_a_field_without_end_behind_a_body_in_chunks_is_refused() -> None:
-    async def run() -> None:
-        protocol, transport = connected()
-        protocol.data_received(CHUNKED + b"0\r\nX: ")
-        await turns()
-        for _ in range(2 * MAX_HEAD_BYTES // 4096):
-            if transport.is_closing():
-                break
-            protocol.data_received(b"x" * 4096)
-        assert transport.is_closing()
-
-    asyncio.run(run())
+@pytest.mark.parametrize("segment_bytes", [100, 1460, 9000])
+def test_a_field_without_end_is_refused_when_it_is_over_the_limit(segment_bytes: int) -> None:
+    endless = b"x" * (MAX_HEAD_BYTES + segment_bytes)
+    assert sent(endless, segment_bytes, GET[:-2] + b"X: ").written.startswith(b"HTTP/1.1 431")
+    assert sent(2 * endless, segment_bytes, CHUNKED + b"0\r\nX: ").is_closing()  # a trailer
 
 
 def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head() -> None:
-    async def run() -> None:
-        protocol, transport = connected()
-        protocol.data_received(CHUNKED)
-        for _ in range(4096):
-            protocol.data_received(b"000000000004\r\n")
-            protocol.data_received(b"body\r\n")
-        protocol.data_received(b"0\r\n\r\n")
-        await turns()
-        assert transport.written.startswith(b"HTTP/1.1 200")
-        assert not transport.is_closing()
-
-    asyncio.run(run())
+    transport = sent(b"00000008\r\nsomebody\r\n" * 4096 + b"0\r\n\r\n", 10, CHUNKED)
+    assert transport.written.startswith(b"HTTP/1.1 200")
+    assert not transport.is_closing()
 
 
 def test_silent_clients_accepted_in_one_go_do_not_crowd_out_a_head_that_was_sent() -> None:
@@ -260,44 +235,20 @@ class Unwritten:
         self.aborted = True
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def transport() -> Unwritten:
-    return Unwritten()
-
-
-@pytest.fixture
-def unread(clock: Clock, transport: Unwritten) -> UnreadAnswer:
-    """An answer of which some is unwritten."""
+def test_a_reader_is_cut_off_when_it_stops_and_not_while_it_takes_some_each_time() -> None:
+    clock, transport = Clock(), Unwritten()
     loop = cast(asyncio.AbstractEventLoop, clock)
-    paused = UnreadAnswer(loop, cast(asyncio.Transport, transport), SECONDS)
-    paused.paused()
-    return paused
-
-
-@pytest.mark.usefixtures("unread")
-def test_a_reader_that_takes_some_of_it_each_time_is_not_cut_off(clock: Clock, transport: Unwritten) -> None:
+    unread = UnreadAnswer(loop, cast(asyncio.Transport, transport), SECONDS)
+    unread.paused()
     for _ in range(5):
         transport.unwritten -= 100_000
         clock.run_out()
     assert not transport.aborted
-
-
-@pytest.mark.usefixtures("unread")
-def test_a_reader_that_stops_is_cut_off_at_the_next_look(clock: Clock, transport: Unwritten) -> None:
-    transport.unwritten -= 100_000
-    clock.run_out()
+    unread.over()
+    assert clock.due is None
+    unread.paused()
     clock.run_out()
     assert transport.aborted
-    assert clock.due is None
-
-
-def test_nothing_is_looked_at_once_it_is_taken(clock: Clock, unread: UnreadAnswer) -> None:
-    unread.over()
     assert clock.due is None
 
 
@@ -320,52 +271,25 @@ class Written:
         return "closed" in self.done
 
 
-async def joined() -> tuple[Written, JoinedWrites]:
-    transport = Written()
-    return transport, JoinedWrites(cast(asyncio.Transport, transport), asyncio.get_running_loop())
-
-
-def test_a_head_leaves_with_the_first_bytes_of_its_body_and_the_rest_follows() -> None:
-    async def run() -> None:
-        transport, writes = await joined()
-        for data in (JOINED_HEAD, b"one", b"two"):
-            writes.write(data)
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [
+        ([JOINED_HEAD, b"one", b"two"], [JOINED_HEAD + b"one", b"two"]),
+        ([JOINED_HEAD], [JOINED_HEAD]),
+        ([JOINED_HEAD, b"one", JOINED_HEAD, b"two"], [JOINED_HEAD + b"one", JOINED_HEAD + b"two"]),
+        ([JOINED_HEAD, "close"], [JOINED_HEAD, "closed"]),
+    ],
+)
+def test_a_head_leaves_with_the_first_bytes_of_its_body_or_at_the_end_of_the_turn(
+    written: list[bytes | str], seen: list[bytes | str]
+) -> None:
+    async def run() -> list[bytes | str]:
+        transport = Written()
+        writes = JoinedWrites(cast(asyncio.Transport, transport), asyncio.get_running_loop())
+        for data in written:
+            writes.close() if isinstance(data, str) else writes.write(data)
+            assert writes.is_closing() == transport.is_closing()
         await asyncio.sleep(0)
-        writes.write(b"three")
-        assert transport.done == [JOINED_HEAD + b"one", b"two", b"three"]
+        return transport.done
 
-    asyncio.run(run())
-
-
-def test_a_head_without_a_body_leaves_at_the_end_of_the_turn() -> None:
-    async def run() -> None:
-        transport, writes = await joined()
-        writes.write(JOINED_HEAD)
-        assert transport.done == []
-        await asyncio.sleep(0)
-        assert transport.done == [JOINED_HEAD]
-
-    asyncio.run(run())
-
-
-def test_two_answers_in_a_row_stay_whole_and_in_order() -> None:
-    async def run() -> None:
-        transport, writes = await joined()
-        for data in (JOINED_HEAD, b"one", JOINED_HEAD, b"two"):
-            writes.write(data)
-        await asyncio.sleep(0)
-        assert transport.done == [JOINED_HEAD + b"one", JOINED_HEAD + b"two"]
-
-    asyncio.run(run())
-
-
-def test_closing_writes_the_head_before_and_everything_else_is_the_transports() -> None:
-    async def run() -> None:
-        transport, writes = await joined()
-        writes.write(JOINED_HEAD)
-        assert not writes.is_closing()
-        writes.close()
-        assert transport.done == [JOINED_HEAD, "closed"]
-        assert writes.is_closing()
-
-    asyncio.run(run())
+    assert asyncio.run(run()) == seen

@@ -1,45 +1,67 @@
-"""The parts of a request's time add up to its total, whatever the device can measure."""
+"""The parts of a request's time add up to its total, also where it ran merged with others."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
-from service.front.request_timing import add_up
-from service.records import Job, Outcome, Output, PhaseTimings, Timings
+from service.front.engine_client import PendingRequests
+from service.front.metrics.recorder import Metrics
+from service.front.request_timing import TimingsBody, add_up
+from service.front.routes.answers import server_timing
+from service.front.routes.engine_call import new_job
+from service.front.routes.state import AppState
+from service.front.schemas import CompareBody, GenerateBody
+from service.front.settings import Settings
+from service.records import Begun, Job, Outcome, Output, PhaseTimings, SharedWork, StepGroup, Timings
+from tests.front.test_auto_mode import ENGINE
 
 SECONDS = st.floats(0, 10)
 JOB = Job(id="a", mode="eager", prompts=["x"], max_new_tokens=4, sent_ns=1_000, deadline_ns=10**12)
 
 
 def phase(
-    dispatch: float | None, kernel: float | None, sync_wait: float | None, steps: int = 1
+    dispatch: float | None, kernel: float | None, sync_wait: float | None = None, steps: int = 1
 ) -> PhaseTimings:
     return PhaseTimings(
         steps=steps,
-        wall_seconds=0.0,
+        wall_seconds=0.01 * steps,
         dispatch_seconds=dispatch,
         device_span_seconds=None,
         kernel_seconds=kernel,
         sync_wait_seconds=sync_wait,
+        period_seconds=0.011 * steps,
     )
 
 
-def outcome(prefill: PhaseTimings, decode: PhaseTimings, queue: float = 0.0, tokens: int = 4) -> Outcome:
+def outcome(
+    prefill: PhaseTimings,
+    decode: PhaseTimings,
+    queue: float = 0.0,
+    tokens: int = 4,
+    shared: SharedWork | None = None,
+) -> Outcome:
     timings = Timings(
         queue_seconds=queue,
         prefill=prefill,
         decode=decode,
         tokenise_seconds=0.0,
-        involuntary_switches=0,
+        involuntary_switches=7,
         dispatch_source=None,
         kernel_source=None,
         taken_ns=2_000,
         first_token_ns=3_000,
         done_ns=4_000,
+        shared=shared,
     )
-    output = Output(text="", token_ids=list(range(tokens)), finish_reason="length")
     return Outcome(
         id="a",
         mode="eager",
@@ -47,58 +69,146 @@ def outcome(prefill: PhaseTimings, decode: PhaseTimings, queue: float = 0.0, tok
         reason=None,
         kind="ok",
         batch_size=1,
-        batch_bucket=1,
-        outputs=[output],
+        batch_bucket=4,
+        outputs=[Output(text="", token_ids=list(range(tokens)), finish_reason="length")],
         timings=timings,
     )
+
+
+NOTHING = outcome(phase(0, 0), phase(0, 0))
+
+
+def closes(parts: TimingsBody, beside: float | None) -> bool:
+    known = (parts.queue_seconds, parts.dispatch_seconds, beside, parts.stall_seconds, parts.other_seconds)
+    return sum(part or 0.0 for part in known) == pytest.approx(parts.total_seconds, abs=1e-9)
 
 
 @given(queue=SECONDS, values=st.tuples(SECONDS, SECONDS, SECONDS, SECONDS), total_ns=st.integers(0, 10**11))
 def test_on_a_cpu_kernel_closes_the_sum(
     queue: float, values: tuple[float, float, float, float], total_ns: int
 ) -> None:
-    done = outcome(phase(values[0], values[1], None), phase(values[2], values[3], None), queue)
+    done = outcome(phase(values[0], values[1]), phase(values[2], values[3]), queue)
     parts = add_up(JOB, done, 0, 5_000, total_ns).parts
-    assert parts.dispatch_seconds is not None
-    assert parts.kernel_seconds is not None
-    total = parts.queue_seconds + parts.dispatch_seconds + parts.kernel_seconds + parts.other_seconds
-    assert total == pytest.approx(parts.total_seconds, abs=1e-9)
+    assert parts.dispatch_seconds == values[0] + values[2]
+    assert closes(parts, parts.kernel_seconds)
 
 
 @given(kernel=st.none() | SECONDS, waits=st.tuples(SECONDS, SECONDS))
 def test_on_cuda_kernels_run_beside_the_sum(kernel: float | None, waits: tuple[float, float]) -> None:
     done = outcome(phase(0.5, kernel, waits[0]), phase(0.5, kernel, waits[1]))
     parts = add_up(JOB, done, 0, 5_000, 10**10).parts
-    assert parts.sync_wait_seconds is not None
-    total = parts.queue_seconds + 1.0 + parts.sync_wait_seconds + parts.other_seconds
-    assert total == pytest.approx(parts.total_seconds, abs=1e-9)
+    assert parts.sync_wait_seconds == sum(waits)
+    assert closes(parts, parts.sync_wait_seconds)
 
 
 def test_what_nothing_measured_is_none_and_not_zero() -> None:
-    unmeasured = outcome(phase(None, None, None), phase(None, None, None))
-    parts = add_up(JOB, unmeasured, 0, 5_000, 10_000).parts
+    parts = add_up(JOB, outcome(phase(None, None), phase(None, None)), 0, 5_000, 10_000).parts
     assert parts.dispatch_seconds is parts.kernel_seconds is parts.sync_wait_seconds is None
     assert parts.other_seconds == parts.total_seconds
 
 
 def test_border_seconds_are_the_way_there_less_the_queue_and_the_way_back() -> None:
-    timing = add_up(JOB, outcome(phase(0, 0, None), phase(0, 0, None), queue=400e-9), 0, 4_700, 10_000)
+    timing = add_up(JOB, outcome(phase(0, 0), phase(0, 0), queue=400e-9), 0, 4_700, 10_000)
     assert timing.parts.border_seconds == pytest.approx(1_300e-9)
 
 
-def test_front_seconds_are_the_front_s_own_work_before_sending_and_after_receiving() -> None:
-    done = outcome(phase(0, 0, None), phase(0, 0, None))
-    assert add_up(JOB, done, 100, 4_700, 10_000).parts.front_seconds == pytest.approx(6_200e-9)
+def test_front_seconds_are_the_fronts_own_work_before_sending_and_after_receiving() -> None:
+    assert add_up(JOB, NOTHING, 100, 4_700, 10_000).parts.front_seconds == pytest.approx(6_200e-9)
 
 
 def test_one_token_has_no_time_per_further_token() -> None:
-    one = outcome(phase(0, 0, None), phase(None, None, None, steps=0), tokens=1)
+    one = outcome(phase(0, 0), phase(None, None, steps=0), tokens=1)
     assert add_up(JOB, one, 0, 5_000, 10_000).time_per_output_token_seconds is None
 
 
 def test_an_outcome_that_never_ran_has_no_timing() -> None:
-    never = Outcome(
-        id="a", mode="eager", effective="eager", reason=None, kind="timeout", batch_size=1, batch_bucket=0
-    )
     with pytest.raises(ValueError, match="without timings"):
-        add_up(JOB, never, 0, 1, 2)
+        add_up(JOB, msgspec.structs.replace(NOTHING, timings=None), 0, 1, 2)
+
+
+# ---------------------------------------------------------------- merged requests
+
+ALONE = SharedWork(stall_seconds=0.0, rows=1.0, alone=True, counted=[], counted_switches=0)
+PREFILL, DECODE = phase(0.004, 0.006), phase(0.02, 0.03, steps=5)
+
+
+def test_the_stall_is_a_part_of_the_total_and_dispatch_the_whole_steps() -> None:
+    work = msgspec.structs.replace(ALONE, stall_seconds=0.02, rows=2.5, alone=False)
+    parts = add_up(JOB, outcome(PREFILL, DECODE, 0.002, shared=work), 0, 101_000_000, 110_000_000).parts
+    assert (parts.stall_seconds, parts.effective_batch, parts.sources["steps"]) == (0.02, 2.5, "shared")
+    assert parts.dispatch_seconds == pytest.approx(0.024)
+    assert closes(parts, parts.kernel_seconds)
+    assert "stall;dur=20.0000" in server_timing(parts)
+
+
+def test_a_request_that_is_not_merged_has_no_stall_and_its_own_steps() -> None:
+    parts = add_up(JOB, outcome(PREFILL, DECODE), 0, 101_000_000, 110_000_000).parts
+    assert (parts.stall_seconds, parts.effective_batch, parts.sources["steps"]) == (None, 1.0, "own")
+    assert "stall" not in server_timing(parts)
+
+
+def series(batching: str, *works: SharedWork | None) -> dict[str, float]:
+    """What requests of these kinds come to in /metrics."""
+    metrics = Metrics(CollectorRegistry(), ["eager"], [1, 4], {"version": "", "commit": ""})
+    metrics.engine(msgspec.structs.replace(ENGINE, batching=batching))
+    for work in works:
+        metrics.observe(add_up(JOB, outcome(PREFILL, DECODE, shared=work), 0, 101_000_000, 110_000_000))
+    text = metrics.render("", Counter(), 0)[0].decode()
+    pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("launchbound_"))
+    return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
+
+
+def test_a_step_that_two_requests_share_is_counted_by_the_one_that_says_so() -> None:
+    both = msgspec.structs.replace(ALONE, rows=2.0, alone=False)
+    groups = [
+        StepGroup(phase="prefill", batch=4, rows=2, timings=PREFILL),
+        StepGroup(phase="decode", batch=4, rows=9, timings=DECODE),
+    ]
+    counting = msgspec.structs.replace(both, counted=groups, counted_switches=3)
+    found = series("continuous", counting, both)
+    decode, rows = '{batch="4",mode="eager",phase="decode"}', '{batch="4",mode="eager"}'
+    assert found['requests_total{mode="eager",outcome="ok"}'] == 2
+    assert (found[f"step_batch_rows_sum{rows}"], found[f"step_batch_rows_count{rows}"]) == (9, 5)
+    for name, value in (("wall_seconds", 0.05), ("dispatch_seconds", 0.02)):
+        assert found[f"step_batch_{name}_count{decode}"] == 5
+        assert found[f"step_batch_{name}_sum{decode}"] == pytest.approx(value)
+    assert found["engine_involuntary_switches_total"] == 3
+    assert found['request_stall_seconds_count{mode="eager"}'] == 2
+
+
+def test_without_batching_all_steps_of_a_request_count_and_nothing_stalls() -> None:
+    found = series("off", None, None)
+    rows = '{batch="4",mode="eager"}'
+    assert found[f"step_batch_rows_sum{rows}"] == found[f"step_batch_rows_count{rows}"] == 10
+    assert found["engine_involuntary_switches_total"] == 14
+    assert not [name for name in found if name.startswith("request_stall")]
+
+
+def test_a_job_that_has_begun_no_longer_waits() -> None:
+    async def waiting() -> list[int]:
+        requests = PendingRequests()
+        a, b, _ = (requests.add(JOB).job.id for _ in range(3))
+        counts = [requests.waiting(paused=False), requests.waiting(paused=True)]
+        requests.begin(Begun(ids=[a, b, "gone"]))
+        counts.append(requests.waiting(paused=False))
+        requests.finish(msgspec.structs.replace(NOTHING, id=a))
+        counts.append(requests.waiting(paused=False))
+        requests.finish(msgspec.structs.replace(NOTHING, id=b))
+        return [*counts, requests.waiting(paused=True)]
+
+    assert asyncio.run(waiting()) == [2, 3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("body", "alone"),
+    [
+        (GenerateBody(prompts=["x"]), False),
+        (GenerateBody(prompts=["x"], alone=True), True),
+        (CompareBody(prompts=["x"]), True),
+    ],
+)
+def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does(
+    body: GenerateBody | CompareBody, alone: bool
+) -> None:
+    state = cast(AppState, SimpleNamespace(settings=Settings()))
+    assert new_job(state, "a", "eager", body, received_ns=0, seed=None).alone == alone

@@ -1,8 +1,9 @@
-"""`/v1/runs`: sweeps are listed whatever lies in their folder, and two are compared by the verb."""
+"""`/v1/runs` and `/v1/traces`: listed whatever lies in their folders; two sweeps are compared by the verb."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import sys
@@ -20,9 +21,8 @@ from loadtests.plan.presets import make_plan
 from service.front.errors import LaunchboundError
 from service.front.routes import runs
 from service.front.routes.runs import ComparisonBusy, compare_runs
-from tests.front.test_api_bad_input import refused
 from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front, refused, running, until
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode"], [1])
 SWEEP = {"X-Launchbound-Run": "20260101-1"}
@@ -82,12 +82,6 @@ def test_a_sweep_is_described_from_its_own_files(keeping: Front) -> None:
     assert isinstance(old["valid"], bool)
 
 
-def test_one_of_a_series_has_its_own_report(keeping: Front) -> None:
-    assert "one of two" in keeping.http.get("/v1/runs/series%2Ffloat32/report").text
-    refused(keeping.http.get("/v1/runs/others%2Ffloat32/report"), 404)
-    refused(keeping.http.get("/v1/runs/series%2F..%2F..%2Freport"), 404)
-
-
 @pytest.mark.parametrize("name", ["cut", "list"])
 def test_one_that_cannot_be_read_says_why(keeping: Front, name: str) -> None:
     run = listed(keeping)[name]
@@ -109,17 +103,29 @@ def test_a_report_is_served_in_a_sandbox_that_reaches_nothing(keeping: Front) ->
     assert "sandbox allow-scripts" in policy
     assert "default-src 'none'" in policy
     assert not [rule for rule in policy if rule.startswith("connect-src")]
-
-
-@pytest.mark.parametrize("name", ["..", "%2e%2e", ".", "none", "notes", "%00", "old%2f..", "x" * 999])
-def test_a_name_that_no_sweep_has_is_a_404(keeping: Front, name: str) -> None:
-    refused(keeping.http.get(f"/v1/runs/{name}/report"), 404)
-
-
-def test_a_sweep_without_a_report_is_a_404_with_the_remedy(keeping: Front) -> None:
+    assert "one of two" in keeping.http.get("/v1/runs/series%2Ffloat32/report").text
     error = refused(keeping.http.get("/v1/runs/new/report"), 404)
     assert error["type"] == "no_report"
     assert "launchbound report" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..",
+        "%2e%2e",
+        ".",
+        "none",
+        "notes",
+        "%00",
+        "old%2f..",
+        "x" * 999,
+        "others%2Ffloat32",
+        "series%2F..%2F..",
+    ],
+)
+def test_a_name_that_no_sweep_has_is_a_404(keeping: Front, name: str) -> None:
+    refused(keeping.http.get(f"/v1/runs/{name}/report"), 404)
 
 
 @pytest.mark.slow
@@ -209,3 +215,64 @@ def test_a_comparison_that_fails_says_with_what(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(runs, "COMMAND", (sys.executable, "-c", "raise SystemExit('no memory')"))
     with pytest.raises(LaunchboundError, match="ended with 1: no memory"):
         asyncio.run(compare_runs(asyncio.Lock(), tmp_path, tmp_path, force=False))
+
+
+# ---------------------------------------------------------------- traces
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of traces: one whole, the others as a crash or a full disk leaves them."""
+    cache = tmp_path_factory.mktemp("cache")
+    folder = cache / "traces"
+    folder.mkdir()
+    whole = gzip.compress(b'{"traceEvents": []}')
+    (folder / "whole.trace.json.gz").write_bytes(whole)
+    (folder / "whole.json").write_text(json.dumps({"id": "whole", "created": 1.0}))
+    for name, created in (("new-2", 3.0), ("old-1", 2.0)):
+        (folder / f"{name}.trace.json.gz").write_bytes(gzip.compress(json.dumps([name]).encode()))
+        note = {"id": name, "request_id": "twice", "created": created}
+        (folder / f"{name}.json").write_text(json.dumps(note))
+    (folder / "empty.trace.json.gz").touch()
+    (folder / "cut.trace.json.gz").write_bytes(whole[:-9])
+    (folder / "other.trace.json.gz").write_bytes(b"no gzip")
+    (folder / "folder.trace.json.gz").mkdir()
+    notes = {"empty": "", "cut": '{"id": "cu', "list": "[]", "dateless": "{}", "odd": '{"created": "today"}'}
+    for name, text in notes.items():
+        (folder / f"{name}.json").write_text(text)
+    (folder / "bytes.json").write_bytes(b"\xff\xfe")
+    return cache
+
+
+@pytest.fixture(scope="module")
+def tracing(traces: Path) -> Iterator[Front]:
+    with running({"cache_folder": traces}) as started:
+        yield started
+
+
+def test_what_cannot_be_read_is_left_out_of_the_list(tracing: Front) -> None:
+    answer = tracing.http.get("/v1/traces")
+    assert answer.status_code == 200
+    assert [note["id"] for note in answer.json()["traces"]] == ["new-2", "old-1", "whole"]
+
+
+def test_a_whole_trace_is_read(tracing: Front) -> None:
+    assert tracing.http.get("/v1/traces/whole").json() == {"traceEvents": []}
+
+
+def test_traces_of_one_request_id_are_read_by_their_own_ids_and_the_newest_by_the_requests(
+    tracing: Front,
+) -> None:
+    read = {name: tracing.http.get(f"/v1/traces/{name}").json() for name in ("new-2", "old-1", "twice")}
+    assert read == {"new-2": ["new-2"], "old-1": ["old-1"], "twice": ["new-2"]}
+
+
+@pytest.mark.parametrize("name", ["empty", "cut", "other", "folder"])
+def test_a_damaged_trace_is_a_404_that_says_so(tracing: Front, name: str) -> None:
+    error = refused(tracing.http.get(f"/v1/traces/{name}"), 404)
+    assert error["type"] == "trace_damaged"
+
+
+@pytest.mark.parametrize("name", ["é" * 128, "x" * 129, "a b", "..%2f..%2fsettings", "none", "%00"])
+def test_a_name_that_no_trace_has_is_a_404(tracing: Front, name: str) -> None:
+    refused(tracing.http.get(f"/v1/traces/{name}"), 404)

@@ -31,15 +31,12 @@ def test_lists_in_the_environment_are_written_with_commas(monkeypatch: pytest.Mo
     assert settings.engine_cpus == [core]
 
 
-def test_a_keyword_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keyword_wins_over_the_environment_and_an_empty_variable_is_as_good_as_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LAUNCHBOUND_PORT", "9000")
-    assert Settings().port == 9000
-    assert Settings(port=9001).port == 9001
-
-
-def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAUNCHBOUND_THREADS", "")
-    assert Settings().threads is None
+    assert (Settings().port, Settings(port=9001).port, Settings().threads) == (9000, 9001, None)
 
 
 @pytest.mark.parametrize("key", ["", " ", "\n", "k3y\n", "\t"])
@@ -54,14 +51,11 @@ def test_a_key_that_is_empty_or_blank_does_not_open_the_service(
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_URL", "http://127.0.0.1:8000")  # of the load generator
+    assert Settings().model == "tiny"
     monkeypatch.setenv("LAUNCHBOUND_BATCHSIZES", "1")
     with pytest.raises(ValidationError, match="LAUNCHBOUND_BATCHSIZES; did you mean LAUNCHBOUND_BATCH_SIZES"):
         Settings()
-
-
-def test_variables_of_the_load_generator_may_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_URL", "http://127.0.0.1:8000")
-    assert Settings().model == "tiny"
 
 
 @pytest.mark.parametrize(
@@ -97,13 +91,6 @@ def test_the_engine_gets_what_concerns_it(tmp_path: Path) -> None:
     assert (engine.cache_folder, engine.threads, engine.device) == (str(tmp_path), 1, "cpu")
 
 
-@pytest.mark.parametrize(("value", "asked_for"), [(None, False), ("1", True), ("0", False)])
-def test_nvtx_ranges_are_opt_in(monkeypatch: pytest.MonkeyPatch, value: str | None, asked_for: bool) -> None:
-    if value is not None:
-        monkeypatch.setenv("LAUNCHBOUND_NVTX", value)
-    assert Settings().engine_settings("here").nvtx == asked_for
-
-
 @pytest.mark.parametrize("name", ["cache_folder", "results_folder"])
 @pytest.mark.parametrize(
     ("path", "fault"),
@@ -127,3 +114,11 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     ):
         Settings()
     assert Settings(cache_folder="/tmp/own").cache_folder == Path("/tmp/own")
+
+
+def test_requests_cannot_be_profiled_by_turns_where_they_are_merged() -> None:
+    with pytest.raises(ValidationError, match="set batching to off"):
+        Settings(batching="continuous", profile_every=100)
+    merging, alone = (Settings(batching=one).engine_settings("") for one in ("window", "off"))
+    assert (merging.batching, merging.profile_every) == ("window", 0)
+    assert (alone.batching, alone.profile_every) == ("off", None)

@@ -1,12 +1,15 @@
-"""Every study by HTTP, its process faked: typed bodies, events, files by id, and what ends with what."""
+"""Studies with both processes faked: when they may run, what waits, and what ends with what."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,286 +17,373 @@ import httpx
 import psutil
 import pytest
 
-from service.front import study_runner
-from service.front.routes import studies
-from service.front.schemas import STUDY_BODIES
-from tests.front.test_anatomy_process import Place, error, place
-from tests.support.fake_anatomy import TRACE_FILE
-from tests.support.serving import until
+from service.front import engine_client, study_runner
+from service.front.engine_client import LEASE_SECONDS, PauseLease
+from service.front.settings import Settings
+from service.front.study_runner import AnatomyProcess
+from service.records import Pause, Paused, ToEngine
+from tests.support.serving import FAKE_ANATOMY, Front, running, until
 
 pytestmark = pytest.mark.slow
 
-EVENTS = {"Accept": "text/event-stream"}
-FOUND = b'{"operators":[],"order":1}'
-MODE = {"mode": "eager"}
-NEEDED: dict[str, dict[str, Any]] = {"operators": MODE}
-"""Fields without a default."""
+STUDY = "/v1/studies/operators"
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with place(tmp_path_factory.mktemp("fakes")) as made:
-        yield made
+class Place:
+    """A front with fakes behind it, the folder that commands one of them, and threads to call from."""
+
+    def __init__(self, front: Front, folder: Path, threads: ThreadPoolExecutor) -> None:
+        self.front = front
+        self.folder = folder
+        self._threads = threads
+
+    def study(self, **body: object) -> httpx.Response:
+        return self.front.http.post(STUDY, json={"mode": "eager", **body})
+
+    def meanwhile(self, call: Callable[..., httpx.Response], *arguments: Any) -> Future[httpx.Response]:
+        return self._threads.submit(call, *arguments)
+
+    def command(self, text: str) -> None:
+        (self.folder / "command").write_text(text)
+
+    def held(self) -> Future[httpx.Response]:
+        """A study that is under way until `go`."""
+        self.command("hold")
+        (self.folder / "holding").unlink(missing_ok=True)
+        (self.folder / "go").unlink(missing_ok=True)
+        study = self.meanwhile(self.study)
+        until((self.folder / "holding").exists, "the study to begin")
+        return study
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def pids(self) -> list[int]:
+        path = self.folder / "pids"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def progress(self) -> str:
+        return (self.folder / "holding").read_text()
+
+
+@contextmanager
+def place(folder: Path, settings: dict[str, Any] | None = None, **options: object) -> Iterator[Place]:
+    with running(settings, anatomy=folder, **options) as front, ThreadPoolExecutor(4) as threads:
+        if not options:
+            front.await_ready()
+        else:
+            until(lambda: front.state.client.engine, "the engine")
+        try:
+            yield Place(front, folder, threads)
+        finally:
+            (folder / "go").touch()
 
 
 @pytest.fixture
-def here(shared: Place) -> Place:
-    """The module's front, whose fake study does as it does without a command."""
-    shared.command("ok")
-    (shared.folder / "studies").unlink(missing_ok=True)
-    return shared
+def here(tmp_path: Path) -> Iterator[Place]:
+    with place(tmp_path) as made:
+        yield made
 
 
-def post(here: Place, name: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
-    given = {**NEEDED.get(name, {}), **body}
-    return here.front.http.post(f"/v1/studies/{name}", json=given, headers=headers)
+def error(answer: httpx.Response, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    detail: dict[str, Any] = answer.json()["error"]
+    return detail
 
 
-def received(here: Place) -> list[tuple[str, dict[str, Any]]]:
-    path = here.folder / "studies"
-    return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and data of the events in a stream; comments are skipped."""
-    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
-    found = []
-    for block in blocks:
-        name, data = block.split("\n")
-        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    return found
-
-
-@pytest.mark.parametrize("name", STUDY_BODIES)
-def test_each_study_is_run_with_its_defaults_and_its_finding_read_again(here: Place, name: str) -> None:
-    answer = post(here, name)
-    assert (answer.status_code, answer.content) == (200, FOUND)
-    ((ran, arguments),) = received(here)
-    assert ran == name
-    assert arguments.items() >= NEEDED.get(name, {}).items()
-    get = here.front.http.get
-    entry = get("/v1/studies").json()["studies"][0]
-    assert answer.headers["location"] == f"/v1/studies/{entry['id']}"
-    assert (entry["study"], get(answer.headers["location"]).content) == (name, FOUND)
-    assert not entry["arguments"].keys() & {"out", "page"}
-    assert len(received(here)) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "fields", "status", "param"),
-    [
-        ("operators", {"mode": "fast"}, 404, "mode"),
-        ("operators", {"native": 1}, 422, "native"),
-        ("operator", {"expression": "torch.load(a, b)"}, 422, "expression"),
-        ("operator", {"expression": "x" * 100}, 422, "expression"),
-        ("operator", {"size": 1025}, 422, "size"),
-        ("operator", {"dtype": "float64"}, 422, "dtype"),
-        ("operator", {"grad": "off"}, 422, "grad"),
-        ("operator", {"requires_grad": None}, 422, "requires_grad"),
-        ("operator", {"rounds": 1000}, 422, "rounds"),
-        ("layers", {"operations": []}, 422, "operations"),
-        ("layers", {"operations": ["sort"]}, 422, "operations"),
-        ("layers", {"sizes": [8] * 9}, 422, "sizes"),
-        ("layers", {"sizes": [0]}, 422, "sizes"),
-        ("tape", {"expression": "x.backward()"}, 422, "expression"),
-        ("tape", {"batch_size": 5}, 422, "batch_size"),
-        ("timeline", {"against": "fast"}, 404, "against"),
-        ("timeline", {"out": "/tmp"}, 422, "out"),
-        ("timeline", {"page": True}, 422, "page"),
-        ("budget", {"modes": ["eager", "fast"]}, 404, "modes"),
-        ("budget", {"batch_sizes": [1, 5]}, 422, "batch_sizes"),
-        ("budget", {"batch_sizes": []}, 422, "batch_sizes"),
-        ("budget", {"kernel_microseconds": 0}, 422, "kernel_microseconds"),
-        ("budget", {"ops_per_step": 10**9}, 422, "ops_per_step"),
-        ("memory", {"out": "/tmp"}, 422, "out"),
-        ("memory", {"snapshot": True}, 422, "snapshot"),
-        ("rms-norm", {"rows": 65536}, 422, "rows"),
-        ("rms-norm", {"width": 0}, 422, "width"),
-    ],
-)
-def test_what_is_out_of_bounds_is_refused_before_the_engine_pauses(
-    here: Place, name: str, fields: dict[str, Any], status: int, param: str
-) -> None:
-    for headers in ({}, EVENTS):
-        assert error(post(here, name, headers, **fields), status)["param"] == param
-    assert received(here) == []
-
-
-def test_batches_are_run_and_kept_as_their_buckets(here: Place) -> None:
-    assert post(here, "budget", batch_sizes=[1, 2, 3], batch_size=2).status_code == 200
-    assert received(here)[0][1]["batch_sizes"] == [1, 4, 4]
-    kept = here.front.http.get("/v1/studies").json()["studies"][0]["arguments"]
-    assert (kept["batch_sizes"], kept["batch_size"]) == ([1, 4, 4], 4)
-
-
-def test_events_are_progress_and_then_the_finding_with_what_names_it(here: Place) -> None:
-    answer = post(here, "layers", EVENTS, sizes=[8])
+def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took(here: Place) -> None:
+    answer = here.study(batch_size=4, phase="prefill")
     assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.headers["cache-control"] == "no-cache"
-    *before, (name, data) = events(answer.text)
-    assert name == "finding"
-    assert {name for name, _ in before} == {"progress"}
-    assert all(data.keys() == {"message", "done", "total"} for _, data in before)
-    assert before[0][1] == {"message": "waiting for the engine to pause", "done": None, "total": None}
-    assert before[-1][1] == {"message": "measuring nothing", "done": 0, "total": 2}
-    assert data.keys() == {"id", "study", "arguments", "created", "finding"}
-    assert (data["study"], data["arguments"]["sizes"]) == ("layers", [8])
-    assert data["finding"] == here.front.http.get(f"/v1/studies/{data['id']}").json()
+    assert answer.content == b'{"operators":[],"order":1}'
+    parts = [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")]
+    assert parts == ["wait", "start", "study", "suspended"]
+    received = json.loads((here.folder / "studies").read_text())
+    assert received == ["operators", {"mode": "eager", "batch_size": 4, "phase": "prefill"}]
+    for _ in range(2):
+        assert here.study().status_code == 200
+    assert len(here.pids()) == 1
 
 
-@pytest.mark.parametrize("accept", ["application/json", "*/*", "text/event-streams"])
-def test_who_does_not_ask_for_events_gets_the_finding(here: Place, accept: str) -> None:
-    assert post(here, "tape", {"Accept": accept}).content == FOUND
+def test_a_sweeps_header_without_an_accepted_request_blocks_no_study(here: Place) -> None:
+    headers = {"X-Launchbound-Run": "1"}
+    here.front.http.get("/v1/modes", headers=headers)
+    here.front.generate(headers=headers, max_new_tokens=0)
+    here.front.generate("fast", headers=headers)
+    assert here.study().status_code == 200
 
 
-def test_events_are_also_asked_for_among_other_kinds(here: Place) -> None:
-    accept = "application/json;q=0.5, text/event-stream;q=0.9"
-    assert events(post(here, "tape", {"Accept": accept}).text)[-1][0] == "finding"
-
-
-@pytest.mark.parametrize("command", ["refuse unsupported_here", "refuse study_failed"])
-def test_a_study_that_fails_ends_its_events_with_the_same_problem_as_without(
-    here: Place, command: str
-) -> None:
-    here.command(command)
-    plain = post(here, "memory")
-    name, problem = events(post(here, "memory", EVENTS).text)[-1]
-    assert name == "error"
-    assert problem == plain.json()
-    assert plain.status_code in (422, 500)
-
-
-def test_what_is_not_admitted_is_a_plain_error_also_for_who_asks_for_events(here: Place) -> None:
+def test_a_request_during_a_study_waits_for_its_end_and_is_answered(here: Place) -> None:
     study = here.held()
-    refused = post(here, "layers", EVENTS)
+    assert here.front.http.get("/health/live").json()["engine_paused"] is True
+    request = here.meanwhile(here.front.generate)
+    until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
+    before = here.progress()
+    until(lambda: here.progress() != before, "the study to go on")
+    assert not request.done()
+    assert here.front.series()["queue_depth"] == 1
+    here.go()
+    assert study.result().status_code == 200
+    assert request.result().status_code == 200
+    assert here.front.series()["queue_depth"] == 0
+    assert here.front.http.get("/health/live").json()["engine_paused"] is False
+
+
+def test_requests_sent_before_a_study_run_before_it(here: Place) -> None:
+    running_one = here.meanwhile(here.front.command, "!hold")
+    until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
+    study = here.meanwhile(here.study)
+    until(lambda: here.front.state.client.pause.lost is not None, "the study to be admitted")
+    assert here.pids() == []
+    assert here.front.command("!release").status_code == 200
+    assert running_one.result().status_code == 200
+    assert study.result().status_code == 200
+
+
+def test_a_request_that_has_waited_enough_suspends_the_study_which_then_goes_on(tmp_path: Path) -> None:
+    with place(tmp_path, {"anatomy_pause_seconds": 0.05}) as here:
+        study = here.held()
+        process = psutil.Process(here.pids()[0])
+        request = here.meanwhile(here.front.command, f"!hold {tmp_path / 'enough'}")
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "the suspension")
+        before = here.progress()
+        assert process.status() == psutil.STATUS_STOPPED
+        assert here.progress() == before
+        (tmp_path / "enough").touch()
+        assert request.result().status_code == 200
+        assert not study.done()
+        until(lambda: here.progress() != before, "the study to go on")
+        here.go()
+        assert float(study.result().headers["server-timing"].rpartition("dur=")[2]) > 0
+        assert here.pids() == [process.pid]
+
+
+def test_a_second_study_at_a_time_is_refused_with_retry_after(here: Place) -> None:
+    study = here.held()
+    refused = here.study()
     assert error(refused, 409)["type"] == "anatomy_busy"
     assert int(refused.headers["retry-after"]) > 0
     here.go()
     assert study.result().status_code == 200
+    assert here.study().status_code == 200
 
 
-def test_a_silent_study_is_heard_of_by_comments(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "HEARTBEAT_SECONDS", 0.01)
-    here.command("hold")
-    (here.folder / "go").unlink(missing_ok=True)
-    with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
-        lines = answer.iter_lines()
-        assert next(line for line in lines if line.startswith(":"))
-        here.go()
-        assert "event: finding" in list(lines)
+def test_a_study_is_refused_during_a_sweep_and_until_some_time_after_its_last_request(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = {"X-Launchbound-Run": "20260101-1"}
+    held = here.meanwhile(lambda: here.front.generate(headers=sweep, prompts=["!hold"]))
+    until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
+    assert error(here.study(), 409)["type"] == "run_in_progress"
+    assert here.front.command("!release").status_code == 200
+    assert held.result().status_code == 200
+    refused = here.study()
+    assert error(refused, 409)["type"] == "run_in_progress"
+    assert 0 < int(refused.headers["retry-after"]) <= study_runner.RUN_SECONDS
+    assert here.pids() == []
+    monkeypatch.setattr(study_runner, "RUN_SECONDS", 0.0)
+    assert here.study().status_code == 200
 
 
-def test_to_hang_up_in_the_middle_of_events_ends_the_study_and_the_engine_serves(here: Place) -> None:
-    assert post(here, "tape").status_code == 200
-    process = psutil.Process(here.pids()[-1])
-    here.command("hold")
-    (here.folder / "go").unlink(missing_ok=True)
-    with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
-        assert next(answer.iter_lines()) == "event: progress"
-        until((here.folder / "holding").exists, "the study to begin")
-    until(lambda: not process.is_running(), "the end of its process")
+def test_a_run_that_begins_ends_the_study_and_its_process(here: Place) -> None:
+    study = here.held()
+    process = psutil.Process(here.pids()[0])
+    answer = here.front.generate(headers={"X-Launchbound-Run": "20260101-1"})
+    assert answer.status_code == 200
+    assert error(study.result(), 409)["type"] == "run_in_progress"
+    assert not process.is_running()
+
+
+@pytest.mark.parametrize(("command", "reason"), [("die", "exit code 7"), ("garbage", "cannot be decoded")])
+def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
+    here: Place, command: str, reason: str
+) -> None:
+    here.command(command)
+    answer = here.study()
+    detail = error(answer, 503)
+    assert detail["type"] == "study_interrupted"
+    assert reason in detail["message"]
+    assert int(answer.headers["retry-after"]) > 0
     assert here.front.generate().status_code == 200
     here.command("ok")
-    assert post(here, "tape").status_code == 200
+    assert here.study().status_code == 200
+    assert len(set(here.pids())) == 2
 
 
-def test_a_study_over_its_time_is_given_up_with_what_to_change(
-    here: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = here.front.state.studies
-    brief = runner._settings.model_copy(update={"hang_seconds": 0.0})
-    monkeypatch.setattr(runner, "_settings", brief)
-    here.command("hold")
-    (here.folder / "go").unlink(missing_ok=True)
-    name, problem = events(post(here, "budget", EVENTS).text)[-1]
-    assert (name, problem["error"]["type"]) == ("error", "timeout")
-    assert "fewer rounds" in problem["error"]["message"]
+def test_a_process_that_cannot_start_is_reported(here: Place) -> None:
+    here.command("exit-at-start 2")
+    assert "exit code 2" in error(here.study(), 503)["message"]
     assert here.front.generate().status_code == 200
 
 
-def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
-    answer = post(here, "timeline")
-    folder = Path(received(here)[0][1]["out"])
-    assert not folder.exists()
-    entry = here.front.http.get("/v1/studies").json()["studies"][0]
-    assert entry["files"] == [TRACE_FILE]
-    file = here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}")
-    assert (file.status_code, file.content) == (200, bytes(5))
-    assert file.headers["content-type"] == "application/gzip"
-    assert file.headers["content-disposition"] == f'attachment; filename="{entry["id"]}-{TRACE_FILE}"'
-    assert file.headers["x-content-type-options"] == "nosniff"
-    assert error(here.front.http.get(f"{answer.headers['location']}/files/other"), 404)["param"] == "name"
-    assert error(here.front.http.get(f"/v1/studies/none-1/files/{TRACE_FILE}"), 404)["param"] == "id"
-
-
-def test_a_file_over_the_bound_is_left_out_and_this_is_said(
-    here: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("type_", "status"),
+    [("invalid_request", 422), ("unsupported_here", 422), ("unknown_mode", 404), ("study_failed", 500)],
+)
+def test_what_a_study_is_refused_with_has_its_status_and_leaves_the_process_alone(
+    here: Place, type_: str, status: int
 ) -> None:
-    monkeypatch.setattr(study_runner, "MOST_FILE_BYTES", 99)
-    here.command("write 100")
-    answer = post(here, "timeline")
-    assert answer.content == FOUND
-    entry = here.front.http.get("/v1/studies").json()["studies"][0]
-    assert entry["files"] == []
-    assert "over the bound of 99" in entry["files_left_out"][TRACE_FILE]
-    missing = error(here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}"), 404)
-    assert missing["type"] == "file_left_out"
+    here.command(f"refuse {type_}")
+    assert error(here.study(), status) == {"type": type_, "message": "as commanded", "param": "mode"}
+    here.command("ok")
+    assert here.study().status_code == 200
+    assert len(here.pids()) == 1
 
 
-def test_a_sweep_keeps_every_study_away_with_the_reason(tmp_path: Path) -> None:
+def test_the_process_ends_in_order_after_some_time_without_a_study(tmp_path: Path) -> None:
+    with place(tmp_path, {"anatomy_idle_seconds": 0.0}) as here:
+        assert here.study().status_code == 200
+        until((tmp_path / "stopped").exists, "the end of the process")
+        until(lambda: not psutil.pid_exists(here.pids()[0]), "the end of the process")
+        assert here.study().status_code == 200
+        assert len(here.pids()) == 2
+
+
+def test_the_process_ends_with_the_front_in_order(tmp_path: Path) -> None:
     with place(tmp_path) as here:
-        here.front.generate(headers={"X-Launchbound-Run": "1"})
-        for name in STUDY_BODIES:
-            refused = error(post(here, name, EVENTS), 409)
-            assert refused["type"] == "run_in_progress"
-            assert "sweep" in refused["message"]
-        assert here.pids() == []
+        assert here.study().status_code == 200
+        pid = here.pids()[0]
+    assert (tmp_path / "stopped").exists()
+    assert not psutil.pid_exists(pid)
 
 
-def test_no_study_finding_or_file_is_had_without_the_key(tmp_path: Path) -> None:
+def test_a_study_in_progress_ends_where_the_service_drains(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        study = here.held()
+        pid = here.pids()[0]
+        client = here.front.state.client
+        loop = client.pause.lost.get_loop() if client.pause.lost else None
+        assert loop is not None
+        loop.call_soon_threadsafe(client.abandon)
+        assert error(study.result(), 503)["type"] == "shut_down"
+        assert error(here.study(), 503)["type"] == "draining"
+        assert not psutil.pid_exists(pid)
+
+
+def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
+    study = here.held()
+    engine = here.front.state.supervisor.pid
+    assert engine is not None
+    os.kill(engine, 9)
+    assert error(study.result(), 503)["type"] == "engine_lost"
+    here.front.await_ready()
+    here.command("ok")
+    assert here.study().status_code == 200
+
+
+def test_a_pause_that_did_not_hold_is_an_error_and_not_a_finding(tmp_path: Path) -> None:
+    with place(tmp_path, pause_fails=True) as here:
+        here.command("hold")
+        assert error(here.study(), 503)["type"] == "study_interrupted"
+        here.command("ok")
+        assert here.study().status_code == 200
+
+
+def test_while_a_mode_is_on_its_way_a_study_is_refused(tmp_path: Path) -> None:
+    with place(tmp_path, states={"compiled": "warming"}) as here:
+        assert error(here.study(), 503)["type"] == "warming"
+        here.front.command("!state compiled failed")
+        assert here.study().status_code == 200
+
+
+def test_a_sweep_without_the_key_blocks_no_study(tmp_path: Path) -> None:
     with place(tmp_path, {"api_key": "secret"}) as here:
-        for name in STUDY_BODIES:
-            error(post(here, name, EVENTS), 401)
-        for path in ("", "/tape-1", f"/tape-1/files/{TRACE_FILE}"):
-            error(here.front.http.get(f"/v1/studies{path}"), 401)
-        assert here.pids() == []
+        here.front.generate(headers={"X-Launchbound-Run": "1"})
+        keyed = {"Authorization": "Bearer secret"}
+        assert here.front.http.post(STUDY, json={"mode": "eager"}, headers=keyed).status_code == 200
 
 
-def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and_no_other_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study_runner.tempfile, "tempdir", str(tmp_path))
-    writes_and_waits = (
-        "import asyncio\n"
-        "from service.front.study_runner import folder_for_files\n"
-        "async def study() -> None:\n"
-        "    async with folder_for_files(True) as folder:\n"
-        "        (folder / 'trace.json').write_text('{}')\n"
-        "        print(folder, flush=True)\n"
-        "        await asyncio.sleep(60)\n"
-        "asyncio.run(study())\n"
-    )
-    fronts = [
-        subprocess.Popen(
-            [sys.executable, "-c", writes_and_waits],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-        )
-        for _ in range(2)
-    ]
-    try:
-        killed, running = (Path(str(front.stdout and front.stdout.readline()).strip()) for front in fronts)
-        fronts[0].kill()
-        fronts[0].wait()
-        other = tmp_path / "launchbound-notes"
-        other.mkdir()
-        assert killed.exists()
-        study_runner.remove_abandoned_folders()
-        assert sorted(tmp_path.iterdir()) == sorted([other, running])
-        assert (running / "trace.json").exists()
-    finally:
-        for front in fronts:
-            front.kill()
-            front.communicate()
+def test_a_start_right_after_a_death_begins_another_process(tmp_path: Path) -> None:
+    async def pids() -> list[int | None]:
+        command = [sys.executable, str(FAKE_ANATOMY), str(tmp_path)]
+        process = AnatomyProcess(Settings().engine_settings, command)
+        seen = []
+        try:
+            for _ in range(3):
+                await process.start()
+                seen.append(process.pid)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):  # reaped meanwhile
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            # Nothing was awaited since: the loop still takes it for alive.
+            await process.start()
+            seen.append(process.pid)
+            process.kill()
+            await process.start()
+            seen.append(process.pid)
+        finally:
+            await process.end(in_order=True)
+        return seen
+
+    first, second, third, last, after_kill = asyncio.run(pids())
+    assert first == second == third
+    assert None not in (first, last, after_kill)
+    assert len({first, last, after_kill}) == 3
+
+
+# ---------------------------------------------------------------- the lease of a pause
+
+
+class Clock:
+    """A monotonic clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(engine_client, "monotonic", clock)
+    # A renewal would move the lease's end between two lines of a test.
+    monkeypatch.setattr(study_runner, "RENEW_SECONDS", 3600.0)
+    return clock
+
+
+def test_the_lease_counts_from_the_beginning_of_the_pause(clock: Clock) -> None:
+    posted: list[ToEngine] = []
+
+    async def pause_after(seconds: float) -> PauseLease:
+        pause = PauseLease(posted.append)
+        beginning = asyncio.create_task(pause.begin())
+        await asyncio.sleep(0)
+        clock.seconds += seconds
+        assert isinstance(posted[0], Pause)
+        pause.answered(Paused(id=posted[0].id, holds=True))
+        await beginning
+        return pause
+
+    pause = asyncio.run(pause_after(2 * LEASE_SECONDS))
+    assert not pause.overdue
+    # Renewed at once: an engine whose lease has run out by then answers that it does not hold.
+    assert posted == [posted[0]] * 2
+    clock.seconds += LEASE_SECONDS + 1
+    assert pause.overdue
+
+
+def test_a_study_that_waited_long_for_the_engine_is_answered(tmp_path: Path, clock: Clock) -> None:
+    with running(anatomy=tmp_path) as front, ThreadPoolExecutor(2) as threads:
+        front.await_ready()
+        busy = threads.submit(front.command, "!hold")
+        until(lambda: front.state.client.in_progress().total() == 1, "the request to be admitted")
+        study = threads.submit(front.http.post, STUDY, json={"mode": "eager"})
+        until(lambda: front.state.client.pause.lost is not None, "the study to be admitted")
+        clock.seconds += 2 * LEASE_SECONDS
+        assert front.command("!release").status_code == 200
+        assert busy.result().status_code == 200
+        assert study.result().status_code == 200, study.result().text
+
+
+def test_a_study_whose_lease_ran_out_is_interrupted(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "command").write_text("hold")
+    with running(anatomy=tmp_path) as front, ThreadPoolExecutor(1) as threads:
+        front.await_ready()
+        study = threads.submit(front.http.post, STUDY, json={"mode": "eager"})
+        until((tmp_path / "holding").exists, "the study to begin")
+        clock.seconds += LEASE_SECONDS + 1
+        (tmp_path / "go").touch()
+        assert study.result().status_code == 503
+        assert study.result().json()["error"]["type"] == "study_interrupted"

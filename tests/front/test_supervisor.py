@@ -16,6 +16,13 @@ import pytest
 
 from service.front import child_process, supervisor
 from service.front.child_process import ChildSocket
+from service.front.supervisor import (
+    DEATHS_UNTIL_UNHEALTHY,
+    SLOWEST_RETRY_SECONDS,
+    STAYED_SECONDS,
+    WINDOW_SECONDS,
+    Deaths,
+)
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
@@ -27,19 +34,8 @@ def test_a_socket_is_no_file_that_a_killed_front_would_leave(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with running() as front:
         front.await_ready()
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_each_engine_process_has_its_own_socket(own_front: Front) -> None:
-    own_front.command("!die")
-    own_front.await_ready()
-    assert own_front.state.supervisor.socket.address.endswith("-engine-2")
-
-
-def test_the_engine_ends_with_the_front() -> None:
-    with running() as front:
-        front.await_ready()
         engine = psutil.Process(front.state.supervisor.pid)
+        assert list(tmp_path.iterdir()) == []
     assert not engine.is_running()
 
 
@@ -92,34 +88,28 @@ def test_a_command_that_does_not_exist_is_reported_and_tried_again(tmp_path: Pat
 
 
 def test_engines_that_never_start_make_the_service_unhealthy_and_are_started_on() -> None:
-    with running(exit=3) as front:
+    with running(exit=supervisor.EXIT_DEVICE_LOST) as front:
         front.state.supervisor.deaths.first_retry_seconds = 0.01
-        until(lambda: front.state.supervisor.starts > supervisor.DEATHS_UNTIL_UNHEALTHY, "starts")
+        until(lambda: front.state.supervisor.starts > DEATHS_UNTIL_UNHEALTHY, "starts")
         for path in ("/health/live", "/health/ready"):
             answer = front.http.get(path)
             assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unwell")
             assert "the engine ended" in answer.json()["error"]["message"]
-            assert "exit code 3" in answer.json()["error"]["message"]
+            assert "exit code 4: an error of CUDA" in answer.json()["error"]["message"]
 
 
 def test_a_service_whose_engine_stays_is_healthy_although_others_ended_before_it(own_front: Front) -> None:
     counted, client = own_front.state.supervisor.deaths, own_front.state.client
     first = until(lambda: client.warm_since, "its engine to be warm")
     counted.first_retry_seconds = 0.01
-    for _ in range(supervisor.DEATHS_UNTIL_UNHEALTHY):
+    for _ in range(DEATHS_UNTIL_UNHEALTHY):
         counted.add(warm=True)
-    for passed, status in ((0.0, 503), (supervisor.STAYED_SECONDS, 200)):
+    for passed, status in ((0.0, 503), (STAYED_SECONDS, 200)):
         counted.now = lambda passed=passed: time.monotonic() + passed
         for path in ("/health/live", "/health/ready"):
             assert own_front.http.get(path).status_code == status
     own_front.command("!die")
     until(lambda: (client.warm_since or first) > first, "the next one to be warm, from then on")
-
-
-def test_an_engine_that_lost_its_device_is_replaced_and_the_reason_says_so() -> None:
-    with running(exit=supervisor.EXIT_DEVICE_LOST) as front:
-        until(lambda: "left its device unusable" in front.state.client.down_reason, "the reason")
-        until(lambda: front.state.supervisor.starts > 1, "another start")
 
 
 def test_whatever_running_an_engine_raises_is_a_death_and_the_next_one_is_started(
@@ -175,14 +165,7 @@ def test_an_engine_that_ends_once_is_replaced_at_once_and_later_ones_are_waited_
         own_front.command("!die")
         own_front.await_ready()
         assert f"starts in {waited}" in own_front.state.client.last_death
-
-
-def test_a_request_that_the_engine_lost_while_it_serves_ends_that_engine() -> None:
-    with running({"request_timeout_seconds": 0.1, "hang_seconds": 0.1}) as front:
-        front.await_ready()
-        assert front.command("!stall").status_code == 504
-        until(lambda: front.state.supervisor.starts == 2, "the next engine")
-        assert "after its deadline" in front.state.client.last_death
+    assert own_front.state.supervisor.socket.address.endswith("-engine-3")
 
 
 def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() -> None:
@@ -220,3 +203,72 @@ def test_an_engine_that_a_library_crashed_in_a_compiled_mode_is_followed_by_one_
         until(following.cmdline, "its command line, which the kernel shows late")
         given = json.loads(following.cmdline()[-1])
         assert given["discard_compiled"] is discards
+
+
+# ---------------------------------------------------------------- when the next one starts
+
+
+class Clock:
+    """Says what it is set to."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_each_further_death_waits_twice_as_long_up_to_a_limit() -> None:
+    assert Deaths(0.5, Clock()).add(warm=True) == 0.0
+    deaths = Deaths(0.5, Clock())
+    waits = [deaths.add(warm=False) for _ in range(12)]
+    assert waits[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert waits[-1] == SLOWEST_RETRY_SECONDS
+
+
+def test_engines_that_never_become_warm_are_unhealthy_however_long_each_takes_to_end() -> None:
+    clock = Clock()
+    deaths = Deaths(0.5, clock)
+    for _ in range(DEATHS_UNTIL_UNHEALTHY):
+        assert deaths.unhealthy(None) is None
+        clock.seconds += WINDOW_SECONDS + 1
+        deaths.add(warm=False)
+    assert "in a row before it was warm" in (deaths.unhealthy(None) or "")
+    assert deaths.unhealthy(warm_since=clock.seconds) is None
+
+
+def test_engines_that_end_again_and_again_after_they_were_warm_are_unhealthy_until_they_stay() -> None:
+    clock = Clock()
+    deaths = Deaths(0.5, clock)
+    for _ in range(DEATHS_UNTIL_UNHEALTHY):
+        clock.seconds += 70.0
+        deaths.add(warm=True)
+    assert "within 15 minutes" in (deaths.unhealthy(None) or "")
+    warm_since = clock.seconds
+    clock.seconds += STAYED_SECONDS - 1
+    assert "within 15 minutes" in (deaths.unhealthy(warm_since) or "")
+    clock.seconds += 1
+    assert deaths.unhealthy(warm_since) is None
+
+
+def test_an_engine_that_stayed_and_ends_counts_with_those_before_it_until_they_are_long_ago() -> None:
+    clock = Clock()
+    deaths = Deaths(0.5, clock)
+    for _ in range(DEATHS_UNTIL_UNHEALTHY):
+        deaths.add(warm=True)
+    clock.seconds += STAYED_SECONDS
+    assert deaths.add(warm=True) > 0.0
+    assert "within 15 minutes" in (deaths.unhealthy(None) or "")
+    clock.seconds += WINDOW_SECONDS + 1
+    assert deaths.unhealthy(None) is None
+    assert deaths.add(warm=True) == 0.0
+
+
+def test_an_engine_that_becomes_warm_ends_the_row_of_those_that_did_not() -> None:
+    clock = Clock()
+    deaths = Deaths(0.5, clock)
+    for _ in range(DEATHS_UNTIL_UNHEALTHY):
+        clock.seconds += WINDOW_SECONDS + 1
+        deaths.add(warm=False)
+    clock.seconds += WINDOW_SECONDS + 1
+    assert deaths.add(warm=True) == 0.0
+    assert deaths.unhealthy(None) is None

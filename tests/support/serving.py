@@ -32,6 +32,8 @@ SECONDS_TO_END: float = (
 """A service takes no longer from SIGTERM to its end, with the default settings."""
 Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
+GENERATE = "/v1/modes/eager/generate"
+JSON = {"Content-Type": "application/json"}
 FRESH = {"Cache-Control": "no-cache"}
 """With it `GET /metrics` is of this moment, not of the last second."""
 
@@ -74,6 +76,18 @@ class Front:
         lines = self.http.get("/metrics").text.splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
+
+
+def refused(answer: httpx.Response, status: int) -> dict[str, str]:
+    """The error of `answer`, checked to be in the one shape."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json().keys() == {"error"}
+    error: dict[str, str] = answer.json()["error"]
+    assert error.keys() == {"type", "message", "param"}
+    assert error["type"]
+    assert error["message"]
+    return error
 
 
 def fake_engine_command(**options: object) -> list[str]:

@@ -12,8 +12,7 @@ from setuptools import find_namespace_packages
 
 from dashboards.theme import MODE_COLOURS, PALETTE, PART_COLOURS
 from service.front.routes.pages import FILES, LAB_FOLDER, VIEWS
-from tests.front.test_api_bad_input import refused
-from tests.support.serving import Front
+from tests.support.serving import Front, refused
 
 ROOT = Path(__file__).parents[3]
 MOST_BYTES = 1_500_000

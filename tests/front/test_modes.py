@@ -10,18 +10,22 @@ from service.front.machine import machine
 from service.machine import processor_name
 from service.modes import default_modes
 from service.records import METHOD, PHASES
-from tests.front.test_api_bad_input import refused
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front, refused, running, until
 
 
-def test_every_configured_mode_is_listed_with_what_it_costs(front: Front) -> None:
-    listed = front.http.get("/v1/modes").json()["modes"]
-    assert [mode["mode"] for mode in listed] == default_modes()
-    compiled = next(mode for mode in listed if mode["mode"] == "compiled")
-    assert compiled["state"] == "ready"
+def test_every_configured_mode_is_listed_with_its_form_costs_and_parity(front: Front) -> None:
+    answer = front.http.get("/v1/modes").json()
+    assert [mode["mode"] for mode in answer["modes"]] == default_modes()
+    compiled, last = answer["modes"][-2:]
+    assert (compiled["state"], compiled["cache"], compiled["parity"]["passed"]) == ("ready", "cold", True)
     assert compiled["warmup_seconds"] > 0
-    assert compiled["cache"] == "cold"
-    assert compiled["parity"]["passed"] is True
+    assert (last["requested"], last["effective"]) == ("reduce-overhead", "compiled-cpp")
+    assert last["reason"]
+    assert (answer["engine"]["batch_buckets"], answer["engine"]["context"]) == ([1, 4], 64)
+    service = answer["service"]
+    assert (service["cores"], service["cpu"]) == (os.cpu_count(), processor_name())
+    assert service["method"] == METHOD
+    assert {"commit", "dirty", "gpus", "python", "system", "load_average"} <= service.keys()
 
 
 def test_each_step_of_a_mode_has_its_split_with_its_interval_and_samples(front: Front) -> None:
@@ -44,31 +48,10 @@ def test_where_nothing_is_sampled_modes_have_no_splits_and_the_engine_says_why()
     assert answer["engine"]["no_samples"] == "of a reason"
 
 
-def test_requested_and_effective_stand_side_by_side_with_the_reason(front: Front) -> None:
-    mode = front.http.get("/v1/modes").json()["modes"][-1]
-    assert (mode["requested"], mode["effective"]) == ("reduce-overhead", "compiled-cpp")
-    assert mode["reason"]
-
-
-def test_the_engine_is_described(front: Front) -> None:
-    engine = front.http.get("/v1/modes").json()["engine"]
-    assert engine["batch_buckets"] == [1, 4]
-    assert engine["context"] == 64
-
-
-def test_the_service_says_its_own_machine_commit_and_method(front: Front) -> None:
-    service = front.http.get("/v1/modes").json()["service"]
-    assert service["cores"] == os.cpu_count()
-    assert service["cpu"] == processor_name()
-    assert service["method"] == METHOD
-    assert {"commit", "dirty", "gpus", "python", "system", "load_average"} <= service.keys()
-
-
 def test_the_commit_of_an_image_is_the_one_that_was_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # no git, no nvidia-smi
-    assert machine("0123456789ab")["commit"] == "0123456789ab"
-    assert machine("0123456789ab")["dirty"] is None
-    assert machine("0123456789ab")["gpus"] == []
+    found = machine("0123456789ab")
+    assert (found["commit"], found["dirty"], found["gpus"]) == ("0123456789ab", None, [])
 
 
 def test_a_service_is_ready_once_its_steps_have_been_measured_and_serves_before() -> None:
@@ -81,10 +64,11 @@ def test_a_service_is_ready_once_its_steps_have_been_measured_and_serves_before(
 
 def test_before_the_first_status_modes_are_cold_and_nothing_is_ready() -> None:
     with running({"modes": ["eager"]}, silent=True) as front:
-        assert front.http.get("/v1/modes").json()["engine"] is None
-        answer = front.http.get("/health/ready")
-        assert refused(answer, 503)["type"] == "engine_not_ready"
-        assert int(answer.headers["retry-after"]) > 0
+        answer = front.http.get("/v1/modes").json()
+        assert (answer["engine"], answer["modes"][0]["state"]) == (None, "cold")
+        ready = front.http.get("/health/ready")
+        assert refused(ready, 503)["type"] == "engine_not_ready"
+        assert int(ready.headers["retry-after"]) > 0
         assert front.http.get("/health/live").status_code == 200
         assert refused(front.generate(), 503)["type"] == "engine_not_ready"
 
@@ -94,6 +78,7 @@ def test_ready_waits_for_every_mode_and_names_those_it_waits_for() -> None:
         until(lambda: front.state.client.engine is not None, "the engine's status")
         error = refused(front.http.get("/health/ready"), 503)
         assert error["message"].startswith("compiled is warming; reduce-overhead is cold; ready: eager")
+        assert front.http.get("/health").status_code == 503
         front.command("!state compiled ready")
         assert "compiled is" not in refused(front.http.get("/health/ready"), 503)["message"]
         front.command("!state reduce-overhead ready")
@@ -110,8 +95,7 @@ def test_a_failed_mode_leaves_the_others_ready_and_is_shown_as_degraded(own_fron
         assert answer.json()["degraded"] == {"compiled": "as commanded"}
         assert "compiled" not in answer.json()["modes"]
     series = own_front.series()
-    assert series['mode_failed{mode="compiled"}'] == 1
-    assert series['mode_failed{mode="eager"}'] == 0
+    assert (series['mode_failed{mode="compiled"}'], series['mode_failed{mode="eager"}']) == (1, 0)
 
 
 def test_where_every_mode_failed_nothing_is_ready() -> None:
@@ -147,13 +131,3 @@ def test_an_engine_that_never_starts_makes_live_fail_with_the_reason() -> None:
         message = refused(front.http.get("/health/live"), 503)["message"]
         assert "the engine ended 5 times" in message
         assert "exit code 9" in message
-
-
-def test_openapi_describes_the_bodies_with_an_example(front: Front) -> None:
-    paths = front.http.get("/openapi.json").json()["paths"]
-    body = paths["/v1/modes/{mode}/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert body["required"] == ["prompts"]
-    assert body["examples"][0]["prompts"]
-    compared = paths["/v1/compare"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert front.http.post("/v1/compare", json=compared["examples"][0]).status_code == 200
-    assert front.http.post("/v1/modes/eager/generate", json=body["examples"][0]).status_code == 200

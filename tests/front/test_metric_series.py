@@ -1,15 +1,24 @@
-"""What the engine reports of its modes' steps, as series."""
+"""What the engine reports of its modes as series, the text of histograms, and the page that lists all."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import Histogram as LibraryHistogram
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from service.front.metrics import page
+from service.front.metrics.catalogue import CATALOGUE
 from service.front.metrics.recorder import Metrics
+from service.front.metrics.series import Histogram
 from service.records import (
     SIDES,
     DeviceTime,
@@ -25,19 +34,6 @@ from service.records import (
 from tests.front.test_auto_mode import ENGINE
 
 LABELS = {"mode": "eager", "phase": "decode", "batch": "4"}
-
-
-def device_time(seconds: float, upper_bound: bool) -> DeviceTime:
-    return DeviceTime(
-        phase="decode",
-        batch=4,
-        seconds=seconds,
-        low=seconds,
-        high=seconds,
-        samples=11,
-        queued=16,
-        upper_bound=upper_bound,
-    )
 
 
 def status(**changes: object) -> ModeStatus:
@@ -134,28 +130,21 @@ def test_the_device_bound_index_is_that_of_the_newest_request_on_cuda_alone(
     assert made.get_sample_value("launchbound_device_bound_index", labels) == index
 
 
-def test_the_devices_own_time_of_a_step_is_a_gauge() -> None:
-    found = registry(device_times=[device_time(2e-4, upper_bound=False)])
-    assert found.get_sample_value("launchbound_step_device_seconds", LABELS) == 2e-4
-
-
-def test_an_upper_bound_of_it_is_no_measurement_and_absent() -> None:
-    found = registry(device_times=[device_time(2e-4, upper_bound=True)])
-    assert found.get_sample_value("launchbound_step_device_seconds", LABELS) is None
-
-
-def test_kernel_time_is_a_gauge_also_where_its_samples_are_too_few_for_an_interval() -> None:
+def test_what_a_gpus_steps_cost_is_gauges_where_it_was_measured() -> None:
     kernel = KernelTime(phase="decode", batch=4, seconds=1e-4, low=None, high=None, samples=3)
-    found = registry(kernel_times=[kernel])
-    assert found.get_sample_value("launchbound_step_kernel_seconds", LABELS) == 1e-4
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_what_the_profiler_costs_is_a_gauge_where_it_is_known(known: bool) -> None:
     cost = ProfilerCost(ratio=1.1, low=1.0, high=1.2, rounds=8, before_seconds=1e-4, after_seconds=1.1e-4)
-    found = registry(profiler_cost=cost if known else None)
-    sample = found.get_sample_value("launchbound_profiler_dispatch_ratio", {"mode": "eager"})
-    assert sample == (1.1 if known else None)
+    device = DeviceTime(
+        phase="decode", batch=4, seconds=2e-4, low=2e-4, high=2e-4, samples=11, queued=16, upper_bound=False
+    )
+    measured = registry(device_times=[device], kernel_times=[kernel], profiler_cost=cost)
+    bound = registry(device_times=[msgspec.structs.replace(device, upper_bound=True)])
+    for name, labels, value in (
+        ("step_device_seconds", LABELS, 2e-4),
+        ("step_kernel_seconds", LABELS, 1e-4),
+        ("profiler_dispatch_ratio", {"mode": "eager"}, 1.1),
+    ):
+        assert measured.get_sample_value(f"launchbound_{name}", labels) == value
+        assert bound.get_sample_value(f"launchbound_{name}", labels) is None  # no measurement
 
 
 @pytest.mark.parametrize(("device", "replays"), [("cpu", None), ("cuda", 4.0)])
@@ -176,3 +165,79 @@ def test_replays_are_counted_by_what_a_mode_does_on_the_engines_device(
     metrics._observe_replays(timing)
     sample = made.get_sample_value("launchbound_cudagraph_replays_total", {"mode": "max-autotune"})
     assert sample == replays
+
+
+BOUNDS = (25e-6, 0.5, 1.0, 12.0)
+LABEL_VALUES = ("eager", 'with "quotes"', "back\\slash\nand line")
+
+
+def histogram() -> Histogram:
+    return Histogram("x_seconds", "Help.", ["mode"], "seconds", BOUNDS)
+
+
+@pytest.mark.parametrize("open_metrics", [False, True])
+@given(
+    observed=st.lists(
+        st.tuples(st.sampled_from(LABEL_VALUES), st.floats(0, 20) | st.sampled_from(BOUNDS)), max_size=30
+    ),
+    scrapes=st.sets(st.integers(0, 29)),
+)
+def test_its_exposition_is_the_librarys_byte_for_byte(
+    open_metrics: bool, observed: list[tuple[str, float]], scrapes: set[int]
+) -> None:
+    disable_created_metrics()
+    registry, ours = CollectorRegistry(), histogram()
+    theirs = LibraryHistogram(
+        "x_seconds", "Help.", ["mode"], unit="seconds", registry=registry, buckets=BOUNDS
+    )
+    for number, (mode, value) in enumerate(observed):
+        theirs.labels(mode).observe(value)
+        ours.labels(mode)(value)
+        if number in scrapes:
+            ours.exposition(open_metrics)  # its cached text must not outlive the next value
+    encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0" if open_metrics else "")
+    assert ours.exposition(open_metrics) == encode(registry).decode().removesuffix("# EOF\n")
+
+
+def test_the_newest_exemplar_of_a_bucket_is_in_openmetrics_alone_and_counts_nothing() -> None:
+    ours = histogram()
+    ours.labels("eager")(0.7)
+    assert "trace_id" not in ours.exposition(open_metrics=True)
+    for number, value in enumerate((0.3, 0.4, 20.0)):
+        ours.exemplify(f"t{number}", value, 1_700_000_000.1234 + number, "eager")
+    assert "trace_id" not in ours.exposition(open_metrics=False)
+    (family,) = parse_openmetrics(ours.exposition(open_metrics=True) + "# EOF\n")
+    found = {sample.labels["le"]: sample.exemplar for sample in family.samples if sample.exemplar}
+    assert {bound: one.labels for bound, one in found.items()} == {
+        "0.5": {"trace_id": "t1"},
+        "+Inf": {"trace_id": "t2"},
+    }
+    assert (found["0.5"].value, float(found["0.5"].timestamp)) == (0.4, 1_700_000_001.123)
+    assert [sample.value for sample in family.samples if sample.name == "x_seconds_count"] == [1]
+
+
+def test_the_committed_page_is_current() -> None:
+    assert page.main(["--check"]) == 0
+
+
+def test_a_page_that_differs_is_refused_with_the_command_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    committed = page.PAGE.read_text()
+    monkeypatch.setattr(page, "PAGE", tmp_path / "metrics.md")
+    page.PAGE.write_text(committed.replace("| `engine_up` |", "| `engine_down` |"))
+    assert page.main(["--check"]) == 1
+    assert "python -m service.front.metrics.page --write" in capsys.readouterr().err
+    assert page.main(["--write"]) == 0
+    assert page.PAGE.read_text() == committed
+
+
+def test_every_metric_has_one_line_of_six_cells_and_every_label_is_explained() -> None:
+    lines = page.PAGE.read_text().splitlines()
+    explained = {line.split(" | ")[0].removeprefix("| ") for line in lines}
+    for row in CATALOGUE:
+        (line,) = [line for line in lines if line.startswith(f"| `{row.name}` | {row.kind} |")]
+        cells = line.strip("| ").split(" | ")
+        assert len(cells) == 6
+        assert cells[2] == (", ".join(row.labels) or "–")
+        assert row.kind == "info" or explained.issuperset(row.labels)

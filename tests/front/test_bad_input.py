@@ -1,0 +1,308 @@
+"""Bad input gets a 4xx in the error shape, bounded in what it costs, and never reaches the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from service.front.errors import BadRequest
+from service.front.limits import LargeBodies
+from service.front.routes import generate, openai
+from service.front.routes.body import BodyReader, Limits
+from tests.support.serving import BODY, GENERATE, JSON, Front, refused, running
+
+COMPARE, COMPLETE = "/v1/compare", "/v1/completions"
+
+BAD_FIELDS: dict[str, tuple[str, dict[str, object]]] = {
+    "no prompts": (GENERATE, {"prompts": []}),
+    "an empty prompt": (GENERATE, {"prompts": [""]}),
+    "one prompt as text": (GENERATE, {"prompts": "abc"}),
+    "prompts of numbers": (GENERATE, {"prompts": [1]}),
+    "too many prompts": (GENERATE, {"prompts": ["a"] * 5}),
+    "control characters": (GENERATE, {"prompts": ["a\x00b"]}),
+    "C1 control characters": (GENERATE, {"prompts": ["\x85"]}),
+    "null prompts": (GENERATE, {"prompts": None}),
+    "zero new tokens": (GENERATE, {"max_new_tokens": 0}),
+    "more new tokens than the context": (GENERATE, {"max_new_tokens": 64}),
+    "new tokens as text": (GENERATE, {"max_new_tokens": "4"}),
+    "new tokens as fraction": (GENERATE, {"max_new_tokens": 4.5}),
+    "new tokens as truth": (GENERATE, {"max_new_tokens": True}),
+    "negative temperature": (GENERATE, {"temperature": -0.1}),
+    "temperature as text": (GENERATE, {"temperature": "0"}),
+    "zero top_k": (GENERATE, {"top_k": 0}),
+    "negative seed": (GENERATE, {"seed": -1}),
+    "seed over 63 bits": (GENERATE, {"seed": 2**63}),
+    "five stop strings": (GENERATE, {"stop": list("abcde")}),
+    "an empty stop string": (GENERATE, {"stop": [""]}),
+    "stream as text": (GENERATE, {"stream": "true"}),
+    "an unknown field": (GENERATE, {"max_tokens": 4}),
+    "no modes": (COMPARE, {"modes": []}),
+    "a mode twice": (COMPARE, {"modes": ["eager", "eager"]}),
+    "no repeats": (COMPARE, {"repeats": 0}),
+    "many repeats": (COMPARE, {"repeats": 51}),
+    "a stream": (COMPARE, {"stream": True}),
+    "0 for no stream": (COMPARE, {"stream": 0}),
+    "a profile": (COMPARE, {"profile": True}),
+    "one mode": (COMPARE, {"mode": "eager"}),
+}
+RAW_BODIES: dict[str, bytes] = {
+    "nothing": b"",
+    "broken JSON": b'{"prompts": ["a"',
+    "no JSON": b"prompts=a",
+    "a list": b"[]",
+    "null": b"null",
+    "NaN temperature": b'{"prompts": ["a"], "temperature": NaN}',
+    "a number beyond floats": b'{"prompts": ["a"], "temperature": 1e999}',
+    "a lone high surrogate": b'{"prompts": ["\\ud800"]}',
+    "no UTF-8": b'{"prompts": ["\xff"]}',
+    "deep nesting": b'{"prompts": ' + b"[" * 100_000,
+}
+
+
+@pytest.fixture
+def untouched(front: Front) -> Iterator[Front]:
+    """The front, checked afterwards: the engine saw nothing of the test's requests, and serves the next."""
+    before = int(front.command("!served").json()["outputs"][0]["text"])
+    pid = front.state.supervisor.pid
+    yield front
+    assert front.command("!served").json()["outputs"][0]["text"] == str(before + 1)
+    assert front.state.supervisor.pid == pid
+
+
+@pytest.mark.parametrize(("path", "fields"), BAD_FIELDS.values(), ids=BAD_FIELDS.keys())
+def test_a_bad_field_is_a_422_that_names_it(untouched: Front, path: str, fields: dict[str, object]) -> None:
+    error = refused(untouched.http.post(path, json={**BODY, **fields}), 422)
+    assert error["param"] == next(iter(fields))
+
+
+@pytest.mark.parametrize("body", RAW_BODIES.values(), ids=RAW_BODIES.keys())
+@pytest.mark.parametrize("path", [GENERATE, COMPARE])
+def test_a_body_that_is_no_request_is_a_422(untouched: Front, path: str, body: bytes) -> None:
+    error = refused(untouched.http.post(path, content=body, headers=JSON), 422)
+    assert body or "the body is empty: send a JSON object" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/modes/fastest/generate", COMPARE])
+def test_an_unknown_mode_is_a_404_that_names_the_known_ones(untouched: Front, path: str) -> None:
+    modes = {"modes": ["eager", "fastest"]} if path == COMPARE else {}
+    error = refused(untouched.http.post(path, json={**BODY, **modes}), 404)
+    assert error["type"] == "unknown_mode"
+    assert "reduce-overhead" in error["message"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_over_the_limit_is_a_413_with_and_without_a_length(untouched: Front, chunked: bool) -> None:
+    body = iter([b" " * 65_536] * 64) if chunked else json.dumps({"prompts": ["x" * 50_000_000]}).encode()
+    assert refused(untouched.http.post(GENERATE, content=body, headers=JSON), 413)["type"] == "body_too_large"
+
+
+def test_a_body_at_the_limit_is_read(front: Front) -> None:
+    padding = front.state.settings.max_body_bytes - len(json.dumps(BODY))
+    answer = front.http.post(GENERATE, content=json.dumps(BODY) + " " * padding, headers=JSON)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("text", ["line\nline", "tab\treturn\r", "ünïcödé 🐍 \U0010ffff", "\u2028", " "])
+def test_text_that_people_send_is_served(front: Front, text: str) -> None:
+    assert front.generate(prompts=[text]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (GENERATE, {"prompts": ["a"], "max_new_tokens": 2.0, "seed": 7.0, "top_k": 5e0}),
+        (COMPARE, {"prompts": ["a"], "max_new_tokens": 2.0, "repeats": 1.0, "modes": ["eager"]}),
+        (COMPLETE, {"model": "tiny:eager", "prompt": [5.0, 6], "max_tokens": 2.0, "n": 1.0}),
+        (COMPLETE, {"model": "tiny:eager", "prompt": [[5.0], [6]], "max_tokens": 2}),
+    ],
+)
+def test_an_integer_may_be_written_with_a_point(front: Front, path: str, fields: dict[str, object]) -> None:
+    answer = front.http.post(path, json=fields)
+    assert answer.status_code == 200, answer.text
+
+
+def test_the_input_is_not_echoed(untouched: Front) -> None:
+    assert "secret" not in untouched.http.post(GENERATE, json={**BODY, "seed": "secret"}).text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "place"),
+    [("prompts", ["a", 1], "prompts[1]"), ("prompts", {}, "prompts"), ("colour", 1, "colour")],
+)
+def test_the_first_fault_is_named_with_its_place(front: Front, field: str, value: object, place: str) -> None:
+    error = refused(front.generate(**{field: value}), 422)
+    assert error["message"].startswith(f"{place}: ")
+    assert error["param"] == field
+
+
+def test_several_faults_are_reported_by_the_first_and_their_number(front: Front) -> None:
+    error = refused(front.generate(prompts=["\x00", "a"], max_new_tokens=0, temperature=-1.0), 422)
+    assert error["message"].endswith("(and 2 more)")
+
+
+MANY = 170_000
+"""Times six bytes: a body just below the limit of 1 MiB."""
+
+READERS: dict[str, BodyReader[Any]] = {
+    GENERATE: generate._generate_body,
+    COMPARE: generate._compare_body,
+    COMPLETE: openai._body,
+}
+
+
+def many(item: str) -> str:
+    return "[" + ",".join([item] * MANY) + "]"
+
+
+def completion(prompt: str, more: str = "") -> tuple[str, str, str | None]:
+    return COMPLETE, f'{{"model": "tiny:eager", "prompt": {prompt}{more}}}', "prompt"
+
+
+FLOODS: dict[str, tuple[str, str, str | None]] = {
+    "numbers for prompts": (GENERATE, f'{{"prompts": {many("12345")}}}', "prompts"),
+    "lists for prompts": (GENERATE, f'{{"prompts": {many("[[]]")}}}', "prompts"),
+    "objects for prompts": (GENERATE, f'{{"prompts": {many("{}")}}}', "prompts"),
+    "very many prompts": (GENERATE, f'{{"prompts": {many(chr(34) + "ab" + chr(34))}}}', "prompts"),
+    "numbers for prompts to compare": (COMPARE, f'{{"prompts": {many("1")}}}', "prompts"),
+    "unknown fields": (GENERATE, "{" + ",".join(f'"{n}":1' for n in range(MANY // 2)) + "}", "0"),
+    "a seed that is a list": (GENERATE, f'{{"prompts": ["a"], "seed": {many("[]")}}}', "seed"),
+    "stop strings without end": (GENERATE, f'{{"prompts": ["a"], "stop": {many("1")}}}', "stop"),
+    "modes without end": (COMPARE, f'{{"prompts": ["a"], "modes": {many("1")}}}', "modes"),
+    "truths for a prompt": completion(many("true")),
+    "very many texts": completion(many(chr(34) * 2)),
+    "very many tokens": completion(many("1")),
+    "very many lists of tokens": completion(many("[1]")),
+    "lists of tokens behind a text": completion(f'["a", {many("[1]")[1:]}'),
+    "an extension without end": (*completion('"a"', f', "logit_bias": {many("{}")}')[:2], "logit_bias"),
+    "texts of a backslash": (GENERATE, f'{{"prompts": {many(chr(34) + chr(92) * 2 + chr(34))}}}', "prompts"),
+    "as many tokens as fit": completion(f"[1{',1' * 3 * MANY}]"),
+    "one long list of tokens": completion(f"[[1{',1' * 3 * MANY}]]"),
+    "nesting": (GENERATE, '{"prompts": ["a"], "seed": ' + "[" * 500_000, None),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "param"), FLOODS.values(), ids=FLOODS.keys())
+def test_a_flood_of_faults_is_refused_before_the_schema_sees_it(
+    front: Front, monkeypatch: pytest.MonkeyPatch, path: str, body: str, param: str | None
+) -> None:
+    def never(values: Any) -> BaseModel:
+        raise AssertionError(f"the schema was given {len(values)} fields")
+
+    assert len(body) <= front.state.settings.max_body_bytes
+    monkeypatch.setattr(READERS[path]._schema, "model_validate", never)
+    answer = front.http.post(path, content=body, headers=JSON)
+    assert answer.status_code == (400 if path == COMPLETE else 422), answer.text  # as OpenAI's clients expect
+    assert answer.json()["error"]["param"] == param
+    assert len(answer.content) < 1000
+
+
+def test_what_is_long_and_no_fault_is_served(front: Front) -> None:
+    assert front.generate(prompts=["word " * 200_000]).status_code == 200
+    assert front.generate(stop=["\U0001f40d" * 256] * 4).status_code == 200
+    ignored = {"model": "tiny:eager", "prompt": "a", "anything": [{}] * 100_000}
+    assert front.http.post(COMPLETE, json=ignored).status_code == 200
+
+
+LIMITS = Limits(prompts=4, context=16)
+
+texts = st.text(st.sampled_from('\\"a,[ é\u2028\n'), max_size=12) | st.text(max_size=12)
+
+
+@given(prompts=st.lists(texts, max_size=LIMITS.prompts), escaped=st.booleans())
+def test_texts_that_fit_are_never_refused_whatever_they_hold(prompts: list[str], escaped: bool) -> None:
+    LIMITS.check_texts("prompts", json.dumps(prompts, ensure_ascii=escaped).encode("utf-8", "surrogatepass"))
+
+
+@given(prompts=st.lists(texts, min_size=2 * LIMITS.prompts + 2, max_size=20))
+def test_twice_as_many_texts_as_fit_are_always_refused(prompts: list[str]) -> None:
+    with pytest.raises(BadRequest, match="at least"):
+        LIMITS.check_texts("prompts", json.dumps(prompts).encode("utf-8", "surrogatepass"))
+
+
+@given(prompts=st.lists(st.lists(st.integers(0, 9), max_size=LIMITS.context), max_size=LIMITS.prompts))
+def test_lists_of_tokens_that_fit_are_never_refused(prompts: list[list[int]]) -> None:
+    raw = json.dumps(prompts).encode()
+    LIMITS.check_lists("prompt", raw)
+    LIMITS.check_numbers("prompt", raw, lists=LIMITS.prompts)
+    for one in prompts:
+        LIMITS.check_numbers("prompt", json.dumps(one).encode(), lists=1)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "lists"), [([1] * 18, 1), ([[1] * 20] * 4, LIMITS.prompts), ([[1] * 90], LIMITS.prompts)]
+)
+def test_more_tokens_than_fit_are_refused_with_the_context(prompts: list[object], lists: int) -> None:
+    raw = json.dumps(prompts).encode()
+    with pytest.raises(BadRequest, match="over the context of 16") as long:
+        LIMITS.check_numbers("prompt", raw, lists)
+    assert long.value.type == "prompt_too_long"
+    Limits(prompts=1, context=None).check_numbers("prompt", raw, lists)
+
+
+def test_of_large_bodies_that_are_complete_at_once_each_has_a_pass_of_the_loop() -> None:
+    together = 5
+
+    async def passes() -> list[int]:
+        bodies, seen, count = LargeBodies(max_queue=1), list[int](), 0
+        loop = asyncio.get_running_loop()
+
+        def counted() -> None:
+            nonlocal count
+            count += 1
+            if len(seen) < together:
+                loop.call_soon(counted)
+
+        async def decode() -> None:
+            await bodies.turn()
+            seen.append(count)
+
+        counted()
+        await asyncio.gather(*(decode() for _ in range(together)))
+        return seen
+
+    assert len(set(asyncio.run(passes()))) == together
+
+
+MOST = 1000
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[Front]:
+    """A front whose engine says that a prompt has at most MOST bytes."""
+    with running(prompt_bytes=MOST) as started:
+        started.await_ready()
+        yield started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["x" * (MOST + 1), "é" * (MOST // 2 + 1), "x" * 1_000_000])
+@pytest.mark.parametrize(
+    ("path", "field"), [(GENERATE, "prompts"), (COMPARE, "prompts"), (COMPLETE, "prompt")]
+)
+def test_a_text_that_no_context_holds_is_refused_by_its_size_and_the_engine_never_sees_it(
+    bounded: Front, path: str, field: str, text: str
+) -> None:
+    before = int(bounded.command("!served").json()["outputs"][0]["text"])
+    body = {field: ["short", text], **({"model": "tiny:eager"} if field == "prompt" else {})}
+    answer = bounded.http.post(path, json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == (422 if field == "prompts" else 400)
+    assert (error.get("code") or error["type"]) in ("prompt_too_long", "context_length_exceeded")
+    assert error["message"] == (
+        f"{field}: a prompt of {len(text.encode())} bytes is over the limit of {MOST} for a context of 64:"
+        " shorten it"
+    )
+    assert int(bounded.command("!served").json()["outputs"][0]["text"]) == before + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["x" * MOST, "é" * (MOST // 2)])
+def test_a_text_at_the_limit_is_served(bounded: Front, text: str) -> None:
+    assert bounded.generate(prompts=[text]).status_code == 200

@@ -1,0 +1,414 @@
+"""The routes of studies, their process faked: typed bodies, events, findings and files by id, probes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from service.front import study_runner
+from service.front.errors import NotFound
+from service.front.routes import studies
+from service.front.schemas import STUDY_BODIES
+from service.front.study_runner import Findings, StudyResult
+from service.study_names import NOT_ON_CPU, PROBES
+from tests.front.test_studies import Place, error, place
+from tests.support.fake_anatomy import TRACE_FILE
+from tests.support.serving import until
+
+pytestmark = pytest.mark.slow
+
+EVENTS = {"Accept": "text/event-stream"}
+FOUND = b'{"operators":[],"order":1}'
+MODE = {"mode": "eager"}
+NEEDED: dict[str, dict[str, Any]] = {"operators": MODE}
+"""Fields without a default."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place(tmp_path_factory.mktemp("fakes")) as made:
+        yield made
+
+
+@pytest.fixture
+def here(shared: Place) -> Place:
+    """The module's front, whose fake study does as it does without a command."""
+    shared.command("ok")
+    (shared.folder / "studies").unlink(missing_ok=True)
+    return shared
+
+
+def post(here: Place, name: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    given = {**NEEDED.get(name, {}), **body}
+    return here.front.http.post(f"/v1/studies/{name}", json=given, headers=headers)
+
+
+def received(here: Place) -> list[tuple[str, dict[str, Any]]]:
+    path = here.folder / "studies"
+    return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Names and data of the events in a stream; comments are skipped."""
+    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
+    found = []
+    for block in blocks:
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+@pytest.mark.parametrize("name", STUDY_BODIES)
+def test_each_study_is_run_with_its_defaults_and_its_finding_read_again(here: Place, name: str) -> None:
+    answer = post(here, name)
+    assert (answer.status_code, answer.content) == (200, FOUND)
+    ((ran, arguments),) = received(here)
+    assert ran == name
+    assert arguments.items() >= NEEDED.get(name, {}).items()
+    get = here.front.http.get
+    entry = get("/v1/studies").json()["studies"][0]
+    assert answer.headers["location"] == f"/v1/studies/{entry['id']}"
+    assert (entry["study"], get(answer.headers["location"]).content) == (name, FOUND)
+    assert not entry["arguments"].keys() & {"out", "page"}
+    assert len(received(here)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "status", "param"),
+    [
+        ("operators", {"mode": "fast"}, 404, "mode"),
+        ("operators", {"mode": None}, 422, "mode"),
+        ("operators", {"batch_size": 0}, 422, "batch_size"),
+        ("operators", {"phase": "train"}, 422, "phase"),
+        ("operators", {"model": "tiny"}, 422, "model"),
+        ("operators", {"native": 1}, 422, "native"),
+        ("operator", {"expression": "torch.load(a, b)"}, 422, "expression"),
+        ("operator", {"size": 1025}, 422, "size"),
+        ("operator", {"dtype": "float64"}, 422, "dtype"),
+        ("operator", {"rounds": 1000}, 422, "rounds"),
+        ("layers", {"operations": []}, 422, "operations"),
+        ("layers", {"operations": ["sort"]}, 422, "operations"),
+        ("tape", {"expression": "x.backward()"}, 422, "expression"),
+        ("tape", {"batch_size": 5}, 422, "batch_size"),
+        ("timeline", {"against": "fast"}, 404, "against"),
+        ("timeline", {"out": "/tmp"}, 422, "out"),
+        ("budget", {"modes": ["eager", "fast"]}, 404, "modes"),
+        ("budget", {"batch_sizes": [1, 5]}, 422, "batch_sizes"),
+        ("budget", {"kernel_microseconds": 0}, 422, "kernel_microseconds"),
+        ("budget", {"ops_per_step": 10**9}, 422, "ops_per_step"),
+        ("memory", {"snapshot": True}, 422, "snapshot"),
+        ("rms-norm", {"rows": 65536}, 422, "rows"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_before_the_engine_pauses(
+    here: Place, name: str, fields: dict[str, Any], status: int, param: str
+) -> None:
+    for headers in ({}, EVENTS):
+        assert error(post(here, name, headers, **fields), status)["param"] == param
+    assert received(here) == []
+
+
+def test_batches_are_run_and_kept_as_their_buckets(here: Place) -> None:
+    assert post(here, "budget", batch_sizes=[1, 2, 3], batch_size=2).status_code == 200
+    assert received(here)[0][1]["batch_sizes"] == [1, 4, 4]
+    kept = here.front.http.get("/v1/studies").json()["studies"][0]["arguments"]
+    assert (kept["batch_sizes"], kept["batch_size"]) == ([1, 4, 4], 4)
+
+
+def test_events_are_progress_and_then_the_finding_with_what_names_it(here: Place) -> None:
+    answer = post(here, "layers", EVENTS, sizes=[8])
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-cache"
+    *before, (name, data) = events(answer.text)
+    assert name == "finding"
+    assert {name for name, _ in before} == {"progress"}
+    assert all(data.keys() == {"message", "done", "total"} for _, data in before)
+    assert before[0][1] == {"message": "waiting for the engine to pause", "done": None, "total": None}
+    assert before[-1][1] == {"message": "measuring nothing", "done": 0, "total": 2}
+    assert data.keys() == {"id", "study", "arguments", "created", "finding"}
+    assert (data["study"], data["arguments"]["sizes"]) == ("layers", [8])
+    assert data["finding"] == here.front.http.get(f"/v1/studies/{data['id']}").json()
+
+
+@pytest.mark.parametrize(
+    ("accept", "as_events"),
+    [
+        ("application/json", False),
+        ("*/*", False),
+        ("text/event-streams", False),
+        ("application/json;q=0.5, text/event-stream;q=0.9", True),
+    ],
+)
+def test_events_come_where_they_are_asked_for(here: Place, accept: str, as_events: bool) -> None:
+    answer = post(here, "tape", {"Accept": accept})
+    assert (answer.content == FOUND) != as_events
+    assert not as_events or events(answer.text)[-1][0] == "finding"
+
+
+@pytest.mark.parametrize("command", ["refuse unsupported_here", "refuse study_failed"])
+def test_a_study_that_fails_ends_its_events_with_the_same_problem_as_without(
+    here: Place, command: str
+) -> None:
+    here.command(command)
+    plain = post(here, "memory")
+    name, problem = events(post(here, "memory", EVENTS).text)[-1]
+    assert name == "error"
+    assert problem == plain.json()
+    assert plain.status_code in (422, 500)
+
+
+def test_what_is_not_admitted_is_a_plain_error_also_for_who_asks_for_events(here: Place) -> None:
+    study = here.held()
+    refused = post(here, "layers", EVENTS)
+    assert error(refused, 409)["type"] == "anatomy_busy"
+    assert int(refused.headers["retry-after"]) > 0
+    here.go()
+    assert study.result().status_code == 200
+
+
+def test_a_silent_study_is_heard_of_by_comments(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies, "HEARTBEAT_SECONDS", 0.01)
+    here.command("hold")
+    (here.folder / "go").unlink(missing_ok=True)
+    with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith(":"))
+        here.go()
+        assert "event: finding" in list(lines)
+
+
+def test_to_hang_up_in_the_middle_of_events_ends_the_study_and_the_engine_serves(here: Place) -> None:
+    assert post(here, "tape").status_code == 200
+    process = psutil.Process(here.pids()[-1])
+    here.command("hold")
+    (here.folder / "go").unlink(missing_ok=True)
+    with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
+        assert next(answer.iter_lines()) == "event: progress"
+        until((here.folder / "holding").exists, "the study to begin")
+    until(lambda: not process.is_running(), "the end of its process")
+    assert here.front.generate().status_code == 200
+    here.command("ok")
+    assert post(here, "tape").status_code == 200
+
+
+def test_a_study_over_its_time_is_given_up_with_what_to_change(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = here.front.state.studies
+    brief = runner._settings.model_copy(update={"hang_seconds": 0.0})
+    monkeypatch.setattr(runner, "_settings", brief)
+    here.command("hold")
+    (here.folder / "go").unlink(missing_ok=True)
+    name, problem = events(post(here, "budget", EVENTS).text)[-1]
+    assert (name, problem["error"]["type"]) == ("error", "timeout")
+    assert "fewer rounds" in problem["error"]["message"]
+    assert here.front.generate().status_code == 200
+
+
+def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
+    answer = post(here, "timeline")
+    folder = Path(received(here)[0][1]["out"])
+    assert not folder.exists()
+    entry = here.front.http.get("/v1/studies").json()["studies"][0]
+    assert entry["files"] == [TRACE_FILE]
+    file = here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}")
+    assert (file.status_code, file.content) == (200, bytes(5))
+    assert file.headers["content-type"] == "application/gzip"
+    assert file.headers["content-disposition"] == f'attachment; filename="{entry["id"]}-{TRACE_FILE}"'
+    assert file.headers["x-content-type-options"] == "nosniff"
+    assert error(here.front.http.get(f"{answer.headers['location']}/files/other"), 404)["param"] == "name"
+    assert error(here.front.http.get(f"/v1/studies/none-1/files/{TRACE_FILE}"), 404)["param"] == "id"
+
+
+def test_a_file_over_the_bound_is_left_out_and_this_is_said(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_runner, "MOST_FILE_BYTES", 99)
+    here.command("write 100")
+    answer = post(here, "timeline")
+    assert answer.content == FOUND
+    entry = here.front.http.get("/v1/studies").json()["studies"][0]
+    assert entry["files"] == []
+    assert "over the bound of 99" in entry["files_left_out"][TRACE_FILE]
+    missing = error(here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}"), 404)
+    assert missing["type"] == "file_left_out"
+
+
+def test_a_sweep_keeps_every_study_away_with_the_reason(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        here.front.generate(headers={"X-Launchbound-Run": "1"})
+        for name in STUDY_BODIES:
+            refused = error(post(here, name, EVENTS), 409)
+            assert refused["type"] == "run_in_progress"
+            assert "sweep" in refused["message"]
+        assert here.pids() == []
+
+
+def test_no_study_finding_or_file_is_had_without_the_key(tmp_path: Path) -> None:
+    with place(tmp_path, {"api_key": "secret"}) as here:
+        for name in STUDY_BODIES:
+            error(post(here, name, EVENTS), 401)
+        for path in ("", "/tape-1", f"/tape-1/files/{TRACE_FILE}"):
+            error(here.front.http.get(f"/v1/studies{path}"), 401)
+        assert here.pids() == []
+
+
+def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_runner.tempfile, "tempdir", str(tmp_path))
+    writes_and_waits = (
+        "import asyncio\n"
+        "from service.front.study_runner import folder_for_files\n"
+        "async def study() -> None:\n"
+        "    async with folder_for_files(True) as folder:\n"
+        "        (folder / 'trace.json').write_text('{}')\n"
+        "        print(folder, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(study())\n"
+    )
+    fronts = [
+        subprocess.Popen(
+            [sys.executable, "-c", writes_and_waits],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+        for _ in range(2)
+    ]
+    try:
+        killed, running = (Path(str(front.stdout and front.stdout.readline()).strip()) for front in fronts)
+        fronts[0].kill()
+        fronts[0].wait()
+        other = tmp_path / "launchbound-notes"
+        other.mkdir()
+        assert killed.exists()
+        study_runner.remove_abandoned_folders()
+        assert sorted(tmp_path.iterdir()) == sorted([other, running])
+        assert (running / "trace.json").exists()
+    finally:
+        for front in fronts:
+            front.kill()
+            front.communicate()
+
+
+ANATOMY = "/v1/modes/eager/anatomy"
+
+
+def test_a_finding_is_read_again_and_no_get_runs_a_study(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        get = here.front.http.get
+        unknown = error(get(f"{ANATOMY}?batch_size=3"), 404)
+        assert unknown["type"] == "not_studied"
+        assert "POST" in unknown["message"]
+        assert "/v1/studies/operators" in unknown["message"]
+        assert get("/v1/studies").json() == {"studies": [], "given_up": 0}
+        assert here.pids() == []
+        first, second = here.study(batch_size=3), here.study(batch_size=4)
+        for path in (second.headers["location"], f"{ANATOMY}?batch_size=2", f"{ANATOMY}?batch_size=4"):
+            assert (get(path).status_code, get(path).content) == (200, second.content)
+        assert get(f"{ANATOMY}?batch_size=4").headers["content-location"] == second.headers["location"]
+        assert get(first.headers["location"]).status_code == 200
+        newest, _ = get("/v1/studies").json()["studies"]
+        assert newest["arguments"] == {"mode": "eager", "batch_size": 4, "phase": "decode"}
+        assert second.headers["location"] == f"/v1/studies/{newest['id']}"
+        error(get(ANATOMY), 404)
+        assert len((here.folder / "studies").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "param"),
+    [
+        ("/v1/modes/fast/anatomy", 404, "mode"),
+        (f"{ANATOMY}?batch_size=5", 422, "batch_size"),
+        (f"{ANATOMY}?batch_size=x", 422, "batch_size"),
+        (f"{ANATOMY}?phase=train", 422, "phase"),
+        ("/v1/studies/operators-7", 404, "id"),
+    ],
+)
+def test_bad_questions_about_findings_are_refused(here: Place, path: str, status: int, param: str) -> None:
+    assert error(here.front.http.get(path), status)["param"] == param
+
+
+def test_the_probes_are_listed_with_what_each_teaches(here: Place) -> None:
+    listed = here.front.http.get("/v1/probes").json()["probes"]
+    assert [probe["name"] for probe in listed] == list(PROBES)
+    assert len(listed) >= 10
+    assert all(probe["teaches"] for probe in listed)
+    assert {p["name"]: p["not_on_cpu"] for p in listed if p["not_on_cpu"]} == NOT_ON_CPU
+
+
+def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_refused_with_the_names(here: Place) -> None:
+    assert here.front.http.post("/v1/probes/sync-point").status_code == 200
+    assert json.loads((here.folder / "studies").read_text()) == ["probes", {"name": "sync-point"}]
+    detail = error(here.front.http.post("/v1/probes/nothing"), 404)
+    assert detail["type"] == "not_found"
+    assert "graph-break" in detail["message"]
+    unknown = error(here.front.http.post("/v1/studies/probes", json={}), 404)
+    assert "operators, operator, layers" in unknown["message"]
+
+
+# ---------------------------------------------------------------- kept findings
+
+
+def test_the_oldest_are_given_up_for_newer_ones_and_this_is_said() -> None:
+    findings = Findings(most=2)
+    ids = [findings.keep("layers", {"rounds": number}, StudyResult(b"{}")).id for number in range(4)]
+    assert [kept.id for kept in findings] == [ids[3], ids[2]]
+    assert findings.given_up == 2
+    with pytest.raises(NotFound, match="given up for newer ones: run the study again") as gone:
+        findings.by_id(ids[0])
+    assert gone.value.type == "given_up"
+
+
+def test_bytes_are_bounded_with_those_of_files_but_the_newest_always_stays() -> None:
+    findings = Findings(most_bytes=100)
+    findings.keep("tape", {}, StudyResult(bytes(40)))
+    findings.keep("timeline", {}, StudyResult(bytes(10), {}, {"trace": bytes(50)}))
+    assert [kept.study for kept in findings] == ["timeline", "tape"]
+    findings.keep("tape", {}, StudyResult(b"{}"))
+    assert [kept.study for kept in findings] == ["tape", "timeline"]
+    findings.keep("memory", {}, StudyResult(b"{}", {}, {"snapshot": bytes(500)}))
+    assert [kept.study for kept in findings] == ["memory"]
+
+
+@pytest.mark.parametrize("identity", ["layers-2", "layers-0", "layers", "-1", "layers-1x", "", "x" * 300])
+def test_an_id_that_never_was_is_not_said_to_have_been_given_up(identity: str) -> None:
+    findings = Findings()
+    findings.keep("layers", {}, StudyResult(b"{}"))
+    with pytest.raises(NotFound, match="GET /v1/studies lists") as unknown:
+        findings.by_id(identity)
+    assert unknown.value.type == "not_found"
+
+
+def test_the_newest_is_found_by_those_of_its_arguments_that_are_asked_for() -> None:
+    findings = Findings()
+    step = {"mode": "eager", "batch_size": 4}
+    findings.keep("operators", step, StudyResult(b"1"))
+    newest = findings.keep("operators", {**step, "native": True}, StudyResult(b"2"))
+    findings.keep("operators", {**step, "mode": "no_grad"}, StudyResult(b"3"))
+    findings.keep("tape", {**step, "sizes": [1, 2]}, StudyResult(b"4"))
+    assert findings.newest("operators", step) is newest
+    assert findings.newest("operators", {**step, "batch_size": 1}) is None
+
+
+def test_a_file_is_found_by_name_else_the_others_or_the_reason_are_told() -> None:
+    findings = Findings()
+    kept = findings.keep(
+        "timeline", {}, StudyResult(b"{}", {}, {"trace": b"events"}, {"snapshot": "it was too large"})
+    )
+    assert findings.file(kept.id, "trace") == b"events"
+    with pytest.raises(NotFound, match="too large"):
+        findings.file(kept.id, "snapshot")
+    with pytest.raises(NotFound, match="it has trace"):
+        findings.file(kept.id, "../trace")
