@@ -96,11 +96,6 @@ def test_what_runs_beside_steady_steps_runs_after_each_of_them() -> None:
     assert after == list(range(1, LEAD_STEPS + 3))
 
 
-def test_a_clock_of_the_callers_choice_times_the_step_alone() -> None:
-    ticks = iter([1_000_000_000, 3_500_000_000])
-    assert small_case([]).call_seconds(lambda: next(ticks)) == 2.5
-
-
 def test_the_bench_builds_a_step_once_and_all_modes_share_its_tokens_and_cache(
     settings: EngineSettings,
 ) -> None:
@@ -146,14 +141,6 @@ def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: V
     assert {case.buffers.bucket for case in cases} == {1}
     assert variants.case(MODE) is cases[0]
     assert variants.case(MODE, SMALL) is cases[3]
-
-
-def test_a_variants_plain_step_computes_what_the_served_model_does(
-    settings: EngineSettings, variants: Variants
-) -> None:
-    own = variants.case(MODE)
-    served = Bench(settings).case(MODE, 1)
-    assert torch.equal(own.call()[0], served.call()[0])
 
 
 def test_a_model_that_is_not_ours_has_no_variants(settings: EngineSettings) -> None:

@@ -1,12 +1,15 @@
-"""Interleaved rounds and the ratio of two arms."""
+"""Interleaved rounds, the ratio of two arms, the cores of a measurement, and its time off them."""
 
 from __future__ import annotations
 
+import gc
+import os
 from random import Random
 
 import pytest
 
-from service.measure.rounds import in_rounds, paired_median_ratio
+from service.measure import rounds
+from service.measure.rounds import OffCpuTime, in_rounds, isolated, paired_median_ratio
 
 
 def test_a_disturbed_round_does_not_widen_a_median_ratio() -> None:
@@ -15,22 +18,6 @@ def test_a_disturbed_round_does_not_widen_a_median_ratio() -> None:
     disturbed[7] = 90.0
     ratio = paired_median_ratio(disturbed, quiet)
     assert (ratio.low, ratio.value, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
-
-
-def test_every_arm_runs_once_per_round_and_the_order_depends_on_the_seed_alone() -> None:
-    def orders(seed: str) -> list[str]:
-        ran: list[str] = []
-
-        def arm(name: str) -> float:
-            ran.append(name)
-            return float(len(ran))
-
-        found = in_rounds({name: lambda n=name: arm(n) for name in "abcd"}, 5, seed, lambda text: None)
-        assert all(len(values) == 5 for values in found.values())
-        assert all(sorted(ran[at : at + 4]) == list("abcd") for at in range(0, 20, 4))
-        return ran
-
-    assert orders("one") == orders("one") != orders("two")
 
 
 def test_arms_return_anything_and_every_round_is_logged() -> None:
@@ -52,3 +39,29 @@ def test_the_order_of_a_round_is_that_of_its_documented_generator(
         Random(number if prefix is None else f"{prefix}{number}").shuffle(keys)
         expected += keys
     assert ran == expected
+
+
+def test_the_share_off_the_cpu_is_of_all_counted_blocks_since_it_was_last_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wall_ns, cpu_ns = iter([0, 100, 500, 800]), iter([0, 90, 400, 610])
+    monkeypatch.setattr(rounds, "perf_counter_ns", lambda: next(wall_ns))
+    monkeypatch.setattr(rounds, "thread_time_ns", lambda: next(cpu_ns))
+    off_cpu = OffCpuTime()
+    for _ in range(2):
+        with off_cpu.counted():
+            pass
+    assert off_cpu.take_share() == pytest.approx(1 - 300 / 400)
+    assert off_cpu.take_share() == 0.0
+
+
+def test_an_isolated_block_runs_on_its_cores_and_the_threads_return_to_theirs() -> None:
+    before = os.sched_getaffinity(0)
+    gc.unfreeze()  # what was imported, which the collection of tests froze
+    try:
+        with isolated([min(before)]):
+            assert os.sched_getaffinity(0) == {min(before)}
+            assert gc.get_freeze_count() > 0
+        assert os.sched_getaffinity(0) == before
+    finally:
+        gc.unfreeze()

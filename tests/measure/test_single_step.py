@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from service.measure import compiled_library
-from service.measure.cpu_sampler import Place
 from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
 
 
@@ -61,12 +60,6 @@ def test_counting_what_does_nothing_finds_next_to_nothing(counter: InstructionCo
     assert found.of("host") < 500
 
 
-def test_what_ran_before_is_not_counted_again(counter: InstructionCounter) -> None:
-    values = torch.ones(2**10)
-    first, second = (counter.count_settled(lambda: values.mul_(2.0)) for _ in range(2))
-    assert second.of("kernel") == first.of("kernel")
-
-
 @pytest.mark.parametrize("collecting", [True, False])
 def test_an_error_in_what_is_counted_ends_the_counting_and_leaves_the_process_as_it_was(
     counter: InstructionCounter, collecting: bool
@@ -82,19 +75,6 @@ def test_an_error_in_what_is_counted_ends_the_counting_and_leaves_the_process_as
         gc.enable()
     assert signal.getsignal(signal.SIGTRAP) == handler
     assert counter.count(lambda: None).of("host") < 500
-
-
-def test_sides_are_told_apart_by_function() -> None:
-    found = Instructions(
-        Counter(
-            {
-                Place("kernel", "mkl_blas_sgemv", "libtorch_cpu.so"): 700,
-                Place("kernel", "memcpy", "libc.so.6"): 50,
-                Place("host", "_PyEval_EvalFrameDefault", "libpython3.so"): 900,
-            }
-        )
-    )
-    assert (found.of("kernel"), found.of("host"), found.of("system")) == (750, 900, 0)
 
 
 def test_more_code_than_can_be_kept_is_an_error(

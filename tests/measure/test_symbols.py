@@ -1,10 +1,16 @@
-"""How samples are classed: every rule is needed, and what no rule knows is unclassified."""
+"""How samples are named and classed: what no rule knows is unclassified."""
 
 from __future__ import annotations
 
-import pytest
+import ctypes
+import subprocess
+from pathlib import Path
 
-from service.measure.symbols import RULES, Rule, side_of
+import numpy as np
+import pytest
+import torch
+
+from service.measure.symbols import UNKNOWN, Namer, _table, demangle, side_of
 
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
 PYTHON = "/lib/libpython3.11.so.1.0"
@@ -121,21 +127,80 @@ def test_what_no_rule_knows_is_unclassified(symbol: str, binary: str) -> None:
     assert side_of(symbol, binary) == "unclassified"
 
 
-@pytest.mark.parametrize("removed", RULES, ids=lambda rule: rule.name)
-def test_without_any_one_rule_some_sample_has_another_class(removed: Rule) -> None:
-    system = [("clear_page_erms", "[kernel.kallsyms]")]
-    samples = KERNEL_SAMPLES + HOST_SAMPLES + UNCLASSIFIED_SAMPLES + system
-    left = [rule for rule in RULES if rule is not removed]
+# Addresses of this process and the functions that lie there
 
-    def without(symbol: str, binary: str) -> str:
-        return next((rule.side for rule in left if rule.matches(symbol, binary)), "unclassified")
-
-    assert [one for one in samples if without(*one) != side_of(*one)]
+LIBTORCH = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+MANGLED = "_ZN2at6native9copy_implERNS_6TensorERKS1_b"
 
 
-def test_what_the_operating_system_does_is_neither() -> None:
-    assert side_of("clear_page_erms", "[kernel.kallsyms]") == "system"
+def address_of(library: ctypes.CDLL, function: str) -> int:
+    address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
-def test_every_class_of_symbols_gives_its_reason() -> None:
-    assert all(rule.reason and (rule.symbol or rule.binary) for rule in RULES)
+@pytest.mark.parametrize("inside", [0, 4])
+def test_a_function_of_the_interpreter_is_named_by_its_address(inside: int) -> None:
+    address = address_of(ctypes.pythonapi, "_PyEval_EvalFrameDefault")
+    function, binary = Namer().name(address + inside)
+    assert function == "_PyEval_EvalFrameDefault"
+    assert "python" in binary
+
+
+@pytest.mark.parametrize("function", ["aoti_torch_cpu_mm_out", "aoti_torch_delete_tensor_object"])
+def test_a_function_of_torch_is_named_by_its_address(function: str) -> None:
+    found, binary = Namer().name(address_of(ctypes.CDLL(str(LIBTORCH)), function))
+    assert (found, Path(binary).name) == (function, LIBTORCH.name)
+
+
+ASSEMBLY = """
+    .text
+    .globl untyped_kernel
+untyped_kernel:
+    nop
+    nop
+    ret
+    .globl typed_function
+    .type typed_function, @function
+typed_function:
+    nop
+    ret
+    .size typed_function, .-typed_function
+    .data
+    .globl no_code
+no_code:
+    .quad 0
+"""
+
+
+def test_assembly_that_declares_no_function_is_named_all_the_same(tmp_path: Path) -> None:
+    source, library = tmp_path / "made.s", tmp_path / "made.so"
+    source.write_text(ASSEMBLY)
+    subprocess.run(["g++", "-shared", "-o", library, source], check=True)
+    loaded = ctypes.CDLL(str(library))
+    namer = Namer()
+    for function in ("untyped_kernel", "typed_function"):
+        address = address_of(loaded, function)
+        assert [namer.name(address + byte) for byte in (0, 1)] == [(function, str(library))] * 2
+    assert b"no_code" in library.read_bytes()
+    found = _table(str(library))
+    assert found is not None
+    named = {found.function(offset) for offset in range(library.stat().st_size)}
+    assert {"untyped_kernel", "typed_function"} <= named
+    assert "no_code" not in named
+
+
+def test_the_copies_of_the_c_library_are_named_although_their_symbols_are_stripped() -> None:
+    function, _ = Namer().name(address_of(ctypes.CDLL(None), "memcpy"))
+    assert "mem" in function
+
+
+def test_code_that_no_library_holds_is_unknown() -> None:
+    assert Namer().name(1) == (UNKNOWN, UNKNOWN)
+    assert Namer().name(np.zeros(1).ctypes.data)[0] == UNKNOWN
+
+
+def test_names_of_cpp_are_written_as_in_its_source_and_others_are_themselves() -> None:
+    assert demangle(MANGLED) == "at::native::copy_impl(at::Tensor&, at::Tensor const&, bool)"
+    assert demangle("memcpy@@GLIBC_2.14") == "memcpy"
+    assert demangle("_Zno_such_name") == "_Zno_such_name"
