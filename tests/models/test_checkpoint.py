@@ -1,8 +1,9 @@
-"""Weights are read from safetensors only, and every error names its remedy."""
+"""Models by name: weights come from safetensors only, and every error names its remedy."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models import checkpoint
-from models.checkpoint import CheckpointError
+from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import CONFIGS, Config
+from models.opening import architecture_hash, open_model, open_tokenizer
+from models.served import Served
 from models.transformer import Transformer
-from tests.support.small_models import SMALL
+from tests.support.small_models import SMALL, greedy
 
 
 @pytest.fixture
@@ -55,12 +58,6 @@ def test_tiny_ships_with_the_package_in_less_than_10_megabytes() -> None:
     model = checkpoint.build("tiny", 1)
     assert model.config == CONFIGS["tiny"]
     assert (checkpoint.TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
-
-
-@pytest.mark.slow
-def test_small_is_seeded() -> None:
-    first, second = (checkpoint.build("small", 1).blocks[0].attention.output.weight for _ in range(2))
-    assert torch.equal(first, second)
 
 
 def test_equal_weights_have_equal_hashes_and_other_weights_another(tmp_path: Path, folder: Path) -> None:
@@ -145,3 +142,51 @@ def test_a_folder_can_be_written_over(folder: Path) -> None:
     checkpoint.save(Transformer(SMALL, 1, seed=6), folder)
     expected = Transformer(SMALL, 1, seed=6).embedding.weight.to(torch.bfloat16).float()
     assert torch.equal(checkpoint.build(folder, 1).embedding.weight, expected)
+
+
+# By name
+
+CPU = torch.device("cpu")
+
+
+def opened(name: str, context: int | None = None, cache: torch.dtype = torch.float32) -> Served:
+    return open_model(name, 2, CPU, torch.float32, cache, context, 64)
+
+
+def test_a_shorter_context_changes_no_token() -> None:
+    whole = opened("tiny")
+    short = opened("tiny", context=128)
+    assert (whole.config.context, short.config.context) == (512, 128)
+    assert isinstance(whole, Transformer)
+    assert isinstance(short, Transformer)
+    prompts = [[5, 6, 7], list(range(100, 190))]
+    assert torch.equal(greedy(whole, prompts, 8)[0], greedy(short, prompts, 8)[0])
+
+
+@pytest.mark.parametrize("name", ["small", "folder"])
+def test_seeded_sizes_and_folders_can_be_shortened_too(tmp_path: Path, name: str) -> None:
+    if name == "folder":
+        checkpoint.save(Transformer(CONFIGS["tiny"], 1, seed=5), tmp_path)
+        name = str(tmp_path)
+    assert opened(name, context=64).config.context == 64
+
+
+def test_the_seeded_sizes_use_the_tokenizer_of_tiny() -> None:
+    vocabulary = CONFIGS["small"].vocabulary
+    assert open_tokenizer("small", vocabulary).encode("import") == open_tokenizer("tiny", vocabulary).encode(
+        "import"
+    )
+
+
+def test_a_hugging_face_name_is_refused_where_only_our_models_work() -> None:
+    with pytest.raises(CheckpointError, match=r"not a launchbound model.*tiny, small, base"):
+        checkpoint.build("hf:somewhere", 1)
+
+
+def test_models_of_one_configuration_compile_to_the_same_code_wherever_they_lie(tmp_path: Path) -> None:
+    copied = shutil.copytree(TINY_FOLDER, tmp_path / "copied")
+    assert architecture_hash(str(copied)) == architecture_hash("tiny")
+    shallow = json.loads((copied / "config.json").read_text()) | {"layers": 1}
+    (copied / "config.json").write_text(json.dumps(shallow))
+    names = ["tiny", "small", "base", str(copied), str(tmp_path / "none"), "hf:/no/such/folder"]
+    assert len({architecture_hash(name) for name in names}) == len(names)

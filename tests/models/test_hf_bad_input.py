@@ -315,8 +315,8 @@ def test_without_transformers_the_error_names_its_installation(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    for room in ("loading", "adapter", "check", "tokens"):
-        monkeypatch.delitem(sys.modules, f"models.hf.{room}", raising=False)
+    for module in ("loading", "adapter", "tokens"):
+        monkeypatch.delitem(sys.modules, f"models.hf.{module}", raising=False)
     with pytest.raises(CheckpointError, match=re.escape("pip install 'launchbound[models]'")):
         open_(f"hf:{whole}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from models.hf.adapter import HuggingFaceModel
 from models.opening import content_hash, open_model, open_tokenizer
 from models.served import Served
 from service.step.buffers import allocate
-from tests.models.test_model import Operators
-from tests.support.hf_folders import CONTEXT, LAYERS, VOCABULARY, transformers, write_model
+from tests.support.hf_folders import CONTEXT, VOCABULARY, transformers, write_model
 
 CPU = torch.device("cpu")
 KINDS = ("llama", "gpt2", "qwen3")
@@ -35,20 +33,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(folder: Path, rows: int = 2, context: int | None = None, chunk: int = 16) -> Served:
     return open_model(f"hf:{folder}", rows, CPU, torch.float32, torch.float32, context, chunk)
-
-
-def operators(model: Served, grad: AbstractContextManager[object]) -> list[str]:
-    """Names of the operators of one decode step of a batch of two, in order."""
-    cache = model.new_cache(2, torch.float32)
-    zeros = torch.zeros(2, dtype=torch.int64)
-    with grad, Operators() as noted:
-        model(zeros.unsqueeze(1), zeros + 20, zeros, cache)
-    return noted.names
-
-
-def test_the_shape_is_that_of_its_own_configuration(folder: Path) -> None:
-    config = opened(folder).config
-    assert (config.layers, config.width, config.vocabulary) == (LAYERS, 48, VOCABULARY)
 
 
 def test_the_context_is_the_models_own_in_whole_chunks_unless_a_shorter_one_is_requested(llama: Path) -> None:

@@ -1,23 +1,17 @@
-"""The decoder: ragged batches, the detached cache, shapes that cannot be built."""
+"""The decoder: ragged batches, the detached cache, layouts of its weights, shapes that cannot be built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import pytest
 import torch
-from torch._ops import OpOverload
 from torch.autograd.graph import Node
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import checkpoint
 from models.config import Config, ConfigError
+from models.served import laid_out, lay_out, layout_of, linears
 from models.transformer import Transformer, new_cache
 from tests.support.small_models import SMALL, greedy
 
-Kwargs = dict[str, object] | None
-GradMode = Callable[[], AbstractContextManager[object]]
 CPU = torch.device("cpu")
 SHORT = [7, 2, 9]
 LONG = [(31 * place + 5) % 4096 for place in range(150)]
@@ -50,15 +44,6 @@ def test_a_sequence_may_fill_the_context_to_its_last_position(tiny: Transformer)
     assert logits.isfinite().all()
 
 
-def test_the_greedy_token_is_the_largest_logit(tiny: Transformer) -> None:
-    cache = new_cache(tiny.config, 2, CPU, torch.float32)
-    zeros = torch.zeros(2, dtype=torch.int64)
-    with torch.no_grad():
-        logits, token = tiny(torch.tensor([[3], [4]]), zeros, zeros, cache)
-    assert logits.shape == (2, 4096)
-    assert token.tolist() == logits.argmax(dim=1).tolist()
-
-
 def tape_size(tensor: torch.Tensor) -> int:
     """How many backward nodes can be reached from `tensor`."""
     seen: set[Node] = set()
@@ -84,31 +69,6 @@ def test_the_tape_of_a_step_does_not_reach_the_step_before(tiny: Transformer) ->
     assert not any(part.requires_grad for layer in cache for part in layer)
 
 
-class Operators(TorchDispatchMode):
-    """Notes the name of every operator that is dispatched."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: Kwargs = None
-    ) -> object:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def operators(config: Config, batch: int, grad: AbstractContextManager[object]) -> list[str]:
-    """Names of the operators of one decode step, in order."""
-    model = Transformer(config, batch).eval()
-    cache = new_cache(config, batch, CPU, torch.float32)
-    tokens = torch.ones(batch, 1, dtype=torch.int64)
-    places = torch.full((batch,), 20)
-    with grad, Operators() as noted:
-        model(tokens, places, torch.zeros(batch, dtype=torch.int64), cache)
-    return noted.names
-
-
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
     config = SMALL
     first, same, other = (Transformer(config, 1, seed).embedding.weight for seed in (1, 1, 2))
@@ -123,3 +83,31 @@ def test_a_shape_that_cannot_be_built_names_the_field(field: str, changes: dict[
     sizes = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "head_width": 8, "hidden": 32}
     with pytest.raises(ConfigError, match=field):
         Config(**{**sizes, **changes}, vocabulary=64)
+
+
+# Layouts of linear weights
+
+
+def test_a_transposed_weight_has_its_shape_and_values_in_another_order() -> None:
+    weight = torch.arange(6.0).view(2, 3)
+    moved = laid_out(weight, "transposed")
+    assert torch.equal(moved, weight)
+    assert (moved.stride(), laid_out(moved, "aten").stride()) == ((1, 2), (3, 1))
+
+
+def test_all_linear_layers_are_laid_out_and_compute_the_same() -> None:
+    model, prompts = lay_out(Transformer(SMALL, 2), "transposed"), [[7, 2, 9], [5]]
+    expected = greedy(Transformer(SMALL, 2), prompts, 3)[1]
+    assert {linear.weight.stride(0) for linear in linears(model)} == {1}
+    assert layout_of(model) == "transposed"
+    torch.testing.assert_close(greedy(model, prompts, 3)[1], expected)
+    assert layout_of(lay_out(model, "aten")) == "aten"
+    assert torch.equal(greedy(model, prompts, 3)[1], expected)
+
+
+def test_an_embedding_keeps_its_rows_where_it_shared_them_with_the_head() -> None:
+    model = Transformer(SMALL, 2)
+    assert model.head.weight is model.embedding.weight
+    lay_out(model, "transposed")
+    assert model.embedding.weight.is_contiguous()
+    assert torch.equal(model.head.weight, model.embedding.weight)

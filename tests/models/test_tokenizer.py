@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checkpoint import TINY_FOLDER
-from models.config import CONFIGS
 from models.tokenizer import END_OF_TEXT, Tokenizer, TokenizerError
 
 TOKENIZER = Tokenizer.load(TINY_FOLDER)
@@ -37,21 +36,10 @@ def test_a_stream_of_real_text_never_emits_a_broken_character(text: str) -> None
     assert stream.flush() == ""
 
 
-def test_a_character_of_several_tokens_is_streamed_once_it_is_complete() -> None:
-    tokens = TOKENIZER.encode("😀")
-    assert len(tokens) > 1
-    stream = TOKENIZER.stream()
-    assert [stream.push(token) for token in tokens] == [""] * (len(tokens) - 1) + ["😀"]
-
-
 def test_a_character_that_stays_incomplete_is_shown_at_the_flush() -> None:
     stream = TOKENIZER.stream()
     assert stream.push(TOKENIZER.encode("😀")[0]) == ""
     assert stream.flush() == "\ufffd"
-
-
-def test_the_tokenizer_fits_tiny() -> None:
-    assert TOKENIZER.vocabulary == CONFIGS["tiny"].vocabulary
 
 
 def test_the_end_of_text_spelt_out_in_a_prompt_is_text() -> None:
@@ -75,11 +63,6 @@ def test_an_id_out_of_range_is_refused(token: int) -> None:
 def test_a_lone_surrogate_is_refused_with_its_place() -> None:
     with pytest.raises(TokenizerError, match="character 2"):
         TOKENIZER.encode("ab\ud800")
-
-
-def test_a_batch_is_encoded_as_its_texts_are() -> None:
-    texts = ["import os", "", "def f():\n    return 1\n"]
-    assert TOKENIZER.encode_batch(texts) == [TOKENIZER.encode(text) for text in texts]
 
 
 def test_training_twice_gives_the_same_tokenizer(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from models import checkpoint
-from models.config import CONFIGS, Config
+from models.config import Config
 from models.tokenizer import Tokenizer
 from models.training import bits_per_byte, corpus, trainer
 from models.training.corpus import Corpus, CorpusError, batches, epoch_windows, pieces
@@ -42,14 +41,6 @@ def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
         with torch.no_grad():
             trained = bits_per_byte.all_logits(model, whole)[0, len(prompt) - 1 : -1]
         torch.testing.assert_close(trained, served[row], atol=1e-4, rtol=1e-4)
-
-
-def test_the_loss_counts_every_token_from_those_before() -> None:
-    model = Transformer(SMALL, 1)
-    tokens = torch.randint(0, 4096, (2, 9), generator=torch.Generator().manual_seed(1))
-    logits = bits_per_byte.all_logits(model, tokens)[:, :-1]
-    expected = F.cross_entropy(logits.reshape(-1, 4096), tokens[:, 1:].reshape(-1))
-    torch.testing.assert_close(bits_per_byte.loss(model, tokens), expected)
 
 
 @given(st.text(max_size=400), st.integers(0, 99))
@@ -182,10 +173,3 @@ def test_the_baselines_are_probabilities() -> None:
         pairs = [np.array([before, after]) for after in range(symbols)]
         assert sum(2 ** -counts.bigram_bits([pair]) for pair in pairs) == pytest.approx(1)
         assert sum(2 ** -counts.unigram_bits([pair]) for pair in pairs) == pytest.approx(1)
-
-
-def test_a_bigram_beats_a_unigram_on_text_with_order() -> None:
-    learnt = bits_per_byte.with_start(TEXT.training, TOKENIZER)
-    held_out = bits_per_byte.with_start(TEXT.held_out, TOKENIZER)
-    counts = bits_per_byte.NgramCounts(learnt, CONFIGS["tiny"].vocabulary)
-    assert counts.bigram_bits(held_out) < 0.8 * counts.unigram_bits(held_out)
