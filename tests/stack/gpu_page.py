@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.records import (
+    PHASES,
     DeviceTime,
     EngineStatus,
     Job,
@@ -22,7 +23,6 @@ from service.records import (
     Outcome,
     Output,
     Parity,
-    Phase,
     PhaseTimings,
     ProfilerCost,
     StepProfile,
@@ -109,27 +109,11 @@ def served(app: WSGIApplication) -> Iterator[str]:
 
 
 def _engine(tight: int) -> EngineStatus:
-    return EngineStatus(
-        pid=1,
-        model="tiny",
-        parameters=3_000_000,
-        layers=6,
-        width=192,
-        context=512,
-        prefill_chunk=64,
-        batch_buckets=[1, 4],
-        model_hash="0",
-        device="cuda",
-        device_name="a GPU",
-        dtype="bfloat16",
-        torch="2.13.0",
-        cuda="13.0",
-        threads=1,
-        cpus=[0],
-        modes=list(MODES),
-        warm=True,
-        memory={**MEMORY, "alloc_retries": tight, "ooms": tight},
-    )
+    sizes = {"parameters": 3_000_000, "layers": 6, "width": 192, "context": 512, "prefill_chunk": 64}
+    machine = {"device": "cuda", "device_name": "a GPU", "torch": "2.13.0", "cuda": "13.0", "threads": 1}
+    fields: dict[str, Any] = {**sizes, **machine, "pid": 1, "model": "tiny", "model_hash": "0"}
+    fields |= {"dtype": "bfloat16", "cpus": [0], "warm": True, "batch_buckets": [1, 4], "modes": list(MODES)}
+    return EngineStatus(**fields, memory={**MEMORY, "alloc_retries": tight, "ooms": tight})
 
 
 def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
@@ -140,6 +124,9 @@ def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
         positions=9,
         differing_tokens=0,
         near_ties=0,
+    )
+    attached = ProfilerCost(
+        ratio=1.04, low=1.02, high=1.06, rounds=8, before_seconds=60e-6, after_seconds=62.4e-6
     )
     compiles = mode != "eager"
     return ModeStatus(
@@ -152,29 +139,19 @@ def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
         compile_seconds=compile_seconds,
         parity=parity,
         graph_captures=6 if mode == "reduce-overhead" else 0,
-        device_times=[_device_time(1, 95e-6), _device_time(4, 140e-6)],
-        kernel_times=[_kernel_time(1, 90e-6), _kernel_time(4, 130e-6)],
-        profiler_cost=ProfilerCost(
-            ratio=1.04, low=1.02, high=1.06, rounds=8, before_seconds=60e-6, after_seconds=62.4e-6
-        ),
+        device_times=[
+            DeviceTime(queued=16, upper_bound=False, **_decode(batch, seconds))
+            for batch, seconds in ((1, 95e-6), (4, 140e-6))
+        ],
+        kernel_times=[KernelTime(**_decode(batch, seconds)) for batch, seconds in ((1, 90e-6), (4, 130e-6))],
+        profiler_cost=attached,
     )
 
 
-def _device_time(batch: int, seconds: float) -> DeviceTime:
-    return DeviceTime(
-        phase="decode",
-        batch=batch,
-        seconds=seconds,
-        low=seconds,
-        high=seconds,
-        samples=11,
-        queued=16,
-        upper_bound=False,
-    )
-
-
-def _kernel_time(batch: int, seconds: float) -> KernelTime:
-    return KernelTime(phase="decode", batch=batch, seconds=seconds, low=seconds, high=seconds, samples=8)
+def _decode(batch: int, seconds: float) -> dict[str, Any]:
+    return {
+        "phase": "decode", "batch": batch, "seconds": seconds, "low": seconds, "high": seconds, "samples": 8
+    }  # fmt: skip
 
 
 def _phase(steps: int, dispatch: float, span: float, kernel: float) -> PhaseTimings:
@@ -195,18 +172,8 @@ def _phase(steps: int, dispatch: float, span: float, kernel: float) -> PhaseTimi
 
 def _profile(mode: str) -> list[StepProfile]:
     operators, launches = (190.0, 180.0) if mode == "eager" else (1.0, 1.0)
-    phases: tuple[Phase, ...] = ("prefill", "decode")
-    return [
-        StepProfile(
-            phase=phase,
-            steps=1,
-            operators=operators,
-            copies=0.0,
-            kernels=max(launches, 60.0),
-            launches=launches,
-        )
-        for phase in phases
-    ]
+    counts = {"operators": operators, "copies": 0.0, "kernels": max(launches, 60.0), "launches": launches}
+    return [StepProfile(phase=phase, steps=1, **counts) for phase in PHASES]
 
 
 def _account(mode: str, effective: str, profile: list[StepProfile] | None = None) -> RequestTiming:

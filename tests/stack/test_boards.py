@@ -20,8 +20,6 @@ from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 
-HERE = [question for question in panel_queries() if not question.needs_more]
-ON_THE_PAGE = [question for question in panel_queries() if question.needs_more]
 WINDOW = "10m"
 OVERVIEW = json.loads(boards()["overview.json"])
 VARIABLES = [variable for variable in OVERVIEW["templating"]["list"] if variable["type"] == "query"]
@@ -35,33 +33,19 @@ def ask(stack: Stack, expr: str, instance: str | None) -> list[TimeSeries]:
     return stack.prometheus.query(filled(expr, instance=pattern, window=WINDOW), stack.at)
 
 
-@pytest.mark.parametrize("question", HERE, ids=str)
-def test_a_query_answers_on_a_cpu_service_under_load(stack: Stack, question: PanelQuery) -> None:
-    answer = ask(stack, question.expr, stack.service)
+@pytest.mark.parametrize("question", panel_queries(), ids=str)
+def test_a_query_answers_with_the_labels_of_its_legend(stack: Stack, question: PanelQuery) -> None:
+    """Of a CPU service under load, or of the page of a GPU service where only that has the series."""
+    answer = ask(stack, question.expr, stack.gpu if question.needs_more else stack.service)
     assert answer
-    assert not any(math.isnan(value) for sample in answer for _, value in sample.points)
-
-
-@pytest.mark.parametrize("question", ON_THE_PAGE, ids=str)
-def test_a_query_that_needs_more_answers_on_the_page_of_a_gpu_service(
-    stack: Stack, question: PanelQuery
-) -> None:
-    answer = ask(stack, question.expr, stack.gpu)
-    assert answer
-    assert not any(math.isnan(value) for sample in answer for _, value in sample.points)
+    for sample in answer:
+        assert not any(math.isnan(value) for _, value in sample.points)
+        assert sample.labels.keys() >= set(re.findall(r"{{(\w+)}}", question.legend))
 
 
 @pytest.mark.parametrize("question", ON_A_GPU, ids=str)
 def test_a_panel_for_gpus_is_empty_on_a_cpu(stack: Stack, question: PanelQuery) -> None:
     assert ask(stack, question.expr, stack.service) == []
-
-
-@pytest.mark.parametrize("question", panel_queries(), ids=str)
-def test_the_labels_that_a_legend_names_are_in_the_answer(stack: Stack, question: PanelQuery) -> None:
-    instance = stack.gpu if question.needs_more else stack.service
-    named = set(re.findall(r"{{(\w+)}}", question.legend))
-    for sample in ask(stack, question.expr, instance):
-        assert sample.labels.keys() >= named
 
 
 @pytest.mark.parametrize("instance", ["service", "gpu"])

@@ -79,17 +79,3 @@ def test_a_mode_has_a_bounded_number_of_series(stack: Stack) -> None:
         dict(labels).get("mode") for series in by_family(stack.after).values() for _, labels in series
     )
     assert max(count for mode, count in modes.items() if mode is not None) <= MOST_SERIES_PER_MODE
-
-
-def test_the_parts_of_a_request_stack_to_the_whole(stack: Stack) -> None:
-    after = by_family(stack.after)
-
-    def seconds(name: str, mode: str) -> float:
-        key = (f"{PREFIX}{name}_sum", frozenset({("mode", mode)}))
-        return after[name][key]
-
-    for mode in running.MODES:
-        parts = sum(
-            seconds(f"request_{part}_seconds", mode) for part in ("queue", "dispatch", "kernel", "other")
-        )
-        assert parts == pytest.approx(seconds("request_duration_seconds", mode), rel=1e-6)
