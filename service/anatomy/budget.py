@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from resource import RUSAGE_THREAD, getrusage
-from statistics import median
-from time import perf_counter_ns
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,7 +13,6 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    counted,
     interval_text,
     print_notes,
     resolve_bucket,
@@ -27,25 +21,18 @@ from service.anatomy.common import (
     table,
 )
 from service.anatomy.operators.calls import device_work, record
+from service.anatomy.step_times import StepTimes, split_step, time_steps
 from service.measure.cases import Bench, Case
-from service.measure.cpu_sampler import SamplerError
-from service.measure.rounds import in_rounds
 from service.measure.step_costs import (
-    SAMPLED_SECONDS,
     DispatchSplit,
     Roof,
     bandwidth_text,
     measure_roof,
-    measured_split,
-    sample_case,
-    sampled_split,
 )
 from service.modes import MODES
-from service.records import MemoryBandwidth, SampleCounts
+from service.records import MemoryBandwidth
 from service.statistics.boundedness import Bound, Roofline, bound, crossover, device_bound_index
-from service.statistics.choice import is_disturbed
 from service.statistics.intervals import Interval, median_interval
-from service.step.buffers import LEAD_STEPS
 from service.step.roofs import measure_null_kernel
 
 Key = tuple[str, int]
@@ -107,7 +94,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
     if None in given and own not in cases:
         cases[own] = resolve_case(bench, *own, "decode", report)
     notes += attached_note()
-    times = time_steps(bench, cases, arguments.rounds, report) if cases else {}
+    times = time_steps(bench, cases, arguments.rounds, TIMED_STEPS, "budget", report) if cases else {}
     notes += disturbed_note(times)
     null = measure_null_kernel(bench.device).seconds["alone"]
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
@@ -405,31 +392,7 @@ def crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
 
 
 TIMED_STEPS = 3
-"""In a row, after LEAD_STEPS untimed ones."""
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """Of a case, the median seconds of each round's steps, and the switches and samples of all rounds.
-
-    `walls` end when the device is done, `hosts` when the call returns. `switches` are involuntary context
-    switches of this thread; `samples` are taken on a CPU only.
-    """
-
-    walls: list[float] = field(default_factory=list)
-    hosts: list[float] = field(default_factory=list)
-    switches: int = 0
-    samples: SampleCounts = field(default_factory=SampleCounts)
-
-    @property
-    def switches_per_step(self) -> float:
-        """Of all steps, the untimed ones too."""
-        return self.switches / (len(self.walls) * (LEAD_STEPS + TIMED_STEPS))
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether there was more than one switch in 20 steps, the rule of every table."""
-        return is_disturbed(self.switches_per_step, 1)
+"""Of a round, in a row."""
 
 
 def ready_cases(
@@ -446,39 +409,6 @@ def ready_cases(
     return cases, notes
 
 
-def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> dict[Key, StepTimes]:
-    """Every case once per round, in a fresh order. Raises StudyError for a CPU that cannot be sampled."""
-    times = {key: StepTimes() for key in cases}
-    variants = {
-        key: partial(_time_round, bench, case, times[key], SAMPLED_SECONDS / rounds)
-        for key, case in cases.items()
-    }
-    in_rounds(variants, rounds, "budget", counted(report, rounds))
-    return times
-
-
-def _time_round(bench: Bench, case: Case, times: StepTimes, sampled_seconds: float) -> None:
-    before = getrusage(RUSAGE_THREAD).ru_nivcsw
-    taken = [_step(bench, case) for _ in range(LEAD_STEPS + TIMED_STEPS)][LEAD_STEPS:]
-    times.walls.append(median(wall for wall, _ in taken))
-    times.hosts.append(median(host for _, host in taken))
-    times.switches += getrusage(RUSAGE_THREAD).ru_nivcsw - before
-    if bench.device.type != "cuda":
-        try:
-            times.samples += sample_case(bench, case, sampled_seconds) or SampleCounts()
-        except SamplerError as error:
-            raise StudyError("unsupported_here", f"dispatch is unknown on this CPU: {error}") from None
-
-
-def _step(bench: Bench, case: Case) -> tuple[float, float]:
-    """Seconds until the device is done, and until the call returns."""
-    bench.synchronise()
-    began = perf_counter_ns()
-    host = case.call_seconds()
-    bench.synchronise()
-    return (perf_counter_ns() - began) / 1e9, host
-
-
 def disturbed_note(times: Mapping[Key, StepTimes]) -> list[str]:
     """One note that names every disturbed cell; empty where there is none."""
     cells = [f"{mode} at {batch}" for (mode, batch), own in times.items() if own.disturbed]
@@ -491,19 +421,16 @@ def disturbed_note(times: Mapping[Key, StepTimes]) -> list[str]:
 
 
 def _split(bench: Bench, key: Key, case: Case, times: StepTimes) -> DispatchSplit:
-    """Dispatch and kernels of a step: on a CPU by its samples, on CUDA by two clocks.
-
-    Raises StudyError where they are unknown.
-    """
+    """Dispatch and kernels of a step. Raises StudyError, with the reason, where they are unknown."""
     work = device_work(bench, case)
+    split = split_step(median_interval(times.walls if work is None else times.hosts), times.samples, work)
+    if split is not None:
+        return split
     if work is not None:
-        if work.kernel_seconds is None:
-            raise StudyError("unsupported_here", f"kernel time is unknown: {work.step.unknown}")
-        return measured_split(median_interval(times.hosts), work.kernel_seconds)
-    split = sampled_split(times.samples, median_interval(times.walls))
-    if split is None:
-        raise StudyError("unsupported_here", f"no sample fell into a step of {key[0]} at {key[1]}: try again")
-    return split
+        raise StudyError("unsupported_here", f"kernel time is unknown: {work.step.unknown}")
+    if times.no_samples is not None:
+        raise StudyError("unsupported_here", f"dispatch is unknown on this CPU: {times.no_samples}")
+    raise StudyError("unsupported_here", f"no sample fell into a step of {key[0]} at {key[1]}: try again")
 
 
 _STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_modes
+from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_modes, table
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place
 from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
@@ -93,16 +93,16 @@ def count_instructions(bench: Bench, arguments: InstructionsArguments, report: R
     layers = min(arguments.layers, bench.model.config.layers)
     if layers < 1:
         raise StudyError("invalid_request", f"layers must be at least 1, got {arguments.layers}", "layers")
+    steps = []
     try:
         counter = InstructionCounter(Path(bench.settings.cache_folder))
+        for number, mode in enumerate(modes):
+            report(f"making {mode} ready ({arguments.phase}, batch {bucket})", number, len(modes))
+            case = _case(bench, mode, bucket, arguments.phase, layers)
+            report(f"one step of {mode}, instruction by instruction", number, len(modes))
+            steps.append(_finding(mode, counter.count_settled(case.call)))
     except SingleStepError as error:
         raise StudyError("unsupported_here", str(error)) from None
-    steps = []
-    for number, mode in enumerate(modes):
-        report(f"making {mode} ready ({arguments.phase}, batch {bucket})", number, len(modes))
-        case = _case(bench, mode, bucket, arguments.phase, layers)
-        report(f"one step of {mode}, instruction by instruction", number, len(modes))
-        steps.append(_counted(mode, counter, case))
     return InstructionsFinding(
         device=bench.device.type,
         batch_bucket=bucket,
@@ -124,11 +124,7 @@ def _case(bench: Bench, mode: str, bucket: int, phase: Phase, layers: int) -> Ca
         raise StudyError("mode_failed", message, "mode") from error
 
 
-def _counted(mode: str, counter: InstructionCounter, case: Case) -> InstructionsOfStep:
-    try:
-        found = counter.count_settled(case.call)
-    except SingleStepError as error:
-        raise StudyError("unsupported_here", str(error)) from None
+def _finding(mode: str, found: Instructions) -> InstructionsOfStep:
     parts: Counter[tuple[Side, str]] = Counter()
     for function, count in found.by_function.items():
         parts[function.side, part_of(function)] += count
@@ -142,21 +138,17 @@ def _counted(mode: str, counter: InstructionCounter, case: Case) -> Instructions
             PartOfStep(side=side, part=part, instructions=count)
             for (side, part), count in parts.most_common()
         ],
-        functions=_functions(found),
+        functions=[
+            CountedFunction(
+                side=function.side,
+                part=part_of(function),
+                symbol=function.symbol[:SYMBOL_CHARACTERS],
+                binary=function.binary.rpartition("/")[2],
+                instructions=count,
+            )
+            for function, count in found.by_function.most_common(FUNCTIONS_SHOWN)
+        ],
     )
-
-
-def _functions(found: Instructions) -> list[CountedFunction]:
-    return [
-        CountedFunction(
-            side=function.side,
-            part=part_of(function),
-            symbol=function.symbol[:SYMBOL_CHARACTERS],
-            binary=function.binary.rpartition("/")[2],
-            instructions=count,
-        )
-        for function, count in found.by_function.most_common(FUNCTIONS_SHOWN)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,27 +192,28 @@ FUNCTIONS_PRINTED = 15
 
 
 def show(finding: InstructionsFinding, console: Console) -> None:
-    """Print `finding`."""
+    """Print modes, parts, and the functions of the first mode."""
+    first = finding.steps[0]
+    functions = (
+        (f"{function.instructions:,}", function.side, escape(function.symbol), function.binary)
+        for function in first.functions[:FUNCTIONS_PRINTED]
+    )
     console.print(_modes(finding))
     console.print(
         "[dim]Counted one by one: no load and no clock changes them, another instruction set or torch does. "
         "They are not time: one that waits for memory takes as long as hundreds.[/]"
     )
-    console.print(_parts(finding), _function_table(finding.steps[0]))
+    title = f"{first.mode}: the functions with the most"
+    console.print(_parts(finding), table(title, ("instructions", "side", "function", "of"), functions))
 
 
 def _modes(finding: InstructionsFinding) -> Table:
     whole = finding.layers == finding.served_layers
     model = "the served model" if whole else f"{finding.layers} of {finding.served_layers} layers, few words"
-    title = f"instructions of one {finding.phase} step, batch {finding.batch_bucket}, {model}"
     first = finding.steps[0]
-    table = Table("mode", "runs as", title=title)
-    for side in ("host", "kernel"):
-        table.add_column(side, justify="right")
-        table.add_column(f"÷ {first.mode}", justify="right")
-    table.add_column("unclassified", justify="right")
-    for step in finding.steps:
-        table.add_row(
+    numbers = ("host", f"host ÷ {first.mode}", "kernel", f"kernel ÷ {first.mode}", "unclassified")
+    rows = (
+        (
             step.mode,
             step.effective,
             f"{step.host:,}",
@@ -229,27 +222,24 @@ def _modes(finding: InstructionsFinding) -> Table:
             _ratio(step.kernel, first.kernel),
             f"{step.unclassified:,}",
         )
-    return table
+        for step in finding.steps
+    )
+    title = f"instructions of one {finding.phase} step, batch {finding.batch_bucket}, {model}"
+    return table(title, ("mode", "runs as", *numbers), rows, right=numbers)
 
 
 def _parts(finding: InstructionsFinding) -> Table:
-    table = Table("side", "whose", title="by part, thousands")
+    modes = [step.mode for step in finding.steps]
     found: dict[tuple[Side, str], dict[str, int]] = {}
     for step in finding.steps:
-        table.add_column(step.mode, justify="right")
         for part in step.parts:
             found.setdefault((part.side, part.part), {})[step.mode] = part.instructions
-    for (side, name), by_mode in sorted(found.items(), key=lambda item: (item[0][0], -max(item[1].values()))):
-        counts = (by_mode.get(step.mode) for step in finding.steps)
-        table.add_row(side, name, *("–" if count is None else f"{count / 1e3:,.1f}" for count in counts))
-    return table
-
-
-def _function_table(step: InstructionsOfStep) -> Table:
-    table = Table("instructions", "side", "function", "of", title=f"{step.mode}: the functions with the most")
-    for function in step.functions[:FUNCTIONS_PRINTED]:
-        table.add_row(f"{function.instructions:,}", function.side, escape(function.symbol), function.binary)
-    return table
+    most_first = sorted(found.items(), key=lambda item: (item[0][0], -max(item[1].values())))
+    rows = (
+        (side, name, *(f"{counts[mode] / 1e3:,.1f}" if mode in counts else "–" for mode in modes))
+        for (side, name), counts in most_first
+    )
+    return table("by part, thousands", ("side", "whose", *modes), rows, right=modes)
 
 
 def _ratio(count: int, first: int) -> str:

@@ -11,13 +11,20 @@ from typing import Annotated, Any
 import msgspec
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
 from torch.nn import functional
 
-from service.anatomy.common import Report, StudyError, attached_note
+from service.anatomy.common import (
+    Report,
+    StudyError,
+    attached_note,
+    interval_text,
+    optional_count,
+    print_notes,
+    table,
+)
 from service.anatomy.layers.variants import State, Variant, time_variants
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval, median_interval
@@ -129,12 +136,10 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
         report(f"compiling the {name} form")
         forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
     fits = {name: _share_of_tolerance(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
-    variants = {name: _variant(bench, form, inputs) for name, form in forms.items()}
     notes = attached_note()
+    variants = {name: _variant(bench, form, inputs) for name, form in forms.items()}
     seconds = time_variants(variants, bench.device, arguments.rounds, report)
-    ratio = median_interval(
-        [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
-    )
+    pairs = zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)
     return RmsNormFinding(
         device=bench.device.type,
         rows=arguments.rows,
@@ -148,7 +153,7 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
             )
             for name in forms
         ],
-        opaque_ratio=ratio,
+        opaque_ratio=median_interval([custom / aten for custom, aten in pairs]),
         graph_breaks=sum(counters["graph_break"].values()) - breaks,
         notes=notes,
     )
@@ -218,26 +223,25 @@ def rms_norm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]
 
 
 def show(finding: RmsNormFinding, console: Console) -> None:
-    """Print `finding`."""
-    where = f"{finding.rows} × {finding.width}, {finding.dtype}, {finding.device}"
-    table = Table(
-        "form",
-        "µs per call \\[95 %]",
-        "kernels generated",
-        "difference / tolerance",
-        title=f"x + residual, RMS-norm, gate: {where}",
+    """Print the forms and the price of the opaque one."""
+    rows = (
+        (
+            form.name,
+            interval_text(form.call, 1e6, digits=2),
+            optional_count(form.kernels),
+            f"{form.fits:.2f}",
+        )
+        for form in finding.forms
     )
-    for form in finding.forms:
-        value, low, high = (f"{end * 1e6:.2f}" for end in (form.call.value, form.call.low, form.call.high))
-        kernels = "–" if form.kernels is None else str(form.kernels)
-        table.add_row(form.name, f"{value} \\[{low}, {high}]", kernels, f"{form.fits:.2f}")
-    console.print(table)
-    ratio = finding.opaque_ratio
+    title = (
+        f"x + residual, RMS-norm, gate: {finding.rows} × {finding.width}, {finding.dtype}, {finding.device}"
+    )
+    columns = ("form", "µs per call [95 %]", "kernels generated", "difference / tolerance")
+    console.print(table(title, columns, rows))
     console.print(
         f"Both compile with {finding.graph_breaks} graph breaks. Opaque to the compiler "
-        f"({finding.runs} inside), the norm makes the compiled call take {ratio.value:.2f} "
-        f"\\[{ratio.low:.2f}, {ratio.high:.2f}] times as long as the form "
-        "that the compiler can fuse."
+        f"({finding.runs} inside), the norm makes the compiled call take "
+        f"{interval_text(finding.opaque_ratio, digits=2, unit=' times as long')} as the form that the compiler "
+        "can fuse."
     )
-    for note in finding.notes:
-        console.print(f"note: {note}", markup=False)
+    print_notes(finding.notes, console)

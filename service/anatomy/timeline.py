@@ -5,12 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from statistics import median, median_low
-from time import perf_counter_ns
+from statistics import median_low
 from typing import Any, Literal
 
 import msgspec
@@ -22,7 +19,6 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    counted,
     interval_text,
     optional_count,
     print_notes,
@@ -31,15 +27,14 @@ from service.anatomy.common import (
     resolve_modes,
     table,
 )
+from service.anatomy.step_times import StepTimes, time_steps
 from service.measure.cases import Bench, Case
-from service.measure.cpu_sampler import SamplerError
-from service.measure.rounds import in_rounds, paired_median_ratio
-from service.measure.step_costs import SAMPLED_SECONDS, sample_case
+from service.measure.rounds import paired_median_ratio
 from service.modes import MODES
 from service.records import Phase, SampleCounts
 from service.statistics.boundedness import dispatch_share
 from service.statistics.intervals import Interval, median_interval
-from service.step.buffers import LEAD_STEPS, LEAD_STEPS_UNDER_PROFILER
+from service.step.buffers import LEAD_STEPS_UNDER_PROFILER
 from service.step.profiling import attach_profiler, record_steps
 from service.step.trace import (
     DEVICE_WORK,
@@ -117,15 +112,15 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
     notes = attached_note()
     report("timing steps without a profiler")
-    timed = time_steps(bench, cases, report)
+    times = list(time_steps(bench, dict(enumerate(cases)), ROUNDS, TIMED_STEPS, "timeline", report).values())
     report("recording steps with the profiler")
-    tracks = [_track(bench, one) for one in timed]
+    tracks = [_track(bench, *one) for one in zip(cases, times, strict=True)]
     finding = TimelineFinding(
         device=bench.device.type,
         batch_bucket=bucket,
         phase=arguments.phase,
         tracks=tracks,
-        speedup=paired_median_ratio(timed[0].rounds, timed[1].rounds) if len(timed) == 2 else None,
+        speedup=paired_median_ratio(times[0].walls, times[1].walls) if len(times) == 2 else None,
         files=[],
         notes=notes,
     )
@@ -134,21 +129,20 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     return msgspec.structs.replace(finding, files=write(finding, Path(arguments.out)))
 
 
-def _track(bench: Bench, timed: Timed) -> Track:
-    case = timed.case
-    wall = median_interval(timed.seconds)
+def _track(bench: Bench, case: Case, times: StepTimes) -> Track:
+    wall = median_interval(times.seconds)
     effect = MODES[case.mode].effect(bench.device.type)
     recorded = record_step(bench, case)
     counted = recorded.counted
     kernels = counted.kernel_seconds
-    tax = tax_by_samples(timed.samples) if kernels is None else tax_by_kernels(kernels, wall)
+    tax = tax_by_samples(times.samples) if kernels is None else tax_by_kernels(kernels, wall)
     return Track(
         mode=case.mode,
         effective=effect.name,
         reason=effect.reason,
         wall=wall,
         tax=tax,
-        no_tax=None if tax else timed.no_samples or counted.unknown,
+        no_tax=None if tax else times.no_samples or counted.unknown or NO_SAMPLES,
         profiled_seconds=recorded.profiled_seconds,
         stretch=recorded.profiled_seconds / wall.value,
         operators=counted.operators,
@@ -174,9 +168,10 @@ def tax_source_text(finding: TimelineFinding) -> str:
     )
 
 
-PARTS = 3
-ROUNDS = 4
+ROUNDS = 12
 TIMED_STEPS = 5
+
+NO_SAMPLES = "no sample was in a kernel or in the host's code"
 
 HOW_ON_CPU = (
     "the share of samples of the step's thread that were in the host's code and in no kernel, without a "
@@ -197,67 +192,6 @@ class Tax(msgspec.Struct, frozen=True, kw_only=True):
     fraction: Interval
     source: Literal["sampled", "measured"]
     how: str
-
-
-@dataclass(slots=True)
-class Timed:
-    """A case, the wall seconds of its steps, and on a CPU its samples, or why there are none.
-
-    `rounds` are the medians of each round's steps, which pair with another case's.
-    """
-
-    case: Case
-    seconds: list[float] = field(default_factory=list)
-    rounds: list[float] = field(default_factory=list)
-    samples: SampleCounts = field(default_factory=SampleCounts)
-    no_samples: str | None = None
-
-
-def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
-    """Time whole steps without a profiler, in interleaved rounds.
-
-    Samples are taken between parts of them, so that both see a machine that is slow for a while.
-    """
-    timed = {case.mode: Timed(case) for case in cases}
-    variants = {case.mode: partial(_steps, bench, case) for case in cases}
-    log = counted(report, PARTS * ROUNDS)
-    for part in range(PARTS):
-        blocks = in_rounds(variants, ROUNDS, f"timeline/{part}", log)
-        for mode, one in timed.items():
-            one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
-            one.rounds.extend(map(median, blocks[mode]))
-            if bench.device.type == "cpu":
-                _sample(bench, one)
-    return list(timed.values())
-
-
-def _sample(bench: Bench, timed: Timed) -> None:
-    try:
-        found = sample_case(bench, timed.case, SAMPLED_SECONDS / PARTS)
-    except SamplerError as error:
-        timed.no_samples = str(error)
-        return
-    if found is None:
-        timed.no_samples = "no sample was in a kernel or in the host's code"
-    else:
-        timed.samples += found
-
-
-def _steps(bench: Bench, case: Case) -> list[float]:
-    for _ in range(LEAD_STEPS):
-        case.call()
-    return [_whole_seconds(bench, case) for _ in range(TIMED_STEPS)]
-
-
-def _whole_seconds(bench: Bench, case: Case) -> float:
-    """One step by the host's clock, until the device has finished."""
-    if bench.device.type != "cuda":
-        return case.call_seconds()
-    bench.synchronise()
-    began = perf_counter_ns()
-    case.call()
-    bench.synchronise()
-    return (perf_counter_ns() - began) / 1e9
 
 
 def tax_by_samples(counts: SampleCounts) -> Tax | None:

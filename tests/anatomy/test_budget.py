@@ -231,7 +231,10 @@ def test_a_disturbed_cell_is_marked_and_named_and_no_other(
     steps = rounds * (LEAD_STEPS + TIMED_STEPS)
     taken = {("eager", 1): 0, ("eager", 2): round(switches * steps)}
     samples = SampleCounts(kernel=200, host=200)
-    times = {key: StepTimes([1.0] * rounds, [1.0] * rounds, count, samples) for key, count in taken.items()}
+    times = {
+        key: StepTimes([1.0] * rounds * TIMED_STEPS, [1.0] * rounds, [1.0] * rounds, count, samples)
+        for key, count in taken.items()
+    }
     monkeypatch.setattr(budget, "time_steps", lambda *_: times)
     found = draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1, 2]), quiet)
     assert [point.disturbed for point in found.points] == [False, disturbed]
@@ -262,7 +265,7 @@ def split_of(dispatch: float, kernel: float) -> DispatchSplit:
 
 
 def gains_of(splits: dict[Key, DispatchSplit]) -> list[ModeGain]:
-    times = {key: StepTimes([one.dispatch.value + one.kernel.value] * 6) for key, one in splits.items()}
+    times = {key: StepTimes(walls=[one.dispatch.value + one.kernel.value] * 6) for key, one in splits.items()}
     return mode_gains(EAGER, times, splits, "cpu")
 
 

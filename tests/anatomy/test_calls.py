@@ -15,7 +15,6 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from service.anatomy import budget, probes
-from service.anatomy.budget import StepTimes
 from service.anatomy.operators import calls
 from service.anatomy.operators.calls import (
     OperatorRecord,
@@ -27,6 +26,7 @@ from service.anatomy.operators.calls import (
 )
 from service.anatomy.operators.compiled import time_wrappers
 from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
+from service.anatomy.step_times import StepTimes
 from service.measure.cases import Bench
 from service.modes import MODES
 from service.records import Phase
@@ -142,7 +142,7 @@ def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
     assert work is not None
     assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
     assert work.step.kernel_seconds == 4e-3
-    times = StepTimes([1e-2] * 6, [1e-3] * 6)
+    times = StepTimes(walls=[1e-2] * 6, hosts=[1e-3] * 6)
     assert budget._split(cuda_bench, ("inference_mode", 1), case, times).kernel == work.kernel_seconds
 
 

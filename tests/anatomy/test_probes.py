@@ -64,7 +64,7 @@ FAULTY_LINES = {
     "inference-tensor-in-autograd": "functional.linear(",
     "channels-last": "functional.conv2d(",
     "dynamic-shapes": "step(prompt",
-    "cpp-extension": "operator(",
+    "cpp-extension": "in_python(x",
 }
 ON_CPU = [name for name in TABLE if name not in NOT_ON_CPU]
 

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 import torch
 
-from service.anatomy import timeline
+from service.anatomy import step_times, timeline
 from service.anatomy.common import StudyError
+from service.anatomy.step_times import StepTimes
 from service.anatomy.timeline import (
     TRACE_FILE,
     Tax,
-    Timed,
     TimelineArguments,
     TimelineFinding,
     TraceBlock,
@@ -166,7 +166,7 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     monkeypatch.setattr(timeline, "record_step", lambda *_: unknown)
     bench = cast("Any", SimpleNamespace(device=torch.device("cuda")))
     case = cast("Any", SimpleNamespace(mode="reduce-overhead", phase="decode"))
-    track = timeline._track(bench, Timed(case, [1e-3] * 9))
+    track = timeline._track(bench, case, StepTimes([1e-3] * 9))
     assert (track.kernels, track.kernel_seconds, track.tax) == (None, None, None)
     assert track.launches == 1
     shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
@@ -212,9 +212,9 @@ def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPat
         seen.append(case.phase)
         return SampleCounts(kernel=75, host=25)
 
-    monkeypatch.setattr(timeline, "sample_case", sample)
+    monkeypatch.setattr(step_times, "sample_case", sample)
     found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert seen == ["prefill"] * timeline.PARTS
+    assert seen == ["prefill"] * timeline.ROUNDS
     assert found.tracks[0].tax is not None
     assert found.tracks[0].tax.fraction.value == 0.25
 
@@ -277,11 +277,9 @@ def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_p
 
 
 def test_the_speedup_pairs_the_rounds_of_both_tracks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    eager = bench.case("eager", 1, "decode")
-    other = bench.case("inference_mode", 1, "decode")
     rounds = [1.0, 2.0, 4.0, 1.0, 2.0, 4.0]
-    timed = [Timed(eager, rounds, rounds), Timed(other, rounds, [half / 2 for half in rounds])]
-    monkeypatch.setattr(timeline, "time_steps", lambda *_: timed)
+    times = {0: StepTimes(rounds, rounds), 1: StepTimes(rounds, [half / 2 for half in rounds])}
+    monkeypatch.setattr(timeline, "time_steps", lambda *_: times)
     found = draw_timeline(bench, TimelineArguments(against="inference_mode"), quiet)
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(2.0)

@@ -26,7 +26,6 @@ from service.anatomy.common import (
 from service.anatomy.operators.calls import (
     NO_DEVICE,
     SAME_CALL,
-    DeviceWork,
     OperatorCall,
     OperatorRecord,
     OperatorRecorder,
@@ -46,6 +45,7 @@ from service.anatomy.operators.compiled import (
     read_lowering,
     trace,
 )
+from service.anatomy.step_times import split_step
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
 from service.measure.step_costs import (
@@ -53,8 +53,6 @@ from service.measure.step_costs import (
     DispatchSplit,
     KernelTable,
     kernel_table,
-    measured_split,
-    sampled_split,
 )
 from service.measure.symbols import rule_of
 from service.modes import MODES, Effect
@@ -173,6 +171,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         lowering = read_lowering(bench, case, effect.compiles, arguments.operator, report)
     kernels = kernels_of(bench, case, report)
     work = device_work(bench, case)
+    split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
     spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
@@ -201,7 +200,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
         accounted_share=times.accounted_seconds / times.plain.value,
-        dispatch=_dispatch(step, native, work),
+        dispatch=DispatchShare.of(split) if split else None,
         operators=operators,
         copies=copies(calls, operators),
         syncs=syncs(operators, records) + waits,
@@ -234,14 +233,6 @@ def _records(bench: Bench, case: Case, calls: tuple[OperatorCall, ...]) -> list[
     names = [SAME_CALL.get(call.name, call.name) for call in calls]
     seen = [record.schema_name.partition(".")[0] for record in recorder.seen]
     return recorder.seen if seen == names else None
-
-
-def _dispatch(step: Interval, native: NativeSamples, work: DeviceWork | None) -> DispatchShare | None:
-    if work is None:
-        split = sampled_split(native.sides, step)
-    else:
-        split = None if work.kernel_seconds is None else measured_split(step, work.kernel_seconds)
-    return None if split is None else DispatchShare.of(split)
 
 
 SyncKind = Literal["item", "nonzero", "equal", "device_to_host", "reported"]

@@ -24,6 +24,7 @@ from service.anatomy.probes.faults import (
     compiled,
     copies,
     hidden_of,
+    in_inference,
     line_of,
     line_that_calls,
     line_that_raised,
@@ -35,11 +36,10 @@ from service.anatomy.rms_norm import EPSILON, Norm
 from service.step.buffers import allocate
 
 _READ = "aten::_local_scalar_dense"
-_ON_CUDA = "The host waited here until the device was done with all issued work, and issued the rest later."
-_ON_CPU = (
-    "On a CPU an operator has run when its call returns: there is nothing to wait for, and the read alone is "
-    "timed. On CUDA the host would wait here until the device is done with all issued work."
-)
+_WAITING = {
+    "cuda": "The host waited here until the device was done with all issued work, and issued the rest later.",
+    "cpu": "On a CPU an operator has run when its call returns: the read alone is timed, and nothing waits.",
+}
 
 
 def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -58,22 +58,18 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
         counter=Counter("reads_by_host_per_step", reads[0], reads[1]),
         blame=line_of(_READ, seen),
         notes=[
-            _ON_CUDA if probed.bench.device.type == "cuda" else _ON_CPU,
+            _WAITING[probed.bench.device.type],
             f"Compiled, the same line causes {breaks} graph breaks: the value is unknown while tracing.",
         ],
     )
 
 
 def _keep_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
-    layer.finite = _is_finite(output)
+    layer.finite = torch.isfinite(hidden_of(output)).all()
 
 
 def _read_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
-    layer.finite = _is_finite(output).item()
-
-
-def _is_finite(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
-    return torch.isfinite(hidden_of(output)).all()
+    layer.finite = torch.isfinite(hidden_of(output)).all().item()
 
 
 def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -88,14 +84,12 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
     buffers = allocate(lowered, [probed.buffers.bucket], chunk, low)[probed.buffers.bucket]
     casting = torch.autocast(device.type, low)
 
-    def once() -> object:
-        with torch.inference_mode():
-            return lowered(*buffers.arguments("decode"))
-
-    def every_step() -> object:
-        with torch.inference_mode(), casting:
+    def under_autocast() -> object:
+        with casting:
             return full(*buffers.arguments("decode"))
 
+    once = in_inference(lambda: lowered(*buffers.arguments("decode")))
+    every_step = in_inference(under_autocast)
     report("counting casts")
     before, after = weight_casts(probed, once), weight_casts(probed, every_step)
     return FaultComparison(
@@ -119,13 +113,19 @@ def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     return [target.bytes for target in copied if target.shape in shapes]
 
 
-_SCALE = 2.0
-
-
 def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
     """The step's probabilities, which softmax saves for its backward pass, scaled in place or not."""
-    without = probed.served(_scaling(probed, _scaled), grad_mode="enabled")
-    with_fault = probed.served(_scaling(probed, _scaled_in_place), grad_mode="enabled")
+
+    def scaling(scale: Callable[[Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+        def run(*arguments: object) -> tuple[Tensor, ...]:
+            logits, _ = probed.model(*arguments)
+            probabilities = logits.softmax(dim=-1)
+            return logits, probabilities, scale(probabilities)
+
+        return probed.served(run, grad_mode="enabled")
+
+    without = scaling(lambda probabilities: probabilities * 2.0)
+    with_fault = scaling(lambda probabilities: probabilities.mul_(2.0))
     report("running backward with both")
     before, no_failure = _version_and_failure(without)
     after, failure = _version_and_failure(with_fault)
@@ -139,27 +139,9 @@ def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
         blame=line_of("aten::mul_.Tensor", records(probed, with_fault)),
         notes=[
             f"Backward ends with: {failure}",
-            "Only the forward step is timed, because with the fault there is no backward to time. Writing in "
-            "place saves one new tensor.",
+            "Only the forward step is timed, because with the fault there is no backward to time.",
         ],
     )
-
-
-def _scaling(probed: ProbedModel, scale: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, ...]]:
-    def run(*arguments: object) -> tuple[Tensor, ...]:
-        logits, _ = probed.model(*arguments)
-        probabilities = logits.softmax(dim=-1)
-        return logits, probabilities, scale(probabilities)
-
-    return run
-
-
-def _scaled(probabilities: Tensor) -> Tensor:
-    return probabilities * _SCALE
-
-
-def _scaled_in_place(probabilities: Tensor) -> Tensor:
-    return probabilities.mul_(_SCALE)
 
 
 def _version_and_failure(run: Callable[[], tuple[Tensor, ...]]) -> tuple[int, str | None]:
@@ -180,39 +162,34 @@ def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultCo
     logits = inference()[0]
     weight = torch.ones(1, logits.shape[-1], dtype=logits.dtype, device=logits.device, requires_grad=True)
 
+    def head(features: Tensor) -> Tensor:
+        return functional.linear(features, weight)
+
     def without() -> Tensor:
-        return _head(plain()[0], weight)
+        return head(plain()[0])
 
     def with_fault() -> Tensor:
-        return _head(inference()[0].clone(), weight)
+        return head(inference()[0].clone())
 
     report("giving autograd a tensor of inference mode")
-    refusal = _refusal(logits, weight)
-    clone = TimedStep(lambda: logits.clone())
+    try:
+        head(logits)
+    except RuntimeError as refusal:
+        blame, reason = line_that_raised(refusal), str(refusal)
+    else:
+        raise StudyError("unsupported_here", "this torch saves a tensor of inference mode for backward")
+    clone = median_of(TimedStep(lambda: logits.clone()), probed.bench.synchronise)
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("copies_per_step", copies(probed, without)[0], copies(probed, with_fault)[0]),
-        blame=line_that_raised(refusal),
+        blame=blame,
         notes=[
-            f"Without the clone: {refusal}",
-            f"The clone of {logits.nbytes:,} bytes takes {median_of(clone, probed.bench.synchronise)}.",
+            f"Without the clone: {reason}",
+            f"The clone of {logits.nbytes:,} bytes takes {clone}.",
             "The ratio also has what inference mode saves: autograd's keys, which `no_grad` pays for.",
         ],
     )
-
-
-def _head(features: Tensor, weight: Tensor) -> Tensor:
-    return functional.linear(features, weight)
-
-
-def _refusal(features: Tensor, weight: Tensor) -> RuntimeError:
-    """The error of a head on `features` of inference mode. Raises StudyError where there is none."""
-    try:
-        _head(features, weight)
-    except RuntimeError as error:
-        return error
-    raise StudyError("unsupported_here", "this torch saves a tensor of inference mode for backward")
 
 
 _NAMESPACE = "launchbound_extension"
@@ -267,11 +244,12 @@ def python_operator() -> Norm:
 
 def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
     """The operator in C++, and the same in Python, each called by itself on the step's hidden states."""
-    in_cpp = cpp_operator(probed.bench.settings.cache_folder, report)
+    in_cpp, in_python = cpp_operator(probed.bench.settings.cache_folder, report), python_operator()
     width = probed.model.config.width
     x, weight = probed.random((probed.buffers.bucket, width), (width,))
-    without, with_fault = _calling(in_cpp, x, weight), _calling(python_operator(), x, weight)
-    function = TimedStep(_calling(python_norm, x, weight))
+    without = in_inference(lambda: in_cpp(x, weight, EPSILON))
+    with_fault = in_inference(lambda: in_python(x, weight, EPSILON))
+    function = TimedStep(in_inference(lambda: python_norm(x, weight, EPSILON)))
     report("counting calls of Python")
     return FaultComparison(
         without=TimedStep(without),
@@ -297,13 +275,3 @@ def python_calls(run: Callable[[], object]) -> int:
 
     run_watched(run, watch)
     return count
-
-
-def _calling(operator: Norm, x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
-    inference = torch.inference_mode()
-
-    def call() -> Tensor:
-        with inference:
-            return operator(x, weight, EPSILON)
-
-    return call

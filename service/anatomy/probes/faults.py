@@ -199,6 +199,17 @@ class ProbedModel:
         return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
 
 
+def in_inference(call: Callable[[], Result]) -> Callable[[], Result]:
+    """`call` in inference mode."""
+    inference = torch.inference_mode()
+
+    def run() -> Result:
+        with inference:
+            return call()
+
+    return run
+
+
 def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
     """A model to probe at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
     bucket = resolve_bucket(bench, batch_size)

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from models.served import Served
 from service.anatomy.common import Report, StudyError
 from service.anatomy.operators.calls import OperatorRecord, tensors_in
 from service.anatomy.probes.faults import (
@@ -24,6 +23,7 @@ from service.anatomy.probes.faults import (
     TimedStep,
     copies,
     hidden_of,
+    in_inference,
     line_of,
     line_that_calls,
     median_of,
@@ -39,14 +39,12 @@ SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
 """The smallest that is mapped by the system each time is used. glibc's mmap threshold is at most 32 MiB, but
 a larger free gap between blocks in use serves a larger buffer too."""
 
-_ON_CUDA = (
-    "`empty_cache` returns the memory to the driver, which unmaps it and maps it again in the next step. "
-    "Without that line the caching allocator would have kept it."
-)
-_ON_CPU = (
-    "By default so large a block is unmapped when freed, and each of its pages faults when it is next "
-    "touched. The C library keeps a smaller one, which costs almost nothing; the engine has it keep all."
-)
+_CHURN = {
+    "cuda": "`empty_cache` returns the memory to the driver, which unmaps it and maps it again in the next "
+    "step. Without that line the caching allocator would have kept it.",
+    "cpu": "By default so large a block is unmapped when freed, and each of its pages faults when it is next "
+    "touched. The C library keeps a smaller one, which costs almost nothing; the engine has it keep all.",
+}
 _STEPS_COUNTED = 5
 _COPYING = ("aten::clone", "aten::_to_copy", "aten::copy_")
 
@@ -97,7 +95,11 @@ def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
     name, count = _requests(device)
     size = SCRATCH_BYTES[0] if device.type == "cuda" else _unkept_size(count)
     scratch = torch.empty(size, dtype=torch.uint8, device=device)
-    probed.layers(kept)[0].register_forward_hook(lambda *_: _clear(scratch))
+
+    def clear(*_: object) -> None:  # what a hook returns would replace the layer's output
+        scratch.zero_()
+
+    probed.layers(kept)[0].register_forward_hook(clear)
     probed.layers(churning)[0].register_forward_hook(lambda *_: _scratch_each_step(size, device))
     without, with_fault = probed.served(kept), probed.served(churning)
     report("counting allocations from the system")
@@ -108,18 +110,18 @@ def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
         blame=line_of("aten::empty.memory_format", records(probed, with_fault)),
         notes=[
             f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
-            _ON_CUDA if scratch.is_cuda else _ON_CPU,
+            _CHURN[device.type],
         ],
     )
 
 
 def _scratch_each_step(size: int, device: torch.device) -> None:
     if device.type == "cuda":
-        _clear(torch.empty(size, dtype=torch.uint8, device=device))
+        torch.empty(size, dtype=torch.uint8, device=device).zero_()
         torch.cuda.empty_cache()
         return
     with mapped_blocks():
-        _clear(torch.empty(size, dtype=torch.uint8, device=device))
+        torch.empty(size, dtype=torch.uint8, device=device).zero_()
 
 
 def _unkept_size(count: Callable[[], int]) -> int:
@@ -133,10 +135,6 @@ def _unkept_size(count: Callable[[], int]) -> int:
             return size
     message = f"this process's allocator serves {SCRATCH_BYTES[-1] >> 20} MiB from memory that it has kept"
     raise StudyError("unsupported_here", f"{message}: run `launchbound probe allocator-churn` by itself")
-
-
-def _clear(scratch: Tensor) -> None:
-    scratch.zero_()
 
 
 def _requests(device: torch.device) -> tuple[str, Callable[[], int]]:
@@ -163,10 +161,11 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
     shapes = (probed.buffers.bucket, CHANNELS, SIDE, SIDE), (CHANNELS, CHANNELS, 3, 3)
     images, weight = probed.random(*shapes)
     last_images, last_weight = (tensor.to(memory_format=torch.channels_last) for tensor in (images, weight))
-    without = _convolving(last_images, last_weight)
-    with_fault = _convolving(images, last_weight)
+    without = in_inference(lambda: functional.conv2d(last_images, last_weight, padding=1))
+    with_fault = in_inference(lambda: functional.conv2d(images, last_weight, padding=1))
+    channels_first = in_inference(lambda: functional.conv2d(images, weight, padding=1))
     report("timing the layouts")
-    first = ratio_of(TimedStep(_convolving(images, weight)), TimedStep(without), probed.bench.synchronise)
+    first = ratio_of(TimedStep(channels_first), TimedStep(without), probed.bench.synchronise)
     before, _ = copies(probed, without)
     after, copied_bytes = copies(probed, with_fault)
     return FaultComparison(
@@ -182,16 +181,6 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def _convolving(images: Tensor, weight: Tensor) -> Callable[[], Tensor]:
-    inference = torch.inference_mode()
-
-    def convolve() -> Tensor:
-        with inference:
-            return functional.conv2d(images, weight, padding=1)
-
-    return convolve
-
-
 def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
     """The last row of the first layer's output in a prefill, kept after the step."""
     cloning, viewing = probed.copy(), probed.copy()
@@ -201,7 +190,8 @@ def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
     report("reading the storages of what is kept")
     seen = records(probed, with_fault)
     without()
-    clone, view = _kept(probed, cloning), _kept(probed, viewing)
+    first_layers: list[Any] = [probed.layers(model)[0] for model in (cloning, viewing)]
+    clone, view = (layer.kept for layer in first_layers)
     clone_bytes, view_bytes = (tensor.untyped_storage().nbytes() for tensor in (clone, view))
     return FaultComparison(
         without=TimedStep(without),
@@ -223,12 +213,6 @@ def _keep_clone(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN40
 
 def _keep_view(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
     layer.kept = hidden_of(output)[-1:]
-
-
-def _kept(probed: ProbedModel, model: Served) -> Tensor:
-    layer: Any = probed.layers(model)[0]
-    kept: Tensor = layer.kept
-    return kept
 
 
 class _Results(TorchFunctionMode):
@@ -414,10 +398,17 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
     device, wait = probed.bench.device, probed.bench.synchronise
     target = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
     pageable = torch.ones(COPIED_BYTES, dtype=torch.uint8)
-    without, with_fault = _copying(target, pageable.pin_memory()), _copying(target, pageable)
+    pinned = pageable.pin_memory()
+
+    def without() -> Tensor:
+        return target.copy_(pinned, non_blocking=True)
+
+    def with_fault() -> Tensor:
+        return target.copy_(pageable, non_blocking=True)
+
     report("counting copies from pageable memory")
     returned = [
-        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0), _no_wait)
+        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0), lambda: None)
         for call in (without, with_fault)
     ]
     return FaultComparison(
@@ -437,13 +428,6 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def _copying(target: Tensor, source: Tensor) -> Callable[[], Tensor]:
-    def copy() -> Tensor:
-        return target.copy_(source, non_blocking=True)
-
-    return copy
-
-
 def _pageable_copies(device: torch.device, run: Callable[[], Tensor]) -> int:
     """Copies from pageable memory in one call. Raises StudyError where the profiler saw no copy at all."""
     attach_profiler(device)
@@ -453,7 +437,3 @@ def _pageable_copies(device: torch.device, run: Callable[[], Tensor]) -> int:
         message = "the profiler saw no copy: is CUPTI allowed here? `make gpu-check` looks into it"
         raise StudyError("unsupported_here", message)
     return sum(PAGEABLE in name for name in copied)
-
-
-def _no_wait() -> None:
-    """In the place of a wait for the device: the time until the call returns."""
