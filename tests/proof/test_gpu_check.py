@@ -33,16 +33,6 @@ from service.proof.gpu_sections import SECTIONS
 PARTS = parts("folder")
 
 
-def test_the_order_is_that_of_what_they_decide() -> None:
-    assert [section.name for section in PARTS[1]] == [
-        "device",
-        "profiler",
-        "ladder",
-        "float32",
-        "tests",
-    ]
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_the_limits_of_a_parts_sections_fit_its_time(part: int) -> None:
     assert sum(section.seconds for section in PARTS[part]) <= MOST_SECONDS_COLD
@@ -261,12 +251,8 @@ def test_the_rest_runs_whatever_becomes_of_a_section(
 
 
 @pytest.mark.slow
-def test_only_an_all_round_success_passes(tmp_path: Path) -> None:
-    found = checked(tmp_path, {"first": FINE, "second": FINE})
-    assert concluded(found, tmp_path)[0] == 0
-
-
-def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
+def test_only_success_all_round_passes_and_what_there_was_no_time_for_fails(tmp_path: Path) -> None:
+    assert concluded(checked(tmp_path, {"first": FINE, "second": FINE}), tmp_path)[0] == 0
     found = checked(tmp_path, {"first": FINE}, total_seconds=0.0)
     assert [one.how for one in found.ended] == ["not begun"]
     code, text = concluded(found, tmp_path)

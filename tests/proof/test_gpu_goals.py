@@ -222,11 +222,6 @@ def test_gaps_that_lengthen_under_the_profiler_are_shown_and_decide_nothing() ->
     assert (found[BUSY].verdict, found[QUEUED].verdict) == ("pass", "pass")
 
 
-def test_a_mode_that_failed_does_not_count_among_those_that_replay() -> None:
-    goal = judged(lambda rows: rows["ladder"].append(mode("reduce-overhead", "failed")))[REPLAYS]
-    assert goal.note == "reduce-overhead: failed"
-
-
 def test_a_warm_check_has_less_time_than_a_cold_one() -> None:
     cold, warm = (
         next(goal for goal in goals_of(1, GOOD, STARTED, 450.0, cold) if goal.name.startswith("all sections"))
@@ -342,13 +337,6 @@ def test_a_profiled_job_of_which_nothing_was_found_gives_neither(tmp_path: Path)
     row = cells(tmp_path, [outcome("eager", 8, PROFILED_ROUND, 1.0), *timed("eager", EAGER)])["eager"]
     assert (row["kernels"], row["kernel_seconds"], row["launches"]) == (None, None, None)
     assert row["step_seconds"] == pytest.approx(2e-3)
-
-
-def test_a_section_that_was_killed_has_the_cells_of_what_it_had_measured(tmp_path: Path) -> None:
-    """Behind the second mode's second of eight rounds, where the first has three."""
-    found = cells(tmp_path, [*timed("eager", EAGER), *timed("reduce-overhead", REPLAYED[:2])])
-    assert (found["eager"]["rounds"], found["reduce-overhead"]["rounds"]) == (3, 2)
-    assert found["reduce-overhead"]["speedup"] == pytest.approx(2.0)
 
 
 def test_rounds_are_paired_by_their_number_whichever_is_missing(tmp_path: Path) -> None:

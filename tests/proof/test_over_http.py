@@ -114,9 +114,6 @@ def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -
     found = measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
     assert len(found["seconds"]) == over_http.SCRAPES
     assert "2 KiB" in judge_scrape(found)[0].note
-
-
-def test_a_scrape_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="/metrics answered 500"):
         measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
 

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from loadtests.run.folder import git_state
 from service.front.settings import Settings
-from service.proof import runner, worker
+from service.proof import runner
 from service.proof.rows import Event, Property, Row
 from service.proof.runner import (
     ALL_CHECKS,
@@ -132,12 +131,6 @@ def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_no
     assert last["path"] == str(tmp_path / FILE)
 
 
-def test_a_report_can_be_made_of_what_git_says_of_this_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "git_state", git_state)
-    report = runner.new_report([], [], {}, Settings(), 1.0)
-    assert (report["commit"], report["dirty"]) == (git_state()["commit"], git_state()["dirty"])
-
-
 def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_worker(selftest: runner._Selftest, names: list[str]) -> None:
         selftest.take(Event("injected", rows=[GOOD, BAD]))
@@ -222,10 +215,6 @@ def test_an_unknown_check_is_refused_with_those_there_are() -> None:
     assert [*ENGINE_CHECKS, *SERVICE_CHECKS] == list(ALL_CHECKS)
     with pytest.raises(ValueError, match=r"no check 'injectd': try some of injected, "):
         choose_checks(["injectd"])
-
-
-def test_every_engine_check_has_its_function_and_its_title() -> None:
-    assert worker.CHECKS.keys() == ENGINE_CHECKS.keys()
 
 
 def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:

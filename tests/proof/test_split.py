@@ -110,12 +110,6 @@ def test_shares_on_a_line_are_as_far_from_its_end_as_the_line_says() -> None:
     assert beyond_none(dict.fromkeys(RATES, 0.5)) == pytest.approx(0.0)
 
 
-def test_a_service_of_one_batch_size_has_one_step_per_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "sampled", lambda *_, **__: of_share(0.5))
-    found = measure_rates(MadeUpVariants(batch_sizes=[4]), quiet)  # type: ignore[arg-type]
-    assert {step.bucket for step, _ in found} == {4}
-
-
 # Equal kernels
 
 
