@@ -32,9 +32,8 @@ from service.step.sampling import Sampler
 class Scheduler:
     """Merges the jobs of `inbox`, and answers each; `serve_alone` runs and answers one that is not merged.
 
-    `window_ms`: how long the first of a batch waits for others, which then run to the end; None: others join
-    between two steps. `estimates` are the costs per step of a mode in a bucket; `answered` is called after
-    each answer.
+    `window_ms`: how long the first of a batch waits for others. None: others join between two steps.
+    `estimates` are the costs per step of a mode in a bucket; `answered` is called after each answer.
     """
 
     def __init__(
@@ -57,9 +56,8 @@ class Scheduler:
         self._switches = 0
 
     def serve(self, first: Job, idle_since_ns: int) -> None:
-        """Run `first`, and whoever may run with it, until all have ended.
-
-        The engine has had nothing else to do since `idle_since_ns`. Raises what loses the device's context.
+        """Run `first`, and whoever may run with it, until all have ended; the engine was idle since
+        `idle_since_ns`.
         """
         configured = self._runner.warmup.modes.get(first.mode)
         if (
@@ -80,10 +78,7 @@ class Scheduler:
             self._run(self._new_batch(configured, self._answer), first.mode)
 
     def _run(self, batch: Batch, mode: str) -> None:
-        """Prefill some of those that wait, then decode one step of all that run, and so on.
-
-        One prefill between two steps: those that run stand still for no more, however many come.
-        """
+        """Prefill some of those that wait, then decode one step of all that run, and so on."""
         self._admit(batch, mode)
         if self._window_ns is not None:
             self._await_others(batch, mode, self._window_ns)
@@ -196,9 +191,7 @@ Left = Callable[[Job, JobResult, Sequence[BatchStep]], None]
 
 class Batch:
     """Runs jobs of one mode. `left` is called with each that ends; before that `failed` with what a job's
-    arguments raised, or its text, or a step for all that were in it.
-
-    What loses the device's context is raised by all methods that run something.
+    arguments, its text, or a step raised. What loses the device's context is raised by all methods.
     """
 
     def __init__(
@@ -224,10 +217,7 @@ class Batch:
         self._poll_due = False
 
     def prefill(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
-        """Have `jobs` join, for whose prompts a bucket is free; those that run stand still meanwhile.
-
-        A job that cannot run with its arguments leaves at once, with the reason in its result.
-        """
+        """Have `jobs` join, for whose prompts a bucket is free; those that run stand still meanwhile."""
         began = perf_counter_ns()
         standing = {running.steps[-1] for running in self.running}
         tokenised = [self._tokenised(job, result) for job, result in jobs]
@@ -372,10 +362,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """What decode steps have in common until somebody joins or leaves, or the cache is read further.
-
-    Made anew in every step it would take longer than all else between two steps. `choosing` may take another
-    token than the greedy one.
+    """What decode steps share until somebody joins or leaves, or the cache is read further: made anew in
+    each, it would take longer than all else between two steps. `choosing` may take another token than the
+    greedy one.
     """
 
     bucket: int
@@ -388,9 +377,8 @@ class DecodePlan:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job that runs: the token ids of its prompts, and their rows of the cache, in the same order.
-
-    `usage` is that of the engine's thread when it joined.
+    """A job that runs, its prompts' token ids, and their rows of the cache in the same order. `usage` is that
+    of the engine's thread when it joined.
     """
 
     job: Job
@@ -414,9 +402,8 @@ class Running:
 class Rows:
     """Who has which row of the cache, and the token and position that each row is fed with next.
 
-    All buckets begin at row 0 of the cache, so taken rows are kept at its beginning, and a prefill has the
-    first rows to itself: `move` copies so many positions of a row to another. A free row is fed with token 0
-    at position 0, so that it attends to nothing but itself.
+    All buckets begin at row 0, so taken rows are kept at the beginning, and a prefill has the first rows to
+    itself: `move` copies so many positions of a row to another. A free row is fed with token 0 at position 0.
     """
 
     def __init__(self, buckets: Sequence[int], move: Callable[[int, int, int], None]) -> None:
@@ -429,7 +416,6 @@ class Rows:
 
     @property
     def free(self) -> int:
-        """How many are not taken."""
         return len(self._owners) - self.taken
 
     def bucket(self, rows: int) -> int:
@@ -459,7 +445,6 @@ class Rows:
         self.taken += len(running.rows)
 
     def release(self, running: Running) -> None:
-        """Its rows are free again."""
         for row in running.rows:
             self._owners[row] = None
             self.tokens[row] = self.positions[row] = 0
@@ -482,10 +467,8 @@ class Rows:
 
 
 def choose(those: Sequence[Running], logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
-    """The next tokens, int64 [bucket]: who samples does it by its own sampler as if it were alone, all others
-    take the greedy ones.
-
-    One entry of `readings.sampling` for all of them, the copies from and to their rows included.
+    """The next tokens, int64 [bucket]: who samples does it by its own sampler as if alone, others take the
+    greedy ones. One entry of `readings.sampling` for all of them.
     """
     began = perf_counter_ns()
     tokens = greedy

@@ -30,8 +30,8 @@ from service.step.packages import PACKAGES_MADE
 
 OURS = "launchbound"
 WRAPPERS, CPP_WRAPPERS, FROZEN = "wrappers", "cpp_wrappers", "frozen_wrappers"
-"""Among torch's compile counters, in the group `launchbound`: what calls a graph's kernels, as it was loaded;
-those of them that are C++; those that hold weights as constants.
+"""Among torch's compile counters, in the group `launchbound`: Inductor's wrappers of graphs as they were
+loaded; those that are C++; those that hold weights as constants.
 """
 
 SETTINGS_OF_TORCH = ("TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCHINDUCTOR_", "TORCH_COMPILE_")
@@ -40,12 +40,11 @@ SET_HERE = "TORCHINDUCTOR_CACHE_DIR"
 
 @dataclass(frozen=True, slots=True)
 class CompileCounts:
-    """torch's own counters at one moment, or their increase between two; all since the process began.
+    """torch's own counters since the process began, or their increase between two moments.
 
-    `cache_misses` counts what was compiled and not found: graphs, those that no cache can hold (weights that
-    oneDNN has packed cannot be stored) and those of a process without caches among them, and packages.
-    `graph_skips` counts the compiled callables for which torch gave up CUDA graphs. `wrappers` counts what
-    Inductor has generated to call the kernels of a graph, loaded from the cache or made new.
+    `cache_misses`: what was compiled and not found, also what no cache can hold, and packages. `graph_skips`:
+    compiled callables for which torch gave up CUDA graphs. `wrappers`: what Inductor generated to call the
+    kernels of a graph, from the cache or made new.
     """
 
     cache_misses: int = 0
@@ -57,13 +56,11 @@ class CompileCounts:
     frozen: int = 0
 
     def increase(self) -> CompileCounts:
-        """How much has been added since this was read."""
         now = read_compile_counts()
         return CompileCounts(*map(sub, astuple(now), astuple(self)))
 
 
 def read_compile_counts() -> CompileCounts:
-    """The counters as they are now."""
     return CompileCounts(
         cache_misses=counters["stats"]["unique_graphs"]
         - counters["inductor"]["fxgraph_cache_hit"]
@@ -79,7 +76,6 @@ def read_compile_counts() -> CompileCounts:
 
 def load_compiler(device: torch.device) -> None:
     """Compile something trivial: the compiler's own start takes seconds and belongs to no mode's warm-up.
-
     From then on the wrappers that Inductor loads are counted.
     """
     _count_wrappers()
@@ -87,7 +83,7 @@ def load_compiler(device: torch.device) -> None:
 
 
 def _count_wrappers() -> None:
-    """Look at each module that torch loads, also from its cache: its own counters do not have them."""
+    """Count each module that torch loads, also from its cache: its own counters do not have them."""
     from torch._inductor.codecache import PyCodeCache  # takes seconds, so only where something compiles
 
     load = PyCodeCache.load_by_key_path
@@ -151,21 +147,18 @@ Result = TypeVar("Result")
 
 
 class CacheBroken(Exception):
-    """A mode failed on compiled code from before this process, where it has never failed without.
-
-    That code has been removed.
+    """A mode failed on compiled code from before this process, where it has never failed without. That code
+    has been removed.
     """
 
 
 class CacheRetry:
     """The compiled code of one model in `code` as this process found it; `key` names what it compiles.
 
-    A library that is cut off shows in many ways (it does not load, a compiler is tried with other options, a
-    header is missing), and torch remembers what it tried until its process ends. So the rule is not about
-    errors: what fails on code from before is tried again in a new process, without that model's code. What
-    fails there too is recorded, so that no later start removes it again. That is asked of what a mode needs
-    to serve, once per mode: a proof that fails later ends no engine that serves. Nor is it asked of
-    what no code can be the reason of: a model that cannot be traced, a compiler that can compile nothing.
+    A library that is cut off shows in many ways, and torch remembers what it tried until its process ends. So
+    what fails on code from before is tried again in a new process without that code, once per mode. What
+    fails there too is recorded, so that no later start removes it again. Not tried again: what no code can be
+    the reason of, such as a model that cannot be traced or a missing compiler.
     """
 
     def __init__(self, code: Path, key: str) -> None:
@@ -175,9 +168,8 @@ class CacheRetry:
         self._failed = read_record(self._file, list[str]) or []
 
     def watched(self, mode: str, capture: Generator[None, None, Result]) -> Generator[None, None, Result]:
-        """Do `capture`, which compiles what `mode` serves with.
-
-        Raises what it raises; BuildError, with the remedy, where nothing can be compiled; or CacheBroken.
+        """Do `capture`, which compiles what `mode` serves with. Raises what it raises, BuildError where
+        nothing can be compiled, or CacheBroken.
         """
         try:
             return (yield from capture)
@@ -190,9 +182,8 @@ class CacheRetry:
             raise
 
     def judged(self, mode: str, passed: bool) -> None:
-        """What `mode` serves with was compiled, and `passed` the check of its numbers, or did not.
-
-        A damaged library may load and compute something else. Raises what `failed` raises.
+        """What `mode` serves with was compiled, and its numbers `passed`: a damaged library may load and
+        compute something else. Raises what `failed` raises.
         """
         if passed:
             self.succeeded(mode)
@@ -214,7 +205,6 @@ class CacheRetry:
         keep_record(self._file, self._failed)
 
     def succeeded(self, mode: str) -> None:
-        """`mode` was compiled, and computes what it must."""
         if mode in self._failed:
             self._failed.remove(mode)
             keep_record(self._file, self._failed)
@@ -243,9 +233,8 @@ FILE = "cold_starts.json"
 
 
 class ColdStarts:
-    """Seconds by name of a callable, for one model, dtype and set of sizes (`key`), in the cache's folder.
-
-    A record of an older torch or of another processor is never read: their folder is another one.
+    """Seconds that each callable took from an empty cache, for one model, dtype and set of sizes (`key`), in
+    the cache's folder, which is that of one torch and processor.
     """
 
     def __init__(self, folder: Path, key: str) -> None:

@@ -30,11 +30,10 @@ class JobResult:
     """Filled in while the job runs, so that a job that ends early keeps what was measured until then.
 
     `taken_ns`, `first_token_ns` and `ended_ns` (its last step's bookkeeping is done) are instants of
-    `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations.
-    `bucket` is 0 for a job that did not start. `profile` is there only for a job that ran to its end under
-    the profiler. `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the
-    positions that attention read in the last decode step. `sampled`: being sampled slowed it down, whether or
-    not its samples could be kept.
+    `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations. `bucket` is 0 for a job that did not start.
+    `profile`: only of a job that ran to its end under the profiler. `padded_prompt_tokens`: computed per row
+    by prefill; `attended_tokens`: positions read in the last decode step. `sampled`: being sampled slowed it
+    down.
     """
 
     taken_ns: int = 0
@@ -56,7 +55,6 @@ class JobResult:
     sampled: bool = False
 
     def fail(self, problem: Problem, kind: OutcomeKind = "error") -> None:
-        """Record why the job failed."""
         self.kind = kind
         self.problem = problem
 
@@ -73,13 +71,11 @@ class JobChannel(Protocol):
     """The running job's connection to the front: cancellations come in, streamed text goes out."""
 
     def receive(self) -> None:
-        """Receive what has arrived, without waiting; called between two steps, once per POLL_NS at most."""
+        """Receive what has arrived, without waiting."""
 
-    def is_cancelled(self, job: Job) -> bool:
-        """Whether a Cancel of `job` has been received."""
+    def is_cancelled(self, job: Job) -> bool: ...
 
-    def send(self, message: Token) -> None:
-        """Stream a piece of text."""
+    def send(self, message: Token) -> None: ...
 
 
 class Generator:
@@ -132,9 +128,8 @@ class Generator:
                 self.stream(job, result.rows.end())
 
     def tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
-        """The token ids of the prompts, and their completions, which are still empty.
-
-        Raises JobError where the prompts do not fit.
+        """The token ids of the prompts, and their completions, still empty. Raises JobError where they do not
+        fit.
         """
         began = perf_counter_ns()
         prompts = encode_prompts(job.prompts, self.tokenizer, self._context)
@@ -229,8 +224,8 @@ def prefill(
 ) -> Prefilled:
     """Run `step` over `prompts` in the first rows of the cache; `between` is called before every chunk.
 
-    Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and is
-    overwritten by decode before anything may attend to it.
+    Rows are padded on the right. What padding writes to the cache is overwritten before anything may attend
+    to it.
     """
     buffers = feed.buffers
     layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
@@ -265,9 +260,8 @@ def prefill(
 class Layout:
     """A ragged batch cut into prefill chunks, on the host (pinned for CUDA, so that copies need no wait).
 
-    `chunks` int64 [bucket, chunk] each, the last one as short as its prompts allow; `last` int64 [count,
-    bucket], the index in each chunk of a row's last token; `contains` bool [count, bucket], whether a row has
-    tokens in that chunk; `lengths` int64 [bucket].
+    `chunks` int64 [bucket, chunk] each; `last` int64 [count, bucket], the index in each chunk of a row's last
+    token; `contains` bool [count, bucket], whether a row has tokens in that chunk; `lengths` int64 [bucket].
     """
 
     chunks: list[Tensor]
@@ -279,8 +273,8 @@ class Layout:
 def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned: bool) -> Layout:
     """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`.
 
-    `sizes` are the lengths of a chunk, ascending: all are of the longest but the last, which is of the
-    shortest that holds what is left.
+    `sizes` are the lengths of a chunk, ascending: all are of the longest but the last, the shortest that
+    fits.
     """
     filled = prompts + [[0]] * (bucket - len(prompts))
     lengths = [len(prompt) for prompt in filled]

@@ -30,17 +30,13 @@ BEAT_NS = 1_000_000_000
 """How often the front hears of an engine that serves, at most."""
 
 STEP_LIMIT_SECONDS = 60.0
-"""Within this an engine that serves looks at its inbox again, unless its steps are known to take longer.
-
-Far more than a step takes: one may page a swapped-out model in. One that does nothing is noticed by that, and
-one that computes all the while by the CPU time that it uses.
+"""An engine that serves polls its inbox within this time, unless its steps are known to take longer. Far more
+than a step takes: one may page a swapped-out model in.
 """
 
 STEP_BUSY_SECONDS = 4.0
-"""Of CPU time in one thread, within which an engine that serves looks at its inbox again, unless its steps
-are known to use more.
-
-A step of a small model takes milliseconds of it, whatever else the machine does.
+"""Of CPU time in one thread, within which an engine that serves polls its inbox, unless its steps are known
+to use more: a step of a small model takes milliseconds of it.
 """
 
 
@@ -68,8 +64,8 @@ class Inbox:
         self._tell(perf_counter_ns())
 
     def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        """Between two calls of `receive` while it serves, this thread may take so long, and use so much CPU
-        time of it; where that is less than the least that is always given, it may take that.
+        """Between two calls of `receive` while it serves, this thread may take so long and use so much CPU
+        time, or the least that is always given, if that is more.
         """
         self._serving = Doing(
             what=SERVING,
@@ -78,17 +74,14 @@ class Inbox:
         )
 
     def _tell(self, now_ns: int) -> None:
-        """Say what is done; the same once a second at most."""
         if self._doing != self._told or now_ns > self._tell_ns:
             self._told = self._doing
             self._tell_ns = now_ns + BEAT_NS
             self.send(self._doing)
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
-        """Receive what has arrived, waiting up to `timeout_milliseconds` for a first message.
-
-        A front that has gone is a Stop. It hears of this call about once a second: to be called between two
-        steps, never within one.
+        """Receive what has arrived, waiting up to `timeout_milliseconds` for a first message. Call it between
+        two steps, never within one. A front that has gone is a Stop.
         """
         now_ns = perf_counter_ns()
         if now_ns > self._tell_ns:
@@ -116,7 +109,6 @@ class Inbox:
             self.stopped = True
 
     def _has(self, job_id: str) -> bool:
-        """Whether this job waits or runs."""
         return job_id in self._running or any(
             isinstance(waiting, Job) and waiting.id == job_id for waiting in self._waiting
         )
@@ -124,10 +116,8 @@ class Inbox:
     def take(self) -> Job | None:
         """What has waited longest; a job is from now on the running one. None while paused.
 
-        Who calls this serves, so what was announced is over, and its limits with it: the front hears of that
-        before the job runs, whose first step may be the one that never ends.
-        A Pause is queued like a job. When it reaches the head of the queue, the pause begins and `Paused` is
-        sent.
+        What was announced is over, which the front hears before the job runs. A Pause is queued like a job:
+        at the head of the queue it begins, and `Paused` is sent.
         """
         self._doing = self._serving
         if self.paused:
@@ -158,7 +148,7 @@ class Inbox:
         return job
 
     def left(self, job: Job) -> None:
-        """A job that was taken or has joined has ended; others that run go on."""
+        """A job that was taken or has joined has ended."""
         self._running.discard(job.id)
         self._cancelled.discard(job.id)
 
@@ -184,7 +174,6 @@ class Inbox:
 
     @property
     def idle(self) -> bool:
-        """Whether no received message waits for the engine."""
         return not self._waiting
 
     def is_cancelled(self, job: Job) -> bool:
@@ -207,9 +196,8 @@ NO_DEADLINE_NS = 2**62
 
 
 class LocalInbox:
-    """An `Inbox` without a socket: yields `jobs` once the engine is warm, then reports that it is stopped.
-
-    `watch` is called with every message that is sent.
+    """An `Inbox` without a front, for checks and tests: yields `jobs` once the engine is warm, then is
+    stopped. `watch` is called with every message that is sent.
     """
 
     def __init__(self, jobs: Iterable[Job], watch: Callable[[ToFront], None] | None = None) -> None:
@@ -238,11 +226,9 @@ class LocalInbox:
 
     @property
     def next_job(self) -> Job | None:
-        """The next job, which stays where it is."""
         return self._jobs[0] if self._warm and self._jobs else None
 
     def join(self) -> Job:
-        """The next job, as `take` returns it."""
         return msgspec.structs.replace(self._jobs.popleft(), sent_ns=perf_counter_ns())
 
     def left(self, job: Job) -> None:
@@ -250,20 +236,16 @@ class LocalInbox:
 
     @property
     def idle(self) -> bool:
-        """Always."""
         return True
 
     @property
     def stopped(self) -> bool:
-        """Whether all jobs have been taken."""
         return self._warm and not self._jobs
 
     def is_cancelled(self, job: Job) -> bool:
-        """Never."""
         return False
 
     def send(self, message: ToFront) -> None:
-        """Keep `message` in the list or mapping of its kind."""
         if isinstance(message, Outcome):
             self.outcomes.append(message)
         elif isinstance(message, Token):

@@ -54,10 +54,8 @@ class JobRunner:
         self._announce = announce
 
     def warm(self) -> None:
-        """Run sampled jobs at every batch bucket, unanswered: on CUDA the first use of a kernel loads it.
-
-        In one mode, because what runs beside the step is the same in all of them. One that fails is no reason
-        not to serve: a client that sends the like is answered with the reason.
+        """Run sampled jobs at every batch bucket in one mode, unanswered: on CUDA the first use of a kernel
+        loads it. One that fails is no reason not to serve.
         """
         for configured in list(self.warmup.ready().values())[:1]:
             for bucket, options in product(self.generator.feeds, SAMPLING):
@@ -72,8 +70,7 @@ class JobRunner:
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
         """Run `job` with the steps of `configured`; everything, a failure too, is recorded in `result`.
-
-        Raises what loses the device's context: the front then starts a new engine.
+        Raises what loses the device's context.
         """
         try:
             self._generate(job, configured, result)

@@ -35,9 +35,8 @@ def build_outcome(
     configured: ConfiguredMode | None,
     measured: Callable[[int], Timings],
 ) -> Outcome:
-    """What is answered to `job`; `configured` is None where its mode is not configured.
-
-    `measured` makes its timings, given the instant at which all else is done; not called where it never ran.
+    """What is answered to `job`; `configured` is None where its mode is not configured. `measured` makes its
+    timings, given the instant at which all else is done; not called where it never ran.
     """
     kernels, launches = totals(result)
     effective, reason = ran_as(configured, result.profile) if configured else (job.mode, None)
@@ -61,9 +60,8 @@ def build_outcome(
 
 
 def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
-    """The effective mode of a request and the reason for it.
-
-    A profiled request in a mode with graph replay must show one graph launch per decode step.
+    """The effective mode of a request and the reason for it: a profiled request in a mode with graph replay
+    must show one graph launch per decode step.
     """
     cuda, status = configured.mode.cuda, configured.status
     if cuda.graph_replay and status.effective == cuda.name:
@@ -75,10 +73,9 @@ def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) ->
 
 @dataclass(frozen=True, slots=True)
 class StepEstimates:
-    """Costs per step that the job's own clocks do not show.
-
-    On a CPU the newest samples of the same steps (`newest`). On CUDA kernel seconds per step and phase, from
-    earlier profiled requests (`sampled`) or from this one (`profiled`).
+    """Costs per step that the job's own clocks do not show: on a CPU the newest samples of the same steps; on
+    CUDA kernel seconds per step and phase, from earlier profiled requests (`sampled`) or from this one
+    (`profiled`).
     """
 
     cuda: bool
@@ -136,9 +133,8 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
 
 
 def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -> PhaseTimings:
-    """Dispatch is the host's share of the wall time, by the job's own samples where they are enough.
-
-    What chooses tokens after the steps is dispatch as well.
+    """Dispatch is the host's share of the wall time, by the job's own samples where they are enough; what
+    chooses tokens after the steps is dispatch as well.
     """
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9
@@ -176,7 +172,6 @@ def _rests_on(
 
 
 def _period_seconds(readings: Readings, until_ns: int) -> float:
-    """All the time of a phase, from its first call to `until_ns`; 0 for a phase without steps."""
     return (until_ns - readings.begin[0]) / 1e9 if readings.begin else 0.0
 
 
@@ -184,7 +179,7 @@ def _dispatch_steps(readings: Readings, phase: Phase) -> list[int]:
     """Nanoseconds of dispatch of each step: its call, what feeds it, and the choice of its tokens.
 
     A step that failed has been fed and did not return: it is no step. Tokens are chosen after prefill's last
-    step alone, and after every step of decode, up to the last that may not take the greedy token.
+    step alone, and after every step of decode.
     """
     steps = [call + feed for call, feed in zip(readings.call, readings.feed, strict=False)]
     first = max(0, len(steps) - 1) if phase == "prefill" else 0
@@ -251,10 +246,9 @@ SUMS = (
 
 @dataclass(slots=True, eq=False)
 class BatchStep:
-    """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences.
-
-    For `stall_ns` after it the requests in it stood still, because others were prefilled. `counted`: a
-    request has counted it for the metrics.
+    """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences. For `stall_ns`
+    after it the requests in it stood still, because others were prefilled. `counted`: a request has counted
+    it.
     """
 
     phase: Phase
@@ -273,9 +267,11 @@ def shared_timings(
     switches: int,
     done_ns: int,
 ) -> Timings:
-    """What a request of `own_rows` prompts took that ran in `steps`.
+    """What a request of `own_rows` prompts took that shared `steps` with others.
 
-    Where it ended well, it counts those of its steps that nobody has counted, and `switches`.
+    Its dispatch and kernel are those of the whole of every step that it ran in, as it waited for all of it,
+    so its parts make its total. For metrics, one that ended well counts the steps that nobody has, and
+    `switches`.
     """
     estimates = estimates_of(result.bucket)
     groups = _by_bucket(steps, result.ended_ns, estimates_of)

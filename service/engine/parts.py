@@ -124,9 +124,8 @@ def _unless_full(measure: Callable[[], Roof]) -> Roof | None:
 
 
 def blas_libraries(config: str) -> str:
-    """From what torch was built with, and for which vector instructions its kernels run here.
-
-    Such as "MKL 2024.2, oneDNN 3.7.1, ATen AVX2".
+    """From what torch was built with, and for which vector instructions: such as "MKL 2024.2, oneDNN 3.7.1,
+    ATen AVX2".
     """
     named = {
         "MKL": r"Math Kernel Library Version ([\d.]+)",
@@ -143,12 +142,10 @@ def blas_libraries(config: str) -> str:
 def build_parts(
     settings: EngineSettings, announce: Callable[[ModeStatus], None], retries_cache: bool = False
 ) -> EngineParts:
-    """Load the model and allocate everything else around it.
+    """Load the model and allocate everything else around it. Raises ValueError, with the remedy, for a
+    device, dtype, core, checkpoint, context or tokenizer that cannot work.
 
     `retries_cache`: CacheBroken may end warm-up, and who runs it then starts another process.
-
-    Raises ValueError, with the remedy, for a device, dtype, core, checkpoint, context or tokenizer that
-    cannot work.
     """
     loaded = load_model(settings)
     model, precision = loaded.model, loaded.precision
@@ -181,7 +178,6 @@ def _refuse_short_context(context: int, chunk: int) -> None:
 
 
 def _compiled_key(settings: EngineSettings, precision: Precision) -> str:
-    """Names what these settings compile."""
     sizes = (settings.prefill_chunk, settings.context, settings.threads, settings.device)
     return f"{content_hash(settings.model)} {precision.name} {sizes}"
 

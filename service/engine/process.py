@@ -1,8 +1,7 @@
 """The engine process: from its settings to its exit code.
 
 Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON, and ends
-with it (`service.parent_death`). It connects before it imports torch, so that the front hears at
-once what takes long.
+with it. It connects before it imports torch, so that the front hears at once what takes long.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ IMPORT = Doing(what="importing torch", limit_seconds=300.0)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the engine; returns the exit code: that of `service.engine.loop.run_engine`."""
+    """Run the engine; returns the exit code of `service.engine.loop.run_engine`."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     inbox = Inbox(settings.address)
     try:

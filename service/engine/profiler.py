@@ -27,7 +27,7 @@ from service.records import (
     StepProfile,
 )
 from service.statistics.intervals import median_interval, unpaired_ratio
-from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Arguments, Buffers, measured_arguments, set_positions
+from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost
 from service.step.device_time import CudaQueue, DeviceQueue, device_time
@@ -111,37 +111,38 @@ class RequestProfiler:
 def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
     """Means per step over `steps`, at least one; what this device cannot measure stays None."""
 
-    def mean(values: Sequence[float | None]) -> float | None:
+    def mean(values: Iterable[float | None]) -> float | None:
         measured = [value for value in values if value is not None]
         return sum(measured) / len(measured) if measured else None
 
+    gaps = [step.gaps for step in steps if step.gaps]
     return StepProfile(
         phase=phase,
         steps=len(steps),
         operators=median(step.operators for step in steps),
         copies=median(step.copies for step in steps),
-        kernels=mean([step.kernels for step in steps]),
+        kernels=mean(step.kernels for step in steps),
         kernel_steps=sum(step.kernel_seconds is not None for step in steps),
-        launches=mean([step.launches for step in steps]),
-        graph_launches=mean([step.graph_launches for step in steps]),
-        kernel_seconds=mean([step.kernel_seconds for step in steps]),
-        idle_seconds=mean([step.gaps.idle_seconds if step.gaps else None for step in steps]),
-        host_wait_seconds=mean([step.gaps.host_wait_seconds if step.gaps else None for step in steps]),
-        kernel_wait_seconds=mean([step.gaps.kernel_wait_seconds if step.gaps else None for step in steps]),
+        launches=mean(step.launches for step in steps),
+        graph_launches=mean(step.graph_launches for step in steps),
+        kernel_seconds=mean(step.kernel_seconds for step in steps),
+        idle_seconds=mean(gap.idle_seconds for gap in gaps),
+        host_wait_seconds=mean(gap.host_wait_seconds for gap in gaps),
+        kernel_wait_seconds=mean(gap.kernel_wait_seconds for gap in gaps),
     )
 
 
 SAMPLES_KEPT = 16
 """Of each step, the newest."""
 
-Key = tuple[str, Phase, int]
-
 
 class KernelTimes:
-    """Learnt at warm-up, and followed by what profiled requests add."""
+    """Kernel seconds of steps, learnt at warm-up and followed by what profiled requests add."""
 
     def __init__(self) -> None:
-        self._samples: dict[Key, deque[float]] = defaultdict(lambda: deque(maxlen=SAMPLES_KEPT))
+        self._samples: dict[tuple[str, Phase, int], deque[float]] = defaultdict(
+            lambda: deque(maxlen=SAMPLES_KEPT)
+        )
 
     def add(self, mode: str, phase: Phase, bucket: int, samples: Iterable[float | None]) -> None:
         """Add samples in seconds; None is a step whose kernels the profiler did not see, and is left out."""
@@ -156,34 +157,37 @@ class KernelTimes:
 
     def of_mode(self, mode: str) -> list[KernelTime]:
         """All that is known of a mode, each with its interval."""
-        found = []
-        for (name, phase, bucket), samples in self._samples.items():
-            if name == mode:
-                interval = median_interval(list(samples))
-                bounded = math.isfinite(interval.low)
-                found.append(
-                    KernelTime(
-                        phase=phase,
-                        batch=bucket,
-                        seconds=interval.value,
-                        low=interval.low if bounded else None,
-                        high=interval.high if bounded else None,
-                        samples=interval.samples,
-                    )
-                )
-        return found
+        return [
+            _kernel_time(phase, bucket, list(samples))
+            for (name, phase, bucket), samples in self._samples.items()
+            if name == mode
+        ]
+
+
+def _kernel_time(phase: Phase, bucket: int, samples: list[float]) -> KernelTime:
+    interval = median_interval(samples)
+    bounded = math.isfinite(interval.low)
+    return KernelTime(
+        phase=phase,
+        batch=bucket,
+        seconds=interval.value,
+        low=interval.low if bounded else None,
+        high=interval.high if bounded else None,
+        samples=interval.samples,
+    )
 
 
 DEFAULT_EVERY = 200
 """On CUDA, where kernel time is known from profiled steps only: one request in so many, unless it is set.
 
-The sixteen samples that are kept are then those of the last 3,200 requests, few enough to follow a change of
-clocks or of the prompts, and a quantile of latency up to the 99th hardly meets a profiled one waiting in
-front."""
+The samples that are kept are then those of the last 3,200 requests, few enough to follow a change of clocks,
+and a quantile of latency up to the 99th hardly meets a profiled one waiting in front.
+"""
 
 MOST_SHARE = 0.01
 """At most this share of the engine's time goes into profiling by default: reading a trace takes as long as
-some twenty requests, and whatever arrives meanwhile waits."""
+some twenty requests, and whatever arrives meanwhile waits.
+"""
 
 
 class ProfileSchedule:
@@ -197,10 +201,7 @@ class ProfileSchedule:
         self._free_ns = 0
 
     def is_due(self) -> bool:
-        """Whether the next request is. Call it once for each.
-
-        One whose turn comes too early for MOST_SHARE is not made up for.
-        """
+        """Whether the next request is; call it once for each. A turn too early for MOST_SHARE is left out."""
         self._requests += 1
         if self._every == 0 or self._requests % self._every:
             return False
@@ -211,15 +212,20 @@ class ProfileSchedule:
         self._free_ns = self._clock() + round(seconds / MOST_SHARE * 1e9)
 
 
-ProfileSteps = Callable[[Step, Arguments, int], Sequence[ProfiledStep]]
+ROUNDS = 8
+CALLS = 9
+"""Per mode and round; their median is one value."""
+
+UNKNOWN = "what the profiler costs is unknown: a request was profiled before all modes had been measured"
+REMEDY = "TEARDOWN_CUPTI=1 in the service's environment lets go of it after each session (CUDA 12.6 or newer)"
 
 
 class DeviceMeasurements:
-    """On CUDA: what each mode's steps take on the device, learnt once at warm-up, and what the profiler costs.
+    """On CUDA: what each mode's steps take on the device, and what the profiler costs them; taken at warm-up.
 
     A step's device time is measured twice, by the profiler's kernels and by queued calls between two events:
-    they agree where the device is busy all through a step. `missing` is the reason where they could not be
-    taken; modes serve without them.
+    they agree where the device is busy all through a step. `missing` says why they could not be taken, and
+    `profiler_note` where the profiler slows all later steps, or why that is not known.
     """
 
     def __init__(
@@ -228,35 +234,54 @@ class DeviceMeasurements:
         buffers: Mapping[int, Buffers],
         profiler: RequestProfiler,
         queue: DeviceQueue,
-        profile: ProfileSteps = profile_steps,
     ) -> None:
         self._warmup = warmup
         self._buffers = buffers
         self._profiler = profiler
         self._queue = queue
-        self._profile = profile
-        self._attachment = ProfilerAttachment(buffers, decode_dispatch)
         self.missing: str | None = None
-
-    @property
-    def profiler_note(self) -> str | None:
-        """Where the profiler slows all later steps, or why that is not known."""
-        return self._attachment.note
+        self.profiler_note: str | None = None
 
     def attach(self) -> Iterator[None]:
-        """Attach the profiler, with every captured mode measured before and after; yields between samples."""
-        modes = self._warmup.modes
+        """Attach the profiler, with every captured mode measured before and after; yields between samples.
+
+        The profiler's library stays attached to the process after its first session, and every launch call
+        may pass through it from then on (pytorch #146604).
+        """
         try:
-            yield from self._attachment.attach(modes, self._profiler.warm, lambda: self._profiler.used)
+            yield from self._attach()
         except Exception as error:
             if is_device_lost(error):
                 raise
-            self._attachment.note = f"what the profiler costs is not known: {type(error).__name__}: {error}"[
-                :2000
-            ]
+            note = f"what the profiler costs is not known: {type(error).__name__}: {error}"
+            self.profiler_note = note[:2000]
             free_memory(error)
-        for name, cost in self._attachment.costs.items():
-            self._warmup.update(modes[name], profiler_cost=cost)
+
+    def _attach(self) -> Iterator[None]:
+        before = yield from self._rounds()
+        if self._profiler.used:
+            self.profiler_note = UNKNOWN
+            self._profiler.warm()
+            return
+        self._profiler.warm()
+        after = yield from self._rounds()
+        costs = {name: _cost(before[name], after[name]) for name in before}
+        self.profiler_note = _note(costs)
+        for name, cost in costs.items():
+            self._warmup.update(self._warmup.modes[name], profiler_cost=cost)
+
+    def _rounds(self) -> Generator[None, None, dict[str, list[float]]]:
+        """Dispatch of a decode step at the smallest batch, by mode, in a random order per round."""
+        buffers = self._buffers[min(self._buffers)]
+        modes = {name: one for name, one in self._warmup.modes.items() if one.steps}
+        found: dict[str, list[float]] = {name: [] for name in modes}
+        for number in range(ROUNDS):
+            names = list(modes)
+            Random(number).shuffle(names)
+            for name in names:
+                found[name].append(decode_dispatch(modes[name].steps["decode", buffers.bucket], buffers))
+                yield
+        return found
 
     def learn(self) -> Iterator[None]:
         """Take the device's times of all steps of the ready modes; yields between two steps."""
@@ -283,7 +308,7 @@ class DeviceMeasurements:
         buffers = self._buffers[bucket]
         set_positions(buffers, phase)
         arguments = measured_arguments(buffers, phase)
-        profiled = self._profile(step, arguments, INTERVAL_STEPS)
+        profiled = profile_steps(step, arguments, INTERVAL_STEPS)
         self._profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
         return device_time(self._queue, partial(step, *arguments), phase, bucket)
 
@@ -297,8 +322,7 @@ class NoDeviceMeasurements:
     def attach(self) -> Iterator[None]:
         return iter(())
 
-    def learn(self) -> Iterator[None]:
-        return iter(())
+    learn = attach
 
 
 def new_device_measurements(
@@ -308,62 +332,6 @@ def new_device_measurements(
     if device.type == "cuda":
         return DeviceMeasurements(warmup, buffers, profiler, CudaQueue())
     return NoDeviceMeasurements()
-
-
-ROUNDS = 8
-CALLS = 9
-"""Per mode and round; their median is one value."""
-
-UNKNOWN = "what the profiler costs is unknown: a request was profiled before all modes had been measured"
-REMEDY = "TEARDOWN_CUPTI=1 in the service's environment lets go of it after each session (CUDA 12.6 or newer)"
-
-Rounds = dict[str, list[float]]
-
-
-class ProfilerAttachment:
-    """Attaches the profiler once every mode has been measured without it.
-
-    On CUDA the profiler's library stays attached to the process after its first session, and every launch
-    call may pass through it from then on (pytorch #146604). `costs` has the ratio by mode.
-    """
-
-    def __init__(self, buffers: Mapping[int, Buffers], measure: Callable[[Step, Buffers], float]) -> None:
-        self._buffers = buffers[min(buffers)]
-        self._measure = measure
-        self.costs: dict[str, ProfilerCost] = {}
-        self.note: str | None = None
-
-    def attach(
-        self, modes: Mapping[str, ConfiguredMode], warm: Callable[[], None], attached: Callable[[], bool]
-    ) -> Iterator[None]:
-        """Measure, `warm` the profiler, measure again; yields where other work does no harm.
-
-        `attached` says whether something else has used the profiler already.
-        """
-        steps = {
-            name: configured.steps["decode", self._buffers.bucket]
-            for name, configured in modes.items()
-            if configured.steps
-        }
-        before = yield from self._rounds(steps)
-        if attached():
-            self.note = UNKNOWN
-            warm()
-            return
-        warm()
-        after = yield from self._rounds(steps)
-        self.costs = {name: _cost(before[name], after[name]) for name in steps}
-        self.note = _note(self.costs)
-
-    def _rounds(self, steps: Mapping[str, Step]) -> Generator[None, None, Rounds]:
-        found: Rounds = {name: [] for name in steps}
-        for number in range(ROUNDS):
-            names = list(steps)
-            Random(number).shuffle(names)
-            for name in names:
-                found[name].append(self._measure(steps[name], self._buffers))
-                yield
-        return found
 
 
 def decode_dispatch(step: Step, buffers: Buffers) -> float:

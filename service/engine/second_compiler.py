@@ -1,9 +1,8 @@
 """A second process that compiles some modes while the engine compiles the others.
 
 From an empty compile cache most of a compilation is one thread of Python, so one process leaves the other
-cores idle. What the second one compiles goes into the cache, where the engine finds it. How long each
-callable took is reported as JSON, one line each. Run as `python -m service.engine.second_compiler SETTINGS`,
-it ends with the engine.
+cores idle. What the second one compiles goes into the cache, where the engine finds it; it reports how long
+each callable took, as JSON lines, and ends with the engine.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ class SecondCompiler:
         self._ended = False
 
     def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
-        """What compiling the callable `name` of `mode` took there: waits for it, and yields meanwhile.
-
-        None: it is not compiled there, was in the cache, or the process ended before it was.
+        """What compiling the callable `name` of `mode` took there: waits for it, and yields meanwhile. None:
+        it is not compiled there, was in the cache, or the process ended before.
         """
         while mode in self._modes and name not in self._seconds and not self._ended:
             self._read()
@@ -86,9 +84,8 @@ class SecondCompiler:
 
 
 def second_compiler(parts: EngineParts) -> SecondCompiler | None:
-    """Start it where it shortens a start; None where nothing or too little is to be compiled, and no room.
-
-    On CUDA a second copy of the model would lie in the device's memory.
+    """Start it where it shortens a start; None where little is to be compiled, or there is no room for it. On
+    CUDA a second copy of the model would lie in the device's memory.
     """
     settings, loaded = parts.settings, parts.loaded
     modes = _shared(settings.modes)

@@ -1,8 +1,4 @@
-"""Samples the engine's thread while jobs run, and keeps what the newest samples say of each step.
-
-In the background at a rate that costs a step nothing that can be measured, and faster in a job that asks for
-it. Nothing is sampled while no job runs.
-"""
+"""Samples the engine's thread while jobs run, and keeps what the newest samples say of each step."""
 
 from __future__ import annotations
 
@@ -65,9 +61,8 @@ class StepShares:
     def sampling(
         self, samples_per_second: float = BACKGROUND_PER_SECOND
     ) -> Iterator[dict[Key, SampleCounts]]:
-        """Within: the steps that this thread runs are sampled. What is yielded is filled at the end.
-
-        It stays empty where some samples were lost, and where nothing is sampled.
+        """Within: the steps that this thread runs are sampled. What is yielded is filled at the end; it stays
+        empty where some samples were lost, and where nothing is sampled.
         """
         found: dict[Key, SampleCounts] = {}
         if self._sampler is None:
@@ -84,9 +79,8 @@ class StepShares:
             self._sampling = False
 
     def collect(self, slowed: bool = False) -> dict[Key, SampleCounts]:
-        """Within `sampling`: take in what has been sampled so far, as a batch may run for minutes.
-
-        `slowed`: by faster sampling than in the background. Empty where some samples were lost.
+        """Within `sampling`: take in what has been sampled so far, as a batch may run for minutes. `slowed`:
+        by faster sampling than in the background. Empty where some samples were lost.
         """
         if self._sampler is None or not self._sampling:
             return {}
@@ -101,9 +95,8 @@ class StepShares:
         return {} if self._sampler.lost else counted
 
     def newest(self, mode: str, phase: Phase, bucket: int, size: int | None = None) -> SampleCounts | None:
-        """Those that the share of a step rests on now; None where there are none.
-
-        Of steps of that `size` (`step_size`), if they have enough, else of all sizes.
+        """The samples that the share of a step rests on now: of steps of that `size` (`step_size`), if they
+        have enough, else of all sizes. None where there are none.
         """
         key = mode, phase, bucket
         of_size = self._of_size[key, size].newest if size is not None else SampleCounts()
@@ -135,7 +128,6 @@ class StepShares:
             yield
 
     def _counted(self, samples: list[tuple[int, Place]]) -> dict[tuple[Key, int], SampleCounts]:
-        """By the step and its size."""
         by_label: dict[int, Counter[str]] = {}
         for label, place in samples:
             by_label.setdefault(label, Counter())[place.side] += 1
@@ -147,7 +139,7 @@ class StepShares:
         }
 
     def _add_walls(self, slowed: bool) -> None:
-        """What the meters have timed since; steps that sampling has slowed count only where no others did."""
+        """What the meters have timed since."""
         for label, (steps, wall_ns) in self.labels.take().items():
             self._of_key[self._keys[label - 1]].timed(steps, wall_ns / 1e9, slowed)
 
@@ -172,7 +164,9 @@ class _StepSamples:
             self.newest -= self._blocks.popleft()
 
     def timed(self, steps: int, wall_seconds: float, slowed: bool) -> None:
-        """`steps` calls took `wall_seconds`; the mean follows the newest requests."""
+        """`steps` calls took `wall_seconds`; the mean follows the newest requests. Calls that sampling has
+        `slowed` count only where no others did.
+        """
         mean = wall_seconds / steps
         if self._step_seconds is None or (self._estimated and not slowed):
             self._step_seconds, self._estimated = mean, slowed

@@ -18,10 +18,7 @@ class JobError(Exception):
 
 
 UNBOUNDED_TOKEN_BYTES = 64
-"""Of a prompt per token of the context, where a tokenizer may make one token of any length of text, or none.
-
-Prose has four or five. What is over it would nearly always be over the context, once it had been encoded.
-"""
+"""Of a prompt per token of the context, where a tokenizer's tokens have no bound. Prose has four or five."""
 
 
 def encode_prompts(
@@ -30,8 +27,7 @@ def encode_prompts(
     """Token ids of each prompt, given as text or as ids.
 
     Raises JobError for an id outside the vocabulary, for text that makes one, and for a prompt that is too
-    long whatever it says: a megabyte of text takes this thread longer to encode than many requests to be
-    served.
+    long whatever it says: a megabyte of text takes long to encode.
     """
     most = most_prompt_bytes(tokenizer, context)
     for prompt in prompts:
@@ -46,9 +42,7 @@ def encode_prompts(
 
 
 def most_prompt_bytes(tokenizer: ServedTokenizer, context: int) -> int:
-    """The UTF-8 of a prompt that is encoded, at most: what `context` of the tokenizer's longest tokens stand
-    for. Where these have no bound, UNBOUNDED_TOKEN_BYTES for each.
-    """
+    """The UTF-8 of a prompt that is encoded, at most: `context` of the tokenizer's longest tokens."""
     return context * (tokenizer.longest_token_bytes or UNBOUNDED_TOKEN_BYTES)
 
 
@@ -89,9 +83,9 @@ def _checked(prompt: list[int], vocabulary: int) -> list[int]:
 class Completion:
     """The completion of one prompt as it grows.
 
-    Text is decoded per token only for stop strings and for streams, else once at the end. A stop string is
-    left out of the text with all that follows it, and so is the end-of-text token. A stop string that was
-    complete within the job's `min_tokens` is text like any other.
+    Text is decoded per token only for stop strings and streams, else once at the end. A stop string is left
+    out of the text with all that follows it, and so is the end-of-text token. A stop string that was complete
+    within the job's `min_tokens` is text like any other.
     """
 
     def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
@@ -108,7 +102,7 @@ class Completion:
         self.finish_reason: FinishReason | None = None
 
     def examine(self) -> None:
-        """Look at the newest token; sets `finish_reason` once the row is complete."""
+        """Examine the newest token; sets `finish_reason` once the row is complete."""
         token = self.token_ids[-1]
         if token in self._tokenizer.ends and not self._job.ignore_eos:
             self.finish_reason = "stop"
@@ -122,9 +116,8 @@ class Completion:
             self.end()
 
     def end(self) -> bool:
-        """No token follows: complete the text, once. Returns whether that was left to do.
-
-        The decoder holds back an incomplete character, which becomes U+FFFD.
+        """No token follows: complete the text, once; an incomplete character becomes U+FFFD. Returns whether
+        that was left to do.
         """
         if self._ended:
             return False
@@ -200,13 +193,10 @@ class Completions:
 
     @property
     def complete(self) -> bool:
-        """Whether every row has ended."""
         return all(row.finish_reason is not None for row in self._rows)
 
     def outputs(self) -> list[Output]:
-        """What is answered, in the order of the prompts."""
         return [row.output() for row in self._rows]
 
 
-def _ignore(token: int) -> None:
-    """Where a finished row's further tokens go."""
+def _ignore(token: int) -> None: ...

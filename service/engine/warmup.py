@@ -42,10 +42,9 @@ BuildStep = Callable[[Mode, nn.Module], Step]
 
 @dataclass(slots=True)
 class ConfiguredMode:
-    """`steps` are the mode's callables by (phase, bucket), empty until warm-up has built them.
-
-    `captures` are the graphs that calls have captured as far as the mode promises; its status has them once
-    their replay is proved.
+    """One configured mode: its row of the ladder, its status, and its callables by (phase, bucket), empty
+    until warm-up has built them. `captures`: the graphs that calls have captured; the status has them once
+    proved.
     """
 
     mode: Mode
@@ -55,10 +54,8 @@ class ConfiguredMode:
 
 
 class Warmup:
-    """The configured modes, made ready in the ladder's order.
-
-    `reference_seconds` is what eager's reference took, `reference_busy_seconds` what it took of this thread's
-    CPU time.
+    """The configured modes, made ready in the ladder's order. `reference_seconds` is what eager's reference
+    took, `reference_busy_seconds` what it took of this thread's CPU time.
     """
 
     def __init__(
@@ -107,8 +104,8 @@ class Warmup:
     def run(self) -> Iterator[None]:
         """Capture every mode and check its parity; yields so that ready modes can serve meanwhile.
 
-        What is needed once for all modes is done before the mode that needs it first, so that no mode's
-        warm-up contains it. A mode that promises graph replay is not ready until `finish` has proved it.
+        What all modes need once is done before the mode that needs it first, so that no mode's warm-up
+        contains it. A mode that promises graph replay is not ready until `finish` has proved it.
         """
         began, busy = perf_counter(), thread_time()
         parity_check = new_parity_check(self._model, self._buffers, self._build(MODES["eager"], self._model))
@@ -123,8 +120,9 @@ class Warmup:
         self._start_elsewhere = start
 
     def compile(self) -> Iterator[tuple[str, float | None]]:
-        """Compile every callable of the configured modes for the cache alone, in the order in which `run` needs
-        them; yields name and seconds of each, None where another process had put its code there meanwhile.
+        """Compile every callable of the configured modes, for the cache alone, in the order in which `run`
+        needs them. Yields name and seconds of each, None where another process had put its code there
+        meanwhile.
         """
         load_compiler(self._device)
         for name, configured in self.modes.items():
@@ -135,7 +133,6 @@ class Warmup:
 
     @property
     def doing(self) -> str:
-        """What the next piece of work belongs to."""
         warming = [name for name, one in self.modes.items() if one.status.state == "warming"]
         return f"warming up {warming[0]}" if warming else "warming up"
 
@@ -261,9 +258,8 @@ class CompiledElsewhere(Protocol):
 
 
 class Capture:
-    """Builds and captures the callables of one mode after another; yields between two callables.
-
-    What `elsewhere` compiles is waited for, and loaded from the cache.
+    """Builds and captures the callables of one mode after another; yields between two callables. What
+    `elsewhere` compiles is waited for, and loaded from the cache.
     """
 
     def __init__(
@@ -281,7 +277,6 @@ class Capture:
         self._device_type = next(model.parameters()).device.type
 
     def effect(self, configured: ConfiguredMode) -> Effect:
-        """What a mode does on this device."""
         return configured.mode.effect(self._device_type)
 
     def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
@@ -319,7 +314,6 @@ class Capture:
     def _compiled_elsewhere(
         self, configured: ConfiguredMode, one: _Callable
     ) -> Generator[None, None, float | None]:
-        """The seconds that it took there; None where it did not."""
         if self.elsewhere is None:
             return None
         mode = configured.mode.name

@@ -34,7 +34,7 @@ class Buffers:
     `chunks` has by length the prefill tokens, int64 [bucket, length]; `token` is int64 [bucket, 1], of which
     `token_row` is a view [bucket]; `positions` and `last` are int64 [bucket]; `one` is an int64 1 on the
     device, [1]. `caches` has by reach the first `reach` positions of the first `bucket` rows of the shared
-    cache: attention reads what it is given, and so only the part in use. Both by ascending size.
+    cache: attention reads what it is given. Both by ascending size.
     """
 
     bucket: int
@@ -48,12 +48,10 @@ class Buffers:
 
     @property
     def cache(self) -> Cache:
-        """The whole context."""
         return self.caches[max(self.caches)]
 
     @property
     def chunk_length(self) -> int:
-        """Tokens of the longest prefill step."""
         return max(self.chunks)
 
     def padded(self, tokens: int) -> int:
@@ -65,10 +63,8 @@ class Buffers:
         return next(reach for reach in self.caches if reach >= used)
 
     def arguments(self, phase: Phase, length: int | None = None, reach: int | None = None) -> Arguments:
-        """What a step of `phase` is called with.
-
-        `length` (prefill) and `reach` are among those of `chunks` and `caches`; None: the longest chunk, and
-        as little of the cache as holds it, for decode the least.
+        """What a step of `phase` is called with. Without `length` (prefill) and `reach`: the longest chunk,
+        and as little of the cache as holds it.
         """
         length = self.chunk_length if length is None else length
         tokens = self.token if phase == "decode" else self.chunks[length]
@@ -97,7 +93,6 @@ def allocate(
     buckets: list[int],
     prefill_chunk: int,
     cache_dtype: torch.dtype | None = None,
-    shortest_chunk: int = SHORTEST_CHUNK,
     symbolic: bool = True,
 ) -> dict[int, Buffers]:
     """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them.
@@ -108,7 +103,7 @@ def allocate(
     parameter = next(model.parameters())
     cache = model.new_cache(max(buckets), cache_dtype or parameter.dtype)
     reaches = powers(SHORTEST_REACH, model.config.context)
-    lengths = powers(shortest_chunk, prefill_chunk)
+    lengths = powers(SHORTEST_CHUNK, prefill_chunk)
 
     def integers(*shape: int) -> Tensor:
         return _static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
@@ -182,12 +177,12 @@ class SymbolicSize:
 
 
 def make_symbolic(tensor: Tensor, sizes: list[int], enforced: bool) -> None:
-    """Mark the second dimension of `tensor` as one that changes among `sizes`.
+    """Mark the second dimension of `tensor` as one that changes among `sizes`: one compiled callable serves
+    all.
 
-    One compiled callable then serves all of them: a callable per size would double and redouble compilations.
-    `enforced`: a compilation whose callable would not serve each length between the least size and the
-    largest raises ConstraintViolationError. Otherwise it is guarded by what it needs (a length that is a
-    multiple of 8, say), and compiled again for sizes that fail its guards.
+    `enforced`: a compilation whose callable would not serve each length between the least and the largest
+    raises ConstraintViolationError. Otherwise it is guarded by what it needs, and compiled again for sizes
+    that fail.
     """
     size = SymbolicSize(max(2, min(sizes)), max(sizes), enforced)
     if enforced:
@@ -204,27 +199,28 @@ def symbolic_size(tensor: Tensor) -> SymbolicSize | None:
 
 
 CALLS_TO_CAPTURE = 4
-"""Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay. One
-that is captured by hand is after the first."""
+"""Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
 
 LEAD_STEPS = 10
-"""Before timed decode steps in a row. After other work a step takes up to twice as long, and at batch 1 it
-takes about ten until weights and code lie in the caches where a request's own steps keep them."""
+"""Before timed decode steps in a row: after other work a step takes up to twice as long, at batch 1 about ten
+times until weights and code lie in the caches where a request's own steps keep them.
+"""
 
 LEAD_STEPS_OF_PREFILL = 2
 """Before timed prefill steps in a row: each takes as long as many of decode."""
 
 LEAD_STEPS_OF_DISPATCH = 4
-"""Before a timed call of a decode step alone. In service a step follows others of its own mode; after other
-code the first call reads up to 1.6 times too long (instruction caches and branch history), and four settle
-it."""
+"""Before a timed call of a decode step alone: after other code the first call reads up to 1.6 times too long,
+and four settle it.
+"""
 
 LEAD_STEPS_UNDER_PROFILER = 2
 """Before recorded steps: the profiler's first mark takes milliseconds."""
 
 DECODE_POSITION = 60
-"""Cache position of a measured decode step: attention then reads the least part of the cache that it reads
-at all, as in the first steps after a short prompt."""
+"""Cache position of a measured decode step: attention then reads the least part of the cache that it reads at
+all.
+"""
 
 PREFILL_TOKENS = 32
 """Tokens per row of a measured prefill step: a middle length; fewer where a chunk is shorter."""
@@ -245,10 +241,7 @@ def measured_arguments(buffers: Buffers, phase: Phase) -> Arguments:
 
 
 def set_positions(buffers: Buffers, phase: Phase) -> None:
-    """Write the positions of a measured step: phases share them, and decode's are out of prefill's reach.
-
-    A job that ended between two chunks has left indexes of the longer one in `last`.
-    """
+    """Write the positions of a measured step: phases share them, and decode's are out of prefill's reach."""
     buffers.last.zero_()
     if phase == "decode":
         buffers.positions.fill_(min(DECODE_POSITION, max(buffers.caches) - 1))

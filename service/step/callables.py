@@ -60,10 +60,8 @@ def build_step(
 
 
 def _forward(model: nn.Module, name: str) -> Step:
-    """The model's forward with a code object of its own.
-
-    Entries of one code object share a recompile limit and are searched in turn. Copying isolates them in any
-    torch; `isolate_recompiles` exists in newer ones only.
+    """The model's forward with a code object of its own: entries of one code object share a recompile limit
+    and are searched in turn.
     """
 
     def forward(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
@@ -75,10 +73,8 @@ def _forward(model: nn.Module, name: str) -> Step:
 
 
 def _frozen(run: Step) -> Step:
-    """`run`, compiled at its first call with the weights as constants.
-
-    Dynamo reads the setting before `torch.compile`'s own options apply: with these alone, the weights stay
-    inputs of the graph and nothing is frozen.
+    """`run`, compiled at its first call with the weights as constants. Dynamo reads the setting before
+    `torch.compile`'s own options apply: with these alone nothing is frozen.
     """
     compiled = False
 

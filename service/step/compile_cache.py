@@ -24,10 +24,6 @@ _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part
 """Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
 
 
-OWN_NAME = "launchbound"
-"""Of the default folder, which is nobody's but ours to narrow."""
-
-
 HEADERS = "precompiled_headers"
 
 
@@ -36,11 +32,11 @@ class CacheRefused(ValueError):
 
 
 def compile_cache(cache_folder: str) -> Path:
-    """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor.
+    """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor,
+    named as torch's builds can take it.
 
-    It is named as torch's builds can take it. What lies there are pickles and libraries. Raises CacheRefused,
-    with the remedy, where another user could have written them, and where the folder cannot be made or
-    written to, or what lies there cannot be run.
+    What lies there are pickles and libraries. Raises CacheRefused, with the remedy, where another user could
+    have written them, where the folder cannot be made or written to, or what lies there cannot be run.
     """
     outer = Path(cache_folder).resolve()  # a link to a larger disk is common
     folder = outer / f"compiled-{_key()}"
@@ -77,8 +73,8 @@ def has_code(code: Path) -> bool:
 
 
 def discard(code: Path) -> None:
-    """Remove what was compiled of one model, and the headers that it was compiled with; no record, and
-    nothing of another model. Raises CacheRefused where the disk refuses.
+    """Remove what was compiled of one model, and the headers that it was compiled with. Raises CacheRefused
+    where the disk refuses.
     """
     try:
         for one in (code, precompiled_headers(code)):
@@ -98,10 +94,6 @@ def _refuse_writable_by_others(outer: Path) -> None:
             f"the cache folder {outer} belongs to user {status.st_uid}, who could put code there that "
             f"would run as user {os.geteuid()}: set LAUNCHBOUND_CACHE_FOLDER to a folder of your own"
         )
-    if shared and status.st_uid == os.geteuid() and outer.name == OWN_NAME:
-        # Made by a version that left the mode to the umask; what lies in it is looked at on its own.
-        outer.chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
-        return
     if shared:
         raise CacheRefused(
             f"other users may write to the cache folder {outer}, whose compiled code is loaded: "
@@ -150,7 +142,8 @@ _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def plain_path(path: Path) -> Path:
-    """`path`, or a link to it where that has a blank, a quote or the like.
+    """`path`, or a link to it where that has a blank, a quote or the like: torch joins a build's words with
+    blanks.
 
     The link is the same in every process, since torch looks for compiled code by the commands that made it.
     Raises ValueError, with the remedy, where no link can be made.
@@ -208,6 +201,6 @@ def keep_record(file: Path, value: object) -> None:
 
 
 def warn(text: str) -> None:
-    """Write a line. A full disk takes the log as well, often the same one: then what was warned of stands."""
+    """Write a line to standard error, unless a full disk refuses it as well."""
     with suppress(OSError):
         print(f"launchbound: {text}", file=sys.stderr, flush=True)

@@ -27,10 +27,9 @@ def device_name(device: torch.device) -> str:
 
 
 def memory(device: torch.device) -> dict[str, int] | None:
-    """The caching allocator's statistics, from `torch.cuda.memory_stats`; None on a CPU.
-
-    Bytes by statistic and moment (`allocated_peak`), and how often an allocation was retried after cached
-    blocks were freed (`alloc_retries`), or failed (`ooms`).
+    """The caching allocator's statistics, from `torch.cuda.memory_stats`; None on a CPU. Bytes by statistic
+    and moment (`allocated_peak`), and how often an allocation was retried (`alloc_retries`), or failed
+    (`ooms`).
     """
     if device.type != "cuda":
         return None
@@ -67,8 +66,8 @@ _REFUSED = ("_STATUS_NOT_SUPPORTED", "_STATUS_INVALID_VALUE", "_STATUS_BAD_PARAM
 def is_device_lost(error: BaseException) -> bool:
     """Whether `error` leaves the device's context unusable, so that only a new process can go on.
 
-    torch raises AcceleratorError for the errors of its own calls; cuBLAS, cuDNN, Triton and AOTInductor raise
-    a plain RuntimeError, recognised by its text. An error of a type of its own only quotes such a text.
+    torch raises AcceleratorError for its own calls; cuBLAS, cuDNN, Triton and AOTInductor raise a plain
+    RuntimeError, recognised by its text. An error of a type of its own only quotes such a text.
     """
     if is_out_of_memory(error):
         return False
@@ -91,9 +90,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(error: BaseException) -> None:
-    """Drop the variables of all frames that `error` came through, then free the allocator's unused blocks.
-
-    Until then they hold every tensor of the call that failed. Frames that still run keep theirs.
+    """Drop the variables of all frames that `error` came through, which hold every tensor of the call that
+    failed, then free the allocator's unused blocks.
     """
     for one in _chain(error):
         traceback.clear_frames(one.__traceback__)

@@ -13,8 +13,8 @@ from service.records import DeviceTime, Phase
 from service.statistics.intervals import Interval, median_interval
 
 QUEUE_LENGTHS = (16, 8, 4, 2, 1)
-"""Calls in a row that are tried, most first: the driver takes about a thousand launches ahead of the device,
-and a plain step makes hundreds."""
+"""Calls in a row that are tried, most first: the driver takes about a thousand launches ahead of the device.
+"""
 
 VISITS = 11
 """Of the queue per step: the interval of their median then leaves out the least and the greatest."""
@@ -34,34 +34,30 @@ MOST_HOLD_SECONDS = 0.25
 class TimingEvent(Protocol):
     """What is used of `torch.cuda.Event`."""
 
-    def record(self) -> None:
-        """Enter the stream behind all that was issued before."""
+    def record(self) -> None: ...
 
-    def query(self) -> bool:
-        """Whether the device has reached it."""
+    def query(self) -> bool: ...
 
-    def synchronize(self) -> None:
-        """Wait until the device has reached it."""
+    def synchronize(self) -> None: ...
 
-    def elapsed_time(self, end_event: Self) -> float:
-        """Milliseconds on the device from this event to `end_event`."""
+    def elapsed_time(self, end_event: Self) -> float: ...
 
 
 class DeviceQueue(Protocol):
     """A device that runs what is issued to it in order, beside the host."""
 
-    def event(self) -> TimingEvent:
-        """A new event."""
+    def event(self) -> TimingEvent: ...
 
     def hold(self, seconds: float) -> None:
         """Issue work that keeps the device busy for about `seconds` and reads no memory."""
 
-    def synchronise(self) -> None:
-        """Wait until the device has done all that was issued."""
+    def synchronise(self) -> None: ...
 
 
 class CudaQueue:
-    """The current CUDA stream. The spinning kernel counts cycles, so its rate is measured once."""
+    """The current CUDA stream, held by torch's own spinning kernel, which counts cycles: its rate is measured
+    once.
+    """
 
     PROBE_CYCLES = 2_000_000
 
@@ -69,17 +65,14 @@ class CudaQueue:
         self._cycles_per_second: float | None = None
 
     def event(self) -> torch.cuda.Event:
-        """An event with timing."""
         return torch.cuda.Event(enable_timing=True)
 
     def hold(self, seconds: float) -> None:
-        """By torch's own spinning kernel."""
         if self._cycles_per_second is None:
             self._cycles_per_second = self._measured_rate()
         self._spin(round(seconds * self._cycles_per_second))
 
     def synchronise(self) -> None:
-        """All streams of the device."""
         torch.cuda.synchronize()
 
     def _measured_rate(self) -> float:
@@ -109,8 +102,8 @@ def visit_queue(
 ) -> QueueVisit:
     """Run `calls` calls between two events behind a device that is held for `hold_seconds`.
 
-    The first event stands behind the holding work. As long as the device has not reached it when the last
-    call has returned, the whole queue lay ready, and the device ran it without ever waiting for the host.
+    As long as the device has not reached the first event when the last call has returned, the whole queue lay
+    ready, and the device ran it without ever waiting for the host.
     """
     start, end = queue.event(), queue.event()
     queue.synchronise()
@@ -152,8 +145,7 @@ def queued_time(
     """What `call`, a warmed step or a replayed graph, takes on the device.
 
     The longest queue is used that is issued before the device begins with it, and only its visits in which
-    that held. Where the host can queue not even one call ahead, or too few visits hold, the result is that of
-    all visits and an upper bound: the device may have waited.
+    that held. Where too few hold, the result is that of all visits and an upper bound.
     """
     issued = issue_seconds(queue, call, clock)
 

@@ -1,4 +1,6 @@
-"""Forbids compilation once everything is warm, and recognises the error that an attempt raises."""
+"""Steps captured by hand as CUDA graphs, one per set of static inputs; and the ban on compiling once all is
+warm.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,8 @@ def recompilation_forbidden() -> bool:
 
 
 def is_recompile_error(error: BaseException) -> bool:
-    """Whether `error` is the one that the stance `fail_on_recompile` raises.
-
-    torch has no type for it: it is a plain RuntimeError, and `torch._dynamo.exc.RecompileError` belongs to
-    another setting. Other errors may quote its text, so it is recognised by where it was raised: its
-    traceback ends in dynamo's own callback.
+    """Whether `error` is the one that the stance `fail_on_recompile` raises: a plain RuntimeError, whose text
+    others may quote, so it is recognised by its traceback, which ends in dynamo's own callback.
     """
     traceback = error.__traceback__
     if type(error) is not RuntimeError or traceback is None:
@@ -62,11 +61,11 @@ def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Repla
     """`run` as graphs: its first call with a set of arguments records one, later ones replay that.
 
     A graph reads and writes the addresses that it was recorded with. So arguments are told apart by identity,
-    not by shape, and kept, so that no other tensor can come to have the identity of one. Results are static
-    too: graphs share their memory, and the next replay of any may overwrite them. Copy what is to last.
+    not by shape, and kept. Results are static too: graphs share their memory, and the next replay of any may
+    overwrite them. Copy what is to last.
 
-    `record` calls what it is given as often as it needs to; it returns what replays the last call, and the
-    results that this writes. Raises CaptureError, also for new arguments once recompilation is forbidden.
+    `record` returns what replays the call that it is given, and the results that this writes. Raises
+    CaptureError, also for new arguments once recompilation is forbidden.
     """
     graphs: dict[tuple[int, int, int, int], tuple[Replay, Result, Arguments]] = {}
 
@@ -133,10 +132,9 @@ def _pool() -> _POOL_HANDLE:
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """Within: cuBLAS has no workspace yet, so that a graph captured here takes one from its own pool.
-
-    torch keeps one per stream, and frees it when another graph of that stream ends and when
-    Inductor captures: graphs that had been captured with it would write into memory that belongs to others.
+    """Within: cuBLAS has no workspace yet, so that a graph captured here takes one from its own pool. torch
+    keeps one per stream and frees it when another graph of that stream ends: graphs would write into memory
+    of others.
     """
     torch._C._cuda_clearCublasWorkspaces()
     try:

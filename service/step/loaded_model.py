@@ -120,8 +120,8 @@ def apply_layout(
     """Lay out the linear weights of `model` as `requested`, `auto` or a layout by name; says what was done.
 
     `auto` is timed once per `key`, which names the model, its dtype, the threads and the machine, and is kept
-    in `cache_folder`, so that every process there has the same layout. `casts`: each call casts the weights
-    first, as autocast does, so that their layout does not matter. Raises ValueError for an unknown layout.
+    in `cache_folder`. `casts`: each call casts the weights first, as autocast does, so that their layout does
+    not matter. Raises ValueError for an unknown layout.
     """
     on_cpu = next(model.parameters()).device.type == "cpu"
     if requested != "auto":
@@ -174,10 +174,8 @@ def _ratio(base: dict[int, float], own: dict[int, float]) -> float:
 
 @torch.inference_mode()
 def step_seconds(model: nn.Module) -> dict[str, dict[int, float]]:
-    """Seconds of all linear layers of `model` in one decode step, by layout and rows.
-
-    Each distinct shape is timed on weights of the model itself, layouts in turn, and counted as often as the
-    model has it.
+    """Seconds of all linear layers of `model` in one decode step, by layout and rows. Each distinct shape is
+    timed on weights of the model itself, layouts in turn, and counted as often as the model has it.
     """
     groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
     for linear in linears(model):

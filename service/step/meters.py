@@ -31,11 +31,10 @@ class Readings:
     `begin` is the instant of `perf_counter_ns` at which the step's call begins, `call` the host clock around
     that call. `sampling` is around the sampling operators, one entry per sampled token. The others stay empty
     on a CPU: `feed` is the host clock around the operators that write the step's inputs, `wait` the host
-    blocked on the device, `span` the device's own clock between two events around the call. The device
-    reaches the first of them once earlier work is done, as a rule before the call has issued anything: so
-    the span contains the time in which the device idles because the host is still issuing.
-    `unmeasured` counts steps run without a clock, `minor_faults` the page faults of this thread over all
-    steps. `samples` are those of this thread within the steps; None where none were taken.
+    blocked on the device, `span` the device's own clock between two events around the call, which contains
+    the time in which the device idles because the host is still issuing. `unmeasured` counts steps run
+    without a clock, `minor_faults` the page faults of this thread over all steps. `samples` are those of this
+    thread within the steps; None where none were taken.
     """
 
     begin: list[int] = field(default_factory=list)
@@ -50,14 +49,10 @@ class Readings:
 
     @property
     def steps(self) -> int:
-        """How many steps ran."""
         return len(self.call) + self.unmeasured
 
     def periods(self, until_ns: int) -> list[int]:
-        """Nanoseconds from the beginning of each step's call to that of the next; the last's to `until_ns`.
-
-        They add up to all the time from the first call on, whatever the engine does in it.
-        """
+        """Nanoseconds from the begin of each step's call to that of the next; the last's to `until_ns`."""
         return [later - earlier for earlier, later in pairwise([*self.begin, until_ns])]
 
 
@@ -75,12 +70,10 @@ class NullMeter:
     """Instrumentation off: no clock is read, and steps are only counted."""
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once."""
         readings.unmeasured += 1
         return step(*arguments)
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """Wait and copy in one call."""
         values: list[int] = tokens.tolist()
         return values
 
@@ -97,9 +90,8 @@ def step_size(arguments: Arguments) -> int:
 
 
 class StepLabels:
-    """Which step runs now, for who samples this thread: `cell` holds its label, 0 between steps.
-
-    Steps are numbered from 1, in the order in which they were added. `cell` None: nobody looks at it.
+    """Which step runs now, for who samples this thread: `cell` holds its label, 0 between steps. Steps are
+    numbered from 1, in the order in which they were added. `cell` None: nobody reads it.
     """
 
     def __init__(self, cell: ctypes.c_int64 | None = None) -> None:
@@ -160,20 +152,19 @@ class HostMeter:
         self._labels = labels or StepLabels()
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once; its wall time goes to `readings.call`."""
         result, began, took = self._labels.call(step, arguments)
         readings.call.append(took)
         readings.begin.append(began)
         return result
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """Nothing to wait for."""
         values: list[int] = tokens.tolist()
         return values
 
 
 class CudaMeter:
-    """For CUDA: host clock around the call, events on the compute stream, one wait per fetched token.
+    """For CUDA: host clock around the call, which is dispatch and ends when it returns; events on the compute
+    stream; one wait per fetched token.
 
     No synchronise is added: tokens leave through a pinned buffer behind one event, and the timing events are
     read after that wait, when they have passed.
@@ -187,7 +178,6 @@ class CudaMeter:
         self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once; `readings.call` is dispatch, which ends when the call returns."""
         pair = self._take() if self._events else None
         if pair:
             pair[0].record()
@@ -239,7 +229,9 @@ FETCH_MARK = "launchbound::fetch"
 
 
 def step_name(arguments: Arguments) -> str:
-    """The name of the mark of a step with these arguments."""
+    """The name of the mark of a step, with its phase and shape, so that marks of the same name are steps that
+    are alike: `launchbound::step decode 1/64` computes 1 token per row and reads 64 positions.
+    """
     tokens, _, _, cache = arguments
     length, reach = tokens.shape[1], cache[0][0].shape[1]
     phase = "decode" if length == 1 else "prefill"
@@ -256,7 +248,6 @@ class ProfilingMeter:
         self._ended = False
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once, marked."""
         if not self._left:
             self.end()
         self._left -= 1
@@ -264,11 +255,9 @@ class ProfilingMeter:
             return self._inner.run(step, arguments, readings)
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """As the inner meter does."""
         return self._inner.fetch(tokens, readings)
 
     def end(self) -> None:
-        """End the trace, unless it has ended."""
         if not self._ended:
             self._ended = True
             self._stop()
@@ -281,7 +270,6 @@ class NvtxMeter:
         self._inner = inner
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once, in a range of its phase and shape."""
         torch.cuda.nvtx.range_push(step_name(arguments))
         try:
             return self._inner.run(step, arguments, readings)
@@ -289,7 +277,6 @@ class NvtxMeter:
             torch.cuda.nvtx.range_pop()
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """As the inner meter does, in a range."""
         torch.cuda.nvtx.range_push(FETCH_MARK)
         try:
             return self._inner.fetch(tokens, readings)

@@ -32,7 +32,6 @@ def packaged_step(
     model: nn.Module, options: dict[str, Any]
 ) -> Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]:
     """A step of `model` as a package, which its first call makes, or finds made by an earlier process.
-
     `options` are settings of `torch._inductor.config`. Sizes that the arguments mark as dynamic stay so.
     """
     package: Package | None = None
@@ -105,10 +104,8 @@ def _dynamic(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
-    """Dimension 1 of `tensor` where it is marked as one that changes, within its range.
-
-    Where the mark is not enforced, the package may ask more of a length than the range, a multiple of 8, say:
-    it then refuses other lengths when it runs. A length that is made a constant is refused here.
+    """Dimension 1 of `tensor` where it is marked as one that changes, within its range. Where the mark is not
+    enforced, the package may refuse some lengths when it runs.
     """
     size = symbolic_size(tensor)
     if size is None:
@@ -120,11 +117,9 @@ def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
 
 
 def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> str:
-    """Hex digits of all that a package depends on.
-
-    That is torch and Python, the processor's vector instructions, the GPU where the step runs on one, the
-    number of threads, autocast, the code of the model, its weights (a package may hold them, packed), the
-    options, and the arguments' layout.
+    """Hex digits of all that a package depends on: torch, Python, the processor, the GPU, threads, autocast,
+    the code of the model, its weights (a package may hold them, packed), the options, and the arguments'
+    layout.
     """
     parts = [
         torch.__version__,

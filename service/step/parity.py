@@ -1,4 +1,6 @@
-"""Parity: a mode's logits compared with eager's, teacher-forced on fixed prompts."""
+"""Parity: a mode's logits against eager's, teacher-forced on fixed prompts, and eager's attention against the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,8 @@ def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
 
 
 def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int) -> Tensor:
-    """Logits [PREFILL_STEPS + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch, teacher-forced.
-
-    The same tokens are fed whatever the logits are, so that one early difference cannot cascade. Decode goes
-    on from the last prefill, which is of the longest chunk and writes over what the other left in the cache.
+    """Logits [PREFILL_STEPS + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch, teacher-forced: the
+    same tokens are fed whatever the logits are. Decode goes on from the last prefill, of the longest chunk.
     """
     bucket, chunk = buffers.bucket, buffers.chunk_length
     generator = torch.Generator().manual_seed(bucket)
@@ -61,10 +61,8 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
 
 
 def _prefilled(prefill: Step, buffers: Buffers, tokens: Tensor, lengths: Tensor, length: int) -> Tensor:
-    """Logits [bucket, vocabulary] of a chunk of `length`, from the start of the cache.
-
-    Each row ends behind its `lengths` tokens, or as many as fit. Cloned at once: a graph replay overwrites
-    the outputs of the one before.
+    """Logits [bucket, vocabulary] of a chunk of `length`, from the start of the cache, each row ending behind
+    its `lengths` tokens or as many as fit. Cloned: a graph replay overwrites the outputs of the one before.
     """
     arguments = buffers.arguments("prefill", length)
     arguments[0].copy_(tokens[:, :length])
@@ -74,9 +72,8 @@ def _prefilled(prefill: Step, buffers: Buffers, tokens: Tensor, lengths: Tensor,
 
 
 def compare(reference: Tensor, logits: Tensor, layers: int) -> Parity:
-    """Compare `logits` with eager's `reference`, both [steps, batch, vocabulary].
-
-    A greedy token may differ only where the reference's top two logits are closer than twice the tolerance.
+    """Compare `logits` with eager's `reference`, both [steps, batch, vocabulary]. A greedy token may differ
+    only where the reference's top two logits are closer than twice the tolerance.
     """
     limit = tolerance(reference.dtype, layers, float(reference.abs().max()))
     difference = float((reference.float() - logits.float()).abs().max())
@@ -126,7 +123,6 @@ class ReferenceAttention(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever any function of torch returns
-        """Called for every function of torch; all but one run as they are."""
         options = dict(kwargs or {})
         if func is not F.scaled_dot_product_attention:
             return func(*args, **options)
@@ -136,7 +132,6 @@ class ReferenceAttention(TorchFunctionMode):
 
 
 def backend_name(choice: int) -> str:
-    """The name of one of torch's SDPBackend: `math`, `flash_attention`, `efficient_attention`, …"""
     return str(SDPBackend(choice).name).lower()
 
 
@@ -144,7 +139,6 @@ def check_attention(
     eager: Step, buffers: Mapping[int, Buffers], reference: Mapping[int, Tensor], sizes: Sizes
 ) -> list[Attention]:
     """Per phase and bucket: what `eager` runs, and its logits beside those with the reference attention.
-
     `reference` has by bucket the logits of `eager` as it is, as `forced_logits` gives them.
     """
     found = []
@@ -220,9 +214,8 @@ class Unservable(ValueError):
 
 
 class ParityCheck:
-    """Compares a mode's logits with those of eager, which are computed once per bucket.
-
-    `attention` is what attention `eager` runs, its logits beside those of the reference attention.
+    """Compares a mode's logits with those of eager, which are computed once per bucket. `attention` is what
+    attention `eager` runs, its logits beside those of the reference attention.
     """
 
     def __init__(self, model: Served, buffers: dict[int, Buffers], eager: Step) -> None:

@@ -44,9 +44,8 @@ def prepare_process(cache_folder: str, model: str = "") -> None:
 
 
 def _name_folders_plainly() -> None:
-    """Have torch build where it, Python or temporary files lie under a path with a blank.
-
-    Of the folders in a build's command it quotes only those of headers.
+    """Have torch build where it, Python or temporary files lie under a path with a blank: it quotes only the
+    folders of headers.
     """
     os.environ["TMPDIR"] = tempfile.tempdir = str(plain_path(Path(tempfile.gettempdir())))
     cpp_extension.TORCH_LIB_PATH = str(plain_path(Path(cpp_extension.TORCH_LIB_PATH)))
@@ -56,11 +55,8 @@ def _name_folders_plainly() -> None:
 
 
 def _fix_cache_keys() -> None:
-    """Have AOTAutograd find its entries again whatever the environment of the process.
-
-    All its settings are part of its key, and torch takes the default of one from the variable CI: a start
-    with CI set and one without it would each trace everything anew, although Inductor's code is found. No
-    step has a custom operator, which is all that the setting is about; torch's own variable still changes it.
+    """Have AOTAutograd find its entries again whether or not the variable CI is set: torch takes the default
+    of one setting from it, and all its settings are part of its key.
     """
     if hasattr(functorch_config, "error_on_custom_op_aliasing"):
         functorch_config.error_on_custom_op_aliasing = False
@@ -68,9 +64,8 @@ def _fix_cache_keys() -> None:
 
 def _keep_headers_in(folder: Path) -> None:
     """Have torch keep its precompiled headers in `folder`: they are compiled into all that runs, and torch
-    would take them from the folder for temporary files, in which every user of the machine can write.
-
-    It decides that as it imports its code cache, by a function that no setting reaches.
+    would take them from the folder for temporary files, in which every user can write. No setting reaches
+    that.
     """
     for module in (cache_dir_utils, runtime_utils):
         module.default_cache_dir = lambda: str(folder)  # type: ignore[attr-defined]
@@ -80,9 +75,8 @@ def _keep_headers_in(folder: Path) -> None:
 
 
 def _fix_compiler() -> None:
-    """Have the compiler do what the ladder says, whatever torch's own variables in the environment say.
-
-    What turns it off altogether is left to do so: a mode that compiles nothing fails, and says why.
+    """Have the compiler do what the ladder says, whatever torch's own variables in the environment say. What
+    turns it off altogether is left to do so: a mode that compiles nothing fails, and says why.
     """
     for name, value in PLAIN_INDUCTOR.items():
         setattr(inductor_config, name, value)
@@ -94,10 +88,9 @@ def _fix_compiler() -> None:
 def keep_freed_memory() -> bool:
     """Have malloc keep what is freed; returns whether this C library can (glibc).
 
-    By default glibc returns large blocks to the system as they are freed and takes fresh pages for the next
-    ones. A tape frees all it holds at the end of each step, so every eager step would fault its pages in
-    again, thousands of them at batch 16, and that time would read as kernel. Kept pages are the same for all
-    modes, and what a step allocates is then what it costs.
+    By default glibc returns large blocks to the system as they are freed. A tape frees all it holds at the
+    end of each step, so every eager step would fault its pages in again, thousands at batch 16, and that time
+    would read as kernel.
     """
     return _mallopt(_M_MMAP_MAX, 0) and _mallopt(_M_TRIM_THRESHOLD, _NEVER)
 

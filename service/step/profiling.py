@@ -42,8 +42,7 @@ from service.step.trace import (
 )
 
 LEAD_SECONDS = 0.005
-"""Of discarded work before the first mark of a session. How long is enough is not known: steps that lose
-kernels nevertheless have unknown ones."""
+"""Of discarded work before the first mark of a session."""
 
 _sessions_of: set[Literal["cpu", "cuda"]] = set()
 """What sessions of this process were of."""
@@ -55,10 +54,8 @@ def profiler_attached() -> bool:
 
 
 class Separator:
-    """A plain launch of a small kernel, outside of every mark; does nothing on a CPU.
-
-    With `copies` it is a copy on the device, which a sum over kernels leaves out. Its memory is allocated
-    here, so that a session contains nothing else of it.
+    """A plain launch of a small kernel, outside of every mark; does nothing on a CPU. With `copies` it is a
+    copy on the device, which a sum over kernels leaves out.
     """
 
     def __init__(self, device: torch.device, copies: bool = False) -> None:
@@ -66,7 +63,6 @@ class Separator:
         self._copied = torch.ones(1, device=device) if copies else None
 
     def launch(self) -> None:
-        """Launch it once."""
         if self._value is None:
             return
         if self._copied is None:
@@ -85,16 +81,13 @@ class Separator:
                 self.wait()
 
     def wait(self) -> None:
-        """Wait for the device."""
         if self._value is not None:
             torch.cuda.synchronize()
 
 
 def new_session(device: torch.device, memory: bool = False) -> profile:
     """A session that has not begun, of the host and, on CUDA, the device; with `memory` also of allocations.
-
-    Without `acc_events`, with which stopping it parses every event in Python: seconds for a request's trace,
-    of which we read only what is exported.
+    Without `acc_events`, with which stopping it parses every event in Python, for seconds.
     """
     _sessions_of.add("cuda" if device.type == "cuda" else "cpu")
     # torch before 2.13 warns so of every session, also of one without cycles (pytorch issue 180348).
@@ -133,9 +126,8 @@ class Profiler:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
-        """Run the profiler once, before any request: its first use takes seconds.
-
-        A disk that does not take what it writes costs this, not the engine.
+        """Run the profiler once, before any request: its first use takes seconds. A disk that refuses costs
+        only this.
         """
         try:
             warm_profiler(self._device)
@@ -148,9 +140,9 @@ class Profiler:
         """Call `action` with a profiling meter; returns its recorded steps and writes the trace.
 
         `about`, with at least mode and batch_size, is kept beside the trace, with the operators' self times
-        and with the reasons for which kernels of steps are unknown, counted. Whatever `action` raises passes
-        through, and then no trace is written. Where the disk does not take the trace, nothing is known of the
-        steps, and none is returned: they reach us by that file only.
+        and with the reasons for which kernels are unknown, counted. Whatever `action` raises passes through,
+        without a trace. Where the disk does not take the trace, no steps are returned: they reach us by that
+        file only.
         """
         identity = UNSAFE.sub("_", identity)
         session = new_session(self._device)
@@ -203,16 +195,14 @@ class Profiler:
                 path.unlink(missing_ok=True)
 
     def _delete(self, identity: str) -> None:
-        """What there is of a trace, as far as the disk allows."""
         with suppress(OSError):
             for suffix in (TRACE, ".json", ".part"):
                 (self._folder / f"{identity}{suffix}").unlink(missing_ok=True)
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
-    """Profile a warm step a few times, without keeping a trace; returns the typical one.
-
-    That is the one with the median kernel time among those whose kernels are known.
+    """Profile a warm step a few times, without keeping a trace; returns the typical one, of median kernel
+    time.
     """
     return typical_step(profile_steps(step, buffers.arguments(phase), PROFILED_STEPS))
 
@@ -226,9 +216,8 @@ def profile_steps(step: Step, arguments: Arguments, count: int) -> list[Profiled
 
 
 def warm_profiler(device: torch.device) -> None:
-    """Run one session with work on `device`, and read it, so that libraries are loaded and attached.
-
-    It must be a process's first: see `profiler_session`.
+    """Run one session with work on `device`, and read it, so that libraries are loaded and attached. It must
+    be a process's first: a first session without device work left later ones without kernels.
     """
     record_steps(device, lambda: torch.zeros(1, device=device).add_(1), steps=1)
 
@@ -237,7 +226,7 @@ def attach_profiler(device: torch.device) -> None:
     """On CUDA run this process's first session, unless it has had one; nothing on a CPU.
 
     Call it before a session, also one of the host alone, and behind all that is to be timed without the
-    profiler: on CUDA its library stays attached, and launches take longer from then on.
+    profiler: its library stays attached, and launches take longer from then on.
     """
     if device.type == "cuda" and not profiler_attached():
         warm_profiler(device)

@@ -29,10 +29,9 @@ HOST_BEHIND = (
 class NullKernel:
     """Median seconds per operator on one element, under inference mode.
 
-    `seconds` has `alone`, the host's time to issue one. On CUDA it has `in_graph`, the device's time per
-    kernel inside replayed graphs of 100 that were queued ahead of it: what is left of a launch once the host
-    no longer makes it; where that could not be measured, `no_graph` is the reason. On a CPU there is no
-    graph, and `alone` contains the (empty) kernel.
+    `seconds` has `alone`, the host's time to issue one (on a CPU with the empty kernel). On CUDA it has
+    `in_graph`, the device's time per kernel inside replayed graphs that were queued ahead of it; where that
+    could not be measured, `no_graph` is the reason.
     """
 
     seconds: dict[str, float]
@@ -96,9 +95,8 @@ QUEUE_CYCLES = 4_000_000
 
 
 def memory_bandwidth(device: torch.device, weight_bytes: int) -> MemoryBandwidth:
-    """Bandwidth over a buffer as large as the weights, so that it lies in the caches as far as they do.
-
-    The fastest of PASSES passes: a roof that was measured too low would flatter every step under it.
+    """Bandwidth over a buffer as large as the weights, so that it lies in the caches as far as they do. The
+    fastest of PASSES passes: a roof that was measured too low would flatter every step under it.
     """
     size = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
     if device.type == "cuda":
@@ -127,9 +125,8 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> MatrixRate:
 
 
 def step_flops(model: Served) -> StepFlops:
-    """What a decode step of `model` must compute: two operations per weight of a matrix product and sequence.
-
-    Per attended position two products of the width of the residual stream in each layer, which heads share.
+    """What a decode step of `model` must compute: two operations per weight of a matrix product and sequence;
+    per attended position two products of the width of the residual stream in each layer.
     """
     return StepFlops(
         per_row=2 * sum(_elements(module) for module in model.modules()),
@@ -170,9 +167,8 @@ def _weights(module: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _read(size: int) -> float:
-    """Bytes per second of the fastest read of `size` bytes by the threads that run the steps.
-
-    A sum is the fastest of torch's and numpy's readers of one buffer, within caches and beyond them.
+    """Bytes per second of the fastest read of `size` bytes by the threads that run the steps: a sum is the
+    fastest of torch's and numpy's readers.
     """
     buffer = torch.ones(size // 4, dtype=torch.float32)
     return max(_rate(size, lambda: buffer.sum()) for _ in range(PASSES))

@@ -40,9 +40,8 @@ class Sampler:
         return self._temperature != 0.0 or self._forced > 0
 
     def choose(self, logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
-        """Next tokens, int64 [bucket], from logits [bucket, vocabulary] and their argmax [bucket].
-
-        The host time of the sampling operators goes to `readings.sampling`; it counts as dispatch.
+        """Next tokens, int64 [bucket], from logits [bucket, vocabulary] and their argmax [bucket]. The host
+        time of the sampling operators goes to `readings.sampling`; it counts as dispatch.
         """
         if self._temperature == 0.0 and not self._forced:
             return greedy

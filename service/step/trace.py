@@ -1,6 +1,15 @@
-"""The words of a profiler's trace: its events, the marks of steps, and what is read of one step.
+"""What a profiler's trace says: its steps, their operators, and which device work belongs to which of them.
 
-The events are those of the Chrome trace format that Kineto writes (times in microseconds).
+Events are those of the Chrome trace format that Kineto writes (times in microseconds). CUPTI gives a launch
+call and all that it started one correlation id. Before its version 13.1 Update 1 the ids of graph launches
+and of their kernels are wrong from a process's second profiling session on (its release notes), so ids count
+only while nothing in the trace contradicts them, and those of graphs only where a window could have.
+
+Else a step's work is what ran in its window on the device. The two clocks are never compared to find it: the
+device's lies behind by microseconds, at the begin of a session by more (pytorch #192021). A window is cut on
+the device's own clock, by the plain launches between two steps (a copy of tokens, say), whose ids are right:
+on one stream what was launched before such a *separator* runs before it, and what was launched later after
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +22,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 Event = dict[str, Any]
-"""An event of the Chrome trace format as Kineto writes it; times in microseconds."""
 
 Matched = Literal["correlation", "window"]
 
@@ -28,21 +36,19 @@ LAUNCH_CALLS = frozenset(
 GRAPH_LAUNCH_CALLS = frozenset({"cudaGraphLaunch", "cuGraphLaunch"})
 
 STEP_MARK = "launchbound::step"
-"""The name of a step's mark, or what it begins with: see `is_step_mark`."""
 
 LEAD_MARK = "launchbound::lead"
-"""The name of the mark around discarded work at the begin of a session."""
+"""The mark around discarded work at the begin of a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
     """Seconds in which the device had no work between the first and the last of a step, and by cause.
 
-    `idle` is by the device's clock alone. It is the sum of `host_wait`, in which the next work had not been
+    `idle` is by the device's clock alone: the sum of `host_wait`, in which the next work had not been
     launched when the last one ended, and `kernel_wait`, in which it had been launched and took this long to
-    start: that compares the device's clock with the host's, corrected by `clock_behind`. Both are None where
-    the trace does not tell: which call started some work, or, between two kernels of a graph whose launch
-    call has not returned, whether the host was still at the second.
+    start. Both compare the device's clock with the host's, corrected by `clock_behind`, and are None where
+    the trace does not tell.
     """
 
     idle_seconds: float
@@ -55,11 +61,10 @@ class ProfiledStep:
     """One step as the profiler recorded it. The device's part is None on a CPU.
 
     `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
-    `copies` counts every `aten::copy_`, also those called by other operators.
-    `kernel_seconds` is the time in which the device ran any kernel of the step (the union of their
-    intervals); `kernel_sum_seconds` is the sum of their durations, which is more where streams overlap.
-    `matched` is how the device's work was found to be the step's. Where it is None on CUDA, `unknown` has the
-    reason, and kernels, their times and the gaps are None: a step has kernels, so their number is never 0.
+    `copies` counts every `aten::copy_`. `kernel_seconds` is the union of the kernels' intervals,
+    `kernel_sum_seconds` the sum of their durations. `matched` is how the device's work was found to be the
+    step's. Where it is None on CUDA, `unknown` has the reason, and kernels, their times and the gaps are
+    None, never 0.
     """
 
     operators: int
@@ -93,7 +98,6 @@ def without_lead(events: Iterable[Event]) -> list[Event]:
 
 
 def complete_events(events: Iterable[Event]) -> list[Event]:
-    """Those with a begin and a length."""
     return [event for event in events if event.get("ph") == "X" and "dur" in event]
 
 
@@ -105,9 +109,8 @@ def inside(events: Iterable[Event], mark: Event) -> list[Event]:
 
 
 def clock_behind(items: Iterable[tuple[Event | None, Event]]) -> float:
-    """By how many microseconds the device's clock lies behind the host's at least, from calls and their work.
-
-    No work begins before its call; where it does by the two clocks, they differ.
+    """By how many microseconds the device's clock lies behind the host's at least: no work begins before its
+    call.
     """
     leads = (call["ts"] - item["ts"] for call, item in items if call is not None)
     return max(0.0, max(leads, default=0.0))
@@ -166,13 +169,11 @@ class KernelCounts:
         self._found: dict[str, Counter[int]] = defaultdict(Counter)
 
     def add(self, name: str, kernels: int) -> None:
-        """Count a step."""
         self._found[name][kernels] += 1
 
     def usual(self, name: str) -> int:
-        """The most frequent number. Raises ValueError where no step of this name was counted.
-
-        Of two numbers that are equally frequent it is the larger: kernels get lost, and none is made up.
+        """The most frequent number, of equally frequent ones the larger: kernels get lost, and none is made
+        up. Raises ValueError where no step of this name was counted.
         """
         found = self._found[name]
         return max(found, key=lambda kernels: (found[kernels], kernels))
@@ -181,9 +182,9 @@ class KernelCounts:
 def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None = None) -> list[ProfiledStep]:
     """The marked steps of a trace, in order of time.
 
-    Steps with the same name of their mark are alike: those among them that have another number of kernels
-    than is usual are refused, that is, their kernels are unknown. `counts` has those of earlier traces of the
-    same mode and batch size, and takes this trace's: the only step of its name is then compared, too.
+    Steps with the same name of their mark are alike: those that have another number of kernels than is usual
+    are refused, that is, their kernels are unknown. `counts` has those of earlier traces of the same mode and
+    batch size, and takes this trace's. A replayed graph of 90 kernels is 90 kernels and one launch.
     """
     complete = complete_events(events)
     marks = step_marks(complete)
@@ -279,8 +280,7 @@ class StepWork:
     """The CUDA calls of one step, and what they started on the device, in order of device time.
 
     Each item is the call and its work; the call is None where only the window tells whose work it is.
-    `matched` None: which work is the step's is not known, for the reason in `unknown`; there are no items
-    then.
+    `matched` None: the work is not known, for the reason in `unknown`, and there are no items.
     """
 
     calls: list[Event]
@@ -290,15 +290,13 @@ class StepWork:
 
     @property
     def kernels(self) -> list[Event]:
-        """The kernels among the items; none where they are not known."""
         return [item for _, item in self.items if item["cat"] == "kernel"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Ids:
-    """What correlation ids say: by id its call and the work that it started.
-
-    `plain` are the ids of one call that is no graph launch and of one piece of work that it can have started.
+    """What correlation ids say: by id its call and the work that it started. `plain` are the ids of one call
+    that is no graph launch and of one piece of work that it can have started.
     """
 
     calls: dict[int, Event]
@@ -369,10 +367,8 @@ def busy_microseconds(work: Iterable[Event]) -> float:
 
 
 def _windows(marks: Sequence[Event], ids: _Ids) -> list[tuple[float, float] | None]:
-    """Per step the device's times that its work lies between; None where nothing cuts it out.
-
-    What was started last before the step and first after it must both be separators: work of which that is
-    not known could lie in the window.
+    """Per step the device's times that its work lies between; None where nothing cuts it out. What was
+    started last before the step and first after it must both be separators.
     """
     gaps: list[list[Event]] = [[] for _ in range(len(marks) + 1)]
     for call in sorted(filter(_starts_work, ids.calls.values()), key=lambda call: float(call["ts"])):
@@ -448,5 +444,4 @@ def _copies(call: Event) -> bool:
 
 
 def _id(event: Event) -> int:
-    """The correlation id; -1 where the event has none."""
     return int(event.get("args", {}).get("correlation", -1))

@@ -281,8 +281,9 @@ def test_what_the_device_and_the_profiler_are_found_to_take_is_in_every_modes_st
     def measurements(
         _: object, made: warmup.Warmup, buffers: dict[int, Buffers], profiler: RequestProfiler
     ) -> DeviceMeasurements:
-        return DeviceMeasurements(made, buffers, profiler, FakeDevice(0.0, 0.0), profile)
+        return DeviceMeasurements(made, buffers, profiler, FakeDevice(0.0, 0.0))
 
+    monkeypatch.setattr("service.engine.profiler.profile_steps", profile)
     monkeypatch.setattr(loop, "new_device_measurements", measurements)
     inbox = LocalInbox([])
     Engine(settings(tmp_path, batch_sizes=[1]), inbox).run()

@@ -1,0 +1,351 @@
+"""Which requests are profiled, whose kernel times others have, and what a GPU engine measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from models.checkpoint import build
+from service.engine import profiler
+from service.engine.generation import JobResult
+from service.engine.inbox import local_job
+from service.engine.outcome import totals
+from service.engine.profiler import (
+    DEFAULT_EVERY,
+    MOST_SHARE,
+    REMEDY,
+    ROUNDS,
+    SAMPLES_KEPT,
+    UNKNOWN,
+    DeviceMeasurements,
+    KernelTimes,
+    ProfileSchedule,
+    RequestProfiler,
+)
+from service.engine.warmup import ConfiguredMode
+from service.modes import MODES
+from service.records import ModeStatus
+from service.step.buffers import Buffers, allocate
+from service.step.meters import Meter, Readings
+from service.step.profiling import INTERVAL_STEPS
+from service.step.trace import ProfiledStep
+from tests.support.fake_cuda import FakeDevice
+
+PLAIN = local_job("plain", "eager", ["x"], 4)
+ASKED = local_job("asked", "eager", ["x"], 4, profile=True)
+
+
+def due(schedule: ProfileSchedule, requests: int) -> list[int]:
+    """The numbers, from 1, of the requests that are due."""
+    return [number for number in range(1, requests + 1) if schedule.is_due()]
+
+
+@pytest.mark.parametrize(
+    ("every", "cuda", "expected"),
+    [
+        (None, False, []),
+        (None, True, [DEFAULT_EVERY, 2 * DEFAULT_EVERY]),
+        (0, True, []),
+        (150, False, [150, 300, 450]),
+    ],
+)
+def test_one_request_in_so_many_is_due(every: int | None, cuda: bool, expected: list[int]) -> None:
+    assert due(ProfileSchedule(every, cuda, lambda: 0), 2 * DEFAULT_EVERY + 50) == expected
+
+
+def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None:
+    now = 0
+    schedule = ProfileSchedule(None, True, lambda: now)
+    assert due(schedule, DEFAULT_EVERY) == [DEFAULT_EVERY]
+    schedule.took(0.25)
+    now = round(0.25 / MOST_SHARE * 1e9) - 1
+    assert due(schedule, DEFAULT_EVERY) == []
+    now += 1
+    assert due(schedule, DEFAULT_EVERY) == [DEFAULT_EVERY]
+    asked_for = ProfileSchedule(2, True, lambda: 0)
+    asked_for.took(100.0)
+    assert due(asked_for, 4) == [2, 4]
+
+
+def test_steps_whose_kernels_were_not_seen_are_left_out_and_what_was_never_seen_is_unknown() -> None:
+    times = KernelTimes()
+    times.add("eager", "decode", 1, [None, None])
+    assert times.per_step("eager", "decode", 1) is None
+    assert times.of_mode("eager") == []
+    times.add("eager", "decode", 1, [None, 2e-4, 4e-4, None, 3e-4])
+    assert times.per_step("eager", "decode", 1) == 3e-4
+    assert times.per_step("eager", "prefill", 1) is None
+
+
+def test_eight_steps_of_warm_up_have_an_interval_and_five_have_none() -> None:
+    times = KernelTimes()
+    times.add("eager", "decode", 1, [number * 1e-5 for number in range(1, 9)])
+    times.add("eager", "prefill", 4, [1e-5] * 5)
+    decode, prefill = times.of_mode("eager")
+    assert (decode.phase, decode.batch, decode.samples) == ("decode", 1, 8)
+    assert (decode.seconds, decode.low, decode.high) == pytest.approx((4.5e-5, 1e-5, 8e-5))
+    assert (prefill.phase, prefill.batch, prefill.samples) == ("prefill", 4, 5)
+    assert prefill.low is prefill.high is None
+
+
+def test_requests_replace_what_warm_up_had_learnt() -> None:
+    times = KernelTimes()
+    times.add("eager", "decode", 1, [1e-4] * 8)
+    for _ in range(SAMPLES_KEPT):
+        times.add("eager", "decode", 1, [2e-4])
+    (found,) = times.of_mode("eager")
+    assert (found.seconds, found.low, found.samples) == (2e-4, 2e-4, SAMPLES_KEPT)
+
+
+class FakeProfiler:
+    """Finds one prefill step and three of decode, of which one lost its kernels; counts its warm-ups."""
+
+    def __init__(self) -> None:
+        self.warmed = 0
+        self.found: tuple[float | None, ...] = (9e-4, 2e-4, None, 3e-4)
+
+    def warm(self) -> None:
+        self.warmed += 1
+
+    def run(
+        self, identity: str, about: Any, meter: Any, action: Callable[[Meter], None]
+    ) -> list[ProfiledStep]:
+        action(meter)
+        return [
+            ProfiledStep(1, 0, kernels=seconds and 90, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
+            for seconds in self.found
+        ]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
+    made = FakeProfiler()
+    monkeypatch.setattr(profiler, "Profiler", lambda *_: made)
+    return made
+
+
+def on_cuda(every: int | None, folder: Path) -> RequestProfiler:
+    return RequestProfiler(torch.device("cuda"), every, folder)
+
+
+def finished() -> JobResult:
+    """What a job of one prefill step and three of decode left behind, at batch bucket 4."""
+    return JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
+
+
+def profiled(by: RequestProfiler) -> JobResult:
+    result = finished()
+    meter: Any = None
+    result.profile = by.profile(ASKED, result, meter, lambda _: None)
+    return result
+
+
+def test_on_cuda_no_turn_comes_before_the_profiler_is_attached_and_a_wish_is_granted(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    one = on_cuda(1, tmp_path)
+    assert not one.is_due(PLAIN)
+    assert one.is_due(ASKED)
+    assert not one.used
+    one.warm()
+    one.warm()
+    assert fake.warmed == 1
+    assert one.is_due(PLAIN)
+    on_a_cpu = RequestProfiler(torch.device("cpu"), 2, tmp_path)
+    assert [on_a_cpu.is_due(PLAIN) for _ in range(4)] == [False, True, False, True]
+
+
+def test_a_profiled_request_adds_the_median_of_the_steps_whose_kernels_were_seen(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    one = on_cuda(None, tmp_path)
+    profiled(one)
+    one.warm()
+    assert fake.warmed == 0  # the request has used it
+    assert one.kernel_times.per_step("eager", "decode", 4) == pytest.approx(2.5e-4)
+    assert one.kernel_times.per_step("eager", "prefill", 4) == pytest.approx(9e-4)
+    assert [times.samples for times in one.kernel_times.of_mode("eager")] == [1, 1]
+
+
+def test_a_trace_that_lost_kernels_is_not_called_exact_nor_counted(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    one = on_cuda(None, tmp_path)
+    one.kernel_times.add("eager", "decode", 4, [1e-4] * 8)
+    first = one.estimates(PLAIN, finished(), {})
+    assert first.kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
+    result = profiled(one)
+    estimates = one.estimates(ASKED, result, {})
+    assert first.kernel_source == estimates.kernel_source == "sampled"
+    assert estimates.kernel_per_step_seconds["decode"] == 1e-4
+    assert totals(result) == (None, 4 * 90)
+
+
+def test_a_trace_that_has_all_kernels_is_the_request_s_own(fake: FakeProfiler, tmp_path: Path) -> None:
+    fake.found = (9e-4, 2e-4, 2e-4, 3e-4)
+    one = on_cuda(None, tmp_path)
+    result = profiled(one)
+    estimates = one.estimates(ASKED, result, {})
+    assert estimates.kernel_source == "profiled"
+    assert estimates.kernel_per_step_seconds == {"prefill": 9e-4, "decode": pytest.approx(7e-4 / 3)}
+    assert totals(result) == (4 * 90, 4 * 90)
+
+
+BUCKETS = (1, 4)
+
+
+@pytest.fixture(scope="module")
+def buffers() -> dict[int, Buffers]:
+    return allocate(build("tiny", max_batch=4), list(BUCKETS), prefill_chunk=64)
+
+
+class FakeWarmup:
+    """Two modes with a step per phase and bucket, which run on `device`; the second has failed, later."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.sent: list[ModeStatus] = []
+        self.modes = {}
+        for name in ("eager", "no_grad", "compiled"):
+            status = ModeStatus(mode=name, removes="", state="ready", effective=name)
+            steps: Any = {(p, b): lambda *_: device.call() for p in ("decode", "prefill") for b in BUCKETS}
+            self.modes[name] = ConfiguredMode(MODES[name], status, {} if name == "compiled" else steps)
+
+    def ready(self) -> dict[str, ConfiguredMode]:
+        return {"eager": self.modes["eager"]}
+
+    def update(self, configured: ConfiguredMode, **changes: object) -> None:
+        configured.status = msgspec.structs.replace(configured.status, **changes)
+        self.sent.append(configured.status)
+
+
+class FakeSessions:
+    """As RequestProfiler."""
+
+    def __init__(self) -> None:
+        self.kernel_times = KernelTimes()
+        self.used = False
+
+    def warm(self) -> None:
+        self.used = True
+
+
+class Measured:
+    """Measurements over fakes, and what came of them."""
+
+    def __init__(self, buffers: dict[int, Buffers]) -> None:
+        device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
+        self.warmup, self.profiler = FakeWarmup(device), FakeSessions()
+        self.made = DeviceMeasurements(self.warmup, buffers, self.profiler, device)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def measured(buffers: dict[int, Buffers]) -> Measured:
+    return Measured(buffers)
+
+
+def test_every_step_of_every_ready_mode_has_both_measurements(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def profile(step: Any, arguments: Any, count: int) -> list[ProfiledStep]:
+        counts.append(count)
+        return [ProfiledStep(operators=1, copies=0, kernel_seconds=90e-6)] * count
+
+    monkeypatch.setattr(profiler, "profile_steps", profile)
+    assert len(list(measured.made.learn())) == 4
+    (status,) = measured.warmup.sent
+    expected = {(phase, batch) for phase in ("decode", "prefill") for batch in BUCKETS}
+    assert {(one.phase, one.batch) for one in status.device_times} == expected
+    assert {(one.phase, one.batch) for one in status.kernel_times} == expected
+    assert all(one.seconds == pytest.approx(100e-6) for one in status.device_times)
+    assert all((one.low, one.high) == (90e-6, 90e-6) for one in status.kernel_times)
+    assert counts == [INTERVAL_STEPS] * 4
+    assert measured.made.missing is None
+
+
+def test_where_the_profiler_sees_no_kernels_their_time_is_absent_and_the_devices_is_there(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unseen = [ProfiledStep(operators=1, copies=0)] * 2
+    monkeypatch.setattr(profiler, "profile_steps", lambda *_: unseen)
+    list(measured.made.learn())
+    assert measured.warmup.sent[0].kernel_times == []
+    assert len(measured.warmup.sent[0].device_times) == 4
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_profiler_that_fails_costs_the_numbers_and_says_why(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = raising(RuntimeError("CUPTI_ERROR_NOT_INITIALIZED"))
+    monkeypatch.setattr(profiler, "profile_steps", failing)
+    monkeypatch.setattr(profiler, "decode_dispatch", failing)
+    assert [*measured.made.learn(), *measured.made.attach()] == []
+    assert measured.made.missing == "RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
+    assert measured.made.profiler_note == (
+        "what the profiler costs is not known: RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
+    )
+    assert measured.warmup.sent == []
+
+
+def test_an_error_that_poisons_the_device_ends_the_engine(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = raising(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
+    monkeypatch.setattr(profiler, "profile_steps", lost)
+    monkeypatch.setattr(profiler, "decode_dispatch", lost)
+    for work in (measured.made.learn(), measured.made.attach()):
+        with pytest.raises(torch.AcceleratorError):
+            list(work)
+
+
+@pytest.mark.parametrize(("slowdown", "matters"), [(1.0, False), (1.04, False), (1.2, True)])
+def test_every_captured_mode_is_measured_before_the_profilers_first_session_and_after_it(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch, slowdown: float, matters: bool
+) -> None:
+    """A slow-down that is beyond doubt is in the note with the remedy."""
+    taken: list[bool] = []
+
+    def dispatch(step: Any, buffers: Buffers) -> float:
+        assert buffers.bucket == 1
+        taken.append(measured.profiler.used)
+        return (1 + 0.001 * (len(taken) % 3)) * (slowdown if measured.profiler.used else 1.0)
+
+    monkeypatch.setattr(profiler, "decode_dispatch", dispatch)
+    for _ in measured.made.attach():
+        assert measured.warmup.sent == []
+    assert taken == [False] * 2 * ROUNDS + [True] * 2 * ROUNDS
+    costs = {status.mode: status.profiler_cost for status in measured.warmup.sent}
+    assert costs.keys() == {"eager", "no_grad"}
+    for cost in costs.values():
+        assert cost is not None
+        assert cost.ratio == pytest.approx(slowdown, abs=0.003)
+        assert cost.low < cost.ratio < cost.high
+        assert (cost.rounds, cost.matters) == (ROUNDS, matters)
+    note = measured.made.profiler_note
+    assert (note is not None) == matters
+    if note is not None:
+        assert "eager 1.20 (95 % interval 1." in note
+        assert note.endswith(REMEDY)
+
+
+def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "decode_dispatch", lambda *_: 1e-3)
+    measured.profiler.warm()
+    list(measured.made.attach())
+    assert measured.made.profiler_note == UNKNOWN
+    assert measured.warmup.sent == []
