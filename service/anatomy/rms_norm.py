@@ -241,7 +241,7 @@ def show(finding: RmsNormFinding, console: Console) -> None:
     console.print(
         f"Both compile with {finding.graph_breaks} graph breaks. Opaque to the compiler "
         f"({finding.runs} inside), the norm makes the compiled call take "
-        f"{interval_text(finding.opaque_ratio, digits=2, unit=' times as long')} as the form that the compiler "
-        "can fuse."
+        f"{interval_text(finding.opaque_ratio, digits=2)} times as long as the form that the "
+        "compiler can fuse."
     )
     print_notes(finding.notes, console)

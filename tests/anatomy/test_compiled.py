@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -12,11 +11,8 @@ import torch
 from service.anatomy.common import StudyError
 from service.anatomy.operators import compiled as lowered
 from service.anatomy.operators.compiled import (
-    LINES_KEPT,
     FusedKernel,
     Lowering,
-    bounded,
-    compiled_function,
     entries,
     fused_kernels,
     fused_operators,
@@ -121,25 +117,6 @@ def test_guards_are_the_leaves_of_the_tree() -> None:
     ]
 
 
-def test_a_recompile_is_an_entry_more_and_an_uncompiled_step_has_none() -> None:
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    compiled: Any = torch.compile(double, backend="eager", dynamic=False)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = compiled(x)
-        return result
-
-    found: Any = step
-    step(torch.ones(2))
-    assert (compiled_function(found), len(entries(found))) == (double, 1)
-    step(torch.ones(3))
-    assert len(entries(found)) == 2
-    plain: Any = double
-    assert entries(plain) == []
-
-
 def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
     product = Place("kernel", "mkl_blas_sgemv", "/lib/libtorch_cpu.so")
     python = Place("host", "_PyEval_EvalFrameDefault", "/lib/libpython3.so")
@@ -227,12 +204,6 @@ def test_graphs_name_our_files_as_findings_do_and_no_folder_of_this_machine(comp
     for graph in compiled.graphs or []:
         assert "File: models/transformer.py:" in graph.text
         assert str(Path(__file__).parents[2]) not in graph.text
-
-
-def test_a_long_graph_is_cut_and_its_lines_are_counted() -> None:
-    found = bounded("aot", 7, "\n".join(f"line {number}" for number in range(LINES_KEPT + 5)))
-    assert (found.operations, found.lines) == (7, LINES_KEPT + 5)
-    assert found.text.splitlines()[-1] == f"line {LINES_KEPT - 1}"
 
 
 def test_reading_the_graphs_leaves_the_compiled_entries_as_they_were(bench: Bench) -> None:

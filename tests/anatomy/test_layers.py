@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,11 +31,8 @@ from service.anatomy.layers.variants import (
     Setup,
     State,
     Variant,
-    collector_off,
     hollow_names,
     load_loops,
-    python_variant,
-    time_variants,
     variants_of,
 )
 from service.measure.cases import Bench
@@ -172,24 +168,6 @@ def test_results_are_those_that_the_operator_allocates(name: str) -> None:
     # Mean and deviation of layer norm are freed within the call.
     assert (0 if is_view else keep.untyped_storage().nbytes()) == allocated
     assert made == allocated + (2 * 3 * 4 if name == "layer_norm" else 0)
-
-
-def test_every_variant_is_timed_in_every_round_and_the_collector_comes_back() -> None:
-    collecting: list[bool] = []
-
-    def run(times: int) -> float:
-        collecting.append(gc.isenabled())
-        return times * 1e-3
-
-    assert gc.isenabled()
-    assert (
-        time_variants({"a": Variant(run), "b": python_variant("pass", {})}, CPU, 7, quiet)["a"]
-        == [pytest.approx(1e-3)] * 7
-    )
-    assert not any(collecting)
-    assert gc.isenabled()
-    with collector_off():
-        assert not gc.isenabled()
 
 
 def test_a_variant_runs_in_its_state_and_leaves_none_behind() -> None:

@@ -215,15 +215,6 @@ def test_the_keys_of_the_call_are_those_of_its_tensors_and_thread(finding: Opera
     assert "RegisterCPU" in (rows["CPU"].source or "")
 
 
-def test_each_visited_key_is_in_the_slice_that_is_its_time(
-    bench: Bench, finding: OperatorCallFinding
-) -> None:
-    keys = {each.name: each.keys for each in finding.slices if each.keys}
-    assert keys == {"autograd": ["AutogradCPU"], "kernel": ["CPU"]}
-    lowered = follow(bench, expression="torch.matmul(a, b)", autocast=True)
-    assert {each.name for each in lowered.slices if each.keys} == {"autocast", "autograd", "kernel"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

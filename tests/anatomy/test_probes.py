@@ -228,13 +228,6 @@ def test_a_probe_that_fails_restores_the_process(bench: Bench, monkeypatch: pyte
     assert state() == before
 
 
-def test_a_probe_may_be_run_where_a_mode_is_on(bench: Bench) -> None:
-    with torch.inference_mode():
-        finding = run_probe(bench, ProbesArguments(name="hidden-copy", repeats=6), quiet)
-        assert torch.is_inference_mode_enabled()
-    assert finding.counter.after > finding.counter.before
-
-
 @pytest.mark.parametrize(("arguments", "param"), [({"name": "x"}, "name"), ({"batch_size": 3}, "batch_size")])
 def test_arguments_that_cannot_work_are_refused_by_name(
     bench: Bench, arguments: dict[str, Any], param: str
@@ -294,48 +287,27 @@ def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_r
         memory._unkept_size(lambda: 0)
 
 
-def counted(finding: ProbeFinding) -> tuple[float, float]:
-    return finding.counter.before, finding.counter.after
-
-
-def test_a_kept_view_is_counted_with_the_bytes_of_its_storage(seen: Callable[[str], Seen]) -> None:
-    finding = seen("view-keeps-storage").finding
-    row = CONFIG.width * 4
-    assert counted(finding) == (row, 8 * row)
-    assert (finding.phase, finding.layers) == ("prefill", 2)
+@pytest.mark.parametrize(
+    ("name", "before", "after", "note"),
+    [
+        ("view-keeps-storage", CONFIG.width * 4, 8 * CONFIG.width * 4, "all stay in memory"),
+        ("version-counter", 0, 1, "modified by an inplace operation; expected version 0"),
+        ("channels-last", 0, 1, "copied in each call"),
+        ("dynamic-shapes", 0, LENGTHS - 1, "The guard that failed"),
+    ],
+)
+def test_a_counter_counts_what_the_fault_costs(
+    name: str, before: int, after: int, note: str, seen: Callable[[str], Seen]
+) -> None:
+    finding = seen(name).finding
+    assert (finding.counter.before, finding.counter.after) == (before, after)
+    assert all(any(part in line for line in finding.notes) for part in note.split("; "))
 
 
 def test_kept_results_are_counted_with_what_every_layer_made(seen: Callable[[str], Seen]) -> None:
-    finding = seen("results-kept").finding
-    before, after = counted(finding)
-    hidden = 8 * CONFIG.width * 4
-    assert before == 0
-    assert after > 2 * 3 * hidden
-    assert f"{after:,.0f} bytes" in finding.notes[0]
-
-
-def test_a_change_in_place_fails_backward_with_torchs_own_words(seen: Callable[[str], Seen]) -> None:
-    finding = seen("version-counter").finding
-    assert counted(finding) == (0, 1)
-    assert "modified by an inplace operation" in finding.notes[0]
-    assert "expected version 0" in finding.notes[0]
-
-
-def test_a_tensor_of_inference_mode_is_refused_and_its_clone_is_one_copy(seen: Callable[[str], Seen]) -> None:
-    finding = seen("inference-tensor-in-autograd").finding
-    assert finding.counter.after == finding.counter.before + 1
-    assert "Inference tensors cannot be saved for backward" in finding.notes[0]
-
-
-def test_a_layout_of_its_own_is_one_copy_a_call(seen: Callable[[str], Seen]) -> None:
-    finding = seen("channels-last").finding
-    assert counted(finding) == (0, 1)
-    assert (finding.phase, finding.layers) == (None, None)
-    assert "convolution" in finding.subject
-
-
-def test_each_length_but_the_first_recompiles_unless_marked(seen: Callable[[str], Seen]) -> None:
-    assert counted(seen("dynamic-shapes").finding) == (0, LENGTHS - 1)
+    counter = seen("results-kept").finding.counter
+    assert counter.before == 0
+    assert counter.after > 2 * 3 * 8 * CONFIG.width * 4
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (0, 8)])

@@ -21,7 +21,6 @@ from models.transformer import Transformer
 from service.anatomy import process, studies
 from service.anatomy.common import Report, StudyError
 from service.anatomy.studies import further_arguments
-from service.anatomy.tape.study import OF_THE_MODEL, TAPE_EXPRESSIONS
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
 from service.records import Finding, FromAnatomy, Refused, Stop, Study, StudyProgress
@@ -84,13 +83,6 @@ def test_studies_run_one_after_another_until_a_stop() -> None:
     code, sent = work("found", "found")
     assert code == 0
     assert sent == [Finding(id=0, body=b'{"seconds":1.5}'), Finding(id=1, body=b'{"seconds":1.5}')]
-
-
-@pytest.mark.usefixtures("one_study")
-def test_progress_is_sent_as_it_is_made() -> None:
-    front = FakeFront("found")
-    process.work(cast(process.FrontSocket, front), NO_BENCH)
-    assert front.sent[0] == StudyProgress(id=0, text="looking")
 
 
 @pytest.mark.usefixtures("one_study")
@@ -224,11 +216,6 @@ def test_a_bodys_defaults_are_those_of_its_study(name: str) -> None:
 def test_a_body_has_every_argument_of_its_study_but_those_of_a_folder(name: str) -> None:
     own = set(studies.find(name).arguments.__struct_fields__)
     assert set(STUDY_BODIES[name].model_fields) - {"snapshot"} == own - {"out"}
-
-
-def test_the_expressions_of_a_tape_are_listed_in_its_schema() -> None:
-    schema = STUDY_BODIES["tape"].model_json_schema()
-    assert schema["properties"]["expression"]["enum"] == [*OF_THE_MODEL, *TAPE_EXPRESSIONS]
 
 
 @pytest.mark.parametrize("name", STUDY_BODIES)

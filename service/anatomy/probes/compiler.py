@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, repeat
 from time import perf_counter
@@ -54,8 +52,6 @@ def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             f"{before.graphs} graph became {after.graphs}, with Python between them. "
             f"The compiler's reason: {after.first_reason}.",
-            "The break lies inside the loop over the layers, which is compiled whole or not at all: "
-            "Python runs it, and only what it calls is compiled. Each frame that the break leaves counts.",
         ],
     )
 
@@ -102,7 +98,6 @@ def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
             failed_guard(reason),
             f"The first compilation took {first:.1f} s. Those that are timed found their kernels in the "
             "compiler's cache: only tracing and guards were repeated.",
-            "From the 9th value on the step runs uncompiled: torch's recompile limit (see unbucketed-shape).",
         ],
     )
 
@@ -193,13 +188,13 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     without = probed.served(_padding(padded, cycle(prompts)), "prefill")
     report("compiling one padded length")
     without()
-    first = probed.served(unpadded(own, iter(prompts[:LIMIT])), "prefill")
+    first = _unpadded(probed, own, iter(prompts[:LIMIT]))
     report(f"compiling {LIMIT} lengths")
     first()
     new_shape = seconds_of(first)
     reason = why_recompiled()
     # All entries are used; the lengths that have one do not come again.
-    with_fault = probed.served(unpadded(own, cycle(prompts[LIMIT:])), "prefill")
+    with_fault = _unpadded(probed, own, cycle(prompts[LIMIT:]))
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
@@ -239,40 +234,21 @@ def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable
     return pad
 
 
-def unpadded(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
-    """A step that runs the next of `prompts` in the place of the chunk that it is called with."""
+def _unpadded(
+    probed: ProbedModel, step: Callable[..., object], prompts: Iterator[Tensor]
+) -> Callable[[], object]:
+    """A prefill by `step` of the next of `prompts`, in the place of the chunk that it is called with."""
 
     def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
         prompt = next(prompts)
         last.fill_(prompt.shape[1] - 1)
         return step(prompt, positions, last, cache)
 
-    return run_unpadded
+    return probed.served(run_unpadded, "prefill")
 
 
 LENGTHS = 4
 """Lengths that are counted, fewer than torch's recompile limit."""
-
-
-@dataclass(slots=True)
-class _Lengths:
-    """A step that is compiled for the first of `prompts`, and then called with the second."""
-
-    probed: ProbedModel
-    prompts: list[Tensor]
-    step: types.FunctionType
-
-    def warm(self) -> None:
-        """Compile anew, for the first length."""
-        self.step = compiled(self.probed.model)
-        self._call(0)
-
-    def call(self) -> None:
-        """Call with the second length, which compiles where the step has not seen it."""
-        self._call(1)
-
-    def _call(self, index: int) -> None:
-        self.probed.served(unpadded(self.step, repeat(self.prompts[index])), "prefill")()
 
 
 def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -285,18 +261,28 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
     before, after = _recompiles(probed, marked), _recompiles(probed, prompts)
     reason = why_recompiled()
     dynamic = compiled(probed.model)
-    without = probed.served(unpadded(dynamic, cycle(marked)), "prefill")
+    without = _unpadded(probed, dynamic, cycle(marked))
     report("compiling for all lengths")
     without()
-    lengths = _Lengths(probed, prompts, dynamic)
+    for_one = [dynamic]
+
+    def compile_for_the_first() -> None:
+        for_one[0] = compiled(probed.model)
+        _unpadded(probed, for_one[0], repeat(prompts[0]))()
+
+    def call_with_the_second() -> object:
+        return _unpadded(probed, for_one[0], repeat(prompts[1]))()
+
     report("compiling for two lengths")
-    lengths.warm()
-    first = seconds_of(lengths.call)
-    blame = line_that_calls(dynamic.__code__, lengths.call)
-    price = _price(probed, (dynamic, marked[0]), (lengths.step, prompts[0]))
+    compile_for_the_first()
+    first = seconds_of(call_with_the_second)
+    blame = line_that_calls(dynamic.__code__, call_with_the_second)
+    every = TimedStep(_unpadded(probed, dynamic, repeat(marked[0])))
+    alone = TimedStep(_unpadded(probed, for_one[0], repeat(prompts[0])))
+    price = ratio_of(every, alone, probed.bench.synchronise)
     return FaultComparison(
         without=TimedStep(without),
-        with_fault=TimedStep(lengths.call, prepare=lengths.warm, warm_passes=0),
+        with_fault=TimedStep(call_with_the_second, prepare=compile_for_the_first, warm_passes=0),
         most_repeats=EVENTS,
         counter=Counter("recompiles", before, after),
         blame=blame,
@@ -304,7 +290,7 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
             f"Counted over {LENGTHS} lengths. {failed_guard(reason)}",
             f"The second length took {first:.2f} s to compile. Those that are timed found their kernels in "
             "the compiler's cache.",
-            price,
+            f"At one length the code for all lengths takes {price} as the code for that length alone.",
         ],
     )
 
@@ -312,24 +298,10 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
 def _recompiles(probed: ProbedModel, prompts: list[Tensor]) -> int:
     """How often the step is traced again for `prompts`; no code is generated."""
     step = compiled(probed.model, backend="eager")
-    run = probed.served(unpadded(step, iter(prompts)), "prefill")
+    run = _unpadded(probed, step, iter(prompts))
     for _ in prompts:
         run()
     return recompiles(step)
-
-
-def _price(
-    probed: ProbedModel,
-    for_all: tuple[Callable[..., object], Tensor],
-    for_one: tuple[Callable[..., object], Tensor],
-) -> str:
-    """What the code for all lengths takes at one length, beside the code for that length alone."""
-    every, alone = (
-        TimedStep(probed.served(unpadded(step, repeat(prompt)), "prefill"))
-        for step, prompt in (for_all, for_one)
-    )
-    found = ratio_of(every, alone, probed.bench.synchronise)
-    return f"At one length the code for all lengths takes {found} as the code for that length alone."
 
 
 _EPSILONS = ("epsilon", "variance_epsilon", "eps")
@@ -376,7 +348,6 @@ def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             f"{before.graphs} graph became {after.graphs}: {after.first_reason}.",
             f"Registered without a fake, the step {_compile_without_fake(probed)}.",
-            "Both are opaque to the compiler: it cannot fuse the norm with its neighbours.",
         ],
     )
 
