@@ -18,7 +18,6 @@ from service.measure.rounds import in_rounds
 from service.measure.step_costs import (
     SAMPLED_SECONDS,
     DispatchSplit,
-    measured_split,
     sample_case,
     sampled_split,
 )
@@ -100,4 +99,4 @@ def split_step(step: Interval, samples: SampleCounts, work: DeviceWork | None) -
     """Dispatch and kernels of a step: on a CPU by its samples, on CUDA by two clocks. None: unknown."""
     if work is None:
         return sampled_split(samples, step)
-    return None if work.kernel_seconds is None else measured_split(step, work.kernel_seconds)
+    return None if work.kernel_seconds is None else DispatchSplit(step, work.kernel_seconds, "measured")

@@ -42,7 +42,7 @@ class StepShares:
         self._sampler: CpuSampler | None = None
         if missing is None:
             try:
-                self._sampler = CpuSampler(folder, BACKGROUND_PER_SECOND)
+                self._sampler = CpuSampler(folder)
             except SamplerError as error:
                 self.missing = str(error)
         self.labels = StepLabels(self._sampler.label if self._sampler else None)

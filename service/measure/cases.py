@@ -1,8 +1,8 @@
-"""Models of another shape than the served one, with its layout and precision and drawn weights."""
+"""Warmed steps of the served model and of variants of it, built as the engine builds them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
@@ -34,16 +34,6 @@ from service.step.callables import InjectedWork, Step, build_step
 from service.step.compile_cache import compile_cache
 from service.step.loaded_model import Precision, load_model
 
-
-def reshaped(
-    model: Served, config: Config, rows: int, device: torch.device, precision: Precision
-) -> Transformer:
-    """A decoder of the shape `config` for batches of up to `rows` rows, in all else as `model` is served."""
-    made = Transformer(config, rows).eval().to(device, precision.weights)
-    made.rotary = made.rotary.to(precision.cache)
-    return lay_out(made, layout_of(model))
-
-
 FEW_WORDS = 512
 """Logits of a shallow model: the head's product must not outweigh its layers."""
 
@@ -69,30 +59,17 @@ class Case:
         """One call, not synchronised on CUDA; logits [bucket, vocabulary] and greedy tokens [bucket]."""
         return self.step(*self.arguments)
 
-    def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
-        """One call by `clock` (nanoseconds): on a CPU the whole step, on CUDA dispatch."""
+    def call_seconds(self) -> float:
+        """One call: on a CPU the whole step, on CUDA dispatch."""
         arguments = self.arguments
-        began = clock()
+        began = perf_counter_ns()
         self.step(*arguments)
-        return (clock() - began) / 1e9
+        return (perf_counter_ns() - began) / 1e9
 
-    def steady_seconds(
-        self,
-        steps: int = 5,
-        pick: Callable[[list[float]], float] = median,
-        beside: Callable[[], object] | None = None,
-    ) -> float:
-        """The median (or another `pick`) of `steps` calls in a row after untimed ones, as in a request.
-
-        `beside` runs after each of them, untimed.
-        """
+    def steady_seconds(self, steps: int) -> float:
+        """The median of `steps` calls in a row after untimed ones, as in a request."""
         lead = LEAD_STEPS if self.phase == "decode" else LEAD_STEPS_OF_PREFILL
-        found: list[float] = []
-        for _ in range(lead + steps):
-            found.append(self.call_seconds())
-            if beside is not None:
-                beside()
-        return pick(found[lead:])
+        return median([self.call_seconds() for _ in range(lead + steps)][lead:])
 
 
 def build_case(
@@ -115,6 +92,15 @@ def build_case(
     return case
 
 
+def reshaped(
+    model: Served, config: Config, rows: int, device: torch.device, precision: Precision
+) -> Transformer:
+    """A decoder of the shape `config` for batches of up to `rows` rows, in all else as `model` is served."""
+    made = Transformer(config, rows).eval().to(device, precision.weights)
+    made.rotary = made.rotary.to(precision.cache)
+    return lay_out(made, layout_of(model))
+
+
 class Bench:
     """The served model and steps of it, in a process that may compile.
 
@@ -131,8 +117,7 @@ class Bench:
             self.model, settings.batch_sizes, settings.prefill_chunk, self.precision.cache
         )
         self._sampler: CpuSampler | None = None
-        self._cases: dict[tuple[str, int, Phase], Case] = {}
-        self._shallow_cases: dict[tuple[str, int, Phase, int], Case] = {}
+        self._cases: dict[tuple[str, int, Phase, int], Case] = {}
         self._shallow: dict[tuple[int, int], tuple[Served, Buffers]] = {}
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> Case:
@@ -140,29 +125,25 @@ class Bench:
 
         Raises KeyError for a mode or bucket that is not configured.
         """
-        key = mode, bucket, phase
-        if key not in self._cases:
-            self._cases[key] = build_case(mode, phase, self.model, self.buffers[bucket], self.precision)
-        return self._cases[key]
+        return self.shallow_case(mode, bucket, phase, self.model.config.layers)
 
     def shallow_case(self, mode: str, bucket: int, phase: Phase, layers: int) -> Case:
         """The warmed step of a model of so many layers and at most FEW_WORDS logits.
 
-        For what takes too long on the whole one. With as many layers as the model has it is `case`.
-
-        Raises KeyError as `case`, ValueError for fewer layers of a model that is not one of ours.
+        For what takes too long on the whole one; with as many layers as that has it is `case`. Raises
+        KeyError as `case`, ValueError for fewer layers of a model that is not one of ours.
         """
-        if layers >= self.model.config.layers:
-            return self.case(mode, bucket, phase)
-        key = mode, bucket, phase, layers
-        if key not in self._shallow_cases:
-            model, buffers = self._shallow_model(bucket, layers)
-            self._shallow_cases[key] = build_case(mode, phase, model, buffers, self.precision)
-        return self._shallow_cases[key]
+        key = mode, bucket, phase, min(layers, self.model.config.layers)
+        if key not in self._cases:
+            model, buffers = self._model_of(bucket, key[3])
+            self._cases[key] = build_case(mode, phase, model, buffers, self.precision)
+        return self._cases[key]
 
-    def _shallow_model(self, bucket: int, layers: int) -> tuple[Served, Buffers]:
+    def _model_of(self, bucket: int, layers: int) -> tuple[Served, Buffers]:
+        config = self.model.config
+        if layers == config.layers:
+            return self.model, self.buffers[bucket]
         if (bucket, layers) not in self._shallow:
-            config = self.model.config
             if not isinstance(config, Config):
                 raise ValueError(f"only models of launchbound's own have fewer layers: {config.layers} here")
             config = replace(config, layers=layers, vocabulary=min(FEW_WORDS, config.vocabulary))
@@ -174,7 +155,6 @@ class Bench:
     def forget(self) -> None:
         """Drop every case, after something has reset the compiler's state of this process."""
         self._cases.clear()
-        self._shallow_cases.clear()
 
     @property
     def sampler(self) -> CpuSampler:
@@ -227,7 +207,9 @@ class Variants:
         config = config or self.config
         key = mode, config, injected
         if key not in self._cases:
-            model = self._model_of(config)
+            if config not in self._models:
+                self._models[config] = reshaped(self._bench.model, config, 1, self.device, self.precision)
+            model = self._models[config]
             buffers = allocate(model, [1], 1, self.precision.cache)[1]
             self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected)
         return self._cases[key]
@@ -237,9 +219,3 @@ class Variants:
         """Within: on the engine's cores, what it loses of them counted in `off_cpu`."""
         with isolated(self.cpus), self.off_cpu.counted():
             yield
-
-    def _model_of(self, config: Config) -> Served:
-        """The model of this shape."""
-        if config not in self._models:
-            self._models[config] = reshaped(self._bench.model, config, 1, self.device, self.precision)
-        return self._models[config]

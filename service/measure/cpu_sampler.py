@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
@@ -94,8 +93,7 @@ class CpuSampler:
     that handles the signal, which a C++ compiler builds once. Raises SamplerError where there can be none.
     """
 
-    def __init__(self, folder: Path, samples_per_second: float = SAMPLES_PER_SECOND) -> None:
-        self.samples_per_second = samples_per_second
+    def __init__(self, folder: Path) -> None:
         library = _library(folder)
         own = library.sampler_new(ctypes.c_uint64(CAPACITY), ctypes.c_uint64(perf_counter_ns()))
         if not own:
@@ -106,10 +104,9 @@ class CpuSampler:
         self._places = Places()
         self.lost = False
 
-    def start(self, samples_per_second: float | None = None) -> None:
+    def start(self, samples_per_second: float = SAMPLES_PER_SECOND) -> None:
         """Sample from now on, so often on average, at random distances of 0.5 to 1.5 of the mean."""
-        rate = samples_per_second or self.samples_per_second
-        self._library.sampler_start(self._own, ctypes.c_int64(round(1e9 / rate)))
+        self._library.sampler_start(self._own, ctypes.c_int64(round(1e9 / samples_per_second)))
 
     def stop(self) -> None:
         """Sample no more."""
@@ -128,17 +125,20 @@ class CpuSampler:
         return list(zip(taken["label"].tolist(), self._places.of(taken["address"].tolist()), strict=True))
 
     @contextmanager
-    def recording(self) -> Iterator[Recording]:
-        """Within: all that this thread does is sampled. Raises SamplerError where samples were lost."""
-        found = Recording()
+    def recording(self, samples_per_second: float = SAMPLES_PER_SECOND) -> Iterator[list[Place]]:
+        """Within: all that this thread does is sampled; the list has the samples once the block has ended.
+
+        Raises SamplerError where samples were lost.
+        """
+        found: list[Place] = []
         self.label.value = IN_STEP
-        self.start()
+        self.start(samples_per_second)
         try:
             yield found
         finally:
             self.label.value = 0
             self.stop()
-            found.places = [place for _, place in self.take()]
+            found += [place for _, place in self.take()]
         if self.lost:
             raise SamplerError("samples were lost: sample for a shorter time")
 
@@ -154,26 +154,6 @@ class CpuSampler:
     def close(self) -> None:
         """Free the timer and its memory."""
         self._library.sampler_free(self._own)
-
-
-@dataclass(slots=True)
-class Recording:
-    """The samples of a block, in order; empty until it has ended."""
-
-    places: list[Place]
-
-    def __init__(self) -> None:
-        self.places = []
-
-    @property
-    def counts(self) -> SampleCounts:
-        """By their class."""
-        return counts_of(self.places)
-
-    @property
-    def kernel_share(self) -> float | None:
-        """Kernel / (kernel + host) of the samples; None without either."""
-        return kernel_share(self.counts)
 
 
 def counts_of(places: Sequence[Place]) -> SampleCounts:
@@ -221,6 +201,7 @@ def sample_steps(
     timed_seconds: float,
     sampled_seconds: float,
     beside: Callable[[], object] | None = None,
+    samples_per_second: float = SAMPLES_PER_SECOND,
 ) -> SampledSteps | None:
     """`run` until settled, for `timed_seconds`, then, sampled, for `sampled_seconds`.
 
@@ -233,11 +214,11 @@ def sample_steps(
     timed = _seconds_of(run, timed_seconds, beside, _TIMED[phase])
     paused = None if beside is None else _paused(sampler, beside)
     try:
-        with sampler.recording() as recorded:
+        with sampler.recording(samples_per_second) as places:
             slowed = _seconds_of(run, sampled_seconds, paused)
     except SamplerError:
         return None
-    counts = recorded.counts
+    counts = counts_of(places)
     return SampledSteps(counts, median(timed), slowed) if counts.kernel + counts.host else None
 
 

@@ -1,4 +1,4 @@
-"""Interleaving: every arm runs once per round in a fresh seeded order, so that drift affects all alike."""
+"""How measurements run: on cores of their own, in rounds of fresh seeded order: drift affects all alike."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Log = Callable[[str], None]
 
 
 def in_rounds(
-    arms: Mapping[Key, Callable[[], Value]], count: int, seed: str | None, log: Log | None = None
+    arms: Mapping[Key, Callable[[], Value]], count: int, seed: str, log: Log | None = None
 ) -> dict[Key, list[Value]]:
     """What each arm returned in each of `count` rounds.
 
-    The order of round `n` is `arms` shuffled by `Random(f"{seed}/{n}")`, and by `Random(n)` without a seed.
+    The order of round `n` is `arms` shuffled by `Random(f"{seed}/{n}")`.
     """
     found: dict[Key, list[Value]] = {key: [] for key in arms}
     for number in range(count):
         if log is not None:
             log(f"round {number + 1} of {count}")
         keys = list(arms)
-        Random(number if seed is None else f"{seed}/{number}").shuffle(keys)
+        Random(f"{seed}/{number}").shuffle(keys)
         for key in keys:
             found[key].append(arms[key]())
     return found

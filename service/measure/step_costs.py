@@ -1,4 +1,4 @@
-"""Splits a step into dispatch and kernels: on a CPU by samples of its thread, on CUDA by two clocks."""
+"""What a step costs: its dispatch and kernels, how near it is to the memory's roof, its kernels by name."""
 
 from __future__ import annotations
 
@@ -63,14 +63,9 @@ def sampled_split(counts: SampleCounts, wall: Interval) -> DispatchSplit | None:
     )
 
 
-def measured_split(dispatch: Interval, kernel: Interval) -> DispatchSplit:
-    """On CUDA: the seconds until the call returns, beside the profiler's kernel seconds of a step."""
-    return DispatchSplit(dispatch, kernel, "measured")
-
-
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """`bandwidth` of memory, and the sizes of a step by the keys of `protocol.status.StepBytes`."""
+    """`bandwidth` of memory, and the sizes of a step by the keys of `records.StepBytes`."""
 
     bandwidth: MemoryBandwidth
     step_bytes: dict[str, float]
@@ -86,7 +81,7 @@ def measure_roof(bench: Bench) -> Roof:
     """Measure the bandwidth over a buffer as large as the weights, in some milliseconds to a second."""
     buffers = bench.buffers[max(bench.buffers)]
     sizes = step_bytes(bench.model, buffers)
-    # Where a measured decode step stands: see `measured_inputs.set_positions`.
+    # Where a measured decode step stands: see `buffers.set_positions`.
     positions = min(DECODE_POSITION, max(buffers.caches) - 1) + 1
     return Roof(memory_bandwidth(bench.device, sizes.weights), msgspec.structs.asdict(sizes), positions)
 

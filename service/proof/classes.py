@@ -386,10 +386,10 @@ def measure_unclassified(variants: Variants, log: Log) -> dict[ServedStep, list[
 def _places(sampler: CpuSampler, case: Case) -> Counter[Place]:
     case.steady_seconds(1)
     until = perf_counter() + UNCLASSIFIED_SECONDS
-    with sampler.recording() as recorded:
+    with sampler.recording() as places:
         while perf_counter() < until:
             case.call()
-    return Counter(recorded.places)
+    return Counter(places)
 
 
 def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list[Row]:

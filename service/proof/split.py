@@ -72,12 +72,8 @@ def sampled(
 
     Raises NotMeasurableError where no sample fell into them.
     """
-    run = partial(case.step, *case.arguments)
-    sampler.samples_per_second = samples_per_second
-    try:
-        found = sample_steps(sampler, run, case.phase, TIMED_SHARE * seconds, seconds, beside)
-    finally:
-        sampler.samples_per_second = SAMPLES_PER_SECOND
+    run, timed = partial(case.step, *case.arguments), TIMED_SHARE * seconds
+    found = sample_steps(sampler, run, case.phase, timed, seconds, beside, samples_per_second)
     if found is None:
         raise NotMeasurableError(f"no step of {case.mode} was sampled")
     return found

@@ -34,7 +34,7 @@ from service.anatomy.operators.study import (
 )
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
-from service.measure.step_costs import measured_split
+from service.measure.step_costs import DispatchSplit
 from service.modes import MODES, Effect
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
@@ -380,7 +380,7 @@ def test_the_head_says_where_dispatch_and_kernel_are_from(
 ) -> None:
     found = findings["eager"]
     if device == "cuda":
-        split = measured_split(ONE, Interval(1e-3, 9e-4, 1.1e-3, 8))
+        split = DispatchSplit(ONE, Interval(1e-3, 9e-4, 1.1e-3, 8), "measured")
         found = msgspec.structs.replace(found, device=device, dispatch=DispatchShare.of(split))
     text = printed(show, found, width=400)
     on_cpu, on_cuda = ("one step", "(sampled)"), ("(measured; they overlap)", "call returns after")

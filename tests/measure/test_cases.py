@@ -72,28 +72,11 @@ def test_a_step_stands_at_the_decode_position_within_its_context_or_at_the_start
     assert small_case([], phase, config).buffers.positions.tolist() == [position]
 
 
-def test_steady_seconds_are_of_the_steps_after_the_lead() -> None:
-    calls: list[int] = []
-    case = small_case(calls)
-    calls.clear()
-    kept: list[float] = []
-
-    def pick(seconds: list[float]) -> float:
-        kept.extend(seconds)
-        return seconds[0]
-
-    assert case.steady_seconds(7, pick) == kept[0]
-    assert len(kept) == 7
-    assert len(calls) == LEAD_STEPS + 7
-
-
-def test_what_runs_beside_steady_steps_runs_after_each_of_them() -> None:
-    calls: list[int] = []
-    case = small_case(calls)
-    calls.clear()
-    after: list[int] = []
-    case.steady_seconds(2, beside=lambda: after.append(len(calls)))
-    assert after == list(range(1, LEAD_STEPS + 3))
+def test_steady_seconds_are_the_median_of_the_steps_after_the_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([9.0] * LEAD_STEPS + [1.0, 3.0, 2.0])
+    monkeypatch.setattr(Case, "call_seconds", lambda case: next(seconds))
+    assert small_case([]).steady_seconds(3) == 2.0
+    assert list(seconds) == []
 
 
 def test_the_bench_builds_a_step_once_and_all_modes_share_its_tokens_and_cache(

@@ -27,16 +27,13 @@ def test_arms_return_anything_and_every_round_is_logged() -> None:
     assert lines == ["round 1 of 2", "round 2 of 2"]
 
 
-@pytest.mark.parametrize(("seed", "prefix"), [("floor", "floor/"), (None, None)])
-def test_the_order_of_a_round_is_that_of_its_documented_generator(
-    seed: str | None, prefix: str | None
-) -> None:
+def test_the_order_of_a_round_is_that_of_its_documented_generator() -> None:
     ran: list[str] = []
-    in_rounds({name: lambda n=name: ran.append(n) for name in "abcde"}, 3, seed)
+    in_rounds({name: lambda n=name: ran.append(n) for name in "abcde"}, 3, "floor")
     expected: list[str] = []
     for number in range(3):
         keys = list("abcde")
-        Random(number if prefix is None else f"{prefix}{number}").shuffle(keys)
+        Random(f"floor/{number}").shuffle(keys)
         expected += keys
     assert ran == expected
 

@@ -24,7 +24,7 @@ class MadeUpCase:
     named: ServedStep
     injected: InjectedWork | None = None
 
-    def steady_seconds(self, steps: int = 5) -> float:
+    def steady_seconds(self, steps: int) -> float:
         """None of its own."""
         return 0.0
 
@@ -52,7 +52,7 @@ class MadeUpVariants:
         """A new one, or the error."""
         if self._refused:
             raise SamplerError(self._refused)
-        return SimpleNamespace(samples_per_second=0)
+        return SimpleNamespace()
 
     def case(self, mode: str, config: object = None, injected: InjectedWork | None = None) -> MadeUpCase:
         """A decode step at batch 1."""

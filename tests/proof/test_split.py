@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._C._autograd import DeviceType
 
-from service.measure.cpu_sampler import SAMPLES_PER_SECOND, SampledSteps
+from service.measure.cpu_sampler import SampledSteps
 from service.proof import split
 from service.proof.classes import INJECTED, UNCLASSIFIED
 from service.proof.rows import AnyCheck, NotMeasurableError, run_check
@@ -62,20 +62,6 @@ def test_where_dispatch_is_measured_there_is_nothing_to_check(check: AnyCheck) -
     assert {(row.verdict, row.note) for row in rows} == {
         ("not measurable here", "on CUDA dispatch is measured")
     }
-
-
-def test_the_rate_of_a_sampler_is_what_it_was_after_steps_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates: list[float] = []
-
-    def sample(sampler: Any, *_: object) -> SampledSteps:
-        rates.append(sampler.samples_per_second)
-        return of_share(0.5)
-
-    monkeypatch.setattr(split, "sample_steps", sample)
-    case: Any = SimpleNamespace(step=print, arguments=(), phase="decode", mode="eager")
-    sampler: Any = SimpleNamespace(samples_per_second=SAMPLES_PER_SECOND)
-    split.sampled(sampler, case, 0.1, samples_per_second=251)
-    assert (rates, sampler.samples_per_second) == ([251], SAMPLES_PER_SECOND)
 
 
 def test_steps_without_a_sample_cannot_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -499,14 +499,14 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
     try:
         for _ in range(LEAD_STEPS if case.phase == "decode" else LEAD_STEPS_OF_PREFILL):
             case.call()
-        with bench.sampler.recording() as seen:
+        with bench.sampler.recording() as places:
             began = thread_time_ns()
             while thread_time_ns() - began < SAMPLED_SECONDS * 1e9:
                 case.call()
                 steps += 1
     except SamplerError as error:
         return _nothing(str(error))
-    return summary(seen.places, steps)
+    return summary(places, steps)
 
 
 def summary(places: Sequence[Place], steps: int) -> NativeSamples:
