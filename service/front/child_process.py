@@ -40,11 +40,10 @@ def module_command(module: str) -> tuple[str, ...]:
 async def spawn(
     command: Sequence[str], settings: EngineSettings, cores: set[int], output: ChildOutput
 ) -> Process:
-    """Start a child in a session of its own, so that Ctrl-C reaches the front alone; it ends with the front.
+    """Start a child that may use all of `cores`; its settings are appended to `command` as JSON.
 
-    Its settings are appended as JSON, and what it writes goes to `output`. It may use all of `cores`. It gets
-    SIGKILL where the front dies: a suspended one does not handle SIGTERM. Raises OSError where it cannot be
-    started.
+    It has a session of its own, so that Ctrl-C reaches the front alone, and gets SIGKILL where the front
+    dies: a suspended process does not handle SIGTERM. Raises OSError where it cannot be started.
     """
     argument = msgspec.json.encode(settings).decode()
     with children_on(cores):
@@ -58,10 +57,7 @@ async def spawn(
 
 
 def has_ended(pid: int) -> bool:
-    """Whether the child `pid` has ended, which the event loop may not have heard of yet.
-
-    Its first thread has; others may still be ending, until when the kernel tells no parent.
-    """
+    """Whether the first thread of child `pid` has ended. The kernel tells its parent after the last has."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:  # reaped already
@@ -78,11 +74,11 @@ async def watch(
 ) -> str:
     """Wait for the end of the process; kill it once `terminate` has a reason or a message cannot be decoded.
 
-    `terminate` gets one where it hangs. Returns how it ended, as a sentence; then all that it has started has
-    ended too. Cancelled, it sends Stop and waits for the process to end.
+    `terminate` gets a reason where the process hangs. Returns how it ended, as a sentence; all that it
+    started has then ended too. Cancelled, it sends Stop and waits for the end.
     """
     exited = asyncio.create_task(process.wait())
-    looking = asyncio.create_task(look_after(process_watch, terminate))
+    watching = asyncio.create_task(check_until_hung(process_watch, terminate))
     try:
         ends: set[asyncio.Future[Any]] = {exited, terminate, socket.broken}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -91,11 +87,10 @@ async def watch(
             await asyncio.sleep(LAST_MESSAGES_SECONDS)
             socket.drain()
             return f"{name} ended {_how(exited.result())}"
-        why = (
-            terminate.result()
-            if terminate.done()
-            else f"sent a message that cannot be decoded ({socket.broken.result()})"
-        )
+        if terminate.done():
+            why = terminate.result()
+        else:
+            why = f"sent a message that cannot be decoded ({socket.broken.result()})"
         process.kill()
         await process.wait()
         return f"{name} {why} and was ended"
@@ -104,12 +99,12 @@ async def watch(
         raise
     finally:
         exited.cancel()
-        looking.cancel()
+        watching.cancel()
         kill_group(process.pid)  # else its compilers would run on
 
 
 def kill_group(pid: int | None) -> None:
-    """Kill a child of `spawn` and all that it has started, such as compilers: it leads a process group."""
+    """Kill a child of `spawn`, which leads a process group, and all that it started, such as compilers."""
     if pid is not None:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
@@ -137,10 +132,7 @@ def _how(code: int) -> str:
 
 
 class ChildSocket:
-    """Listens for one child: `received` is called with each frame; what it raises ends in `broken`.
-
-    `address`, which ends with `name`, is for the child alone to know.
-    """
+    """Listens for one child at `address`, a secret. `received` gets each frame; `broken`, what it raises."""
 
     def __init__(self, name: str, received: Callable[[bytes], None]) -> None:
         self.address = f"launchbound-{secrets.token_hex(16)}-{name}"
@@ -173,8 +165,7 @@ class ChildSocket:
         try:
             for frame in stream.receive():
                 self._received(frame)
-        except EOFError:
-            # The process has ended or is about to: whoever watches it says how.
+        except EOFError:  # `watch` reports how the process ended
             self._disconnect(stream)
         except Exception as error:  # noqa: BLE001 - whatever a frame caused, the supervisor ends this process
             if not self.broken.done():
@@ -220,10 +211,10 @@ MOST_LINE_BYTES = 8192
 
 
 class ChildOutput:
-    """A pipe to be a child's output, and lines of `component` for what comes out of it.
+    """A pipe for a child's output, whose lines are logged as those of `component`.
 
-    What begins with `launchbound`, our own words of what is wrong, is a warning; the rest is information. A
-    pipe of our own, because asyncio's is waited for, and the child's own children may keep that open.
+    Lines that begin with `launchbound`, our own, are warnings. The pipe is not asyncio's, which would wait
+    for its end: the child's own children may keep it open.
     """
 
     def __init__(self, component: str) -> None:
@@ -236,7 +227,7 @@ class ChildOutput:
         self._loop.add_reader(self._reads, self._read)
 
     def close(self) -> None:
-        """The child has ended: log what is still in the pipe, and end it."""
+        """The child has ended: log what is still in the pipe, and close it."""
         self._loop.remove_reader(self._reads)
         while self._read():
             continue
@@ -245,7 +236,7 @@ class ChildOutput:
         os.close(self.descriptor)
 
     def _read(self) -> bool:
-        """Take what has arrived; returns whether that was anything."""
+        """Take what has arrived; returns whether there was anything."""
         try:
             data = os.read(self._reads, READ_BYTES)
         except BlockingIOError:
@@ -259,9 +250,9 @@ class ChildOutput:
             lines.append(self._unfinished[:MOST_LINE_BYTES])
             self._unfinished = self._unfinished[MOST_LINE_BYTES:]
         for line in lines:
-            self._tell(line.decode(errors="replace").rstrip())
+            self._write(line.decode(errors="replace").rstrip())
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         for prefix in self._prefixes:
             if line.startswith(prefix):
                 self._log.warning("%s", line.removeprefix(prefix))
@@ -276,8 +267,8 @@ _AT_WORK = frozenset("RDt")
 """Runs or waits for a core, waits for a disk, or is held by a debugger."""
 
 _STATE, _MAJOR_FAULTS, _OWN_TIMES, _CPU_TIMES = 0, 9, slice(11, 13), slice(11, 15)
-"""Places behind the name in /proc/PID/stat: state; page faults that waited for a disk; user and system time,
-of its own, and with that of children that have ended.
+"""Fields behind the name in /proc/PID/stat: state; page faults that waited for a disk; user and system time,
+without and with that of children that have ended.
 """
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -285,8 +276,9 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """`cpu_ticks` of all of them so far; `at_work`: one is, or may be; `stopped`: the process itself is, by
-    SIGSTOP. Of the process alone: `thread_ticks`, CPU time by thread, and its `major_faults`.
+    """What a process and its descendants do: their `cpu_ticks` so far, and whether one may be `at_work`.
+
+    Of the process alone: whether SIGSTOP has `stopped` it, CPU time by thread, and its `major_faults`.
     """
 
     cpu_ticks: int
@@ -304,7 +296,7 @@ def activity(pid: int) -> Activity | None:
         stats = [_stat(PROC / str(one)) for one in _with_descendants(pid)]
         threads = {int(task.name): _stat(task) for task in (PROC / str(pid) / "task").iterdir()}
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None  # one ended between two looks: the next look tells
+        return None  # one of them has just ended
     return Activity(
         cpu_ticks=sum(_ticks(stat, _CPU_TIMES) for stat in stats),
         at_work=any(stat[_STATE] in _AT_WORK for stat in stats),
@@ -334,28 +326,28 @@ def _with_descendants(pid: int) -> Iterator[int]:
             yield from _with_descendants(int(child))
 
 
-LOOK_SECONDS = 1.0
-"""How often it is looked at."""
+CHECK_SECONDS = 1.0
+"""How often a process is checked."""
 
 STARTING = Doing(what="starting", limit_seconds=60.0)
-"""What an engine does until its first message, which it sends before it imports torch."""
+"""Until an engine's first message, which it sends before it imports torch."""
 
 QUIET_SECONDS = 2.5
-"""One that was heard of this lately is not looked at in /proc: one that serves sends a message a second."""
+"""For so long after a message /proc is not read: an engine that serves sends one a second."""
 
 STILL_SECONDS = 8.0
-"""Without a message, CPU time, or a core or disk that it waits for: nothing that an engine does is so."""
+"""An engine hangs after so long without a message, CPU time, or a core or disk that it waits for."""
 
 PAGING_FAULTS = 64.0
-"""With so many major faults a second a process waits for its pages, and its CPU time is spent on those."""
+"""With so many major faults a second, a process spends its CPU time on its pages."""
 
 
 class ProcessWatch:
-    """One process. It hangs where it exceeds what it announced, in time or in CPU time, or stands still.
+    """Decides whether a process hangs: it exceeds the time or CPU time that it announced, or stands still.
 
-    A process that is stopped or waits for a lock stands still; one in an endless loop exceeds a limit. CPU
-    time tells that loop from a slow machine: a step that waits for a core, or for pages from a disk, takes
-    long and uses no more of it than ever. `watching` False: it is stopped on purpose.
+    A process that is stopped or waits for a lock stands still; one in an endless loop exceeds a limit. A step
+    that waits for a core, or for pages from a disk, takes long but uses no more CPU time. `watching` False:
+    the process is stopped on purpose.
     """
 
     def __init__(
@@ -378,13 +370,13 @@ class ProcessWatch:
             self.doing = doing
 
     def hung(self, passed_seconds: float) -> str | None:
-        """Why the engine counts as hung after `passed_seconds` more; None where it does not.
+        """Why the process counts as hung after `passed_seconds` more; None where it does not.
 
-        Of a longer time than between two looks only that much counts: then this process itself was suspended.
+        A longer time than between two checks means that this process was suspended, and counts only in part.
         """
         if not self.watching:
             return None
-        passed = min(passed_seconds, 2 * LOOK_SECONDS)
+        passed = min(passed_seconds, 2 * CHECK_SECONDS)
         self._silent_seconds += passed
         doing = self.doing
         if self._silent_seconds > doing.limit_seconds:
@@ -399,7 +391,7 @@ class ProcessWatch:
         return self._judge(before, self._seen, passed)
 
     def _judge(self, before: Activity, now: Activity, passed: float) -> str | None:
-        """By two looks at it, `passed` seconds apart."""
+        """By two readings, `passed` seconds apart."""
         doing = self.doing
         still = _stands_still(before, now, doing)
         self._still_seconds = self._still_seconds + passed if still else 0.0
@@ -420,18 +412,18 @@ def _stands_still(before: Activity, now: Activity, doing: Doing) -> bool:
 
 
 def _computed_seconds(before: Activity, now: Activity, passed: float) -> float:
-    """CPU time of its busiest thread, `passed` seconds at most; none while it pages."""
+    """CPU time of its busiest thread, at most `passed` seconds; none while it pages."""
     if now.major_faults - before.major_faults > PAGING_FAULTS * passed:
         return 0.0
     used = (ticks - before.thread_ticks.get(thread, 0) for thread, ticks in now.thread_ticks.items())
     return min(passed, max(used, default=0) / TICKS_PER_SECOND)
 
 
-async def look_after(process_watch: ProcessWatch, stuck: asyncio.Future[str]) -> None:
-    """Look at a process until it hangs; then `stuck` is the reason."""
+async def check_until_hung(process_watch: ProcessWatch, stuck: asyncio.Future[str]) -> None:
+    """Check a process until it hangs; then `stuck` is the reason."""
     before = monotonic()
     while not stuck.done():
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(CHECK_SECONDS)
         now = monotonic()
         reason = process_watch.hung(now - before)
         before = now

@@ -50,10 +50,9 @@ GRACE_SECONDS = 1.0
 class EngineClient:
     """Sends admitted jobs to the current engine process, and routes each answer to its PendingRequest.
 
-    `modes` are the states of the engine's modes, `open` those of them that take a job now: kept current by
-    what changes it, so that a request costs one look at it. `served`: some engine has had a mode ready.
-    `last_death`: how the last one ended; None before the first. `warm_since`: when the present engine became
-    warm, by `time.monotonic`; None where it is not.
+    `modes` are the states of the engine's modes; `open` the names of those that take a job now, kept current
+    so that a request costs one lookup. `served`: some engine has had a mode ready. `last_failure`: how the
+    last engine ended. `warm_since`: when the present one became warm, by `time.monotonic`.
     """
 
     def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, *listeners: Listener) -> None:
@@ -64,7 +63,7 @@ class EngineClient:
         self.engine: EngineStatus | None = None
         self.warm_since: float | None = None
         self.device = "unknown"
-        self.last_death: str | None = None
+        self.last_failure: str | None = None
         self.served = False
         self.retry_after_seconds = 2
         self._unfinished = PendingRequests()
@@ -88,7 +87,7 @@ class EngineClient:
     def down_reason(self) -> str:
         """Why there is no engine to serve: how the last one ended, else what the first one does."""
         doing = self.doing
-        return self.last_death or f"the engine is {'starting' if doing is None else doing.what}"
+        return self.last_failure or f"the engine is {'starting' if doing is None else doing.what}"
 
     @property
     def doing(self) -> Doing | None:
@@ -127,13 +126,13 @@ class EngineClient:
             self.check(job.mode, follows)
         pending = self._unfinished.add(job)
         self._post(pending.job)
-        # The engine has it: what follows takes place while it works.
+        # From here on the engine works.
         left_seconds = (job.deadline_ns - perf_counter_ns()) / 1e9
         pending.call_later(left_seconds + GRACE_SECONDS, self._expired)
         return pending
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Have the engine stop this job between two steps; its outcome still arrives."""
+        """Stop this job between two steps; its outcome still arrives."""
         if pending in self._unfinished:
             self._post(Cancel(id=pending.job.id))
 
@@ -144,7 +143,7 @@ class EngineClient:
     async def drain(self, seconds: float) -> None:
         """Refuse new jobs, wait for the unfinished ones, and fail those that have not ended in `seconds`.
 
-        A second call waits no longer than the first would have.
+        A second call does not wait longer than the first.
         """
         self.draining = True
         self.pause.break_off(ShutDown("the service is shutting down; try another instance"))
@@ -157,7 +156,7 @@ class EngineClient:
             self.abandon()
 
     def abandon(self) -> None:
-        """Shut down without waiting: every unfinished job is cancelled and fails with ShutDown."""
+        """Shut down at once: every unfinished job is cancelled and fails with ShutDown."""
         self.draining = True
         self._drain_ends = monotonic()
         self.pause.break_off(ShutDown("the service was shut down"))
@@ -202,15 +201,13 @@ class EngineClient:
         self.open = frozenset(self.ready_modes()) if serves else frozenset()
 
     def _expired(self, pending: PendingRequest) -> None:
-        """The engine did not end the job at its deadline; it stays unfinished until its outcome arrives."""
+        """Fail a job that the engine did not end at its deadline; it is unfinished until its outcome arrives."""
         pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
         self.cancel(pending)
         pending.call_later(self._hang_seconds, self._missed)
 
     def _missed(self, pending: PendingRequest) -> None:
-        """The engine has not ended the job long after its deadline: it lost it, unless it is at work on what
-        it announced, such as a compilation, and has not looked at its jobs since.
-        """
+        """End an engine that has lost the job, unless it is busy with what it announced, such as compiling."""
         doing = self.doing
         if doing is not None and doing.what != SERVING:
             pending.call_later(self._hang_seconds, self._missed)
@@ -220,10 +217,9 @@ class EngineClient:
     # ------------------------------------------------------------ for the supervisor
 
     def attach(self, send: Callable[[bytes], bool], engine_watch: ProcessWatch) -> asyncio.Future[str]:
-        """A new engine process was started; `send` hands it a frame without blocking, False if not connected.
+        """A new engine process was started; `send` sends it a frame without blocking, False if not connected.
 
-        Returns what becomes the reason where the engine is to be ended. A job that could not be sent because
-        the engine has just ended fails with all others, in `lost`.
+        Returns the future of a reason to end the engine. A job that could not be sent fails in `lost`.
         """
         self._send = send
         self._engine_watch, self._announced = engine_watch, ""
@@ -263,8 +259,8 @@ class EngineClient:
                 listener.engine(message)
 
     def lost(self, reason: str, retry_after_seconds: int) -> None:
-        """The engine process ended: its jobs fail, and no mode is ready until the next one reports it."""
-        self.last_death, self.retry_after_seconds = reason, retry_after_seconds
+        """The engine process ended: its jobs fail, and no mode is ready until the next engine reports it."""
+        self.last_failure, self.retry_after_seconds = reason, retry_after_seconds
         self.engine = self.warm_since = None
         self._send = None
         self.modes.clear()
@@ -277,7 +273,7 @@ class EngineClient:
             listener.engine_lost()
 
     def _heard(self, doing: Doing) -> None:
-        """The engine announced what it does; what is not served with is a line of the log, once in a row."""
+        """The engine announced what it does: log it, unless it serves or the last announcement was the same."""
         if self._engine_watch is not None:
             self._engine_watch.heard(doing)
             if doing.what not in (SERVING, self._announced):
@@ -290,7 +286,7 @@ class EngineClient:
 
 
 class Listener:
-    """Is called with every status that the engine sends; does nothing by itself."""
+    """Gets every status that the engine sends; does nothing by itself."""
 
     def engine(self, status: EngineStatus) -> None:
         """The engine connected, or its status changed."""
@@ -303,13 +299,13 @@ class Listener:
 
 
 LEASE_SECONDS = 15.0
-"""The engine serves again this long after the newest Pause that it received."""
+"""After the newest Pause; then the engine serves again."""
 
 
 class PauseLease:
-    """At most one pause at a time. While there is one, `lost` is the future of its untimely end.
+    """At most one pause of the engine. While there is one, `lost` is the future of its untimely end.
 
-    An engine whose front stops renewing its lease serves again by itself.
+    An engine whose front stops renewing the lease serves again by itself.
     """
 
     def __init__(self, post: Callable[[ToEngine], None]) -> None:
@@ -330,7 +326,7 @@ class PauseLease:
         return monotonic() - self._renewed > LEASE_SECONDS
 
     async def begin(self) -> None:
-        """Pause the engine once it has done what it was sent before; returns when it is paused.
+        """Pause the engine after what it was sent before; returns when it is paused.
 
         Raises the LaunchboundError that ended the wait, such as EngineLost.
         """
@@ -365,8 +361,8 @@ class PauseLease:
                 StudyInterrupted("the engine served meanwhile, so nothing was measured; try again")
             )
         elif not self._begun.done():
-            # The lease counts from here, however long the engine took to begin: an engine whose lease
-            # ran out before this renewal arrives answers it with `holds` False.
+            # The lease counts from here. An engine whose lease runs out before this renewal arrives answers
+            # it with `holds` False.
             self.renew()
             self._begun.set_result(None)
 
@@ -441,10 +437,10 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """The accepted jobs that the engine has not ended, by id, in the order in which they were sent."""
+    """The accepted jobs that the engine has not ended, by id, in the order of sending."""
 
     def __init__(self) -> None:
-        # Traces of earlier and other fronts, which lie in the same folder, are named by ids too.
+        # Unique among all fronts: traces in one folder are named by these ids.
         self._prefix = token_hex(8)
         self._numbers = count(1)
         self._by_id: dict[str, PendingRequest] = {}
@@ -477,10 +473,7 @@ class PendingRequests:
         self._begun.update(self._by_id.keys() & begun.ids)
 
     def waiting(self, paused: bool) -> int:
-        """How many have not begun: all but one, which runs unless the engine is paused.
-
-        One that merges jobs says which have begun.
-        """
+        """How many have not begun: all but one, unless the engine is paused or reports which have begun."""
         if self._begun_known:
             return len(self._by_id) - len(self._begun)
         return max(0, len(self._by_id) - (0 if paused else 1))
@@ -514,9 +507,6 @@ class PendingRequests:
         return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
 
     async def none_left(self) -> None:
-        """Wait until all have ended.
-
-        Who waits for the end of a job goes on first, and may have sent the next one of its request.
-        """
+        """Wait until all have ended; a route that waited for one may then have sent its next one."""
         while self._by_id:
             await self._none_left.wait()

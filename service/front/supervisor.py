@@ -47,8 +47,8 @@ CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal
 class Supervisor:
     """Owns the engine process and its socket, a new one for each.
 
-    `settings_for` builds the engine's settings for a socket address; `refused` is called once if an engine
-    refuses its settings, by exit code 2, before any engine had a mode ready.
+    `settings_for` builds the engine's settings for a socket address. `refused` is called with the reason
+    where an engine refuses its settings (exit code 2) before any engine had a mode ready.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._ending = False
         self._discard_compiled = False
-        self.deaths = Deaths(first_retry_seconds)
+        self.failures = Failures(first_retry_seconds)
         self.starts = 0
 
     @property
@@ -80,8 +80,8 @@ class Supervisor:
     @property
     def unhealthy_reason(self) -> str | None:
         """Why an operator or orchestrator must act: engines keep ending. None while all is well."""
-        often = self.deaths.unhealthy(self._client.warm_since)
-        return f"{often}; last: {self._client.last_death}" if often else None
+        often = self.failures.unhealthy(self._client.warm_since)
+        return f"{often}; last: {self._client.last_failure}" if often else None
 
     def start(self) -> None:
         """Start the first engine in the background."""
@@ -114,7 +114,7 @@ class Supervisor:
         return any(effect.compiles for effect in effects.values())
 
     async def _restart_forever(self) -> None:
-        """Run one engine after another until `stop`, `kill` or a refusal, whatever goes wrong meanwhile."""
+        """Run one engine after another until `stop`, `kill` or a refusal."""
         while not self._ending:
             try:
                 reason, exit_code = await self._run_engine()
@@ -125,11 +125,11 @@ class Supervisor:
                 self._client.lost(reason, retry_after_seconds=60)
                 self._refused(reason)
                 return
-            await asyncio.sleep(self._died(reason))
+            await asyncio.sleep(self._failed(reason))
 
-    def _died(self, reason: str) -> float:
-        """Count the death of an engine and tell the client; returns the seconds until the next start."""
-        wait = self.deaths.add(self._warm())
+    def _failed(self, reason: str) -> float:
+        """Count the failure of an engine and tell the client; returns the seconds until the next start."""
+        wait = self.failures.add(self._warm())
         message = f"{reason}; a new one starts in {wait:.1f} s"
         log.error(message)
         self._client.lost(message, retry_after_seconds=round(wait) + 5)
@@ -165,20 +165,20 @@ class Supervisor:
 
 
 WINDOW_SECONDS = 900.0
-"""Deaths this long ago no longer count, except those before anything was warm."""
+"""Failures this long ago no longer count, except those before anything was warm."""
 
 STAYED_SECONDS = 180.0
 """An engine that has been warm for so long serves, however those before it ended."""
 
 SLOWEST_RETRY_SECONDS = 30.0
-DEATHS_UNTIL_UNHEALTHY = 5
+FAILURES_UNTIL_UNHEALTHY = 5
 
 
-class Deaths:
-    """The ends of one front's engines.
+class Failures:
+    """The failures of one front's engines.
 
-    Two loops are told from single failures: engines that never become warm, however long each takes to fail,
-    and engines that do, and end several times within the window.
+    Two loops are told from single failures: engines that never become warm, however long each takes, and
+    engines that do, and end several times within the window.
     """
 
     def __init__(self, first_retry_seconds: float, now: Callable[[], float] = monotonic) -> None:
@@ -188,10 +188,10 @@ class Deaths:
         self._never_warm = 0
 
     def add(self, warm: bool) -> float:
-        """An engine has ended, which had been `warm` or not; returns the seconds until the next one's start.
+        """An engine ended, which had been `warm` or not; returns the seconds until the next one's start.
 
-        None after one that was warm and the first of late: nothing speaks for another failure, and its
-        clients wait. Else twice as long after each, up to a limit.
+        0 after the first in a while that had been warm, as its clients wait. Else twice as long after each,
+        up to a limit.
         """
         self._instants.append(self.now())
         self._never_warm = 0 if warm else self._never_warm + 1
@@ -202,16 +202,16 @@ class Deaths:
         return min(SLOWEST_RETRY_SECONDS, doubled)
 
     def unhealthy(self, warm_since: float | None) -> str | None:
-        """In words that engines keep ending; None where they do not, or where the present one has stayed.
+        """Whether engines keep ending, as a sentence; None where they do not, or the present one has stayed.
 
         `warm_since`: when that became warm, by the same clock as `now`; None where it is not.
         """
         if warm_since is not None and self.now() - warm_since >= STAYED_SECONDS:
             return None
         recent = self._recent()
-        if recent >= DEATHS_UNTIL_UNHEALTHY:
+        if recent >= FAILURES_UNTIL_UNHEALTHY:
             return f"the engine ended {recent} times within {WINDOW_SECONDS / 60:.0f} minutes"
-        if warm_since is None and self._never_warm >= DEATHS_UNTIL_UNHEALTHY:
+        if warm_since is None and self._never_warm >= FAILURES_UNTIL_UNHEALTHY:
             return f"the engine ended {self._never_warm} times in a row before it was warm"
         return None
 

@@ -162,7 +162,7 @@ def test_why_a_mode_failed_is_told_with_the_key_only(locked: Front) -> None:
 
 def test_why_the_engine_is_down_is_told_with_the_key_only() -> None:
     with running({"api_key": KEY}, silent=True) as front:
-        front.state.client.last_death = "PermissionError: /srv/private"
+        front.state.client.last_failure = "PermissionError: /srv/private"
         for path in ("/health/ready", "/health/live"):
             assert "/srv/private" not in front.http.get(path).text
             assert "/srv/private" in front.http.get(path, headers=WITH_KEY).text

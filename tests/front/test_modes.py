@@ -126,7 +126,7 @@ def test_what_is_not_required_is_waited_for_while_it_warms_up() -> None:
 @pytest.mark.slow
 def test_an_engine_that_never_starts_makes_live_fail_with_the_reason() -> None:
     with running(exit=9) as front:
-        front.state.supervisor.deaths.first_retry_seconds = 0.01
+        front.state.supervisor.failures.first_retry_seconds = 0.01
         until(lambda: front.http.get("/health/live").status_code == 503, "the failure")
         message = refused(front.http.get("/health/live"), 503)["message"]
         assert "the engine ended 5 times" in message

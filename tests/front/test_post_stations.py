@@ -103,7 +103,7 @@ def traced_front() -> Iterator[tuple[Front, Tracer]]:
         # Neither the engine's signs of life nor who looks for them belong to a request; nor does a moment
         # that passes without one.
         with (
-            patch.object(child_process, "look_after", unwatched),
+            patch.object(child_process, "check_until_hung", unwatched),
             patch.object(app, "LAG_INTERVAL_SECONDS", 3600.0),
             running({"api_key": "key"}, bare_protocol=True, mute=True) as front,
         ):

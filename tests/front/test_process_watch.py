@@ -16,7 +16,7 @@ import pytest
 from service.engine.inbox import STEP_BUSY_SECONDS, STEP_LIMIT_SECONDS
 from service.front import child_process, study_runner
 from service.front.child_process import (
-    LOOK_SECONDS,
+    CHECK_SECONDS,
     STARTING,
     TICKS_PER_SECOND,
     Activity,
@@ -47,8 +47,8 @@ def watch_of(look: Callable[[int], Activity | None], doing: Doing | None = None)
 def looks_until_hung(watch: ProcessWatch) -> tuple[float, str]:
     """After how many seconds of looks it counts as hung, and why; fails where it never does."""
     for number in range(1, 5000):
-        if reason := watch.hung(LOOK_SECONDS):
-            return number * LOOK_SECONDS, reason
+        if reason := watch.hung(CHECK_SECONDS):
+            return number * CHECK_SECONDS, reason
     raise AssertionError("never hung")
 
 
@@ -63,14 +63,14 @@ def test_an_engine_that_computes_has_the_time_that_it_announced() -> None:
     ticks = iter(range(10_000))
     watch = watch_of(lambda _: Activity(next(ticks), at_work=False, stopped=False), COMPILING)
     seconds, reason = looks_until_hung(watch)
-    assert seconds == COMPILING.limit_seconds + LOOK_SECONDS
+    assert seconds == COMPILING.limit_seconds + CHECK_SECONDS
     assert "warming up compiled for 1801 s, over the 1800 s" in reason
 
 
 def test_a_step_that_pages_its_weights_in_is_given_more_time_than_one_that_stands_still() -> None:
     serves = Doing(what=SERVING, limit_seconds=STEP_LIMIT_SECONDS)
     paging = watch_of(lambda _: Activity(7, at_work=True, stopped=False), serves)
-    assert not any(paging.hung(LOOK_SECONDS) for _ in range(45))
+    assert not any(paging.hung(CHECK_SECONDS) for _ in range(45))
     for motionless in (STILL, STOPPED):
         assert looks_until_hung(watch_of(lambda _, now=motionless: now, serves))[0] <= NOTICED_SECONDS
 
@@ -80,7 +80,7 @@ def computing(share: float, threads: int = 1, faults: float = 0.0) -> Callable[[
     looks = iter(range(10_000))
 
     def look(_: int) -> Activity:
-        seconds = next(looks) * LOOK_SECONDS
+        seconds = next(looks) * CHECK_SECONDS
         each = round(seconds * share * TICKS_PER_SECOND)
         own = dict.fromkeys(range(threads), each)
         return Activity(each * threads, True, False, own, round(seconds * faults))
@@ -104,7 +104,7 @@ def test_an_endless_loop_within_a_step_is_noticed_in_time_also_with_less_than_a_
 )
 def test_a_step_on_a_slow_machine_has_its_whole_time(slow: Callable[[int], Activity]) -> None:
     seconds, reason = looks_until_hung(watch_of(slow, STEPS))
-    assert seconds == STEP_LIMIT_SECONDS + LOOK_SECONDS
+    assert seconds == STEP_LIMIT_SECONDS + CHECK_SECONDS
     assert "over the 60 s" in reason
 
 
@@ -116,14 +116,14 @@ def test_a_model_with_slow_steps_has_the_cpu_time_that_its_engine_announced() ->
 def test_what_was_used_before_a_message_does_not_count() -> None:
     watch = watch_of(computing(1.0), STEPS)
     for _ in range(50):
-        assert not any(watch.hung(LOOK_SECONDS) for _ in range(6))
+        assert not any(watch.hung(CHECK_SECONDS) for _ in range(6))
         watch.heard(STEPS)
 
 
 def test_cpu_time_used_while_the_front_itself_was_suspended_is_not_held_against_the_engine() -> None:
     ticks = iter([0, 100 * TICKS_PER_SECOND])
     watch = watch_of(lambda _: Activity(0, True, False, {1: next(ticks)}), STEPS)
-    passed = (LOOK_SECONDS, LOOK_SECONDS, LOOK_SECONDS, 3600.0)
+    passed = (CHECK_SECONDS, CHECK_SECONDS, CHECK_SECONDS, 3600.0)
     assert [watch.hung(seconds) for seconds in passed] == [None] * 4
 
 
@@ -160,14 +160,14 @@ def test_threads_and_faults_are_read_from_their_places(
 )
 def test_one_that_may_wait_for_a_download_is_still_noticed_where_it_is_stopped(doing: Doing) -> None:
     waits = watch_of(lambda _: STILL, doing)
-    assert not any(waits.hung(LOOK_SECONDS) for _ in range(600))
+    assert not any(waits.hung(CHECK_SECONDS) for _ in range(600))
     assert looks_until_hung(watch_of(lambda _: STOPPED, doing))[0] <= NOTICED_SECONDS
 
 
 def test_any_message_is_a_sign_of_life() -> None:
     watch = watch_of(lambda _: STILL, SERVES)
     for _ in range(100):
-        assert not any(watch.hung(LOOK_SECONDS) for _ in range(5))
+        assert not any(watch.hung(CHECK_SECONDS) for _ in range(5))
         watch.heard()
     assert watch.doing == SERVES
 
@@ -176,20 +176,20 @@ def test_a_front_that_was_itself_suspended_does_not_blame_the_engine() -> None:
     watch = watch_of(lambda _: STILL, SERVES)
     assert watch.hung(3600.0) is None
     watch.heard()
-    assert watch.hung(LOOK_SECONDS) is None
+    assert watch.hung(CHECK_SECONDS) is None
 
 
 def test_one_that_is_stopped_on_purpose_is_left_alone_until_it_goes_on() -> None:
     watch = watch_of(lambda _: STOPPED, SERVES)
     watch.watching = False
-    assert not any(watch.hung(LOOK_SECONDS) for _ in range(600))
+    assert not any(watch.hung(CHECK_SECONDS) for _ in range(600))
     watch.watching = True
     assert looks_until_hung(watch)[0] <= NOTICED_SECONDS
 
 
 def test_where_the_kernel_tells_nothing_the_limit_holds() -> None:
     seconds, _ = looks_until_hung(watch_of(lambda _: None, SERVES))
-    assert seconds == SERVES.limit_seconds + LOOK_SECONDS
+    assert seconds == SERVES.limit_seconds + CHECK_SECONDS
 
 
 @contextmanager

@@ -17,11 +17,11 @@ import pytest
 from service.front import child_process, supervisor
 from service.front.child_process import ChildSocket
 from service.front.supervisor import (
-    DEATHS_UNTIL_UNHEALTHY,
+    FAILURES_UNTIL_UNHEALTHY,
     SLOWEST_RETRY_SECONDS,
     STAYED_SECONDS,
     WINDOW_SECONDS,
-    Deaths,
+    Failures,
 )
 from tests.support.serving import Front, running, until
 
@@ -89,8 +89,8 @@ def test_a_command_that_does_not_exist_is_reported_and_tried_again(tmp_path: Pat
 
 def test_engines_that_never_start_make_the_service_unhealthy_and_are_started_on() -> None:
     with running(exit=supervisor.EXIT_DEVICE_LOST) as front:
-        front.state.supervisor.deaths.first_retry_seconds = 0.01
-        until(lambda: front.state.supervisor.starts > DEATHS_UNTIL_UNHEALTHY, "starts")
+        front.state.supervisor.failures.first_retry_seconds = 0.01
+        until(lambda: front.state.supervisor.starts > FAILURES_UNTIL_UNHEALTHY, "starts")
         for path in ("/health/live", "/health/ready"):
             answer = front.http.get(path)
             assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unwell")
@@ -99,10 +99,10 @@ def test_engines_that_never_start_make_the_service_unhealthy_and_are_started_on(
 
 
 def test_a_service_whose_engine_stays_is_healthy_although_others_ended_before_it(own_front: Front) -> None:
-    counted, client = own_front.state.supervisor.deaths, own_front.state.client
+    counted, client = own_front.state.supervisor.failures, own_front.state.client
     first = until(lambda: client.warm_since, "its engine to be warm")
     counted.first_retry_seconds = 0.01
-    for _ in range(DEATHS_UNTIL_UNHEALTHY):
+    for _ in range(FAILURES_UNTIL_UNHEALTHY):
         counted.add(warm=True)
     for passed, status in ((0.0, 503), (STAYED_SECONDS, 200)):
         counted.now = lambda passed=passed: time.monotonic() + passed
@@ -123,8 +123,8 @@ def test_whatever_running_an_engine_raises_is_a_death_and_the_next_one_is_starte
 
     monkeypatch.setattr(supervisor, "spawn", fail_once)
     with running() as front:
-        until(lambda: front.state.client.last_death, "the first death")
-        assert "RuntimeError: as commanded" in front.state.client.last_death
+        until(lambda: front.state.client.last_failure, "the first death")
+        assert "RuntimeError: as commanded" in front.state.client.last_failure
         front.await_ready()
         assert front.state.supervisor.starts == 2
 
@@ -134,7 +134,7 @@ def test_an_engine_that_is_stopped_is_replaced_and_its_request_ends(
 ) -> None:
     monkeypatch.setattr(child_process, "QUIET_SECONDS", 0.1)
     monkeypatch.setattr(child_process, "STILL_SECONDS", 0.2)
-    monkeypatch.setattr(child_process, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(child_process, "CHECK_SECONDS", 0.1)
     pid = own_front.state.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -149,7 +149,7 @@ def test_an_engine_in_an_endless_loop_within_a_step_is_replaced_and_its_request_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(child_process, "QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(child_process, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(child_process, "CHECK_SECONDS", 0.1)
     with running(busy_limit=0.3) as front:
         front.await_ready()
         pid = front.state.supervisor.pid
@@ -164,7 +164,7 @@ def test_an_engine_that_ends_once_is_replaced_at_once_and_later_ones_are_waited_
     for waited in ("0.0 s", "0.5 s"):
         own_front.command("!die")
         own_front.await_ready()
-        assert f"starts in {waited}" in own_front.state.client.last_death
+        assert f"starts in {waited}" in own_front.state.client.last_failure
     assert own_front.state.supervisor.socket.address.endswith("-engine-3")
 
 
@@ -218,57 +218,57 @@ class Clock:
 
 
 def test_each_further_death_waits_twice_as_long_up_to_a_limit() -> None:
-    assert Deaths(0.5, Clock()).add(warm=True) == 0.0
-    deaths = Deaths(0.5, Clock())
-    waits = [deaths.add(warm=False) for _ in range(12)]
+    assert Failures(0.5, Clock()).add(warm=True) == 0.0
+    failures = Failures(0.5, Clock())
+    waits = [failures.add(warm=False) for _ in range(12)]
     assert waits[:4] == [0.5, 1.0, 2.0, 4.0]
     assert waits[-1] == SLOWEST_RETRY_SECONDS
 
 
 def test_engines_that_never_become_warm_are_unhealthy_however_long_each_takes_to_end() -> None:
     clock = Clock()
-    deaths = Deaths(0.5, clock)
-    for _ in range(DEATHS_UNTIL_UNHEALTHY):
-        assert deaths.unhealthy(None) is None
+    failures = Failures(0.5, clock)
+    for _ in range(FAILURES_UNTIL_UNHEALTHY):
+        assert failures.unhealthy(None) is None
         clock.seconds += WINDOW_SECONDS + 1
-        deaths.add(warm=False)
-    assert "in a row before it was warm" in (deaths.unhealthy(None) or "")
-    assert deaths.unhealthy(warm_since=clock.seconds) is None
+        failures.add(warm=False)
+    assert "in a row before it was warm" in (failures.unhealthy(None) or "")
+    assert failures.unhealthy(warm_since=clock.seconds) is None
 
 
 def test_engines_that_end_again_and_again_after_they_were_warm_are_unhealthy_until_they_stay() -> None:
     clock = Clock()
-    deaths = Deaths(0.5, clock)
-    for _ in range(DEATHS_UNTIL_UNHEALTHY):
+    failures = Failures(0.5, clock)
+    for _ in range(FAILURES_UNTIL_UNHEALTHY):
         clock.seconds += 70.0
-        deaths.add(warm=True)
-    assert "within 15 minutes" in (deaths.unhealthy(None) or "")
+        failures.add(warm=True)
+    assert "within 15 minutes" in (failures.unhealthy(None) or "")
     warm_since = clock.seconds
     clock.seconds += STAYED_SECONDS - 1
-    assert "within 15 minutes" in (deaths.unhealthy(warm_since) or "")
+    assert "within 15 minutes" in (failures.unhealthy(warm_since) or "")
     clock.seconds += 1
-    assert deaths.unhealthy(warm_since) is None
+    assert failures.unhealthy(warm_since) is None
 
 
 def test_an_engine_that_stayed_and_ends_counts_with_those_before_it_until_they_are_long_ago() -> None:
     clock = Clock()
-    deaths = Deaths(0.5, clock)
-    for _ in range(DEATHS_UNTIL_UNHEALTHY):
-        deaths.add(warm=True)
+    failures = Failures(0.5, clock)
+    for _ in range(FAILURES_UNTIL_UNHEALTHY):
+        failures.add(warm=True)
     clock.seconds += STAYED_SECONDS
-    assert deaths.add(warm=True) > 0.0
-    assert "within 15 minutes" in (deaths.unhealthy(None) or "")
+    assert failures.add(warm=True) > 0.0
+    assert "within 15 minutes" in (failures.unhealthy(None) or "")
     clock.seconds += WINDOW_SECONDS + 1
-    assert deaths.unhealthy(None) is None
-    assert deaths.add(warm=True) == 0.0
+    assert failures.unhealthy(None) is None
+    assert failures.add(warm=True) == 0.0
 
 
 def test_an_engine_that_becomes_warm_ends_the_row_of_those_that_did_not() -> None:
     clock = Clock()
-    deaths = Deaths(0.5, clock)
-    for _ in range(DEATHS_UNTIL_UNHEALTHY):
+    failures = Failures(0.5, clock)
+    for _ in range(FAILURES_UNTIL_UNHEALTHY):
         clock.seconds += WINDOW_SECONDS + 1
-        deaths.add(warm=False)
+        failures.add(warm=False)
     clock.seconds += WINDOW_SECONDS + 1
-    assert deaths.add(warm=True) == 0.0
-    assert deaths.unhealthy(None) is None
+    assert failures.add(warm=True) == 0.0
+    assert failures.unhealthy(None) is None

@@ -35,12 +35,11 @@ Result = TypeVar("Result")
 
 
 class EngineCall:
-    """Runs jobs one after another, and cancels the running one where the client closes the connection.
+    """Runs the jobs of a request one after another, and cancels the running one where the client disconnects.
 
-    From its first accepted job to its end, a request with `X-Launchbound-Run` is one of a sweep. One with
-    `X-Launchbound-Client` is of the lab: no job of it is accepted while a sweep is in progress, as requests
-    of the sweep would wait behind it. `answered_status` is that of an answer that has begun, for who streams
-    it to set.
+    A request with `X-Launchbound-Run` is one of a sweep, from its first accepted job on. One with
+    `X-Launchbound-Client` is of the lab, and refused while a sweep is in progress. `answered_status`: set by
+    a stream once its answer has begun.
     """
 
     def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:
@@ -68,10 +67,6 @@ class EngineCall:
         if self._pending is not None and not self._pending.done:
             self._state.client.cancel(self._pending)
 
-    async def run(self, job: Job, received_ns: int) -> RequestTiming:
-        """Submit `job` and wait for its end: `submit`, then `result`."""
-        return await self.result(self.submit(job), received_ns)
-
     def submit(self, job: Job) -> PendingRequest:
         """Send `job`; raises what `EngineClient.submit` raises, ClientGone, and RunInProgress."""
         if self._disconnected:
@@ -83,14 +78,14 @@ class EngineCall:
             self._sweeps = self._state.studies.sweeps
             self._sweeps.began()
         if self._watch is None:
-            # Once the job is on its way, so that the engine does not wait for the watch to begin.
+            # After the job was sent, so that the engine need not wait for this.
             self._watch = asyncio.create_task(self._until_disconnect())
         return self._pending
 
     async def result(self, pending: PendingRequest, received_ns: int) -> RequestTiming:
-        """Wait for the end and add up the time until now; `received_ns` is when the body was parsed.
+        """Wait for the end and add up the time since `received_ns`, when the body was parsed.
 
-        Raises the LaunchboundError that it ended with; a failure that is not a refusal is counted here.
+        Raises the LaunchboundError that it ended with, and counts it where it is not a refusal.
         """
         try:
             outcome = await pending.outcome()
@@ -138,7 +133,7 @@ def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param:
     if most is None:
         return
     for prompt in prompts:
-        # A character has four bytes at most: of those that are short enough by that none is encoded here.
+        # A character has at most four bytes, so only long prompts are encoded here.
         if isinstance(prompt, str) and 4 * len(prompt) > most:
             size = len(prompt.encode(errors="replace"))
             if size > most:
