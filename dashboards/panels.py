@@ -1,4 +1,4 @@
-"""The panel kinds of the boards, with fixed colours and a text for no data."""
+"""What the boards are made of: panels with fixed colours and a text for no data; variables, annotations."""
 
 from __future__ import annotations
 

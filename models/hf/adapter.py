@@ -1,4 +1,4 @@
-"""Which positions each kind of layer attends to: all before a token, or those in a window behind it."""
+"""A `transformers` causal model with the step of `Served`: per-row positions, a static cache, one graph."""
 
 from __future__ import annotations
 
@@ -12,49 +12,6 @@ from transformers import Cache as LibraryCache
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from models.served import Cache, Served
-
-FULL, SLIDING = "full_attention", "sliding_attention"
-"""Names in a configuration's `layer_types`."""
-
-
-class Masks:
-    """The masks of a step for a model of `config`, as its forward takes them."""
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        self.window = window_of(config)
-        kinds = set(getattr(config, "layer_types", None) or ())
-        # Where layers differ, the library takes a mask for each kind by name, else one for all of them.
-        self._kinds = sorted(kinds & {FULL, SLIDING}) if SLIDING in kinds else []
-
-    def of(self, places: Tensor, columns: Tensor, dtype: torch.dtype) -> Any:  # noqa: ANN401 - as the library wants it
-        """What is added to the scores of positions `columns`, for each token at `places` [batch, tokens].
-
-        [batch, 1, tokens, positions], 0 where it attends; by kind of layer where they differ. Four
-        dimensions, so that the library uses it unchanged; additive, because torch turns a boolean mask into
-        this in every layer.
-        """
-        if not self._kinds:
-            return _mask(places, columns, dtype, self.window)
-        return {
-            kind: _mask(places, columns, dtype, self.window if kind == SLIDING else None)
-            for kind in self._kinds
-        }
-
-
-def window_of(config: PreTrainedConfig) -> int | None:
-    """Tokens that a sliding layer attends to, itself included; None where no layer of the model slides."""
-    window: int | None = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
-    return window if window and (kinds is None or SLIDING in kinds) else None
-
-
-def _mask(places: Tensor, columns: Tensor, dtype: torch.dtype, window: int | None) -> Tensor:
-    at = places.unsqueeze(2)
-    unseen = columns > at
-    if window is not None:
-        unseen = unseen | (columns <= at - window)
-    return unseen.unsqueeze(1).to(dtype) * torch.finfo(dtype).min
-
 
 Widths = tuple[tuple[int, int, int], ...]
 """Per layer: heads of the cache, features of a key, features of a value."""
@@ -199,3 +156,48 @@ class HuggingFaceModel(Served):
             return torch.zeros((rows, positions, heads, width), device=device, dtype=dtype)
 
         return tuple((zeros(heads, key), zeros(heads, value)) for heads, key, value in self._widths)
+
+
+# Which positions each kind of layer attends to: all before a token, or those in a window behind it
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Names in a configuration's `layer_types`."""
+
+
+class Masks:
+    """The masks of a step for a model of `config`, as its forward takes them."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        self.window = window_of(config)
+        kinds = set(getattr(config, "layer_types", None) or ())
+        # Where layers differ, the library takes a mask for each kind by name, else one for all of them.
+        self._kinds = sorted(kinds & {FULL, SLIDING}) if SLIDING in kinds else []
+
+    def of(self, places: Tensor, columns: Tensor, dtype: torch.dtype) -> Any:  # noqa: ANN401 - as the library wants it
+        """What is added to the scores of positions `columns`, for each token at `places` [batch, tokens].
+
+        [batch, 1, tokens, positions], 0 where it attends; by kind of layer where they differ. Four
+        dimensions, so that the library uses it unchanged; additive, because torch turns a boolean mask into
+        this in every layer.
+        """
+        if not self._kinds:
+            return _mask(places, columns, dtype, self.window)
+        return {
+            kind: _mask(places, columns, dtype, self.window if kind == SLIDING else None)
+            for kind in self._kinds
+        }
+
+
+def window_of(config: PreTrainedConfig) -> int | None:
+    """Tokens that a sliding layer attends to, itself included; None where no layer of the model slides."""
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    return window if window and (kinds is None or SLIDING in kinds) else None
+
+
+def _mask(places: Tensor, columns: Tensor, dtype: torch.dtype, window: int | None) -> Tensor:
+    at = places.unsqueeze(2)
+    unseen = columns > at
+    if window is not None:
+        unseen = unseen | (columns <= at - window)
+    return unseen.unsqueeze(1).to(dtype) * torch.finfo(dtype).min

@@ -1,4 +1,8 @@
-"""Exports the decoder as a Hugging Face Llama folder, which `transformers` loads without launchbound."""
+"""Exports a model of ours for other runtimes: as a Llama of Hugging Face, with greedy tokens to repeat.
+
+Run as a process, `python -m models.hf.reference MODEL FOLDER`: a `Wanted` comes in on standard input, and the
+`Reference` goes out on standard output, both as JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,70 @@ from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import Config
 from models.tokenizer import END_OF_TEXT, TOKENIZER_FILE, Tokenizer
 from models.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`count` prompts of `prompt_tokens` tokens each, cut from `texts`, and `new_tokens` greedy ones."""
+
+    texts: list[str]
+    count: int
+    prompt_tokens: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One prompt and its greedy completion; `margins` are each token's logit less that of the runner-up."""
+
+    prompt: str
+    prompt_tokens: list[int]
+    completion: str
+    completion_tokens: list[int]
+    margins: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`weight_bytes`: those of the tensors in the folder, a tied head counted once."""
+
+    model_hash: str
+    parameters: int
+    weight_bytes: int
+    vocabulary: int
+    end_of_text: int
+    rows: list[Row]
+
+
+def make(name: str, folder: Path, wanted: Wanted) -> Reference:
+    """Write the model called `name` to `folder` in float32, with its tokenizer; returns the reference.
+
+    The completions are those of launchbound's own forward in float32, one thread. Raises CheckpointError for
+    a model that cannot be exported, and where `texts` hold too few prompts that long.
+    """
+    model = checkpoint.build(name, wanted.count)
+    tokenizer = Tokenizer.load(checkpoint.folder_of(name) or TINY_FOLDER, model.config.vocabulary)
+    prompts = _prompts(tokenizer, wanted)
+    export(model, folder)
+    shutil.copy((checkpoint.folder_of(name) or TINY_FOLDER) / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+    # Converters want all of them to exist; no prompt is encoded by them.
+    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
+    described = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    tokens, margins = greedy(model, torch.tensor(prompts), wanted.new_tokens)
+    rows = [
+        Row(tokenizer.decode(prompt), prompt, tokenizer.decode(new), new, margin)
+        for prompt, new, margin in zip(prompts, tokens.tolist(), margins.tolist(), strict=True)
+    ]
+    state = llama_state(model)
+    return Reference(
+        model_hash=checkpoint.content_hash(name),
+        parameters=sum(tensor.numel() for tensor in state.values()),
+        weight_bytes=sum(tensor.nbytes for tensor in state.values()),
+        vocabulary=model.config.vocabulary,
+        end_of_text=tokenizer.end_of_text,
+        rows=rows,
+    )
 
 
 def llama_config(config: Config, dtype: torch.dtype) -> dict[str, object]:
@@ -85,70 +153,6 @@ def export(model: Transformer, folder: Path | str) -> None:
     config = llama_config(model.config, model.embedding.weight.dtype)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "model.safetensors").write_bytes(to_bytes(state, {"format": "pt"}))
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """`count` prompts of `prompt_tokens` tokens each, cut from `texts`, and `new_tokens` greedy ones."""
-
-    texts: list[str]
-    count: int
-    prompt_tokens: int
-    new_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One prompt and its greedy completion; `margins` are each token's logit less that of the runner-up."""
-
-    prompt: str
-    prompt_tokens: list[int]
-    completion: str
-    completion_tokens: list[int]
-    margins: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """`weight_bytes`: those of the tensors in the folder, a tied head counted once."""
-
-    model_hash: str
-    parameters: int
-    weight_bytes: int
-    vocabulary: int
-    end_of_text: int
-    rows: list[Row]
-
-
-def make(name: str, folder: Path, wanted: Wanted) -> Reference:
-    """Write the model called `name` to `folder` in float32, with its tokenizer; returns the reference.
-
-    The completions are those of launchbound's own forward in float32, one thread. Raises CheckpointError for
-    a model that cannot be exported, and where `texts` hold too few prompts that long.
-    """
-    model = checkpoint.build(name, wanted.count)
-    tokenizer = Tokenizer.load(checkpoint.folder_of(name) or TINY_FOLDER, model.config.vocabulary)
-    prompts = _prompts(tokenizer, wanted)
-    export(model, folder)
-    shutil.copy((checkpoint.folder_of(name) or TINY_FOLDER) / TOKENIZER_FILE, folder / TOKENIZER_FILE)
-    # Converters want all of them to exist; no prompt is encoded by them.
-    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
-    described = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
-    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n")
-    tokens, margins = greedy(model, torch.tensor(prompts), wanted.new_tokens)
-    rows = [
-        Row(tokenizer.decode(prompt), prompt, tokenizer.decode(new), new, margin)
-        for prompt, new, margin in zip(prompts, tokens.tolist(), margins.tolist(), strict=True)
-    ]
-    state = llama_state(model)
-    return Reference(
-        model_hash=checkpoint.content_hash(name),
-        parameters=sum(tensor.numel() for tensor in state.values()),
-        weight_bytes=sum(tensor.nbytes for tensor in state.values()),
-        vocabulary=model.config.vocabulary,
-        end_of_text=tokenizer.end_of_text,
-        rows=rows,
-    )
 
 
 def _prompts(tokenizer: Tokenizer, wanted: Wanted) -> list[list[int]]:
