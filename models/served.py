@@ -1,4 +1,4 @@
-"""The interface of a served model: a step with a static cache, sizes, a tokenizer; the layout of its weights."""
+"""The interface of a served model: a step with a static cache, sizes, a tokenizer; how its weights lie."""
 
 from __future__ import annotations
 

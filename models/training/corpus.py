@@ -1,4 +1,4 @@
-"""The training text: the Python standard library's source in two sets of files, and batches of windows of it."""
+"""The training text: the Python standard library in two sets of files, and batches of windows of it."""
 
 from __future__ import annotations
 

@@ -260,38 +260,19 @@ def outcome(
     mode: str, batch: int, number: int, step_seconds: float, profile: list[StepProfile] | None = None
 ) -> Outcome:
     phase = PhaseTimings(
-        steps=10,
-        wall_seconds=step_seconds * 9,
-        period_seconds=step_seconds * 10,
-        dispatch_seconds=step_seconds * 4,
-        device_span_seconds=step_seconds * 9,
-        kernel_seconds=None,
+        steps=10, wall_seconds=step_seconds * 9, period_seconds=step_seconds * 10, kernel_seconds=None,
+        dispatch_seconds=step_seconds * 4, device_span_seconds=step_seconds * 9,
         sync_wait_seconds=step_seconds * 6,
-    )
+    )  # fmt: skip
     timings = Timings(
-        queue_seconds=0,
-        prefill=phase,
-        decode=phase,
-        tokenise_seconds=0,
-        involuntary_switches=0,
-        dispatch_source="measured",
-        kernel_source=None,
-        taken_ns=0,
-        first_token_ns=1,
-        done_ns=2,
-    )
+        queue_seconds=0, prefill=phase, decode=phase, tokenise_seconds=0, involuntary_switches=0,
+        dispatch_source="measured", kernel_source=None, taken_ns=0, first_token_ns=1, done_ns=2,
+    )  # fmt: skip
     return Outcome(
-        id=f"{mode}-{batch}-{number}",
-        mode=mode,
-        effective=mode,
-        reason=None,
-        kind="ok",
-        batch_size=batch,
-        batch_bucket=batch,
-        outputs=[Output(text="a text", token_ids=[1], finish_reason="length")],
-        timings=timings,
-        profile=profile,
-    )
+        id=f"{mode}-{batch}-{number}", mode=mode, effective=mode, reason=None, kind="ok", batch_size=batch,
+        batch_bucket=batch, outputs=[Output(text="a text", token_ids=[1], finish_reason="length")],
+        timings=timings, profile=profile,
+    )  # fmt: skip
 
 
 PROFILE = [

@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
-import msgspec
 import pytest
 
 from service.engine.inbox import Inbox
@@ -65,27 +64,15 @@ def test_an_engine_that_does_not_start_is_an_error_and_its_reason_is_in_the_log(
     assert "none" in log.read_text()
 
 
+UNKNOWN = dict.fromkeys(("dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds"))
+
+
 def timings() -> Timings:
-    phase = PhaseTimings(
-        steps=1,
-        wall_seconds=2e-3,
-        dispatch_seconds=None,
-        device_span_seconds=None,
-        kernel_seconds=None,
-        sync_wait_seconds=None,
-    )
+    prefill, decode = (PhaseTimings(steps=1, wall_seconds=wall, **UNKNOWN) for wall in (2e-3, 5e-3))
     return Timings(
-        queue_seconds=0.0,
-        prefill=phase,
-        decode=msgspec.structs.replace(phase, wall_seconds=5e-3),
-        tokenise_seconds=1e-3,
-        involuntary_switches=0,
-        dispatch_source=None,
-        kernel_source=None,
-        taken_ns=0,
-        first_token_ns=None,
-        done_ns=10_000_000,
-    )
+        queue_seconds=0.0, prefill=prefill, decode=decode, tokenise_seconds=1e-3, involuntary_switches=0,
+        dispatch_source=None, kernel_source=None, taken_ns=0, first_token_ns=None, done_ns=10_000_000,
+    )  # fmt: skip
 
 
 def outcome(identity: str, measured: Timings | None) -> Outcome:
