@@ -7,25 +7,19 @@ tests/support/start_up). It sets constants of modules once they are loaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
+from typing import Any
 
 CONSTANTS = {"service.engine.step_shares": {"BURST_SECONDS": 0.02}}
 
 
-class Setting(Loader):
-    """`loader`, after which the module's constants are set. A constant that the module lacks is an error."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+class Loader(SourceFileLoader):
+    """Sets the module's constants. A constant that the module lacks is an error."""
 
     def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
+        super().exec_module(module)
         for name, value in CONSTANTS[module.__name__].items():
             getattr(module, name)
             setattr(module, name, value)
@@ -34,12 +28,10 @@ class Setting(Loader):
 class Finder(MetaPathFinder):
     """Finds the modules of CONSTANTS where all are found."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name in CONSTANTS else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = Setting(spec.loader)
+        if spec is not None and spec.origin is not None:
+            spec.loader = Loader(name, spec.origin)
         return spec
 
 
