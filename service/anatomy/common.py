@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -18,6 +19,7 @@ from rich.table import Table
 from service.machine import pin
 from service.measure.cases import Bench, Case
 from service.measure.compiled_library import BuildError, compiled_library
+from service.modes import GradMode
 from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval
 from service.step.process_state import prepare_process
@@ -124,6 +126,19 @@ ATTACHED = (
 def attached_note() -> list[str]:
     """ATTACHED where it is true of what is timed from now on; else nothing."""
     return [ATTACHED] if profiler_attached() else []
+
+
+GRAD_MODES: dict[GradMode, Callable[[], AbstractContextManager[object]]] = {
+    "enabled": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
+def served_precision(bench: Bench) -> AbstractContextManager[object]:
+    """Autocast, where the served precision uses it."""
+    lowered = bench.precision.autocast
+    return nullcontext() if lowered is None else torch.autocast(bench.device.type, lowered)
 
 
 own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from io import StringIO
 from itertools import dropwhile
@@ -34,24 +34,6 @@ ABOUT = 1.5
 """A quoted `~x` is taken as x / ABOUT to x · ABOUT."""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where findings were measured: `cores` of the machine, of which the bench has `threads` at work."""
-
-    name: str
-    device: str
-    cores: int
-    threads: int
-    torch: str
-    dtype: str
-    model: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}, {self.cores} cores, torch {self.torch}; model {self.model}, {self.dtype}, "
-            f"{self.threads} thread(s), device {self.device}"
-        )
-
-
 class Measured(msgspec.Struct, frozen=True):
     """A value of `what` with its interval, without an upper end for None; equal ends: it was counted."""
 
@@ -71,16 +53,6 @@ class Measured(msgspec.Struct, frozen=True):
     def counted(cls, what: str, value: float) -> Measured:
         """An exact number."""
         return cls(what, value, value, value)
-
-
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What each study or probe printed, and the values of each claim, or the reason for none."""
-
-    machine: Machine
-    measured: str
-    rounds: int
-    printed: dict[str, str]
-    lessons: dict[str, list[Measured] | str] = {}
 
 
 class Runs:
@@ -294,32 +266,6 @@ EXAMPLES: tuple[Example, ...] = (
 )  # fmt: skip
 
 
-def measure(page: str, bench: Bench, rounds: int, report: Report) -> Findings:
-    """Run every probe, or every study and all that the claims need, which takes a quarter of an hour."""
-    run = Runs(bench, rounds, report)
-    if page == "probes":
-        lessons = {}
-        shown = {name: printed(run, "probes", {"name": name, "repeats": rounds}) for name in PROBES}
-    else:
-        lessons = {claim.about: lesson(run, claim) for claim in CLAIMS}
-        shown = {one.options: printed(run, *one[1:]) for one in EXAMPLES}
-    day = datetime.now(UTC).date().isoformat()
-    return Findings(machine=_machine(bench), measured=day, rounds=rounds, printed=shown, lessons=lessons)
-
-
-def _machine(bench: Bench) -> Machine:
-    """The machine of `bench`. Its model is named without the folder that it is in."""
-    return Machine(
-        name=device_name(bench.device),
-        device=bench.device.type,
-        cores=os.cpu_count() or 1,
-        threads=torch.get_num_threads(),
-        torch=str(torch.__version__),
-        dtype=bench.precision.name,
-        model=bench.settings.model.rstrip("/").rpartition("/")[2],
-    )
-
-
 def lesson(run: Runs, claim: Claim) -> list[Measured] | str:
     """The values of `claim`, or why they cannot be measured here."""
     try:
@@ -346,23 +292,24 @@ def printed(run: Runs, study: str, arguments: dict[str, Any], begins: str = "") 
     return "\n".join([*lines[:LINES_SHOWN], *([f"… {further} more lines"] if further > 0 else [])])
 
 
-def anatomy_part(findings: Findings) -> Iterator[str]:
-    """The claims, then what each study printed."""
-    rows = (_row(claim, findings.lessons[claim.about]) for claim in CLAIMS)
+def anatomy_part(run: Runs) -> Iterator[str]:
+    """The claims, then what each study prints."""
+    rows = (_row(claim, lesson(run, claim)) for claim in CLAIMS)
     yield "\n".join(
         ["| claim | quoted | measured here | verdict | measured by |\n|---|---|---|---|---|", *rows]
     )
     yield "## Real output of every study"
     for one in EXAMPLES:
         body = f"`POST /v1/studies/{one.study}` with `{json.dumps(one.arguments)}`"
-        output = findings.printed[one.options]
+        output = printed(run, one.study, one.arguments, one.begins)
         yield f"### `launchbound anatomy {one.options}`\n\nOr {body}:\n\n```text\n{output}\n```"
 
 
-def probes_part(findings: Findings) -> Iterator[str]:
-    """What each probe printed."""
+def probes_part(run: Runs) -> Iterator[str]:
+    """What each probe prints."""
     for name, teaches in PROBES.items():
-        yield f"## {name}\n\n{teaches[:1].upper()}{teaches[1:]}.\n\n```\n{findings.printed[name]}\n```"
+        output = printed(run, "probes", {"name": name, "repeats": run.rounds})
+        yield f"## {name}\n\n{teaches[:1].upper()}{teaches[1:]}.\n\n```\n{output}\n```"
 
 
 def _row(claim: Claim, found: list[Measured] | str) -> str:
@@ -403,32 +350,29 @@ def _number(value: float) -> str:
 PAGES = {"anatomy": anatomy_part, "probes": probes_part}
 
 
-def write_page(page: str, folder: Path) -> None:
-    """Write what follows BEGIN in `page` from the findings in `folder`. Raises ValueError for none."""
-    file = folder / f"{page}.json"
-    try:
-        findings = msgspec.json.decode(file.read_bytes(), type=Findings)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ValueError(f"{file}: {error}: run `launchbound docs {page}`") from error
-    kept = folder.resolve().parent == ROOT / "benchmarks"
-    where = f"[{folder.name}](../benchmarks/{folder.name}/{file.name})" if kept else f"`{file.name}`"
-    source = (
-        f"Measured on {findings.measured}: {findings.machine}. {findings.rounds} rounds; kept in {where}."
+def source(bench: Bench, rounds: int) -> str:
+    """When and on what machine a page is measured, with the model's name and no folder."""
+    model = bench.settings.model.rstrip("/").rpartition("/")[2]
+    return (
+        f"Measured on {datetime.now(UTC).date()}: {device_name(bench.device)}, {os.cpu_count() or 1} cores, "
+        f"torch {torch.__version__}; model {model}, {bench.precision.name}, {torch.get_num_threads()} "
+        f"thread(s), device {bench.device.type}. {rounds} rounds."
     )
-    written = ROOT / "docs" / f"{page}.md"
-    by_hand = written.read_text(encoding="utf-8").partition(BEGIN)[0].rstrip()
-    parts = [by_hand, BEGIN, source, *PAGES[page](findings)]
-    written.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    print(written)
 
 
-def main(settings: EngineSettings, pages: Sequence[str], folder: Path, rounds: int) -> None:
-    """Measure what `pages` show, keep it in `folder` and write them. Raises StudyError for bad settings."""
-    folder.mkdir(parents=True, exist_ok=True)  # before the minutes that measuring takes
+def write_page(page: str, parts: Iterable[str]) -> None:
+    """Write `parts` behind what stands before BEGIN in `page`."""
+    file = ROOT / "docs" / f"{page}.md"
+    by_hand = file.read_text(encoding="utf-8").partition(BEGIN)[0].rstrip()
+    file.write_text("\n\n".join([by_hand, BEGIN, *parts]) + "\n", encoding="utf-8")
+    print(file)
+
+
+def main(settings: EngineSettings, pages: Sequence[str], rounds: int) -> None:
+    """Measure what `pages` show and write them. Raises StudyError for bad settings."""
     with progress(Console(stderr=True)) as report:
         report("loading the model")
         bench = prepare_bench(settings)
         for page in pages:
-            found = msgspec.json.encode(measure(page, bench, rounds, report))
-            (folder / f"{page}.json").write_bytes(msgspec.json.format(found, indent=1) + b"\n")
-            write_page(page, folder)
+            parts = PAGES[page](Runs(bench, rounds, report))
+            write_page(page, [source(bench, rounds), *parts])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -135,11 +134,7 @@ class Page(StrEnum):
 @app.command(hidden=True)
 def docs(
     pages: Annotated[list[Page] | None, typer.Argument(help="What to write; both by default.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where findings are kept.")] = None,
     rounds: Annotated[int, typer.Option(min=6, max=500, help="Repeats behind an interval.")] = 25,
-    drawn_from: Annotated[
-        Path | None, typer.Option("--from", help="Measure nothing: write from this folder.")
-    ] = None,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -147,21 +142,13 @@ def docs(
     """Write docs/anatomy.md and docs/probes.md from what this machine measures, in twenty minutes.
 
     `anatomy`: every study, and the values of common claims about PyTorch's overhead, each with its interval
-    and a verdict. `probes`: every probe. The findings are kept in `out`, benchmarks/DAY-COMMIT-docs.
+    and a verdict. `probes`: every probe.
     """
     settings = settings_from(model=model, device=device, dtype=dtype)
     from service.anatomy.common import StudyError
-    from service.anatomy.docs import ROOT, main, write_page
-    from service.front.machine import build_commit
+    from service.anatomy.docs import main
 
-    chosen = pages or list(Page)
     try:
-        if drawn_from is None:
-            day = datetime.now(UTC).strftime("%Y%m%d")
-            name = f"{day}-{build_commit(None)[:8]}-docs"
-            main(settings.engine_settings(""), chosen, out or ROOT / "benchmarks" / name, rounds)
-        else:
-            for page in chosen:
-                write_page(page, drawn_from)
-    except (StudyError, ValueError) as error:
+        main(settings.engine_settings(""), pages or list(Page), rounds)
+    except StudyError as error:
         bad_input(error)

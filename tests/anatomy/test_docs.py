@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from launchbound import app
 from service.anatomy import docs
 from service.anatomy.docs import (
     BEGIN,
     CLAIMS,
     EXAMPLES,
-    Findings,
-    Machine,
     Measured,
     Runs,
     about,
@@ -28,20 +24,6 @@ from service.anatomy.docs import (
 from service.study_names import NOT_ON_CPU, PROBES
 from tests.support.small_models import quiet, small_bench
 
-MACHINE = Machine(name="EPYC", device="cpu", cores=2, threads=1, torch="2", dtype="float32", model="tiny")
-FINDINGS = {
-    "anatomy": Findings(
-        machine=MACHINE,
-        measured="2026-11-26",
-        rounds=25,
-        printed={one.options: f"printed by {one.options}" for one in EXAMPLES},
-        lessons={claim.about: [Measured("x", 1.5, 1.2, 1.8)] for claim in CLAIMS[:-1]}
-        | {CLAIMS[-1].about: "needs a GPU"},
-    ),
-    "probes": Findings(
-        machine=MACHINE, measured="2026-11-26", rounds=41, printed={name: f"shown {name}" for name in PROBES}
-    ),
-}
 ends = st.floats(-1e6, 1e6)
 
 
@@ -82,40 +64,35 @@ def test_a_value_is_shown_with_its_interval_and_what_was_counted_without() -> No
     assert low < 3.0 < high
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with both pages, and findings of both in a folder of its benchmarks."""
+@pytest.mark.parametrize("page", docs.PAGES)
+def test_a_page_is_what_was_written_by_hand_and_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    written = tmp_path / "docs" / f"{page}.md"
+    written.parent.mkdir()
+    written.write_text(f"# by hand\n\n{BEGIN}\n\nolder\n")
+    lessons = {claim.about: [Measured("x", 1.5, 1.2, 1.8)] for claim in CLAIMS[:-1]}
     monkeypatch.setattr(docs, "ROOT", tmp_path)
-    kept = tmp_path / "benchmarks" / "20261126-epyc2-docs"
-    kept.mkdir(parents=True)
-    (tmp_path / "docs").mkdir()
-    for page, findings in FINDINGS.items():
-        (kept / f"{page}.json").write_bytes(msgspec.json.encode(findings))
-        (tmp_path / "docs" / f"{page}.md").write_text(f"# by hand\n\n{BEGIN}\n\nolder\n")
-    return tmp_path
+    monkeypatch.setattr(docs, "lesson", lambda _, claim: lessons.get(claim.about, "needs a GPU"))
+    monkeypatch.setattr(docs, "printed", lambda run, study, arguments, *_: f"{study}: {arguments}")
+    run: Any = SimpleNamespace(rounds=6)
+    docs.write_page(page, ["Measured on a day", *docs.PAGES[page](run)])
+    text = written.read_text()
+    assert text.startswith(f"# by hand\n\n{BEGIN}\n\nMeasured on a day\n\n")
+    assert "older" not in text
+    if page == "probes":
+        assert all(f"probes: {{'name': '{name}'" in text for name in PROBES)
+    else:
+        assert all(f"{one.study}: {one.arguments}" in text for one in EXAMPLES)
+        assert all(f"| {claim.about} | {claim.quoted} | x 1.5 (1.2 to 1.8)" in text for claim in CLAIMS[:-1])
+        assert f"| {CLAIMS[-1].about} | costs a wait | – | cannot be measured here: needs a GPU |" in text
 
 
-def test_a_page_is_what_was_written_by_hand_and_its_findings(root: Path) -> None:
-    kept = root / "benchmarks" / "20261126-epyc2-docs"
-    ended = CliRunner().invoke(app, ["docs", "--from", str(kept)])
-    assert ended.exit_code == 0, ended.output
-    anatomy, probes = ((root / "docs" / f"{page}.md").read_text() for page in FINDINGS)
-    for page, text in (("anatomy", anatomy), ("probes", probes)):
-        assert text.startswith(f"# by hand\n\n{BEGIN}\n\nMeasured on 2026-11-26: EPYC")
-        assert f"](../benchmarks/{kept.name}/{page}.json)" in text
-        assert "older" not in text
-        assert all(printed in text for printed in FINDINGS[page].printed.values())
-    assert all(f"| {claim.about} | {claim.quoted} | x 1.5 (1.2 to 1.8)" in anatomy for claim in CLAIMS[:-1])
-    assert f"| {CLAIMS[-1].about} | costs a wait | – | cannot be measured here: needs a GPU |" in anatomy
-
-
-def test_findings_that_cannot_be_read_are_refused_with_the_remedy(root: Path) -> None:
-    for text in ('{"rounds": 25}', None):
-        if text is not None:
-            (root / "anatomy.json").write_text(text)
-        ended = CliRunner().invoke(app, ["docs", "anatomy", "--from", str(root if text else root / "none")])
-        assert ended.exit_code == 2
-        assert "run `launchbound docs anatomy`" in " ".join(ended.output.split())
+def test_the_machine_of_a_page_is_named_without_a_folder() -> None:
+    with small_bench() as bench:
+        text = docs.source(bench, 25)
+    assert "device cpu. 25 rounds." in text
+    assert "/" not in text.partition("model ")[2]
 
 
 @pytest.mark.compiles

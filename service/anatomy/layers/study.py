@@ -196,6 +196,7 @@ _NATIVE = ("dispatcher", "from native", "autocast", "no autocast", "cast", "cast
            "allocate", "allocate nothing")  # fmt: skip
 _PYTHON = ("hollow", "from python", "taped")
 
+NO_LAUNCH = "a CPU runs a kernel where it is called: nothing is launched"
 HOST_BEHIND = "the host could not queue a replay ahead of the device, which may have waited for it"
 
 
@@ -284,60 +285,31 @@ def _kernel(r: VariantSeconds) -> Rounds:
 
 
 ABLATIONS: tuple[Ablation, ...] = (
-    Ablation(
-        "python",
-        "the same statement and torch's own Python around it, with a C function that does nothing in place "
-        "of torch's",
-        lambda r: r["hollow"],
-    ),
-    Ablation(
-        "binding",
-        "inference mode, one element: the call from Python less python, less the call from C++ (arguments "
-        "parsed, overload chosen, lock released, result wrapped)",
-        lambda r: r["from python"] - r["hollow"] - r["from native"],
-    ),
-    Ablation(
-        "autocast",
-        "{grad}, one element, C++: inside autocast less outside{casts}",
-        _autocast,
-        counts=lambda r: r.setup.state.autocast,
-    ),
-    Ablation(
-        "autograd",
-        "one element, from Python: {taped} less inference mode",
-        lambda r: r["taped"] - r["from python"],
-        counts=lambda r: r.setup.state.grad != "inference_mode",
-    ),
-    Ablation(
-        "dispatcher",
-        "inference mode, C++: one pass to a custom operator with an empty kernel",
-        lambda r: r["dispatcher"],
-    ),
-    Ablation(
-        "operator",
-        "inference mode, no elements, C++: {call}, less dispatcher (further passes, shapes, types, "
-        "broadcasting)",
-        lambda r: r.fixed - r["dispatcher"],
-    ),
-    Ablation(
-        "allocator",
-        "C++: new tensors of the results' shapes, each page written once, and freed{out}",
-        lambda r: r["allocate"],
-    ),
-    Ablation(
-        "launch",
-        "inference mode, C++, the host's time: {call} at this size, less no elements",
-        lambda r: r.growing,
-        why_not=lambda r: None if r.cuda else "a CPU runs a kernel where it is called: nothing is launched",
-    ),
-    Ablation(
-        "kernel",
-        "{kernel}",
-        _kernel,
-        counts=lambda r: not r.cuda,
-        why_not=lambda r: HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None,
-    ),
-)
+    Ablation("python", "the same statement and torch's own Python around it, with a C function that does "
+             "nothing in place of torch's",
+             lambda r: r["hollow"]),
+    Ablation("binding", "inference mode, one element: the call from Python less python, less the call from "
+             "C++ (arguments parsed, overload chosen, lock released, result wrapped)",
+             lambda r: r["from python"] - r["hollow"] - r["from native"]),
+    Ablation("autocast", "{grad}, one element, C++: inside autocast less outside{casts}", _autocast,
+             counts=lambda r: r.setup.state.autocast),
+    Ablation("autograd", "one element, from Python: {taped} less inference mode",
+             lambda r: r["taped"] - r["from python"],
+             counts=lambda r: r.setup.state.grad != "inference_mode"),
+    Ablation("dispatcher", "inference mode, C++: one pass to a custom operator with an empty kernel",
+             lambda r: r["dispatcher"]),
+    Ablation("operator", "inference mode, no elements, C++: {call}, less dispatcher (further passes, shapes, "
+             "types, broadcasting)",
+             lambda r: r.fixed - r["dispatcher"]),
+    Ablation("allocator", "C++: new tensors of the results' shapes, each page written once, and freed{out}",
+             lambda r: r["allocate"]),
+    Ablation("launch", "inference mode, C++, the host's time: {call} at this size, less no elements",
+             lambda r: r.growing,
+             why_not=lambda r: None if r.cuda else NO_LAUNCH),
+    Ablation("kernel", "{kernel}", _kernel,
+             counts=lambda r: not r.cuda,
+             why_not=lambda r: HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None),
+)  # fmt: skip
 """From the user's line inwards. Those that count are summed, and compared with the whole call."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from service.anatomy.common import Report, counted, load_library
+from service.anatomy.common import GRAD_MODES, Report, counted, load_library
 from service.measure.rounds import in_rounds
 from service.modes import GradMode
 from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, issue_seconds, visit_queue
@@ -50,12 +50,8 @@ class State:
     @contextmanager
     def entered(self, device: torch.device) -> Iterator[None]:
         """A context in this state."""
-        with ExitStack() as stack:
-            if self.grad == "inference_mode":
-                stack.enter_context(torch.inference_mode())
-            else:
-                stack.enter_context(torch.set_grad_enabled(self.grad == "enabled"))
-            stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=self.autocast))
+        autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)
+        with GRAD_MODES[self.grad](), autocast:
             yield
 
 

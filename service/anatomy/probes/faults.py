@@ -10,7 +10,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -27,7 +27,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.common import StudyError, resolve_bucket
+from service.anatomy.common import GRAD_MODES, StudyError, resolve_bucket, served_precision
 from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
@@ -133,12 +133,6 @@ def _seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:
 
 Result = TypeVar("Result")
 
-_GRAD_MODES: dict[GradMode, Callable[[], AbstractContextManager[object]]] = {
-    "enabled": torch.enable_grad,
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
-}
-
 LAYERS = 2
 """Few, so that a compilation takes seconds; two, so that one layer has no fault."""
 
@@ -178,9 +172,7 @@ class ProbedModel:
     ) -> Callable[[], Result]:
         """A call of `run` with the arguments of `phase`, in `grad_mode` and the served precision."""
         arguments = self.arguments(phase)
-        grad = _GRAD_MODES[grad_mode]()
-        lowered = self.bench.precision.autocast
-        autocast = torch.autocast(self.bench.device.type, lowered) if lowered else nullcontext()
+        grad, autocast = GRAD_MODES[grad_mode](), served_precision(self.bench)
 
         def call() -> Result:
             with autocast, grad:

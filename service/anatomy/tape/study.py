@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import torch
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from service.anatomy.common import (
+    GRAD_MODES,
     Report,
     StudyError,
     optional_count,
@@ -26,6 +25,7 @@ from service.anatomy.common import (
     resolve_bucket,
     resolve_case,
     resolve_modes,
+    served_precision,
     table,
 )
 from service.anatomy.operators.calls import tensors_in
@@ -120,10 +120,7 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
     )
 
 
-OFF: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
-}
+OFF: tuple[GradMode, ...] = ("no_grad", "inference_mode")
 
 
 class UntapedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,11 +139,11 @@ class UntapedRun(msgspec.Struct, frozen=True, kw_only=True):
 def run_untaped(
     run: Callable[[], Tensor], owned: list[tuple[OwnerKind, str, Tensor]], grad: GradMode
 ) -> UntapedRun:
-    """Run it twice under `grad`, a key of `OFF`: recorded, and with saved-tensor hooks.
+    """Run it twice under `grad`, one of `OFF`: recorded, and with saved-tensor hooks.
 
     Raises StudyError where the computation does not work in that grad mode.
     """
-    with OFF[grad]():
+    with GRAD_MODES[grad]():
         with ForwardRecorder() as recorder:
             result = run()
         saved = hooked(run, Storages(owned))
@@ -233,7 +230,7 @@ def _step(bench: Bench, bucket: int, phase: Phase) -> Computation:
     buffers = bench.buffers[bucket]
 
     def run() -> Tensor:
-        with _precision(bench):
+        with served_precision(bench):
             logits: Tensor = bench.model(*buffers.arguments(phase))[0]
         return logits
 
@@ -252,7 +249,7 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
 
     hook = block.register_forward_pre_hook(note, with_kwargs=True)
     try:
-        with torch.no_grad(), _precision(bench):
+        with torch.no_grad(), served_precision(bench):
             bench.model(*buffers.arguments(phase))
     finally:
         hook.remove()
@@ -261,7 +258,7 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
     bound.arguments[first_name] = bound.arguments[first_name].detach().clone().requires_grad_()
 
     def run() -> Tensor:
-        with _precision(bench):
+        with served_precision(bench):
             result = block(*bound.args, **bound.kwargs)
         first: Tensor = result[0] if isinstance(result, tuple) else result
         return first
@@ -277,12 +274,6 @@ def _first_layer(model: nn.Module) -> nn.Module:
     """The first module of the longest ModuleList, which in a decoder is that of its layers."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len)[0]
-
-
-def _precision(bench: Bench) -> AbstractContextManager[object]:
-    """Autocast, where the served precision uses it."""
-    lowered = bench.precision.autocast
-    return nullcontext() if lowered is None else torch.autocast(bench.device.type, lowered)
 
 
 ROWS_SHOWN = 60
