@@ -8,11 +8,10 @@ import polars as pl
 
 from loadtests.compare.builds import compare_builds, document
 from loadtests.plan.cells import parse_slo
-from loadtests.report.csv_tables import summary_records
-from loadtests.report.load.csv_files import knee_records, load_records
-from loadtests.report.load.knees import LoadFindings
+from loadtests.report.csv_files import knee_records, load_records, summary_records
+from loadtests.report.findings import Findings
+from loadtests.report.load import LoadFindings
 from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun, read_run
 
 __all__ = ["cells", "comparison", "knees", "load", "requests", "rounds", "run"]

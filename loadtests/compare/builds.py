@@ -10,15 +10,14 @@ from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.text import Text as Styled
 
 from loadtests.compare.runs import SAID, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
-from loadtests.report.frame import PARTS
+from loadtests.report.results import PARTS
+from loadtests.report.tables import WIDTH, Table, Text, as_markdown, as_rich
 from service.modes import AUTO
 from service.statistics.choice import (
     LATENCY_SCATTER,
@@ -43,14 +42,8 @@ NO_DIFFERENCE: Word = "no detectable difference"
 SHOWN = 3
 """So many cells, or parts of a request, are named in a sentence."""
 
-WIDTH = 150
-"""Character columns of a table that is printed to a file or a pipe."""
-
-STYLE = {"faster": "green", "slower": "red", NO_DIFFERENCE: "dim"}
-
 HEADS = (
-    "cell", "before", "after", "latency", "verdict", f"against {BASELINE}", "", "at most", "could show",
-    "where it went",
+    "cell", "before", "after", "latency", f"against {BASELINE}", "at most", "could show", "where it went",
 )  # fmt: skip
 """`at most`: the one-sided 95 % bound. `could show`: the smallest detectable slow-down."""
 
@@ -343,46 +336,36 @@ def _why(one: CellChange) -> str:
     return listed(told[:SHOWN])
 
 
-def _rows(found: BuildComparison) -> Iterator[tuple[str, ...]]:
-    """The table's cells as text, in the order of HEADS."""
-    for one in found.cells:
-        yield (
-            one.cell,
-            milliseconds(one.before_seconds),
-            milliseconds(one.after_seconds),
-            change(one.ratio),
-            one.word,
-            change(one.ratio_against_baseline),
-            one.word_against_baseline or "",
-            percent(one.at_most),
-            percent(one.smallest_detectable),
-            _why(one),
-        )
+def table(found: BuildComparison) -> Table:
+    """One row per cell."""
+    return Table("", HEADS, [_row(one) for one in found.cells])
+
+
+def _row(one: CellChange) -> list[Text]:
+    against = one.ratio_against_baseline
+    return [
+        Text(one.cell),
+        Text(milliseconds(one.before_seconds)),
+        Text(milliseconds(one.after_seconds)),
+        Text(change(one.ratio), word=one.word),
+        Text(change(against), word=one.word_against_baseline or ""),
+        Text(percent(one.at_most)),
+        Text(percent(one.smallest_detectable)),
+        Text(_why(one)),
+    ]
 
 
 def markdown(found: BuildComparison) -> str:
     """The verdict, the table and the sentences, for a pull request."""
-    lines = [f"**{headline(found)}**", "", f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
-    lines += [f"| {' | '.join(row)} |" for row in _rows(found)]
-    lines += ["", *(f"- {sentence}" for sentence in sentences(found)), ""]
-    return "\n".join(lines)
+    told = [f"- {sentence}" for sentence in sentences(found)]
+    return "\n".join([f"**{headline(found)}**", "", as_markdown(table(found)), "", *told, ""])
 
 
 def print_comparison(found: BuildComparison, console: Console) -> None:
     """The verdict, the table and the sentences on a terminal."""
-    if not console.is_terminal and console.width < WIDTH:
-        console = Console(file=console.file, width=WIDTH)
-    console.print(Text(headline(found), style="bold"), soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    rows = list(_rows(found))
-    shown = [number for number, head in enumerate(HEADS) if head and any(row[number] for row in rows)]
-    for number in shown:
-        left = HEADS[number] in ("cell", "verdict", "where it went")
-        table.add_column(
-            HEADS[number], justify="left" if left else "right", no_wrap=HEADS[number] != HEADS[-1]
-        )
-    for row in rows:
-        table.add_row(*(Text(row[number], style=STYLE.get(row[number], "")) for number in shown))
-    console.print(table)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, WIDTH))
+    console.print(Styled(headline(found), style="bold"), soft_wrap=True)
+    console.print(as_rich(table(found), wrapped=HEADS[-1:]))
     for sentence in sentences(found):
-        console.print(Text(sentence), soft_wrap=True)
+        console.print(Styled(sentence), soft_wrap=True)

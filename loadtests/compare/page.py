@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,14 +28,15 @@ from loadtests.compare.runs import (
 )
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import wording
-from loadtests.report.crossing import crossing
-from loadtests.report.formatting import UNKNOWN, listed, milliseconds, share_span, significant, span, times
-from loadtests.report.load import sentences
-from loadtests.report.load.knees import Ladder, LoadCell, LoadGroup
-from loadtests.report.page import embedded, template, written_page
-from loadtests.report.plotting import Plot, base, colour, log_axis
+from loadtests.report.formatting import UNKNOWN, colour, listed, milliseconds, share_span, significant, span
+from loadtests.report.load import Ladder, LoadCell, LoadGroup
+from loadtests.report.load_section import conditions, value
+from loadtests.report.page import Plot, Section, write_page
+from loadtests.report.plots import base, batch_axis, log_axis, whiskers
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.tables import Table, Text
+from loadtests.report.wording import crossing, ratio
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series
 from service.statistics.choice import LATENCY_SCATTER, OverSweeps, most_named, over_sweeps, paired, replicates
@@ -51,40 +51,6 @@ SCATTER_TEXT = f"{significant(100 * LATENCY_SCATTER.deviation, 2)} %"
 
 RARE = 0.05
 """Sweeps whose scatter has a smaller chance scatter by more than their rounds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A cell of a table: its text, lines `under` it, a verdict, and the colour of the dot before it."""
-
-    text: str
-    under: tuple[str, ...] = ()
-    word: str = ""
-    colour: str = ""
-
-    def __str__(self) -> str:
-        return " ".join(filter(None, ["; ".join([self.text, *self.under]), self.word]))
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of the page; its first `left` columns are text, the others numbers."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Text]]
-    note: str = ""
-    left: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the page: its note, its tables, and what stands below them by name."""
-
-    title: str
-    note: str
-    tables: Sequence[Table]
-    below: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -128,21 +94,9 @@ def write_picture(
     """As `make_picture`, of runs that have been read; `absent` are runs without results, and why."""
     context, found = picture(entries, absent)
     out.mkdir(parents=True, exist_ok=True)
-    write_pages(out, PAGE_FILE, TEMPLATES, context, entries)
+    write_page(out, PAGE_FILE, context, TEMPLATES)
     (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
-
-
-def write_pages(
-    out: Path, page: str, templates: Path | Sequence[Path], context: dict[str, Any], drawn: Sequence[Entry]
-) -> None:
-    """Write `page` and its Markdown into `out`, with the plots of the runs `drawn`."""
-    figures = [
-        {"id": plot.id, "height": plot.figure.layout.height, "json": embedded(plot)} for plot in plots(drawn)
-    ]
-    (out / page).write_text(written_page(templates, page, context, figures), encoding="utf-8")
-    markdown = page.replace(".html", ".md")
-    (out / markdown).write_text(template(templates, markdown).render(**context), encoding="utf-8")
 
 
 def picture(
@@ -179,14 +133,15 @@ def picture(
             "groups": [one.precision_numbers for one in shared],
             "distances": distances,
         }
+    drawn = plots(entries)
     context = {
         "headline": warning(entries, absent) + answer,
         "entries": entries,
         "absent": absent,
         "repeats": bool(repeated),
         "reference": reference.name if reference and shared else None,
-        "sections": [*sections, *load],
-        "said": {entry.letter: wording.headline(entry.findings) for entry in entries},
+        "sections": [*sections, *load, *([Section("Plots", plots=drawn)] if drawn else [])],
+        "said": [(entry.letter, wording.headline(entry.findings)) for entry in entries],
         "scatter": SCATTER_TEXT,
         "least_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
@@ -269,7 +224,7 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
         [Text(mode, colour=colour(mode)), *(_cell(shared, mode, *one) for one in numbered)] for mode in modes
     ]
     rows.append([Text("mode to ship"), *(Text(_shipped(one) if one else "–") for one in shared.verdicts)])
-    noise = [_ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
+    noise = [ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
     rows.append([Text(f"{BASELINE} against itself"), *map(Text, noise)])
     shares = [_kernel_share(one) if one else Text("–") for one in shared.verdicts]
     rows.append([Text(f"kernel share of {BASELINE}'s decode"), *shares])
@@ -295,8 +250,9 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     if bought := shared.against_reference(mode, number):
         ratio, word = bought
         name = shared.reference.letter if shared.reference else ""
-        under.append(f"{_ratio(ratio)} the speed in {name}" if ratio else "one round: no interval")
-    return Text(f"{milliseconds(summary.latency.value)} ({span(summary.latency, 1e3)})", tuple(under), word)
+        under.append(f"{ratio(ratio)} the speed in {name}" if ratio else "one round: no interval")
+    latency = summary.latency
+    return Text(milliseconds(latency.value), span(latency, 1e3), tuple(under), word)
 
 
 def _shipped(verdict: Verdict) -> str:
@@ -310,15 +266,11 @@ def _answer(verdict: Verdict) -> tuple[str, ...]:
 
 def _kernel_share(verdict: Verdict) -> Text:
     decode = verdict.baseline.decode
-    return Text(_share(decode.index, decode.interval), (wording.limit(decode) or UNKNOWN,))
+    return Text(_share(decode.index, decode.interval), under=(wording.limit(decode) or UNKNOWN,))
 
 
 def _share(value: float | None, interval: Interval | None) -> str:
     return "–" if value is None else f"{value:.2f} ({share_span(interval)})"
-
-
-def _ratio(ratio: Interval) -> str:
-    return f"{times(ratio.value)} ({span(ratio)})"
 
 
 # What a precision buys: each mode beside the same mode in the run of the reference.
@@ -426,14 +378,15 @@ class Repeated:
     def over_all(self, mode: str) -> Text:
         """A mode's speed-up over all sweeps, by how much they scatter, and its ratio to the named mode."""
         gain, over = self.gains.get(mode), self.over_named.get(mode)
-        under = [f"{_ratio(over.ratio)} over {self.called(self.named)}"] if over and self.named else []
+        under = [f"{ratio(over.ratio)} over {self.called(self.named)}"] if over and self.named else []
         if gain is None:
-            return Text("–", tuple(under))
+            return Text("–", under=tuple(under))
         beyond = ""
         if gain.chance is not None and gain.chance < RARE:
             chance = "< 0.0001" if gain.chance < 0.0001 else f"= {significant(gain.chance, 1)}"
             beyond = f", beyond their rounds (p {chance})"
-        return Text(_ratio(gain.ratio), (f"sweeps scatter by {100 * gain.deviation:.1f} %{beyond}", *under))
+        scatter = f"sweeps scatter by {100 * gain.deviation:.1f} %{beyond}"
+        return Text(ratio(gain.ratio), under=(scatter, *under))
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -482,8 +435,8 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     return " ".join(said)
 
 
-def _crossings(entries: Sequence[Entry]) -> dict[str, str]:
-    return {one.name: crossing(one.findings.crossover, one.findings.estimated) for one in entries}
+def _crossings(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    return [(one.name, crossing(one.findings.crossover)) for one in entries]
 
 
 # Under load, and the plots.
@@ -505,46 +458,38 @@ def _under_load(runs: Sequence[tuple[Entry, LoadGroup]]) -> Section:
     knees, rates = [], []
     for place, entry, knee in found:
         head = [Text(knee.mode, colour=colour(knee.mode)), Text(entry.name)]
-        estimate = sentences.pair(knee.estimate)
-        knees.append([*head, Text(" ".join(filter(None, [estimate[0], estimate[1] and f"({estimate[1]})"])))])
+        knees.append([*head, Text(*wording.pair(knee.estimate))])
         rates += [((place, one.rate, entry.letter), [*head, *_rate(one)]) for one in knee.cells]
     rates.sort(key=lambda one: one[0])
     heads = ["mode", "run", "offered/s", "effective batch", "served/s", "in time/s", "p50, ms", "p99, ms"]
     tables = [
         Table("The knee", ["mode", "run", "knee, requests/s"], knees, left=2),
-        Table("Every rate", [*heads, "visits cut"], [row for _, row in rates], left=2),
+        Table("Every rate", [*heads, "cut"], [row for _, row in rates], left=2),
     ]
-    meanings = {entry.letter: entry.findings.load.criterion.meaning for entry, _ in runs}
+    meanings = [(entry.letter, entry.findings.load.criterion.meaning) for entry, _ in runs]
     note = (
-        "Of a visit that was cut, because its queue only grew, no request counts as in time and none has a "
-        "latency (a dash): what was seen of either says when it was cut."
+        "Of a block that was cut, because its queue only grew, no request counts as in time and none has a "
+        "latency (a dash)."
     )
-    return Section(f"Under load: {sentences.conditions(runs[0][1])}", note, tables, meanings)
+    return Section(f"Under load: {conditions(runs[0][1])}", note, tables, meanings)
 
 
 def _rate(one: LoadCell) -> list[Text]:
-    latencies = [(one.quantiles["e2e"][share], 1e3) for share in (0.5, 0.99)]
-    rates = [(found, 1.0) for found in (one.effective_batch, one.served_rate, one.goodput)]
-    told = [f"{significant(v.value * by)} ({span(v, by)})" if v else "–" for v, by in [*rates, *latencies]]
-    return [Text(f"{one.rate:.4g}"), *map(Text, told), Text(f"{one.cut} of {len(one.visits)}")]
+    rates = [value(found) for found in (one.effective_batch, one.served_rate, one.goodput)]
+    latencies = [value(one.quantiles["e2e"][share], 1e3) for share in (0.5, 0.99)]
+    return [Text(f"{one.rate:.4g}"), *rates, *latencies, Text(f"{one.cut} of {len(one.blocks)}")]
 
 
 def plots(entries: Sequence[Entry]) -> list[Plot]:
     """Of each run's mode to ship against batch, of the first conditions that the runs share."""
     shared = groups(entries)
     main = [group for group in shared if group[1:] == shared[0][1:]]
-    sizes = [group[0] for group in main]
     found = []
-    for name, title, scale in (
-        ("latency", "latency, ms", 1e3),
-        ("throughput", "tokens per second", 1.0),
-        ("speedup", f"speed-up over {BASELINE}, ×", 1.0),
-    ):
-        figure = base("batch size (prompts per request)", title, height=340)
-        ends = []
+    for name, title, caption, axis, scale in _PLOTS:
+        figure, ends = base("batch size (prompts per request)", axis, height=340), list[float]()
         for entry in entries:
             summaries = [best(verdict) for group in main if (verdict := entry.verdict(group))]
-            drawn = [(one, value) for one in summaries if (value := _plotted(one, name))]
+            drawn = [(one, plotted) for one in summaries if (plotted := _plotted(one, name))]
             ends += [scale * value.value for _, value in drawn]
             figure.add_scatter(
                 x=[one.cell.batch_size for one, _ in drawn],
@@ -553,21 +498,40 @@ def plots(entries: Sequence[Entry]) -> list[Plot]:
                 mode="lines+markers",
                 line={"color": entry.colour, "width": 2.5},
                 marker={"size": 8},
-                error_y={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [scale * (value.high - value.value) for _, value in drawn],
-                    "arrayminus": [scale * (value.value - value.low) for _, value in drawn],
-                    "thickness": 1.5,
-                    "width": 4,
-                },
+                error_y=whiskers([value for _, value in drawn], scale),
                 text=[wording.short_name(one) for one, _ in drawn],
                 hovertemplate=f"{entry.letter}, batch %{{x}}: %{{y:.4g}} (%{{text}})<extra></extra>",
             )
-        figure.update_xaxes(type="log", tickvals=sizes, ticktext=[str(size) for size in sizes], tickangle=0)
+        figure.update_xaxes(**batch_axis([group[0] for group in main]))
         figure.update_yaxes(**({"rangemode": "tozero"} if name == "speedup" else log_axis(ends)))
-        found.append(Plot(name, figure))
+        found.append(Plot(name, title, caption, figure, half=name != "speedup"))
     return found if main else []
+
+
+_PLOTS = (
+    (
+        "latency",
+        "Latency against batch size",
+        "Of each run's mode to ship; lower is better. Whiskers are 95 % intervals over rounds.",
+        "latency, ms",
+        1e3,
+    ),
+    (
+        "throughput",
+        "Tokens per second against batch size",
+        "Of the same modes; higher is better.",
+        "tokens per second",
+        1.0,
+    ),
+    (
+        "speedup",
+        f"Speed-up over {BASELINE}",
+        "Of the mode to ship, paired within its own run: what the ladder gains there, not how fast the run "
+        "is.",
+        f"speed-up over {BASELINE}, ×",
+        1.0,
+    ),
+)
 
 
 def _plotted(summary: Summary, name: str) -> Interval | None:

@@ -13,10 +13,10 @@ from dashboards.theme import PALETTE
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Cell, Group
 from loadtests.plan.plan_file import REFERENCE
 from loadtests.report import wording
+from loadtests.report.findings import Findings
 from loadtests.report.formatting import listed
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary, Verdict
-from loadtests.report.verdict import Findings
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RUN_FILE, RunError, SweepRun
 from loadtests.run.target import linear_layout

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.compare.page import TEMPLATES as RUNS_TEMPLATES
-from loadtests.compare.page import picture, place_of_group, warning, write_pages
+from loadtests.compare.page import picture, place_of_group, warning
 from loadtests.compare.runs import Entry, best, entries_of
 from loadtests.fleet.plan import MEASURED, Fleet, FleetTask, read_fleet
 from loadtests.plan.cells import MINIMUM_ROUNDS, Group
 from loadtests.report import formatting, wording
-from loadtests.report.csv_tables import no_formula
+from loadtests.report.csv_files import no_formula
+from loadtests.report.formatting import colour
 from loadtests.report.gpu_power import GpuPower, gpu_power
-from loadtests.report.plotting import colour
+from loadtests.report.page import write_page
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary
 from loadtests.run.rows import RowsError
@@ -108,7 +109,7 @@ def make_fleet_report(folder: Path) -> dict[str, Any]:
     }
     if not one_model:  # they do not share any work
         context["sections"] = context["sections"][:1]
-    write_pages(folder, PAGE_FILE, TEMPLATES, context, entries if one_model else [])
+    write_page(folder, PAGE_FILE, context, TEMPLATES)
     rows = [
         _numbers(model, row)
         for model, by_group in tables.items()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dashboards.theme import mode_colour
+from loadtests.plan.cells import mode_names
 from service.statistics.intervals import Interval
 
 UNKNOWN = "unknown"
@@ -96,3 +98,8 @@ def share_span(interval: Interval | None) -> str:
 def listed(items: list[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def colour(mode: str) -> str:
+    """A mode's colour, everywhere the same."""
+    return mode_colour(mode, mode_names())

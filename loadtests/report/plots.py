@@ -1,9 +1,9 @@
-"""The report's charts: latency, throughput, parts, kernel share, latency over time."""
+"""The report's charts. Backgrounds, text and grid are set by the page for its light or dark colours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -13,27 +13,146 @@ from plotly.subplots import make_subplots
 
 from dashboards.theme import PART_COLOURS
 from loadtests.plan.cells import BASELINE
-from loadtests.report.formatting import share_span
-from loadtests.report.phases import PhaseMeans
-from loadtests.report.plotting import SYMBOLS, Plot, base, batch_axis, by_mode, colour, log_axis, translucent
-from loadtests.report.summaries import Summary, Verdict
-from loadtests.report.verdict import Findings
+from loadtests.report.findings import Findings
+from loadtests.report.formatting import colour, share_span, significant
+from loadtests.report.page import Plot
+from loadtests.report.summaries import PhaseMeans, Summary, Verdict
 from loadtests.run.machine import marked_rounds
 from service.records import PHASES
 from service.statistics.intervals import Interval
 
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
-def _lines(
-    findings: Findings, figure: go.Figure, value: Callable[[Summary], Interval], scale: float, unit: str
-) -> None:
-    ends = []
-    for mode, summaries in by_mode(findings).items():
-        batches = [summary.cell.batch_size for summary in summaries]
-        values = [value(summary) for summary in summaries]
-        low = [scale * v.low for v in values]
-        high = [scale * v.high for v in values]
-        ends += [scale * v.value for v in values]
-        if all(v.samples > 1 for v in values):
+
+def translucent(hexadecimal: str, alpha: float) -> str:
+    """A colour like #3D85C6 with transparency."""
+    red, green, blue = (int(hexadecimal[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
+def base(x: str, y: str, height: int = 380) -> go.Figure:
+    """An empty figure with axis titles."""
+    figure = go.Figure()
+    figure.update_layout(
+        template=None,
+        height=height,
+        margin={"l": 64, "r": 16, "t": 16, "b": 56},
+        hovermode="closest",
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        xaxis={"title": {"text": x}, "automargin": True, "zeroline": False},
+        yaxis={"title": {"text": y}, "automargin": True, "zeroline": False},
+    )
+    return figure
+
+
+def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
+    """A logarithmic axis around `values` with ticks at 1, 2 and 5 times the powers of ten."""
+    known = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
+    if not known:
+        return {"type": "log"}
+    low, high = min(known) / 1.25, max(known) * 1.25
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [tick for power in powers for step in (1, 2, 5) if low <= (tick := step * 10.0**power) <= high]
+    labels = [significant(tick, 1) for tick in ticks]
+    ends = [math.log10(low), math.log10(high)]
+    return {"type": "log", "tickvals": ticks, "ticktext": labels, "range": ends}
+
+
+def batch_axis(sizes: Sequence[int]) -> dict[str, Any]:
+    """A logarithmic axis with a tick per batch size."""
+    return {"type": "log", "tickvals": sizes, "ticktext": [str(size) for size in sizes], "tickangle": 0}
+
+
+def whiskers(values: Sequence[Interval], scale: float = 1.0) -> dict[str, Any]:
+    """The intervals of `values` as error bars."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [scale * (one.high - one.value) for one in values],
+        "arrayminus": [scale * (one.value - one.low) for one in values],
+        "thickness": 2,
+        "width": 5,
+    }
+
+
+def line(figure: go.Figure, mode: str, name: str, x: list[float], y: list[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
+    """A line with markers in the mode's colour."""
+    figure.add_scatter(
+        x=x,
+        y=y,
+        name=name,
+        **{
+            "mode": "lines+markers",
+            "legendgroup": name,
+            "marker": {"size": 8},
+            "line": {"color": colour(mode), "width": 2.5},
+            **more,
+        },
+    )
+
+
+def _shade(figure: go.Figure, x: tuple[float, float], tone: str, text: str, place: str) -> None:
+    """A shaded span of time with a word on it."""
+    figure.add_vrect(
+        x0=x[0],
+        x1=x[1],
+        line={"width": 0},
+        layer="below",
+        fillcolor=tone,
+        annotation={"text": text, "font": {"size": 11}},
+        annotation_position=place,
+    )
+
+
+def _by_mode(findings: Findings) -> dict[str, list[Summary]]:
+    """The main conditions' cells by mode, in the ladder's order, by batch size."""
+    modes: dict[str, list[Summary]] = {}
+    for verdict in findings.main:
+        for summary in verdict.modes:
+            modes.setdefault(summary.cell.mode, []).append(summary)
+    return modes
+
+
+# Against batch size.
+
+
+def latency(findings: Findings) -> Plot | None:
+    """Latency against batch size; nothing for a single one, which the tables show."""
+    figure = _against_batch(findings, lambda one: one.latency, 1e3, "latency per request, ms", "ms")
+    caption = (
+        "Lower is better; both axes are logarithmic. Lines are the typical round's median, bands its 95 % "
+        "interval. The scatter of rounds is shared by all modes: where bands overlap, the paired speed-up "
+        "decides."
+    )
+    return figure and Plot("latency", "Latency against batch size", caption, figure, half=True)
+
+
+def throughput(findings: Findings) -> Plot | None:
+    """Tokens per second against batch size; nothing for a single one."""
+    figure = _against_batch(findings, lambda one: one.tokens_per_second, 1.0, "tokens per second", "tokens/s")
+    caption = (
+        "Higher is better. Where a line still rises steeply, a larger batch costs little. Where it flattens, "
+        "kernels are the limit and the modes converge."
+    )
+    return figure and Plot("throughput", "Tokens per second against batch size", caption, figure, half=True)
+
+
+def _against_batch(
+    findings: Findings, value: Callable[[Summary], Interval], scale: float, axis: str, unit: str
+) -> go.Figure | None:
+    if len(findings.main) < 2:
+        return None
+    figure, ends = base("batch size (prompts per request)", axis), list[float]()
+    for mode, summaries in _by_mode(findings).items():
+        batches, name = [one.cell.batch_size for one in summaries], findings.label(mode)
+        values = [value(one) for one in summaries]
+        low, middle, high = (
+            [scale * end for end in all_ends]
+            for all_ends in zip(*((one.low, one.value, one.high) for one in values), strict=True)
+        )
+        ends += middle
+        if all(one.samples > 1 for one in values):
             ends += low + high
             figure.add_scatter(
                 x=batches + batches[::-1],
@@ -44,39 +163,13 @@ def _lines(
                 fillcolor=translucent(colour(mode), 0.18),
                 hoverinfo="skip",
                 showlegend=False,
-                legendgroup=mode,
+                legendgroup=name,
             )
-        figure.add_scatter(
-            x=batches,
-            y=[scale * v.value for v in values],
-            mode="lines+markers",
-            name=findings.label(mode),
-            legendgroup=mode,
-            line={"color": colour(mode), "width": 2.5},
-            marker={"size": 8},
-            hovertemplate=f"{findings.label(mode)}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
-        )
+        hover = f"{name}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
+        line(figure, mode, name, batches, middle, hovertemplate=hover)
     figure.update_yaxes(**log_axis(ends))
-
-
-def latency(findings: Findings) -> Plot | None:
-    """Latency against batch size; nothing for a single one, which the tables show."""
-    if len(findings.main) < 2:
-        return None
-    figure = base("batch size (prompts per request)", "latency per request, ms")
-    _lines(findings, figure, lambda summary: summary.latency, 1e3, "ms")
-    figure.update_xaxes(**batch_axis(findings))
-    return Plot("latency", figure)
-
-
-def throughput(findings: Findings) -> Plot | None:
-    """Tokens per second against batch size; nothing for a single one."""
-    if len(findings.main) < 2:
-        return None
-    figure = base("batch size (prompts per request)", "tokens per second")
-    _lines(findings, figure, lambda summary: summary.tokens_per_second, 1.0, "tokens/s")
-    figure.update_xaxes(**batch_axis(findings))
-    return Plot("throughput", figure)
+    figure.update_xaxes(**batch_axis([verdict.batch_size for verdict in findings.main]))
+    return figure
 
 
 def speedups(findings: Findings) -> Plot | None:
@@ -85,41 +178,31 @@ def speedups(findings: Findings) -> Plot | None:
         return None
     figure = base("batch size", f"speed-up against {BASELINE}, ×")
     places = {verdict.batch_size: place for place, verdict in enumerate(findings.main)}
-    for verdict in findings.main:
-        place = places[verdict.batch_size]
-        noise = verdict.noise
-        if noise and math.isfinite(noise.high):
+    for place, verdict in enumerate(findings.main):
+        if verdict.noise and math.isfinite(verdict.noise.high):
             figure.add_shape(
                 type="rect",
                 x0=place - 0.45,
                 x1=place + 0.45,
-                y0=noise.low,
-                y1=noise.high,
+                y0=verdict.noise.low,
+                y1=verdict.noise.high,
                 line={"width": 0},
                 fillcolor=translucent(colour(BASELINE), 0.28),
                 layer="below",
             )
     figure.add_hline(y=1, line={"width": 1.5, "color": colour(BASELINE), "dash": "dot"})
-    modes = [mode for mode in by_mode(findings) if mode != BASELINE]
-    for number, mode in enumerate(modes):
-        shown = [s for s in by_mode(findings)[mode] if s.comparison]
-        offset = (number - (len(modes) - 1) / 2) * 0.8 / max(1, len(modes))
-        ratios = [s.comparison.speedup for s in shown if s.comparison]
+    modes = {mode: own for mode, own in _by_mode(findings).items() if mode != BASELINE}
+    for number, (mode, own) in enumerate(modes.items()):
+        found = {s.cell.batch_size: s.comparison.speedup for s in own if s.comparison}
+        offset = (number - (len(modes) - 1) / 2) * 0.8 / len(modes)
         figure.add_scatter(
-            x=[places[s.cell.batch_size] + offset for s in shown],
-            y=[r.value for r in ratios],
+            x=[places[batch] + offset for batch in found],
+            y=[ratio.value for ratio in found.values()],
             name=findings.label(mode),
             mode="markers",
             marker={"size": 11, "color": colour(mode)},
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [r.high - r.value for r in ratios],
-                "arrayminus": [r.value - r.low for r in ratios],
-                "thickness": 2,
-                "width": 5,
-            },
-            customdata=[[r.low, r.high] for r in ratios],
+            error_y=whiskers(list(found.values())),
+            customdata=[[ratio.low, ratio.high] for ratio in found.values()],
             hovertemplate=findings.label(mode)
             + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
         )
@@ -131,7 +214,12 @@ def speedups(findings: Findings) -> Plot | None:
         title=None,
     )
     figure.update_yaxes(rangemode="tozero")
-    return Plot("speedup", figure)
+    caption = (
+        "Whiskers are t intervals of paired log ratios of round medians. The grey band is how far "
+        f"{BASELINE} differs from itself when measured twice; it decides nothing. Two modes are compared by "
+        "their own paired interval, which is narrower than the distance of these whiskers suggests."
+    )
+    return Plot("speedup", f"Speed-up against {BASELINE}", caption, figure)
 
 
 def trade_off(findings: Findings) -> Plot | None:
@@ -139,42 +227,44 @@ def trade_off(findings: Findings) -> Plot | None:
     if len(findings.main) < 2:
         return None
     figure = base("throughput, tokens per second", "latency per request, ms")
-    modes = by_mode(findings)
-    for mode, summaries in modes.items():
-        name = findings.label(mode)
-        labelled = mode in (next(iter(modes)), list(modes)[-1])
-        figure.add_scatter(
-            x=[s.tokens_per_second.value for s in summaries],
-            y=[1e3 * s.latency.value for s in summaries],
-            text=[f"b={s.cell.batch_size}" for s in summaries],
-            name=name,
+    modes = _by_mode(findings)
+    for mode, own in modes.items():
+        name, labelled = findings.label(mode), mode in (next(iter(modes)), list(modes)[-1])
+        line(
+            figure,
+            mode,
+            name,
+            [s.tokens_per_second.value for s in own],
+            [1e3 * s.latency.value for s in own],
+            text=[f"b={s.cell.batch_size}" for s in own],
             mode="lines+markers+text" if labelled else "lines+markers",
             textposition="top center" if mode == BASELINE else "bottom center",
             textfont={"size": 10},
-            marker={"size": 8},
-            line={"color": colour(mode), "width": 2.5},
             hovertemplate=f"{name}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
         )
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(rangemode="tozero")
-    return Plot("trade-off", figure)
+    caption = (
+        "Each line goes through the batch sizes (b) of one mode. Further right and lower is better. Where a "
+        "line turns upwards, more throughput costs latency in proportion."
+    )
+    return Plot("trade-off", "Latency against throughput, along the batch sizes", caption, figure)
 
+
+# Where the time goes.
 
 Segment = tuple[str, str, str, Callable[[Summary], float | None]]
 """Name, colour, pattern, and its mean seconds per request."""
-
-_HATCH = {"prefill": "/", "decode": ""}
-"""Prefill is hatched, decode is plain: the same part has one colour in both."""
 
 
 def _segments(device: str) -> list[Segment]:
     """The parts of a bar in the order in which they are stacked; they sum to the server's total."""
     beside = "sync_wait" if device == "cuda" else "kernel"
     found: list[Segment] = [("queue", PART_COLOURS["queue"], "", lambda s: s.parts["queue"])]
-    for place, phase in enumerate(PHASES):
+    for place, (phase, pattern) in enumerate(zip(PHASES, ("/", ""), strict=True)):
         for part in ("dispatch", beside):
             name = part.replace("_", " ")
-            found.append((f"{phase} {name}", PART_COLOURS[name], _HATCH[phase], _of_phase(place, part)))
+            found.append((f"{phase} {name}", PART_COLOURS[name], pattern, _of_phase(place, part)))
     return [*found, ("other", PART_COLOURS["other"], "", lambda s: s.parts["other"])]
 
 
@@ -186,13 +276,13 @@ def parts(findings: Findings) -> Plot | None:
     """The parts of a request's time, prefill's and decode's apart, stacked, per mode and batch size."""
     if not findings.main:
         return None
-    count = len(findings.main)
+    count, device = len(findings.main), findings.results.device
     titles = [f"batch {verdict.batch_size}" for verdict in findings.main]
     figure = make_subplots(
         rows=1, cols=count, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.03
     )
     figure.update_layout(base("", "", height=140 + 44 * len(findings.main[0].modes)).layout)
-    for segment in _segments(findings.results.device):
+    for segment in _segments(device):
         if any(segment[3](s) is not None for verdict in findings.main for s in verdict.modes):
             for column, verdict in enumerate(findings.main, start=1):
                 _add_bars(findings, figure, column, verdict, segment)
@@ -201,16 +291,26 @@ def parts(findings: Findings) -> Plot | None:
     figure.update_layout(
         barmode="stack", bargap=0.35, legend={"y": 1.14, "traceorder": "normal"}, margin={"t": 84}
     )
-    return Plot("parts", figure, {"least_width": str(150 + 150 * count)})
+    how = (
+        "Sync wait is the host blocked on the device: kernels run in parallel with dispatch and are not in "
+        "the stack."
+        if device == "cuda"
+        else "On a CPU dispatch and kernel are estimates by samples, whose intervals are in the tables."
+    )
+    caption = (
+        "Mean milliseconds per request inside the server; prefill is hatched, decode plain, and a bar's "
+        f"parts sum to its total. Each panel has its own scale. {how}"
+    )
+    title = "Where a request's time goes: prefill and decode apart"
+    return Plot("parts", title, caption, figure, least_width=150 + 150 * count)
 
 
-def _add_bars(findings: Findings, figure: Any, column: int, verdict: Verdict, segment: Segment) -> None:  # noqa: ANN401 - plotly is untyped
+def _add_bars(findings: Findings, figure: go.Figure, column: int, verdict: Verdict, segment: Segment) -> None:
     name, tone, pattern, value = segment
     modes = verdict.modes[::-1]
-    seconds = [value(summary) for summary in modes]
     figure.add_bar(
         y=[findings.label(s.cell.mode) for s in modes],
-        x=[None if part is None else 1e3 * part for part in seconds],
+        x=[None if (seconds := value(summary)) is None else 1e3 * seconds for summary in modes],
         name=name,
         orientation="h",
         row=1,
@@ -224,84 +324,6 @@ def _add_bars(findings: Findings, figure: Any, column: int, verdict: Verdict, se
         showlegend=column == 1,
         hovertemplate=f"%{{y}}, batch {verdict.batch_size}: {name} %{{x:.4g}} ms<extra></extra>",
     )
-
-
-MOST_POINTS = 20_000
-"""Of more requests only one in several is drawn: neither browser nor reader takes in a million points."""
-
-
-def timeline(findings: Findings) -> Plot | None:
-    """Latencies of requests in the order of measuring, at most MOST_POINTS of them, warm-up shaded.
-
-    Gaps between the parts of a resumed sweep are left out.
-    """
-    shown = ("start", "stage", "round", "part", "batch_size", "mode", "cell", "latency_seconds")
-    opened = pl.col("cell").cast(pl.String).is_in(findings.results.open_loop_names)
-    closed = findings.results.rows.lazy().filter(
-        pl.col("ok") & ~opened & pl.col("stage").is_in(["warmup", "measure"])
-    )
-    rows = closed.select(shown).sort("start").collect()
-    if rows.is_empty():
-        return None
-    # The gap before a part lies between its first request and the one before that.
-    gap = pl.when(pl.col("part") != pl.col("part").shift(1)).then(pl.col("start").diff()).otherwise(0.0)
-    gaps = gap.fill_null(0.0).cum_sum()
-    rows = rows.with_columns((pl.col("start") - pl.col("start").first() - gaps).alias("at"))
-    figure = base("seconds since the first request", "latency, ms")
-    warm = rows.filter(pl.col("stage") == "warmup")
-    for (_,), of_part in warm.group_by("part", maintain_order=True):
-        figure.add_vrect(
-            x0=of_part["at"].min(),
-            x1=of_part["at"].max(),
-            line={"width": 0},
-            layer="below",
-            fillcolor=translucent("#8A94A6", 0.2),
-            annotation={"text": "warm-up", "font": {"size": 11}},
-            annotation_position="top left",
-        )
-    _shade_marked(figure, rows, findings)
-    sizes = sorted(rows["batch_size"].unique().to_list())
-    every = -(-rows.height // MOST_POINTS)
-    requests = rows.height
-    rows = rows.gather_every(every)
-    for mode in findings.results.run.plan.modes:
-        mine = rows.filter(pl.col("mode") == mode)
-        figure.add_scatter(
-            x=mine["at"].to_list(),
-            y=(1e3 * mine["latency_seconds"]).to_list(),
-            mode="markers",
-            name=findings.label(mode),
-            marker={
-                "color": colour(mode),
-                "size": 5,
-                "opacity": 0.75,
-                "symbol": [SYMBOLS[sizes.index(size) % len(SYMBOLS)] for size in mine["batch_size"]],
-            },
-            text=mine["cell"].to_list(),
-            hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",
-        )
-    figure.update_yaxes(**log_axis((1e3 * rows["latency_seconds"]).to_list()))
-    shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
-    which = (
-        "Every closed-loop request" if every == 1 else f"One in {every} of {requests:,} closed-loop requests"
-    )
-    return Plot("timeline", figure, {"shapes": shapes, "which": which})
-
-
-def _shade_marked(figure: go.Figure, rows: pl.DataFrame, findings: Findings) -> None:
-    """Rounds in which the machine was not itself."""
-    for marked in marked_rounds(findings.results.run.machine_by_round):
-        mine = rows.filter((pl.col("stage") == "measure") & (pl.col("round") == marked.round))
-        if not mine.is_empty():
-            figure.add_vrect(
-                x0=mine["at"].min(),
-                x1=(mine["at"] + mine["latency_seconds"]).max(),
-                line={"width": 0},
-                layer="below",
-                fillcolor=translucent("#E9A23B", 0.18),
-                annotation={"text": f"round {marked.round} marked", "font": {"size": 10}},
-                annotation_position="bottom left",
-            )
 
 
 _SCALE = [
@@ -348,13 +370,16 @@ def index_map(findings: Findings) -> Plot | None:
         ticktext=[f"batch {verdict.batch_size}" for verdict in verdicts],
     )
     figure.update_yaxes(title=None, showgrid=False)
-    figure.update_layout(
-        margin={"t": 36, "b": 16},
-        barmode="overlay",
-        bargap=0.1,
-        showlegend=False,
+    figure.update_layout(margin={"t": 36, "b": 16}, barmode="overlay", bargap=0.1, showlegend=False)
+    how = (
+        "Below 0.2 launch-bound: the device waits for the host, a mode with less dispatch helps. From 0.5 "
+        "kernel-bound: dispatch is no longer the limit."
+        if findings.results.device == "cuda"
+        else "One over it is the headroom: how many times as fast a step would be without its dispatch."
     )
-    return Plot("index", figure, {"least_width": str(220 + 84 * len(verdicts))})
+    caption = f"Kernel time over kernel plus dispatch, with its interval. {how}"
+    least_width = 220 + 84 * len(verdicts)
+    return Plot("index", "Kernel share of decode", caption, figure, half=True, least_width=least_width)
 
 
 def _add_column(
@@ -387,3 +412,78 @@ def _colour_of(index: float | None) -> str:
         return "rgba(0,0,0,0)"
     (colour,) = sample_colorscale(_SCALE, [index])
     return str(colour)
+
+
+# Over time.
+
+MOST_POINTS = 20_000
+"""Of more requests only one in several is drawn: neither browser nor reader takes in a million points."""
+
+
+def timeline(findings: Findings) -> Plot | None:
+    """Latencies of requests in the order of measuring, at most MOST_POINTS of them, warm-up shaded.
+
+    Gaps between the parts of a resumed sweep are left out.
+    """
+    rows = _in_order(findings)
+    if rows.is_empty():
+        return None
+    figure = base("seconds since the first request", "latency, ms")
+    warm = rows.filter(pl.col("stage") == "warmup")
+    for _, of_part in warm.group_by("part", maintain_order=True):
+        x = (of_part["at"].item(0), of_part["at"].item(-1))
+        _shade(figure, x, translucent("#8A94A6", 0.2), "warm-up", "top left")
+    _shade_marked(figure, rows, findings)
+    sizes = sorted(rows["batch_size"].unique().to_list())
+    every = -(-rows.height // MOST_POINTS)
+    shown = rows.gather_every(every)
+    for mode in findings.results.run.plan.modes:
+        mine = shown.filter(pl.col("mode") == mode)
+        symbols = [SYMBOLS[sizes.index(size) % len(SYMBOLS)] for size in mine["batch_size"]]
+        figure.add_scatter(
+            x=mine["at"].to_list(),
+            y=(1e3 * mine["latency_seconds"]).to_list(),
+            mode="markers",
+            name=findings.label(mode),
+            marker={"color": colour(mode), "size": 5, "opacity": 0.75, "symbol": symbols},
+            text=mine["cell"].to_list(),
+            hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",
+        )
+    figure.update_yaxes(**log_axis((1e3 * shown["latency_seconds"]).to_list()))
+    shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
+    which = (
+        "Every closed-loop request"
+        if every == 1
+        else f"One in {every} of {rows.height:,} closed-loop requests"
+    )
+    caption = (
+        f"{which} in the order of measuring; {shapes}. Levels should be flat: a slope, a step or a burst "
+        "comes from the machine, not the mode, and the random order of each round spreads it over all modes."
+    )
+    return Plot("timeline", "Latency over time", caption, figure)
+
+
+def _in_order(findings: Findings) -> pl.DataFrame:
+    """The closed loop's answers by their start; `at` is seconds since the first, without gaps between "
+    "parts."""
+    shown = ("start", "stage", "round", "part", "batch_size", "mode", "cell", "latency_seconds")
+    opened = pl.col("cell").cast(pl.String).is_in(findings.results.open_loop_names)
+    closed = findings.results.rows.lazy().filter(
+        pl.col("ok") & ~opened & pl.col("stage").is_in(["warmup", "measure"])
+    )
+    rows = closed.select(shown).sort("start").collect()
+    # The gap before a part lies between its first request and the one before that.
+    gap = pl.when(pl.col("part") != pl.col("part").shift(1)).then(pl.col("start").diff()).otherwise(0.0)
+    gaps = gap.fill_null(0.0).cum_sum()
+    return rows.with_columns((pl.col("start") - pl.col("start").first() - gaps).alias("at"))
+
+
+def _shade_marked(figure: go.Figure, rows: pl.DataFrame, findings: Findings) -> None:
+    """Rounds in which the machine was not itself."""
+    for marked in marked_rounds(findings.results.run.machine_by_round):
+        mine = rows.filter((pl.col("stage") == "measure") & (pl.col("round") == marked.round))
+        if not mine.is_empty():
+            ends = mine["at"] + mine["latency_seconds"]
+            text = f"round {marked.round} marked"
+            x = (mine["at"].item(0), ends.sort().item(-1))
+            _shade(figure, x, translucent("#E9A23B", 0.18), text, "bottom left")

@@ -1,19 +1,116 @@
-"""Whether the split into dispatch and kernel is proved on this machine, and what it rests on."""
+"""Whether a selftest proves the split into dispatch and kernel on a sweep's machine."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from loadtests.report.formatting import significant
-from loadtests.report.machine_selftest import BOUNDS, ran_alike, selftest_line
-from loadtests.report.phases import PhaseMeans
-from loadtests.report.surroundings import kernels_of
-from loadtests.report.verdict import Findings
-from loadtests.report.wording import short_name
-from service.statistics.boundedness import PROVED, counting_error
+import msgspec
+
+from loadtests.run.run_file import SweepRun
+from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, LeftOpen
+
+SELFTEST_FILE = "selftest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An error of the split: what the names of the `rows` begin with that bound it, what each `should` read,
+    and how much of it every interval `allows`.
+    """
+
+    rows: tuple[str, ...]
+    should: float
+    allows: float
+
+
+BOUNDS = (
+    Bound(
+        ("injected kernel time that arrives as kernel", "injected host time that arrives as host"),
+        1.0,
+        CLASSES,
+    ),
+    Bound(("kernel share at 997 samples per second less that at none",), 0.0, RATE),
+)
+"""Of the classes, and of the sampler's rate: neither says anything of the other."""
+
+Document = dict[str, Any]
+"""The contents of a `selftest.json`."""
+
+
+def find_selftest(results: Path, run: SweepRun) -> Document | None:
+    """The newest selftest of the same commit, processor and device in the folders beside `results`.
+
+    Only a complete one counts: every check, no uncommitted change, default model, dtype and modes. One that
+    ran the sweep's kernels (`ran_alike`) goes before newer ones that did not. None: no such selftest, or the
+    sweep itself had uncommitted changes, of which none can be.
+    """
+    if run.environment.get("dirty"):
+        return None
+    fitting = [found for found in _documents(results.parent) if _stands_for(found, run)]
+    return max(fitting, key=lambda one: (ran_alike(one, run), str(one.get("created", ""))), default=None)
+
+
+def _documents(folder: Path) -> Iterator[Document]:
+    for path in folder.glob(f"*/{SELFTEST_FILE}"):
+        document = msgspec.json.decode(path.read_bytes())
+        if isinstance(document, dict):
+            yield document
+
+
+def _stands_for(found: Mapping[str, Any], run: SweepRun) -> bool:
+    """Documents of the first format do not say whether they are complete, and do not count."""
+    here = run.environment
+    device = run.engine.get("device_name")
+    return (
+        found.get("complete") is True
+        and found.get("commit") is not None
+        and all(found.get(key) == here.get(key) for key in ("commit", "cpu", "cpu_features"))
+        and (device is None or found.get("device") == device)
+    )
+
+
+def ran_alike(found: Mapping[str, Any], run: SweepRun) -> bool:
+    """Whether the selftest ran the sweep's modes and kernels.
+
+    The same torch, whose functions have the same names; model, dtype, threads, linear weights' layout.
+    """
+    engine = run.engine
+    here = {name: engine.get(name) for name in ("torch", "model", "dtype", "threads")}
+    here["linears"] = (engine.get("linears") or {}).get("layout")
+    alike = all(found.get(key) == value for key, value in here.items())
+    return alike and set(run.plan.ladder_modes) <= set(found.get("modes") or [])
+
+
+def left_open(found: Mapping[str, Any] | None, run: SweepRun) -> LeftOpen:
+    """What samples may get wrong in `run`, however many there are.
+
+    What each of BOUNDS allows, or more where this machine's selftest does not exclude more. UNPROVED where
+    there is no selftest; never less where it is of other kernels, or lacks the rows that bound an error.
+    """
+    if found is None:
+        return UNPROVED
+    least = PROVED if ran_alike(found, run) else UNPROVED
+    of_each = zip(BOUNDS, least, UNPROVED, strict=True)
+    return LeftOpen(*(max(known, _error(found["rows"], bound, none)) for bound, known, none in of_each))
+
+
+def _error(rows: list[Mapping[str, Any]], bound: Bound, without_rows: float) -> float:
+    """The most that the intervals of the rows leave open; an end that is not known leaves open anything."""
+    ends = [row.get(end) for row in rows if row["name"].startswith(bound.rows) for end in ("low", "high")]
+    return max((1.0 if end is None else abs(end - bound.should) for end in ends), default=without_rows)
+
+
+def selftest_line(found: Mapping[str, Any] | None) -> str:
+    """What a report says of it: the outcome, and by name every row that did not pass."""
+    if found is None:
+        return "not run on this machine and commit (launchbound selftest)"
+    words = {"passed": "passed", "failed": "FAILED", "undecided": "undecided"}
+    return f"{words[found['outcome']]}: {found['detail']}"
+
 
 SPLIT_CHECKS = {
     "injected",
@@ -37,117 +134,58 @@ SPLIT_ROWS = (
 
 NOT_PROVED = "Not proved on this machine"
 
-OPEN = {"fail": "failed", "undecided": "undecided"}
-
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`proved` None: the device measures both parts, or neither, and there is nothing to prove."""
+    """Whether the split is proved, a sentence where it is not, and what a report says of the selftest.
+
+    `proved` None: the device measures both parts, or neither, and there is nothing to prove.
+    """
 
     proved: bool | None
-    sentences: list[str]
+    missing: str | None
     selftest: str
 
 
-def proof(findings: Findings) -> Proof:
-    """What backs the split of this run: a selftest of its machine and commit.
+def proof(found: Document | None, run: SweepRun, estimated: bool) -> Proof:
+    """What backs the split of `run`: a selftest of its machine and commit.
 
     What was sampled in the run's own engine gives the split and its interval, and so cannot prove it.
     """
-    found = findings.selftest
     told = selftest_line(found)
-    if not findings.estimated:
-        return Proof(None, [], told)
-    backed = found is not None and backs(found, findings)
-    sentences = [] if backed else [f"{NOT_PROVED}: {_missing(found, findings)}."]
-    return Proof(backed, [*sentences, *_rests_on(findings)], told)
+    if not estimated:
+        return Proof(None, None, told)
+    missing = _missing(found, run)
+    return Proof(missing is None, missing and f"{NOT_PROVED}: {missing}.", told)
 
 
-def split_rows(selftest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _missing(found: Document | None, run: SweepRun) -> str | None:
+    """What there is instead of a proof; None where a complete selftest proves the split.
+
+    It has to be of the run's kernels and modes and to have the rows that bound the interval, and every row
+    about the split that could be measured must have passed: an undecided one does not count.
+    """
+    if found is None:
+        return "no selftest of this machine and commit lies beside this run (launchbound selftest)"
+    if not ran_alike(found, run):
+        return (
+            "its selftest is of another torch, model, dtype, thread count, layout of linear weights or modes"
+        )
+    rows = split_rows(found)
+    counts = Counter(str(row["verdict"]) for row in rows)
+    bounded = all(any(row["name"].startswith(bound.rows) for row in rows) for bound in BOUNDS)
+    if bounded and set(counts) == {"pass"}:
+        return None
+    told = ", ".join(f"{counts[verdict]} {word}" for verdict, word in VERDICTS.items() if counts[verdict])
+    return f"its selftest has {len(rows)} rows about the split: {told or 'none was measured'}"
+
+
+VERDICTS = {"pass": "passed", "fail": "failed", "undecided": "undecided"}
+
+
+def split_rows(selftest: Document) -> list[dict[str, Any]]:
     """The rows about the split that could be measured."""
     rows = [
         row for row in selftest["rows"] if row["name"] in SPLIT_CHECKS or row["name"].startswith(SPLIT_ROWS)
     ]
     return [row for row in rows if row["verdict"] != "not measurable here"]
-
-
-def backs(selftest: Mapping[str, Any], findings: Findings) -> bool:
-    """Whether a complete selftest proves this run's split.
-
-    One with the run's dtype, threads, layout and modes, which has the rows that bound the interval, and in
-    which every row about the split that could be measured passed: an undecided one does not count.
-    """
-    rows = split_rows(selftest)
-    bounded = all(any(row["name"].startswith(bound.rows) for row in rows) for bound in BOUNDS)
-    passed = {row["verdict"] for row in rows} == {"pass"}
-    return ran_alike(selftest, findings.results.run) and bounded and passed
-
-
-def _missing(found: Mapping[str, Any] | None, findings: Findings) -> str:
-    """What there is instead of a proof."""
-    if found is None:
-        return "no selftest of this machine and commit lies beside this run (launchbound selftest)"
-    if not ran_alike(found, findings.results.run):
-        other = "another dtype, thread count, layout of linear weights or modes"
-        return f"the selftest of this machine is of {other}"
-    rows = split_rows(found)
-    counts = Counter(row["verdict"] for row in rows)
-    others = [f"{counts[verdict]} {word}" for verdict, word in OPEN.items() if counts[verdict]]
-    return (
-        f"of {len(rows)} rows about the split in the selftest of this machine {counts['pass']} passed, "
-        f"{' and '.join(others) or 'none was measured'}"
-    )
-
-
-def _rests_on(findings: Findings) -> Iterator[str]:
-    """The samples of the main conditions, and what makes their intervals as wide as they are."""
-    sampled = [
-        (f"{short_name(summary)}, {phase.name}, batch {verdict.batch_size}", phase)
-        for verdict in findings.main
-        for summary in verdict.modes
-        for phase in summary.phases
-        if phase.samples is not None
-    ]
-    if not sampled:
-        return
-    total = sum(phase.samples.kernel + phase.samples.host for _, phase in sampled if phase.samples)
-    case, worst = max(sampled, key=lambda one: _unclassified(one[1]))
-    unclassified = "None of a step's were"
-    if share := _unclassified(worst):
-        unclassified = f"At most {_points(share)} % of a step's ({case}), counted at either end, were"
-    yield (
-        f"Dispatch and kernel rest on {total:,} samples of the engine's thread "
-        f"({kernels_of(findings.results.run)}). {unclassified} in code of no class."
-    )
-    case, worst = max(sampled, key=lambda one: _counting(one[1]))
-    yield (
-        f"An interval adds up {', '.join(_left_open(findings))} and counting, at most "
-        f"{_points(_counting(worst))} points ({case}). More samples narrow the last: more rounds, or more "
-        "new tokens."
-    )
-
-
-def _left_open(findings: Findings) -> Iterator[str]:
-    """The parts of an interval's width that no number of samples narrows."""
-    classes, rate = findings.left_open
-    yield f"classes {_points(classes)} (in % of either part)"
-    yield f"the sampler's rate {_points(rate)} (in points of the share)"
-    if findings.left_open != PROVED:
-        passing = f"one that passes and stands for this run leaves {_points(PROVED.classes)}"
-        whose = "as the selftest leaves them open" if findings.selftest else "without a selftest"
-        yield f"both {whose} ({passing} and {_points(PROVED.rate)})"
-
-
-def _unclassified(phase: PhaseMeans) -> float:
-    found = phase.samples
-    assert found is not None
-    return found.unclassified / (found.kernel + found.host + found.unclassified)
-
-
-def _counting(phase: PhaseMeans) -> float:
-    assert phase.samples is not None
-    return counting_error(phase.samples.kernel, phase.samples.host)
-
-
-def _points(share: float) -> str:
-    return significant(100 * share, 2)

@@ -9,40 +9,28 @@ from typing import Any
 import msgspec
 
 from loadtests.plan.cells import Slo
-from loadtests.report import plots, wording
-from loadtests.report.auto_section import auto_numbers
-from loadtests.report.csv_tables import write_tables
-from loadtests.report.load import plots as plots_load
-from loadtests.report.load.csv_files import write_load
-from loadtests.report.page import TEMPLATES, embedded, template, written_page
-from loadtests.report.payback import Count, Requests
-from loadtests.report.peers_section import comparable
-from loadtests.report.plotting import Plot
-from loadtests.report.proof import proof
+from loadtests.report import load_plots, plots, wording
+from loadtests.report.auto import auto_numbers
+from loadtests.report.csv_files import write_tables
+from loadtests.report.findings import Findings
+from loadtests.report.page import Plot, write_page
 from loadtests.report.results import read_results
-from loadtests.report.summaries import Verdict
-from loadtests.report.terminal import print_findings, print_table
-from loadtests.report.verdict import Findings
-from loadtests.report.view import view
-from loadtests.report.wall_time import wall_time
+from loadtests.report.sections import comparable, context
+from loadtests.report.summaries import Count, Requests, Verdict
+from loadtests.report.surroundings import wall_time
 from loadtests.run.validation import write_validation
 
 REPORT_FILE = "report.html"
-MARKDOWN_FILE = "report.md"
-
-__all__ = ["headline", "make_report", "print_findings", "print_table", "write_report"]
 
 
 def make_report(folder: Path | str, peers: Path | None = None, slo: Slo | None = None) -> dict[str, Any]:
     """Write the report's files into `folder`; returns the headline.
 
-    These are `report.html`, `report.md`, `cells.csv`, `summary.csv` and `advice.json`.
-
-    With open-loop cells also `load.csv` and `knees.csv`, judged by `slo` in place of the plan's. `peers` is a
-    folder of `launchbound peers`, whose comparison with other runtimes the report then shows.
-    `validation.json` is written again too: its gates are checked anew, from rows and scrapes. Raises
-    RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers` cannot
-    be read or is of another model or processor.
+    These are `report.html`, `report.md`, `cells.csv`, `summary.csv`, `advice.json` and `validation.json`,
+    whose gates are checked anew; with open-loop cells also `load.csv` and `knees.csv`, judged by `slo` in
+    place of the plan's. `peers` is a folder of `launchbound peers`, whose comparison the report then shows.
+    Raises RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers`
+    cannot be read or is of another model or processor.
     """
     return write_report(Findings(read_results(folder), slo), peers)
 
@@ -51,18 +39,9 @@ def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any
     """As `make_report`, of results that have been read already."""
     compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
-    write_load(findings.load)
     write_advice(findings)
     write_validation(findings.results.folder, findings.results.gates)
-    context = view(findings, compared)
-    drawn = [
-        {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}
-        for plot in all_plots(findings)
-    ]
-    page = written_page(TEMPLATES, REPORT_FILE, context, drawn)
-    (findings.results.folder / REPORT_FILE).write_text(page, encoding="utf-8")
-    text = template(TEMPLATES, MARKDOWN_FILE).render(**context)
-    (findings.results.folder / MARKDOWN_FILE).write_text(text, encoding="utf-8")
+    write_page(findings.results.folder, REPORT_FILE, context(findings, list(all_plots(findings)), compared))
     return headline(findings)
 
 
@@ -75,9 +54,9 @@ def all_plots(findings: Findings) -> Iterator[Plot]:
         plots.throughput,
         plots.index_map,
         plots.trade_off,
-        plots_load.goodput,
-        plots_load.saturation,
-        plots_load.concurrency,
+        load_plots.goodput,
+        load_plots.saturation,
+        load_plots.concurrency,
         plots.timeline,
     ):
         if made := plot(findings):
@@ -121,7 +100,7 @@ def _batches(findings: Findings) -> Iterator[dict[str, Any]]:
             "batch_size": verdict.batch_size,
             "mode": shipped.cell.mode,
             "effective": shipped.effective,
-            "reason": "; ".join(reason.rstrip(".") for reason in reasons if reason),
+            "reason": "; ".join(filter(None, reasons)),
             "speedup": None
             if speedup is None
             else {
@@ -142,7 +121,7 @@ def headline(findings: Findings) -> dict[str, Any]:
         "provisional": bool(wording.provisional(findings.main)),
         "failed_gates": [gate.name for gate in findings.results.failed_gates],
         "measured_share": wall_time(findings.results).measured_share,
-        "split_proved": proof(findings).proved,
+        "split_proved": findings.proof.proved,
         "crossover_batch": crossing.typical.batch if crossing.typical.where == "at" else None,
         "batches": [_batch(verdict, findings) for verdict in findings.main],
     }

@@ -1,15 +1,235 @@
-"""What is known of one cell and of one group of cells, as plain values."""
+"""What is known of a cell (phases, parts, payback) and of a group of cells, as plain values."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group
-from loadtests.report.payback import Payback
-from loadtests.report.phases import PhaseMeans
 from service.modes import AUTO
+from service.records import Phase, SampleCounts
+from service.statistics.boundedness import (
+    UNPROVED,
+    LeftOpen,
+    Split,
+    bound_in_words,
+    device_bound_index,
+    dispatch_share,
+    index_interval,
+)
 from service.statistics.choice import Choice, Comparison
 from service.statistics.intervals import Interval
+
+_MEANS = (
+    *("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds"),
+    *("kernel_seconds", "sync_wait_seconds", "minor_faults"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMeans:
+    """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request.
+
+    None: not measured on this device, or not recorded in this folder. `typical_faults` is the median of the
+    requests' page faults. `index` is the kernel share. Its `interval` is that of the cell's `samples`, or
+    without any the dispatch interval of the rows and the scatter of the rounds. None where rows of an
+    estimate carry no interval. `estimated`: dispatch and kernel are on one timeline, a CPU's.
+    """
+
+    name: Phase
+    steps: float | None
+    wall_seconds: float | None
+    dispatch_seconds: float | None
+    dispatch_low_seconds: float | None
+    dispatch_high_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    minor_faults: float | None
+    typical_faults: float | None
+    samples: SampleCounts | None
+    estimated: bool
+    index: float | None
+    interval: Interval | None
+
+    @property
+    def bound(self) -> str | None:
+        """On a GPU the class of the share, or between which it is undecided; None without its interval."""
+        return bound_in_words(self.interval) if self.interval and not self.estimated else None
+
+    @property
+    def headroom(self) -> Interval | None:
+        """On a CPU how many times as fast the phase would be without dispatch; None without the interval."""
+        if self.index is None or self.interval is None or not self.estimated:
+            return None
+        shares = (self.index, self.interval.high, self.interval.low)
+        value, low, high = (1 / share if share > 0 else math.inf for share in shares)
+        return Interval(value, low, high, self.interval.samples)
+
+    @property
+    def kernel_ends(self) -> tuple[float, float] | None:
+        """The least and the most of wall time that the interval of dispatch leaves; None without one."""
+        wall, least, most = self.wall_seconds, self.dispatch_low_seconds, self.dispatch_high_seconds
+        if wall is None or least is None or most is None:
+            return None
+        return wall - most, wall - least
+
+    @property
+    def step_dispatch_seconds(self) -> float | None:
+        """Dispatch of one step."""
+        return (
+            self.dispatch_seconds / self.steps if self.dispatch_seconds is not None and self.steps else None
+        )
+
+    @property
+    def step_wall_seconds(self) -> float | None:
+        """Wall time of one step."""
+        return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
+
+
+def phase_of(
+    rows: pl.DataFrame,
+    name: Phase,
+    samples: SampleCounts | None,
+    estimated: bool,
+    left_open: LeftOpen = UNPROVED,
+) -> PhaseMeans:
+    """The phase `name` of the measured `rows` of one cell.
+
+    By `samples` of the cell, if any, whose errors `left_open` bounds; `estimated` as in PhaseMeans.
+    """
+    averages = rows.select(pl.col(f"{name}_{field}").mean() for field in _MEANS).row(0)
+    means = dict(zip(_MEANS, averages, strict=True))
+    if samples is None:
+        interval = index_interval(_splits_by_round(rows, name))
+    else:
+        interval = _kernel_share(samples, left_open)
+        means["dispatch_low_seconds"] = means["wall_seconds"] * (1 - interval.high)
+        means["dispatch_high_seconds"] = means["wall_seconds"] * (1 - interval.low)
+    return PhaseMeans(
+        name=name,
+        **means,
+        typical_faults=rows.select(pl.col(f"{name}_minor_faults").median()).item(),
+        samples=samples,
+        estimated=estimated,
+        index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
+        interval=interval,
+    )
+
+
+def _kernel_share(samples: SampleCounts, left_open: LeftOpen) -> Interval:
+    share = dispatch_share(samples.kernel, samples.host, samples.unclassified, left_open)
+    assert share is not None
+    return Interval(1 - share.value, 1 - share.high, 1 - share.low, samples.kernel + samples.host)
+
+
+def _splits_by_round(rows: pl.DataFrame, name: Phase) -> list[Split]:
+    """Per round the sums of dispatch, kernel and dispatch's ends, over the rows that have all of them."""
+    columns = [f"{name}_{part}_seconds" for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
+    complete = rows.lazy().select("round", *columns).drop_nulls()
+    sums = complete.group_by("round").agg(pl.col(columns).sum()).sort("round").select(columns).collect()
+    return [Split(*values) for values in sums.rows()]
+
+
+Reason = Literal["never", "undecided", "unknown", "nothing to pay back"]
+CacheState = Literal["cold", "warm", "partly warm"]
+
+REMEDY = "run once with an empty compile cache"
+
+
+class Count(NamedTuple):
+    """After how many requests a cost is paid back; [least, most] by the interval of the speed-up."""
+
+    typical: int
+    least: int
+    most: int
+
+
+Requests = Count | Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one mode's compilations of one batch bucket took, decode and prefill, in seconds.
+
+    `seconds` is this start's, from a compile cache that was `cache`; `cold_seconds` with an empty one, None
+    where that was never seen.
+    """
+
+    seconds: float
+    cache: CacheState
+    cold_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Payback:
+    """Requests of one batch size until `cost` is paid back, against `reference`: by this start, and cold.
+
+    `reference` is the fastest mode without a compiler. `cost` None: nothing is compiled, or it is unknown.
+    """
+
+    reference: str | None
+    cost: Cost | None
+    requests: Requests
+    cold_requests: Requests
+
+
+def is_compiled(status: Mapping[str, Any]) -> bool:
+    """Whether this mode compiled anything, by its status."""
+    return bool(status.get("compilations") or status.get("compile_seconds"))
+
+
+def bucket_of(batch_size: int, buckets: list[int]) -> int:
+    """The batch bucket that a batch runs in."""
+    return min((bucket for bucket in buckets if bucket >= batch_size), default=batch_size)
+
+
+def cost_of(status: Mapping[str, Any], bucket: int) -> Cost | None:
+    """The cost of a mode's compilations for `bucket`; None where they are not recorded one by one."""
+    # Runs of method 4 and before have a second model's beside the mode's own.
+    own = [c for c in status.get("compilations") or [] if c["batch"] == bucket and not c.get("twin")]
+    if not own:
+        return None
+    cold = [bool(compilation["cold"]) for compilation in own]
+    colds = [c["seconds"] if c["cold"] else c.get("cold_seconds") for c in own]
+    return Cost(
+        seconds=sum(compilation["seconds"] for compilation in own),
+        cache="cold" if all(cold) else "partly warm" if any(cold) else "warm",
+        cold_seconds=None if None in colds else sum(colds),
+    )
+
+
+def pay_back(
+    reference: str, comparison: Comparison, reference_seconds: float, own_seconds: float, cost: Cost | None
+) -> Payback:
+    """ceil(cost / (the reference's seconds per request − the mode's)); `comparison` is reference over mode.
+
+    Its ends are those of the speed-up s, by which a request saves reference · (1 − 1 / s). `never` where the
+    mode is slower, or equal within 2 %; `undecided` where it cannot be told from the reference; `unknown`
+    where the cost is.
+    """
+    if comparison.word != "faster" or own_seconds >= reference_seconds:
+        sure = comparison.word == "slower" or (comparison.word != "undecided" and comparison.equivalent)
+        reason: Reason = "never" if sure else "undecided"
+        return Payback(reference, cost, reason, reason)
+    if cost is None:
+        return Payback(reference, None, "unknown", "unknown")
+    ends = [reference_seconds * (1 - 1 / end) for end in (comparison.speedup.low, comparison.speedup.high)]
+    saved = (reference_seconds - own_seconds, *ends)
+    cold: Requests = "unknown" if cost.cold_seconds is None else _count(cost.cold_seconds, *saved)
+    return Payback(reference, cost, _count(cost.seconds, *saved), cold)
+
+
+def _count(seconds: float, saved: float, least_saved: float, most_saved: float) -> Count:
+    """Every round counts for the speed-up's ends, and both modes' own for `saved`, which may lie outside."""
+    typical, most, least = (math.ceil(seconds / each) for each in (saved, least_saved, most_saved))
+    return Count(typical, min(typical, least), max(typical, most))
+
+
+NOTHING = Payback(None, None, "nothing to pay back", "nothing to pay back")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +281,12 @@ class Summary:
     def phases(self) -> tuple[PhaseMeans, PhaseMeans]:
         """Prefill and decode."""
         return (self.prefill, self.decode)
+
+    @property
+    def minor_faults(self) -> float | None:
+        """Page faults per request, means of both phases; None where they were not recorded."""
+        counts = [phase.minor_faults for phase in self.phases if phase.minor_faults is not None]
+        return sum(counts) if counts else None
 
     @property
     def skew_seconds(self) -> float:

@@ -35,9 +35,10 @@ def reported(
     folder: Path, console: Console, peers: Path | None = None, slo: Slo | None = None
 ) -> dict[str, Any]:
     """Write the report of one sweep, print its table and its path; returns the headline. Raises as above."""
-    from loadtests.report.report_files import print_findings, write_report
+    from loadtests.report.findings import Findings
+    from loadtests.report.report_files import write_report
     from loadtests.report.results import read_results
-    from loadtests.report.verdict import Findings
+    from loadtests.report.terminal import print_findings
 
     findings = Findings(read_results(folder), slo)
     headline = write_report(findings, peers)

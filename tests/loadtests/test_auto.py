@@ -22,12 +22,12 @@ from loadtests.compare.runs import best, read_entries
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.plan_file import parse_plan, plan_of, toml_of
 from loadtests.plan.presets import PRESETS, make_plan, overridden, preset_document
-from loadtests.report.plotting import colour
+from loadtests.report.findings import Findings
+from loadtests.report.formatting import colour
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.surroundings import reproduce
 from loadtests.report.terminal import print_table
-from loadtests.report.verdict import Findings
 from loadtests.run import target
 from loadtests.run.gates import Gate
 from loadtests.run.resumption import CannotResume, refuse_other_service

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.report.comparison import slowest_over_fastest, typical
+from loadtests.report.findings import slowest_over_fastest, typical
 from loadtests.run.schedule import WarmUp
 from service.statistics.choice import choose, compare
 

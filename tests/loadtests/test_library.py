@@ -11,7 +11,7 @@ import pytest
 
 from loadtests import library
 from loadtests.plan.presets import make_plan
-from loadtests.report.csv_tables import write_csv
+from loadtests.report.csv_files import write_csv
 from loadtests.report.report_files import make_report
 from loadtests.run.rows import RowsError, read_rows
 from tests.support.made_results import make_results

@@ -21,13 +21,14 @@ import launchbound
 from loadtests import library
 from loadtests.plan.cells import Cell, PlanError, Slo, parse_slo
 from loadtests.plan.presets import make_plan
-from loadtests.report.load.csv_files import KNEES_FILE, LOAD_FILE, load_records
-from loadtests.report.load.knees import LoadGroup, ModeKnee
-from loadtests.report.load.sentences import pair, sentence
+from loadtests.report.csv_files import KNEES_FILE, LOAD_FILE, load_records
+from loadtests.report.findings import Findings
+from loadtests.report.load import LoadGroup, ModeKnee
+from loadtests.report.load_section import load_tables
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import Results, read_results
 from loadtests.report.terminal import print_findings
-from loadtests.report.verdict import Findings
+from loadtests.report.wording import pair
 from service.statistics.intervals import settling
 from service.statistics.knee import BoundedEstimate, Bounds
 from tests.support.made_results import KNEES, SERVICE, edit_rows, edit_run, make_load, make_results
@@ -61,10 +62,11 @@ def knee_of(folder: Path, mode: str, slo: Slo | None = None) -> ModeKnee:
     return next(one for one in group_of(folder, slo).knees if one.mode == mode)
 
 
-def said(folder: Path, slo: Slo | None = None) -> str:
+def said(folder: Path, slo: Slo | None = None) -> dict[str, list[str]]:
+    """The table of knees: by mode the knee and its ratio to the first mode's."""
     findings = Findings(results(folder), slo)
-    (group,) = findings.load.groups
-    return sentence(group, findings.load, findings.label)
+    knees, *_ = load_tables(findings.load, findings.label)
+    return {row[0].text: [str(cell) for cell in row[1:3]] for row in knees.rows}
 
 
 def cells(folder: Path, mode: str) -> dict[float, dict[str, Any]]:
@@ -81,17 +83,19 @@ def test_the_interval_of_each_mode_holds_its_knee(loaded: Path) -> None:
         assert estimate.value.low == pytest.approx(truth, rel=0.15)
 
 
-def test_the_sentence_has_knees_intervals_and_ratio(loaded: Path) -> None:
+def test_the_table_has_knees_intervals_and_ratio(loaded: Path) -> None:
     number = r"\d+(\.\d+)?"
-    span = rf"\({number}–{number}\)"
-    expected = (
-        rf"eager serves {number} {span} requests/s within 120 ms; "
-        rf"inference_mode {number} {span}: {number} times {span}\."
-    )
-    assert re.search(expected, said(loaded))
+    knees = said(loaded)
+    assert all(re.fullmatch(rf"{number} \({number}–{number}\)", knee) for knee, _ in knees.values())
+    assert [
+        bool(re.fullmatch(rf"{number}× \({number}–{number}\)", ratio)) for _, ratio in knees.values()
+    ] == [
+        False,
+        True,
+    ]
     make_report(loaded)
-    assert said(loaded) in (loaded / "report.html").read_text()
-    assert said(loaded) in (loaded / "report.md").read_text()
+    for file in ("report.html", "report.md"):
+        assert "requests/s within 120 ms" in (loaded / file).read_text()
 
 
 def test_a_ladder_below_the_knee_says_at_least_and_one_above_it_says_below(tmp_path: Path) -> None:
@@ -100,8 +104,8 @@ def test_a_ladder_below_the_knee_says_at_least_and_one_above_it_says_below(tmp_p
         folder.mkdir()
     make_load(slow, (5, 10), slo=IN_TIME)
     make_load(fast, (150, 200), slo=IN_TIME)
-    assert "at least 10.0" in said(slow)
-    assert "below 150" in said(fast)
+    assert said(slow)["eager"][0] == "at least 10.0"
+    assert said(fast)["eager"][0] == "below 150"
     estimate = knee_of(slow, "eager").estimate
     assert estimate is not None
     assert estimate.value == Bounds(10.0, float("inf"))
@@ -116,9 +120,15 @@ INF = float("inf")
         (BoundedEstimate(Bounds(61.0, 61.0), 58.0, 63.0), ("61.0", "58.0–63.0")),
         (BoundedEstimate(Bounds(25.5, 25.5), 19.9, INF), ("at least 19.9", "")),
         (BoundedEstimate(Bounds(0.0, 11.3), 0.0, 14.7), ("below 14.7", "")),
-        (BoundedEstimate(Bounds(15.3, 15.3), 0.0, INF), ("–", "no rate is excluded")),
-        (BoundedEstimate(Bounds(0.0, 19.0), 0.0, INF), ("–", "no rate is excluded")),
-        (None, ("–", "")),
+        (
+            BoundedEstimate(Bounds(15.3, 15.3), 0.0, INF),
+            ("–", "no rate is excluded: more requests or rounds would"),
+        ),
+        (
+            BoundedEstimate(Bounds(0.0, 19.0), 0.0, INF),
+            ("–", "no rate is excluded: more requests or rounds would"),
+        ),
+        (None, ("–", "not measured")),
     ],
 )
 def test_a_knee_is_what_its_interval_says_and_no_more(
@@ -129,14 +139,12 @@ def test_a_knee_is_what_its_interval_says_and_no_more(
 
 def test_rounds_that_exclude_no_rate_give_no_knee(tmp_path: Path) -> None:
     make_load(tmp_path, (20, 40), requests=8, rounds=2)
-    assert "the rounds exclude no rate for any mode, so there is no knee: more requests" in said(tmp_path)
+    assert said(tmp_path)["eager"][0] == "– (no rate is excluded: more requests or rounds would)"
     assert library.knees(tmp_path).select("knee_least", "knee_high", "ratio_least").null_count().row(0) == (
         2,
         2,
         2,
     )
-    make_report(tmp_path)
-    assert "| eager | – (no rate is excluded) | – |" in (tmp_path / "report.md").read_text()
 
 
 def test_other_objectives_move_the_knee_and_the_report_says_whose_they_are(loaded: Path) -> None:
@@ -157,13 +165,13 @@ def test_other_objectives_move_the_knee_and_the_report_says_whose_they_are(loade
 def test_each_objective_is_judged_by_its_own_latency(loaded: Path, text: str) -> None:
     slo = parse_slo(text)
     kind, limit = text.split("=")
-    visits = [visit for one in Findings(results(loaded), slo).load.cells for visit in one.visits]
-    shares = {visit.met_share for visit in visits}
+    blocks = [block for one in Findings(results(loaded), slo).load.cells for block in one.blocks]
+    shares = {block.met_share for block in blocks}
     assert len(shares) > 5
-    for visit in visits:
-        in_time = visit.latencies[kind] <= float(limit)  # type: ignore[index]
-        judged = visit.sent - settling(visit.sent)
-        assert visit.met_share == pytest.approx(in_time.sum() / judged)
+    for block in blocks:
+        in_time = block.latencies[kind] <= float(limit)  # type: ignore[index]
+        judged = block.sent - settling(block.sent)
+        assert block.met_share == pytest.approx(in_time.sum() / judged)
 
 
 def test_tokens_after_the_first_cannot_be_judged_where_there_is_one(tmp_path: Path) -> None:
@@ -181,7 +189,7 @@ def test_tokens_after_the_first_cannot_be_judged_where_there_is_one(tmp_path: Pa
         path.read_text().replace("n=32 rate", "n=1 rate").replace('"new_tokens": 32', '"new_tokens": 1')
     )
     assert knee_of(tmp_path, "eager").estimate is None
-    assert "what decides was not measured" in said(tmp_path)
+    assert said(tmp_path)["eager"][0] == "– (not measured)"
 
 
 def test_without_objectives_the_knee_is_where_answers_no_longer_keep_up(tmp_path: Path) -> None:
@@ -190,7 +198,6 @@ def test_without_objectives_the_knee_is_where_answers_no_longer_keep_up(tmp_path
         estimate = knee_of(tmp_path, mode).estimate
         assert estimate is not None
         assert estimate.value.low * seconds == pytest.approx(1.0, abs=0.12)
-    assert "before it saturates" in said(tmp_path)
     records = cells(tmp_path, "eager")
     assert records[120]["served_per_second"] == pytest.approx(50, rel=0.05)
     assert records[120]["goodput_per_second"] is None
@@ -200,10 +207,10 @@ def test_a_cut_visit_counts_as_not_served_and_only_its_own_requests_as_sent(load
     record = cells(loaded, "eager")[110]
     assert (record["cut_visits"], record["sent"]) == (2, 700)
     last = knee_of(loaded, "eager").cells[-1]
-    cut = [visit for visit in last.visits if visit.cut]
-    assert [visit.round for visit in cut] == [3, 4]
-    assert {visit.share(last.criterion) for visit in cut} == {0.0}
-    assert {visit.met_share for visit in cut} == {0.0}
+    cut = [block for block in last.blocks if block.cut]
+    assert [block.round for block in cut] == [3, 4]
+    assert {block.share(last.criterion) for block in cut} == {0.0}
+    assert {block.met_share for block in cut} == {0.0}
 
 
 def test_a_rate_whose_visits_were_all_cut_has_no_latency_and_nobody_in_time(tmp_path: Path) -> None:
@@ -279,9 +286,7 @@ def test_constant_arrivals_are_a_ladder_of_their_own_without_a_steady_wait(tmp_p
 
 def test_two_ladders_that_end_too_early_have_no_ratio(tmp_path: Path) -> None:
     make_load(tmp_path, (5, 10), slo=IN_TIME, requests=200)
-    assert said(tmp_path).endswith(
-        "eager serves at least 10.0 requests/s within 120 ms; inference_mode at least 10.0."
-    )
+    assert list(said(tmp_path).values()) == [["at least 10.0", "–"]] * 2
 
 
 def test_the_tightest_objective_says_how_long_visits_have_to_be(tmp_path: Path) -> None:
@@ -354,7 +359,7 @@ def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
 def test_the_command_judges_by_other_objectives_and_refuses_what_is_none(loaded: Path) -> None:
     runner = CliRunner()
     done = runner.invoke(launchbound.app, ["report", str(loaded), "--slo", "e2e=0.05"])
-    assert "requests/s within 50 ms" in done.stdout
+    assert "answered within 50 ms" in done.stdout
     assert json.loads(done.stdout.splitlines()[-1])["path"] == str(loaded)
     refused = runner.invoke(launchbound.app, ["report", str(loaded), "--slo", "latency=1"])
     assert refused.exit_code == 2
@@ -364,14 +369,12 @@ def test_the_command_judges_by_other_objectives_and_refuses_what_is_none(loaded:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_shows_rates_sentence_and_whose_objectives(loaded: Path, width: int) -> None:
+def test_a_terminal_shows_knees_rates_and_whose_objectives(loaded: Path, width: int) -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=width, force_terminal=True, color_system=None)
     print_findings(Findings(results(loaded)), console)
-    lines = stream.getvalue().splitlines()
-    sentence_said = said(loaded)
-    assert any(sentence_said in line for line in lines)
-    assert any(line.endswith("The objectives are those of the plan.") for line in lines)
-    rates = [line.split() for line in lines if line.split()[-3:] == ["2", "of", "8"]]
-    assert [rate[:2] for rate in rates] == [["eager", "110"]]
-    assert ("in time/s" in stream.getvalue()) == (width == 120)
+    text = stream.getvalue()
+    assert said(loaded)["eager"][0] in text
+    assert "The objectives are those of the plan." in text
+    assert re.search(r"^ eager +110 .* 2 of 8", text, re.MULTILINE)
+    assert ("in time/s" in text) == (width == 120)

@@ -28,8 +28,8 @@ from loadtests.peers.results import (
 )  # fmt: skip
 from loadtests.peers.run import PeersPlan, order, run_peers
 from loadtests.peers.tables import added, added_ratio, leaving, markdown, service_standings, summaries
-from loadtests.report.peers_section import comparable, peers_section
 from loadtests.report.report_files import make_report
+from loadtests.report.sections import comparable, peers_section
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.target import Target
 from tests.support import fake_service
@@ -251,7 +251,7 @@ def test_an_interrupted_comparison_is_kept_and_says_so(
     assert {row.round for row in run.rows} == {0}
     assert run.incomplete == "INCOMPLETE: interrupted; 1 of 2 rounds of model calls finished."
     assert f"**{run.incomplete}**" in (tmp_path / "peers.md").read_text()
-    assert peers_section(run).sentence.startswith("INCOMPLETE: interrupted")
+    assert peers_section(run).note.startswith("INCOMPLETE: interrupted")
 
 
 def test_a_mode_with_another_text_is_not_compared(compare: Callable[..., PeersRun]) -> None:
@@ -311,6 +311,6 @@ def test_a_comparison_of_another_processor_is_refused(tmp_path: Path) -> None:
 
 def test_the_section_has_the_fastest_of_both_sides() -> None:
     section = peers_section(made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020, "ours": 0.001}))
-    (line,) = section.lines
-    assert (line.mode, line.outside) == ("compiled", "ort")
-    assert not peers_section(made_run({"eager": 0.040})).lines
+    ((row,),) = (table.rows for table in section.tables)
+    assert (str(row[1]), str(row[3])) == ("compiled", "ort")
+    assert not peers_section(made_run({"eager": 0.040})).tables

@@ -1,4 +1,4 @@
-"""What backs the split on this machine, what it rests on, and what is said without a proof."""
+"""Which selftest stands for a sweep, whether it proves the split, and what the split rests on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 
-from loadtests.report.machine_selftest import BOUNDS
-from loadtests.report.proof import NOT_PROVED, SPLIT_ROWS, proof
+from loadtests.plan.presets import make_plan
+from loadtests.report.findings import Findings
+from loadtests.report.proof import (
+    BOUNDS,
+    NOT_PROVED,
+    SPLIT_ROWS,
+    Proof,
+    find_selftest,
+    ran_alike,
+    selftest_line,
+)
 from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings
+from loadtests.report.wording import rests_on
+from loadtests.run.run_file import SweepRun
 from service.proof.over_http import judge_served
 from service.proof.worker import CHECKS
 from tests.proof.samples import HONEST
-from tests.support.made_results import CLEAR, Row, edit_run, make_results, with_intervals, with_samples
+from tests.support.made_results import CLEAR, Row, make_results, with_intervals, with_samples
 
 SELFTEST = {
     "commit": "0123456789ab",
@@ -55,38 +65,36 @@ def write_selftest(folder: Path, **changes: Any) -> None:
     (beside / "selftest.json").write_text(json.dumps(SELFTEST | changes))
 
 
+def proof(folder: Path) -> Proof:
+    return found(folder).proof
+
+
 def test_without_a_selftest_the_split_is_not_proved_however_much_was_sampled(folder: Path) -> None:
-    told = proof(found(with_samples(folder)))
+    told = proof(with_samples(folder))
     assert told.proved is False
-    assert told.sentences[0].startswith(f"{NOT_PROVED}: no selftest of this machine and commit")
+    assert (told.missing or "").startswith(f"{NOT_PROVED}: no selftest of this machine and commit")
 
 
-def test_what_the_split_rests_on_and_what_would_narrow_it_is_told(folder: Path) -> None:
+def test_what_the_split_rests_on_and_what_an_interval_adds_up_is_told(folder: Path) -> None:
     def one_worse(row: Row) -> tuple[int, int, int]:
         return (60, 40, 25) if (row["mode"], row["batch_size"]) == ("reduce-overhead", 4) else (60, 40, 0)
 
-    edit_run(folder, lambda run: run.engine.update(linears={"layout": "aten", "reason": "as asked"}))
-    rests_on, adds_up = proof(found(with_samples(folder, one_worse))).sentences[1:]
-    assert "rest on 24,000 samples of the engine's thread (torch 2.13.0, 1 thread, linear weights aten)" in (
-        rests_on
+    told = dict(rests_on(found(with_samples(folder, one_worse))))
+    assert told["samples"] == "24,000 of the engine's thread"
+    whose = "(without a selftest; one that passes leaves 10 and 3.0)"
+    assert told["taken for the other part"] == f"20 % of either part {whose}"
+    assert told["shifted by sampling"] == f"6.0 points of the share {whose}"
+    assert told["counting"].startswith("at most 3.4 points of the share (")
+    assert told["in code of no class"] == (
+        "at most 20 % of the samples, at either end (compiled-cpp, prefill, batch 4)"
     )
-    assert (
-        "At most 20 % of a step's (compiled-cpp, prefill, batch 4), counted at either end, were" in rests_on
-    )
-    assert (
-        "adds up classes 20 (in % of either part), the sampler's rate 6.0 (in points of the share)" in adds_up
-    )
-    assert "both without a selftest (one that passes and stands for this run leaves 10 and 3.0)" in adds_up
-    assert "and counting, at most 3.4 points" in adds_up
-    assert "More samples narrow the last" in adds_up
 
 
 def test_what_the_selftest_leaves_open_is_told_where_it_is_added(folder: Path) -> None:
     rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]  # type: ignore[misc]
     write_selftest(folder, rows=rows)
-    told = proof(found(with_samples(folder))).sentences[-1]
-    assert "classes 15 (in % of either part), the sampler's rate 3.0" in told
-    assert "both as the selftest leaves them open (one that passes and stands for this run leaves 10" in told
+    told = dict(rests_on(found(with_samples(folder))))
+    assert told["taken for the other part"] == "15 % of either part (what the selftest leaves open)"
 
 
 def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path) -> None:
@@ -94,21 +102,28 @@ def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path
     rows[0]["verdict"] = "fail"
     rows[1]["verdict"] = "undecided"
     write_selftest(folder, rows=rows)
-    told = proof(found(folder))
+    told = proof(folder)
     assert told.proved is False
-    assert f"of {len(rows)} rows about the split" in told.sentences[0]
-    assert f"{len(rows) - 2} passed, 1 failed and 1 undecided" in told.sentences[0]
+    assert f"{len(rows)} rows about the split: {len(rows) - 2} passed, 1 failed, 1 undecided" in (
+        told.missing or ""
+    )
 
 
-def test_a_selftest_that_failed_elsewhere_only_still_backs_the_split(folder: Path) -> None:
-    rows = [*SELFTEST["rows"], {"name": "time of a /metrics scrape under load", "verdict": "fail"}]  # type: ignore[misc]
-    write_selftest(folder, rows=rows, outcome="failed")
-    assert proof(found(folder)).proved is True
-
-
-def test_a_passed_selftest_of_this_machine_and_commit_backs_the_split(folder: Path) -> None:
-    write_selftest(folder)
-    assert proof(found(folder)).proved is True
+@pytest.mark.parametrize(
+    ("rows", "outcome"),
+    [
+        ([], "passed"),
+        ([{"name": "time of a /metrics scrape under load", "verdict": "fail"}], "failed"),
+        ([{"name": "step time, concurrency 8 / 1", "verdict": "undecided"}], "undecided"),
+    ],
+)
+def test_a_selftest_of_this_machine_and_commit_proves_the_split_whatever_else_failed(
+    folder: Path, rows: list[dict[str, str]], outcome: str
+) -> None:
+    write_selftest(folder, rows=[*SELFTEST["rows"], *rows], outcome=outcome)  # type: ignore[misc]
+    told = proof(folder)
+    assert (told.proved, told.missing) == (True, None)
+    assert told.selftest.lower() == f"{outcome}: 9 of 9 rows passed"
 
 
 @pytest.mark.parametrize(
@@ -135,16 +150,7 @@ def test_a_selftest_of_something_else_or_without_a_word_on_the_split_does_not(
     folder: Path, changes: dict[str, Any]
 ) -> None:
     write_selftest(folder, **changes)
-    assert proof(found(folder)).proved is False
-
-
-def test_undecided_rows_of_other_things_are_named_and_the_split_stays_proved(folder: Path) -> None:
-    detail = "9 of 10 rows passed; undecided: step time, concurrency 8 / 1"
-    rows = [*SELFTEST["rows"], {"name": "step time, concurrency 8 / 1", "verdict": "undecided"}]  # type: ignore[misc]
-    write_selftest(folder, rows=rows, outcome="undecided", detail=detail)
-    told = proof(found(folder))
-    assert told.proved is True
-    assert told.selftest == f"undecided: {detail}"
+    assert proof(folder).proved is False
 
 
 def test_rows_about_the_split_are_called_as_the_selftest_calls_them() -> None:
@@ -154,5 +160,109 @@ def test_rows_about_the_split_are_called_as_the_selftest_calls_them() -> None:
 
 
 def test_a_device_that_measures_dispatch_has_nothing_to_prove(tmp_path: Path) -> None:
-    told = proof(found(make_results(tmp_path, device="cuda")))
-    assert (told.proved, told.sentences) == (None, [])
+    told = proof(make_results(tmp_path, device="cuda"))
+    assert (told.proved, told.missing) == (None, None)
+
+
+# ---------------------------------------------------------------- which selftest
+
+MACHINE = {"cpu": "a CPU", "cpu_features": "avx2, 01234567"}
+COMPLETE: dict[str, object] = {
+    **MACHINE,
+    "commit": "0123456789ab",
+    "device": "a CPU",
+    "complete": True,
+    "outcome": "undecided",
+    "detail": "8 of 9 rows passed; undecided: a row",
+    "created": "2026-01-02T00:00:00Z",
+}
+
+
+def sweep(**changes: object) -> SweepRun:
+    environment = {**MACHINE, "commit": "0123456789ab", "dirty": False, **changes}
+    return SweepRun(
+        run="r", url="", plan=make_plan("quick", 1), seed=1, started="", environment=environment,
+        engine={"device_name": "a CPU"},
+    )  # fmt: skip
+
+
+def results(tmp_path: Path, *documents: dict[str, object]) -> Path:
+    """A sweep's folder with selftests beside it, in folders whose names do not tell which is the newest."""
+    for number, document in enumerate(documents):
+        folder = tmp_path / f"selftest-{number}"
+        folder.mkdir()
+        (folder / "selftest.json").write_text(json.dumps(document))
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    return folder
+
+
+def test_a_complete_selftest_of_this_machine_and_commit_is_found(tmp_path: Path) -> None:
+    assert find_selftest(results(tmp_path, COMPLETE), sweep()) == COMPLETE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"complete": False},
+        {"complete": None},
+        {"cpu": "another"},
+        {"cpu_features": "avx2, avx512f, 76543210"},
+        {"cpu_features": None},
+        {"commit": "ba9876543210"},
+        {"device": "a GPU"},
+        {"commit": None},
+    ],
+)
+def test_a_partial_one_and_one_of_another_machine_or_commit_are_not(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    assert find_selftest(results(tmp_path, COMPLETE | change), sweep()) is None
+
+
+def test_no_selftest_stands_for_a_sweep_with_uncommitted_changes(tmp_path: Path) -> None:
+    folder = results(tmp_path, COMPLETE)
+    assert find_selftest(folder, sweep(dirty=True)) is None
+    assert find_selftest(folder, sweep(dirty=False)) == COMPLETE
+
+
+def test_of_several_the_newest_is_taken(tmp_path: Path) -> None:
+    newer = COMPLETE | {"created": "2026-01-03T00:00:00Z", "outcome": "passed"}
+    assert find_selftest(results(tmp_path, newer, COMPLETE), sweep()) == newer
+
+
+def test_the_line_names_the_rows_that_did_not_pass() -> None:
+    assert selftest_line(COMPLETE) == "undecided: 8 of 9 rows passed; undecided: a row"
+    assert selftest_line(COMPLETE | {"outcome": "failed"}).startswith("FAILED: 8 of 9")
+    assert selftest_line(None) == "not run on this machine and commit (launchbound selftest)"
+
+
+ALIKE: dict[str, object] = {
+    "torch": "2.13.0",
+    "model": "tiny",
+    "dtype": "float32",
+    "threads": 1,
+    "linears": "aten",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "alike"),
+    [
+        ({}, True),
+        ({"modes": [*make_plan("quick", 1).ladder_modes, "aot-inductor"]}, True),
+        ({"modes": make_plan("quick", 1).ladder_modes[:-1]}, False),
+        ({"modes": None}, False),
+        ({"dtype": "bfloat16"}, False),
+        ({"threads": 2}, False),
+        ({"linears": "transposed"}, False),
+        ({"torch": "2.14.1"}, False),
+        ({"model": "small"}, False),
+    ],
+)
+def test_a_selftest_ran_alike_with_all_of_the_sweeps_modes_and_the_same_kernels(
+    changes: dict[str, object], alike: bool
+) -> None:
+    run = sweep()
+    run.engine.update({**ALIKE, "linears": {"layout": "aten"}})
+    assert ran_alike({**ALIKE, "modes": run.plan.ladder_modes, **changes}, run) is alike

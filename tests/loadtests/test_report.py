@@ -18,13 +18,13 @@ from rich.console import Console
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
 from loadtests.report import plots
+from loadtests.report.findings import Findings
 from loadtests.report.formatting import significant
-from loadtests.report.page import PLOTLY_BUNDLE, embedded
+from loadtests.report.page import PLOTLY_BUNDLE
 from loadtests.report.proof import SPLIT_ROWS
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
-from loadtests.report.verdict import Findings
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run, write_run
 from loadtests.run.validation import validate, write_validation
@@ -64,6 +64,8 @@ def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
     headline = make_report(clear)
     assert headline["text"].startswith("compiled is the mode to ship at batch 1, 4 and 16 (2.5")
     assert headline["valid"] is True
+    assert headline["provisional"] is False
+    assert (clear / "report.html").stat().st_size <= 1_500_000
     assert [batch["ship"] for batch in headline["batches"]] == ["compiled"] * 3
     assert all(b["speedup"]["low"] < 2.5 * 1.05 and b["word"] == "faster" for b in headline["batches"])
     assert f"<h1>{headline['text']}</h1>" in page(clear)
@@ -92,7 +94,7 @@ def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, plan=few))
     assert headline["text"].startswith("Undecided: fewer than 8 rounds")
     assert [batch["ship"] for batch in headline["batches"]] == [None] * 3
-    assert "Run at least 8 rounds" in page(tmp_path)
+    assert "fewer than 8 rounds: too few to tell modes apart" in page(tmp_path)
 
 
 def test_a_failed_gate_stands_before_everything_else(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_a_tie_names_the_fastest_and_prefers_the_simpler(tmp_path: Path) -> None
     tie = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}
     headline = make_report(make_results(tmp_path, tie, scatter=0.05))
     assert {batch["ship"] for batch in headline["batches"]} == {"compiled"}
-    assert "compiled and compiled-cpp tie at batch" in page(tmp_path)
+    assert "tied with compiled-cpp; " in page(tmp_path)
     assert {tuple(batch["tied"]) for batch in headline["batches"]} <= {("compiled",), ("reduce-overhead",)}
 
 
@@ -120,10 +122,6 @@ def test_an_answer_from_a_busy_machine_is_called_provisional(
     assert "Provisional: " in headline["text"]
     assert headline["provisional"] is True
     assert "measure again on a quiet machine" in page(tmp_path)
-
-
-def test_an_answer_from_a_quiet_machine_is_not_provisional(clear: Path) -> None:
-    assert "Provisional" not in page(clear)
 
 
 def test_the_index_is_kernel_over_kernel_and_dispatch(clear: Path) -> None:
@@ -143,10 +141,6 @@ def test_the_page_refers_to_nothing_outside_itself(clear: Path) -> None:
     assert not re.search(r"""(src|href)\s*=\s*["'](?!data:|#)""", text)
     assert not re.search(r"@import|url\(|https?://", text)
     assert (clear / "report.html").read_text().count("plotly.js (basic - minified) v") == 1
-
-
-def test_the_page_is_at_most_one_and_a_half_megabytes(clear: Path) -> None:
-    assert (clear / "report.html").stat().st_size <= 1_500_000
 
 
 def test_committed_pages_are_as_small_and_only_of_runs_that_are_shown() -> None:
@@ -197,7 +191,7 @@ def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: P
 def test_an_embedded_figure_cannot_end_its_script_element(clear: Path) -> None:
     for plot in all_plots(Findings(read_results(clear))):
         plot.figure.update_layout(title={"text": "</script>"})
-        text = embedded(plot)
+        text = plot.json
         assert "</script" not in text
         assert json.loads(text)["layout"]["title"]["text"] == "</script>"
 
@@ -277,7 +271,7 @@ def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_rea
     cards = page(tmp_path).partition("<h2>")[0]
     assert 'compiled-cpp<span class="under">the CPU&#39;s reduce-overhead</span>' in cards
     for text in (cards, (tmp_path / "report.md").read_text()):
-        assert "reduce-overhead runs here as compiled-cpp: a CPU has no CUDA graphs." in text
+        assert "a CPU has no CUDA graphs" in text
     assert "→ compiled-cpp, the CPU's reduce-overhead: 3" in printed(tmp_path, 120)
 
 
@@ -303,8 +297,10 @@ def test_the_first_screen_says_what_the_selftest_proves_of_the_split(tmp_path: P
     }  # fmt: skip
     (other / "selftest.json").write_text(json.dumps(found))
     make_report(folder)
-    told = f"of {len(SPLIT_ROWS) + 1} rows about the split in the selftest of this machine {len(SPLIT_ROWS)}"
-    assert f"{told} passed, 1 undecided" in page(folder)
+    told = (
+        f"its selftest has {len(SPLIT_ROWS) + 1} rows about the split: {len(SPLIT_ROWS)} passed, 1 undecided"
+    )
+    assert told in page(folder)
     assert "1 of 2 rows passed; undecided: a row" in (folder / "report.md").read_text()
     (other / "selftest.json").write_text(json.dumps(found | {"rows": found["rows"][:-1]}))
     make_report(folder)
@@ -343,9 +339,9 @@ def test_everything_that_a_run_recorded_is_in_page_and_markdown(complete: Path) 
             "first token",
             "round 3 (memory read at 5.0 GB/s",
             "round 8 (steal time 5.0%",
-            "without it the step would be",
+            "% of its step",
             "kernel share",
-            "samples of the engine",
+            "of the engine",
             "mean less typical",
             "cold start",
             "interval: ",
@@ -357,7 +353,7 @@ def test_what_an_old_folder_did_not_record_is_said_to_be_unknown(clear: Path) ->
     for text in (page(clear), (clear / "report.md").read_text()):
         assert "padded to unknown" in text
         assert "interval unknown" in text
-        assert "Payback is unknown" in text
+        assert "unknown: run once with an empty compile cache" in text
         assert "not recorded" in text
         assert "page faults</th>" not in text
 
@@ -440,16 +436,6 @@ def test_figures_have_three_significant_digits_and_no_exponent(value: float, tex
     assert significant(value) == text
 
 
-def test_the_machine_of_a_service_that_does_not_say_it_is_unknown(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    edit_run(tmp_path, lambda run: run.environment.clear())
-    make_report(tmp_path)
-    text = page(tmp_path)
-    assert "unknown: the service is of a version that does not say" in text
-    assert "unknown processor" in text
-    assert "None" not in (tmp_path / "report.md").read_text()
-
-
 def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
     clear: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,7 +447,7 @@ def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
     drawn = sum(len(trace.x) for trace in plot.figure.data)
     assert 50 < drawn <= 100
     every = -(-count // 100)
-    assert plot.facts["which"] == f"One in {every} of {count:,} closed-loop requests"
+    assert plot.caption.startswith(f"One in {every} of {count:,} closed-loop requests")
     assert "Every closed-loop request in the order" in page(clear)
 
 

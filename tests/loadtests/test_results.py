@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.report import frame
-from loadtests.report.csv_tables import write_tables
-from loadtests.report.frame import frame_of
-from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings
+from loadtests.report import results
+from loadtests.report.csv_files import write_tables
+from loadtests.report.findings import Findings
+from loadtests.report.results import frame_of, read_results
 from loadtests.run.rows import RequestRow, RowsError, RowWriter, each_row, read_rows
 from loadtests.run.run_file import read_run, write_run
 from loadtests.run.validation import VALIDATION_FILE, validate
@@ -143,7 +142,7 @@ def test_rows_are_the_same_whatever_the_size_of_the_blocks_they_are_read_in(
     whole = frame_of(each_row(tmp_path))
     path = tmp_path / "requests.jsonl"
     path.write_text(path.read_text() + '{"run": "a-r')
-    monkeypatch.setattr(frame, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(results, "BLOCK_ROWS", 7)
     assert frame_of(each_row(tmp_path)).equals(whole)
     assert whole.height == len(read_rows(tmp_path)) > 7
 

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
+from loadtests.report.findings import Findings
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings
 from loadtests.run import target
 from loadtests.run.events import EVENTS_FILE, read_events
 from loadtests.run.rows import ROWS_FILE, read_rows

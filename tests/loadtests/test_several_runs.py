@@ -22,8 +22,8 @@ from loadtests.compare.runs import read_entries
 from loadtests.plan.cells import Group, Plan
 from loadtests.plan.plan_file import DTYPES
 from loadtests.plan.presets import make_plan
+from loadtests.report.findings import Findings
 from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings
 from loadtests.run.rows import ROWS_FILE, RowsError
 from service.statistics.choice import LATENCY_SCATTER, difference
 from service.step.loaded_model import PRECISIONS

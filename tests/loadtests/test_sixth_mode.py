@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.theme import MODE_COLOURS
 from loadtests.plan.presets import PRESETS, describe, make_plan
-from loadtests.report.plotting import colour
+from loadtests.report.formatting import colour
 from loadtests.report.report_files import make_report
 from service.modes import MODES, Effect, Mode, default_modes
 from tests.support.fake_service import STEP_SECONDS

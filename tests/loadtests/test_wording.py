@@ -1,4 +1,4 @@
-"""The answer in words: effective modes first, ties with their price, and what is saved, and headroom."""
+"""What the report says in words: the answer, why, when compiling has paid back, and the crossover."""
 
 from __future__ import annotations
 
@@ -6,74 +6,69 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.report.explained import headroom, shares, what_is_saved
+from loadtests.report.findings import Findings
 from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings
-from loadtests.report.wording import headline, tie
-from tests.support.made_results import ALIKE, CLEAR, Row, edit_rows, make_results, set_split, with_intervals
+from loadtests.report.wording import crossing, headline, headroom, paid_back, saved, tie
+from service.statistics.boundedness import Crossover, CrossoverSpan
+from tests.support.made_results import (
+    ALIKE,
+    CLEAR,
+    Row,
+    edit_rows,
+    make_results,
+    set_split,
+    with_compilations,
+    with_intervals,
+)
 
 
 def found(folder: Path) -> Findings:
     return Findings(read_results(folder))
 
 
-def test_the_first_words_are_the_effective_mode_and_whose_place_it_takes(tmp_path: Path) -> None:
-    text = headline(found(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3})))
-    assert text.startswith(
+def test_the_first_words_are_the_mode_and_whose_place_it_takes(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    assert headline(found(make_results(other))).startswith(
+        "compiled is the mode to ship at batch 1, 4 and 16"
+    )
+    assert headline(found(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3}))).startswith(
         "compiled-cpp, the CPU's reduce-overhead, is the mode to ship at batch 1, 4 and 16 (3"
     )
 
 
-def test_a_mode_that_is_what_it_is_called_comes_first(tmp_path: Path) -> None:
-    assert headline(found(make_results(tmp_path))).startswith(
-        "compiled is the mode to ship at batch 1, 4 and 16"
-    )
-
-
-def test_a_tie_names_both_and_the_most_that_the_simpler_gives_up(tmp_path: Path) -> None:
-    findings = found(
-        make_results(tmp_path, CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}, scatter=0.05)
-    )
+@pytest.mark.parametrize("other", [0.3999, 0.401])
+def test_a_tie_names_both_and_the_most_that_the_simpler_gives_up(tmp_path: Path, other: float) -> None:
+    relative = CLEAR | {"compiled": 0.4, "reduce-overhead": other}
+    findings = found(make_results(tmp_path, relative, scatter=0.05))
     text = headline(findings)
     assert text.startswith("compiled, tied with compiled-cpp, is the mode to ship")
-    told = {verdict.batch_size: tie(verdict, findings.confidence) or "" for verdict in findings.main}
-    assert all(line.startswith("compiled and compiled-cpp tie at batch") for line in told.values())
-    prices = [v for v in findings.main if v.choice and v.choice.given_up]
-    assert prices
-    for verdict in prices:
-        assert (
-            "shipping compiled, the simplest of them that beats eager, gives up" in told[verdict.batch_size]
-        )
-
-
-def test_what_a_tie_gives_up_at_most_is_said_where_the_fastest_ships_too(tmp_path: Path) -> None:
-    made = make_results(tmp_path, CLEAR | {"compiled": 0.4, "reduce-overhead": 0.401}, scatter=0.05)
-    findings = found(made)
-    fastest = [v for v in findings.main if v.choice and v.choice.tied and v.choice.given_up is None]
-    assert fastest
-    for verdict in fastest:
-        assert "is the fastest here, and another may be faster by at most" in (
-            tie(verdict, findings.confidence) or ""
-        )
+    assert "; by 98.3 % intervals it gives up at most" in text
+    for verdict in findings.main:
+        told = tie(verdict, findings.confidence) or ""
         assert verdict.choice is not None
-        assert f"{100 * ((verdict.choice.at_most or 0) - 1):.1f} %" in headline(findings)
-    assert "; by 98.3 % intervals it gives up at most" in headline(findings)
+        assert told.startswith("tied with compiled-cpp; ")
+        if verdict.choice.given_up:
+            assert "as the simplest it gives up" in told
+        else:
+            assert f"{100 * ((verdict.choice.at_most or 0) - 1):.1f} %" in told
+            assert "another may be faster by at most" in told
 
 
 def test_a_tie_within_two_percent_is_called_equal(tmp_path: Path) -> None:
     close = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.399}
     findings = found(make_results(tmp_path, close, scatter=0.0001))
-    assert "within what counts as equal" in (tie(findings.main[0], findings.confidence) or "")
+    assert "counts as equal" in (tie(findings.main[0], findings.confidence) or "")
 
 
-def test_without_a_detectable_gain_eager_stays(tmp_path: Path) -> None:
+def test_without_a_detectable_gain_eager_stays_and_nothing_is_saved(tmp_path: Path) -> None:
     findings = found(make_results(tmp_path, ALIKE, scatter=0.05))
-    assert findings.main[0].choice is not None
     assert headline(findings).startswith("eager, tied with ")
     assert "stays at batch" in headline(findings)
+    assert saved(findings.main[0]) == []
 
 
-def split(folder: Path, eager_index: float = 0.8, reach: float = 0.02, dispatch: str = "sampled") -> None:
+def split(folder: Path, eager_index: float, reach: float = 0.02, dispatch: str = "sampled") -> None:
     """Eager's decode at this kernel share; compiled halves the kernel time and its dispatch.
 
     `dispatch` "measured": as on a GPU.
@@ -92,45 +87,23 @@ def split(folder: Path, eager_index: float = 0.8, reach: float = 0.02, dispatch:
     edit_rows(folder, change)
 
 
-def test_a_large_gain_beside_kernel_bound_is_explained_from_the_parts(tmp_path: Path) -> None:
-    split(make_results(tmp_path), dispatch="measured")
-    findings = found(tmp_path)
-    told = what_is_saved(findings.main[0]) or ""
-    assert told.startswith("eager's decode is kernel-bound, and compiled is still 2.5")
-    assert "6.00 ms come from kernel time (12.0 → 6.00 ms) and" in told
-    assert "1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
-    assert "1,300 page faults fewer are a part of the dispatch" in told
+def test_what_is_saved_is_told_by_its_parts(tmp_path: Path) -> None:
+    split(make_results(tmp_path), 0.15)
+    in_all, *parts = saved(found(tmp_path).main[0])
+    assert in_all.endswith(" ms in all")
+    assert parts == ["2.00 → 1.00 ms dispatch", "12.0 → 6.00 ms kernel", "1,300 page faults fewer"]
 
 
-def test_a_difference_of_kernel_times_that_the_split_does_not_resolve_has_no_cause(tmp_path: Path) -> None:
-    split(make_results(tmp_path), eager_index=0.7, reach=0.6)
-    findings = found(tmp_path)
-    told = what_is_saved(findings.main[0]) or ""
-    assert "6.00 ms), a difference that the interval of the split does not resolve;" in told
-
-
-def test_on_a_cpu_dispatch_is_first_and_no_class_is_named(tmp_path: Path) -> None:
-    split(make_results(tmp_path), eager_index=0.15)
-    findings = found(tmp_path)
-    told = what_is_saved(findings.main[0]) or ""
-    assert told.startswith("Of the ")
-    assert "that a request saves on average, 1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
-    assert "and 6.00 ms come from kernel time (12.0 → 6.00 ms);" in told
-    assert "1,300 page faults fewer are a part of both" in told
-    assert "bound" not in told
-
-
-def test_a_difference_that_the_split_does_not_resolve_is_called_that_where_the_gain_is_no_surprise_too(
-    tmp_path: Path,
+@pytest.mark.parametrize(("eager_index", "reach"), [(0.7, 0.6), (0.15, 0.34)])
+def test_kernel_times_that_the_split_does_not_tell_apart_are_called_that(
+    tmp_path: Path, eager_index: float, reach: float
 ) -> None:
-    split(make_results(tmp_path), eager_index=0.15, reach=0.34)
-    told = what_is_saved(found(tmp_path).main[0]) or ""
-    assert told.startswith("Of the ")
-    assert "6.00 ms), a difference that the interval of the split does not resolve;" in told
+    split(make_results(tmp_path), eager_index, reach)
+    assert "6.00 ms kernel (the split does not resolve this difference)" in saved(found(tmp_path).main[0])[2]
 
 
 def test_the_page_faults_of_one_request_are_no_reason_for_a_mean(tmp_path: Path) -> None:
-    split(make_results(tmp_path))
+    split(make_results(tmp_path), 0.8)
     seen: list[int] = []
 
     def once(row: Row) -> None:
@@ -138,55 +111,58 @@ def test_the_page_faults_of_one_request_are_no_reason_for_a_mean(tmp_path: Path)
         seen.append(1) if row["mode"] == "eager" else None
 
     edit_rows(tmp_path, once)
-    assert "page faults" not in (what_is_saved(found(tmp_path).main[0]) or "")
-
-
-def test_a_small_gain_is_no_surprise(tmp_path: Path) -> None:
-    small = {"eager": 1.0, "no_grad": 0.99, "inference_mode": 0.98, "compiled": 0.9, "reduce-overhead": 0.95}
-    split(make_results(tmp_path, small))
-    findings = found(tmp_path)
-    told = what_is_saved(findings.main[0]) or ""
-    assert told.startswith("Of the ")
-    assert "kernel-bound" not in told
-
-
-def test_where_the_baseline_ships_nothing_is_saved(tmp_path: Path) -> None:
-    slower = dict.fromkeys(("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead"), 1.0)
-    findings = found(make_results(tmp_path, slower))
-    assert what_is_saved(findings.main[0]) is None
-
-
-def test_an_undecided_bound_is_explained_as_undecided(tmp_path: Path) -> None:
-    split(make_results(tmp_path), dispatch="measured")
-    edit_rows(tmp_path, lambda row: set_split(row, "decode", 0.3 + 0.4 * (row["round"] % 2), 0.0))
-    findings = found(tmp_path)
-    told = what_is_saved(findings.main[0]) or ""
-    assert told.startswith("eager's decode is undecided between balanced and kernel-bound, and compiled")
+    assert "page faults" not in " ".join(saved(found(tmp_path).main[0]))
 
 
 def test_headroom_is_told_beside_what_the_mode_to_ship_gets(tmp_path: Path) -> None:
     split(make_results(tmp_path), eager_index=0.4, reach=0.05)
-    told = headroom(found(tmp_path).main[0])
-    assert told is not None
-    assert told.startswith(
-        "Dispatch is 60 % of inference_mode's decode step: without it the step would be 2.50 (2.22–2.86) "
-        "times as fast; compiled gets 2.29"
-    )
-    split(tmp_path, dispatch="measured")
+    told = headroom(found(tmp_path).main[0]) or ""
+    assert told.startswith("inference_mode 2.50× (2.22–2.86), dispatch 60 % of its step; compiled gets 2.29")
+    split(tmp_path, 0.4, dispatch="measured")
     assert headroom(found(tmp_path).main[0]) is None
 
 
-def test_every_mode_is_compared_with_the_best_rung_without_a_compiler(tmp_path: Path) -> None:
-    verdict = found(make_results(tmp_path)).main[0]
-    assert verdict.of("inference_mode").against_plain is None
-    compared = {s.cell.mode: s.against_plain for s in verdict.modes if s.against_plain}
-    assert set(compared) == set(CLEAR) - {"inference_mode"}
-    assert compared["compiled"].speedup.value == pytest.approx(0.7 / 0.4, rel=0.05)
-    assert (compared["compiled"].word, compared["eager"].word) == ("faster", "slower")
+def test_payback_is_told_from_both_caches_and_an_unknown_cost_has_its_remedy(tmp_path: Path) -> None:
+    known, half, unknown = (tmp_path / name for name in ("known", "half", "unknown"))
+    for folder in (known, half, unknown):
+        folder.mkdir()
+        make_results(folder, CLEAR | {"no_grad": 0.65})
+    with_compilations(known, seconds=0.6, cold_seconds=12.0)
+    with_compilations(half, cold_seconds=None)
+    told = paid_back(found(known).main[0].of("compiled"))
+    assert [told[0].partition(" from ")[2], told[1].partition(" from ")[2], told[2]] == [
+        "a warm cache, 1.20 s",
+        "an empty cache, 24.0 s",
+        "against no_grad",
+    ]
+    remedy = "unknown: run once with an empty compile cache"
+    assert paid_back(found(half).main[0].of("compiled"))[1].startswith(f"{remedy} from an empty cache")
+    assert paid_back(found(unknown).main[0].of("compiled"))[0] == remedy
+    assert paid_back(found(known).main[0].baseline) == []
 
 
-def test_shares_name_both_phases_with_intervals_or_say_that_they_are_unknown(tmp_path: Path) -> None:
-    folder = make_results(tmp_path)
-    assert "(intervals unknown: not recorded)" in shares([found(folder).main[0].baseline])
-    told = shares([found(with_intervals(folder, 0.05)).main[0].baseline])
-    assert told == "Kernel share: decode 24 % (19–29) in eager; prefill 24 % (19–29) in eager."
+def at(batch: float) -> Crossover:
+    return Crossover("at", batch)
+
+
+BELOW, ABOVE, UNKNOWN = Crossover("below", 1.0), Crossover("above", 16.0), Crossover("unknown", None)
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (CrossoverSpan(at(4.5), at(3.8), at(5.6)), "at batch 4.5 (interval: at batch 3.8 to at batch 5.6)"),
+        (CrossoverSpan(at(2.4), BELOW, at(5.6)), "at batch 2.4 (interval: below batch 1 to at batch 5.6)"),
+        (CrossoverSpan(BELOW, BELOW, BELOW), "below batch 1 (interval: below batch 1)"),
+        (CrossoverSpan(ABOVE, at(12.0), ABOVE), "above batch 16 (interval: at batch 12 to above batch 16)"),
+        (CrossoverSpan(at(4.5), UNKNOWN, UNKNOWN), "at batch 4.5 (interval unknown)"),
+    ],
+)
+def test_the_crossing_says_no_more_than_was_measured(span: CrossoverSpan, text: str) -> None:
+    assert crossing(span) == f"In decode eager's kernels take as long as its dispatch {text}."
+
+
+def test_the_crossover_carries_the_interval_of_the_indices(tmp_path: Path) -> None:
+    span = found(with_intervals(make_results(tmp_path), 0.05)).crossover
+    assert {span.earliest.where, span.typical.where, span.latest.where} == {"at"}
+    assert 1 < (span.earliest.batch or 0) < (span.typical.batch or 0) < (span.latest.batch or 0) < 16

@@ -1,18 +1,21 @@
-"""The report's plots of load: goodput and latency against arrivals, and the ladder of concurrencies."""
+"""The report's charts of load: goodput and latency against arrivals, and the ladder of concurrencies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from typing import Any
 
 import plotly.graph_objects as go
 
 from loadtests.plan.cells import Cell
-from loadtests.report.load.knees import LoadGroup, ModeKnee
-from loadtests.report.load.section import concurrency_ladders, requests_per_second
-from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis
+from loadtests.report.findings import Findings
+from loadtests.report.formatting import colour
+from loadtests.report.load import LoadGroup, ModeKnee
+from loadtests.report.load_section import concurrency_ladders, requests_per_second
+from loadtests.report.page import Plot
+from loadtests.report.plots import SYMBOLS, base, line, log_axis, whiskers
 from loadtests.report.summaries import Summary
-from loadtests.report.verdict import Findings
+from service.statistics.intervals import Interval
 
 
 def goodput(findings: Findings) -> Plot | None:
@@ -36,21 +39,22 @@ def goodput(findings: Findings) -> Plot | None:
             _add_goodput(figure, one, _name(findings, group, one.mode), SYMBOLS[number % len(SYMBOLS)])
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(rangemode="tozero")
-    return Plot("goodput", figure, {"objective": "yes" if objective else ""})
+    answers, past = (
+        ("answers in time", "falls, because the queue takes the time that a request has")
+        if objective
+        else ("answers", "stays flat at what the mode can do")
+    )
+    caption = (
+        "Below the knee all that arrives is served: a line follows the dotted diagonal. Past it the line "
+        f"{past}. Diamonds are the knees with their 95 % intervals."
+    )
+    return Plot("goodput", f"The knee: {answers} against arrivals", caption, figure)
 
 
 def _add_goodput(figure: go.Figure, one: ModeKnee, name: str, symbol: str) -> None:
-    values = [cell.goodput or cell.served_rate for cell in one.cells]
-    figure.add_scatter(
-        x=[cell.rate for cell in one.cells],
-        y=[value.value for value in values],
-        name=name,
-        legendgroup=name,
-        mode="lines+markers",
-        marker={"symbol": symbol, "size": 7},
-        line={"color": colour(one.mode), "width": 2.5},
-        hovertemplate=f"{name}: %{{y:.4g}} of %{{x:.4g}} per second<extra></extra>",
-    )
+    x, y = [cell.rate for cell in one.cells], [(cell.goodput or cell.served_rate).value for cell in one.cells]
+    hover = f"{name}: %{{y:.4g}} of %{{x:.4g}} per second<extra></extra>"
+    line(figure, one.mode, name, x, y, marker={"symbol": symbol, "size": 7}, hovertemplate=hover)
     estimate = one.estimate
     if estimate is None or not estimate.value.known or not estimate.low or math.isinf(estimate.high):
         return
@@ -58,12 +62,7 @@ def _add_goodput(figure: go.Figure, one: ModeKnee, name: str, symbol: str) -> No
     figure.add_scatter(
         x=[knee],
         y=[knee],
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [estimate.high - knee],
-            "arrayminus": [knee - estimate.low],
-        },
+        error_x=whiskers([Interval(knee, estimate.low, estimate.high, 0)]),
         name=f"knee of {name}",
         legendgroup=name,
         showlegend=False,
@@ -89,47 +88,42 @@ def saturation(findings: Findings) -> Plot | None:
     if not opened:
         return None
     figure = base("arrivals per second", "latency from the intended start, ms")
-    conditions = list(dict.fromkeys(_conditions(s.cell) for s in opened))
-    for (mode, own), mine in _by_mode(opened, rates).items():
+    ladders: dict[tuple[str, tuple[Any, ...]], list[Summary]] = {}
+    for one in sorted(opened, key=lambda s: rates[s.cell.name]):
+        ladders.setdefault((one.cell.mode, _conditions(one.cell)), []).append(one)
+    conditions = list(dict.fromkeys(_conditions(one.cell) for one in opened))
+    for (mode, own), mine in ladders.items():
         symbol = SYMBOLS[conditions.index(own) % len(SYMBOLS)]
-        name = f"{findings.label(mode)} b={mine[0].cell.batch_size}"
-        for dash, values in (
-            ("solid", [1e3 * s.latency.value for s in mine]),
-            ("dot", [1e3 * s.latency_p95_seconds for s in mine]),
+        for name, dash, width, values in (
+            (f"{findings.label(mode)} b={own[0]}", "solid", 2.5, [s.latency.value for s in mine]),
+            ("95th percentile", "dot", 1.5, [s.latency_p95_seconds for s in mine]),
         ):
-            figure.add_scatter(
-                x=[rates[s.cell.name] for s in mine],
-                y=values,
-                name=name if dash == "solid" else "95th percentile",
+            line(
+                figure,
+                mode,
+                name,
+                [rates[s.cell.name] for s in mine],
+                [1e3 * value for value in values],
                 legendgroup=f"{mode} {own}",
-                mode="lines+markers",
                 showlegend=dash == "solid",
                 marker={"symbol": symbol, "size": 7},
-                line={"color": colour(mode), "width": 2.5 if dash == "solid" else 1.5, "dash": dash},
+                line={"color": colour(mode), "width": width, "dash": dash},
                 text=[s.cell.name for s in mine],
                 hovertemplate="%{text}: %{x:.3g}/s, %{y:.4g} ms<extra></extra>",
             )
     figure.update_xaxes(rangemode="tozero")
     ends = [1e3 * value for s in opened for value in (s.latency.value, s.latency_p95_seconds)]
     figure.update_yaxes(**log_axis(ends))
-    return Plot("saturation", figure)
+    caption = (
+        "Open loop: requests arrive by a schedule, whether or not earlier ones have ended. Latency counts "
+        "from the time each was due, so that no stall is hidden. Solid is the median, dotted the 95th "
+        "percentile."
+    )
+    return Plot("saturation", "Latency under open-loop load", caption, figure)
 
 
-Conditions = tuple[int, str, int, str]
-"""Batch size, prompt set, new tokens, arrivals."""
-
-
-def _conditions(cell: Cell) -> Conditions:
+def _conditions(cell: Cell) -> tuple[int, str, int, str]:
     return (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.arrivals)
-
-
-def _by_mode(
-    summaries: Iterable[Summary], rates: dict[str, float]
-) -> dict[tuple[str, Conditions], list[Summary]]:
-    groups: dict[tuple[str, Conditions], list[Summary]] = {}
-    for summary in sorted(summaries, key=lambda s: rates[s.cell.name]):
-        groups.setdefault((summary.cell.mode, _conditions(summary.cell)), []).append(summary)
-    return groups
 
 
 def concurrency(findings: Findings) -> Plot | None:
@@ -140,21 +134,23 @@ def concurrency(findings: Findings) -> Plot | None:
     figure = base("answers per second", "latency per request, ms")
     for (batch, prompts, tokens), modes in ladders.items():
         for number, (mode, own) in enumerate(modes.items()):
-            name = findings.label(mode)
-            if len(ladders) > 1:
-                name += f" b={batch} {prompts} n={tokens}"
-            figure.add_scatter(
-                x=[requests_per_second(s) for s in own],
-                y=[1e3 * s.latency.value for s in own],
+            name = findings.label(mode) + (f" b={batch} {prompts} n={tokens}" if len(ladders) > 1 else "")
+            line(
+                figure,
+                mode,
+                name,
+                [requests_per_second(s) for s in own],
+                [1e3 * s.latency.value for s in own],
                 text=[f"c={s.cell.concurrency}" for s in own],
-                name=name,
                 mode="lines+markers+text" if number == 0 else "lines+markers",
                 textposition="top center",
                 textfont={"size": 10},
-                marker={"size": 8},
-                line={"color": colour(mode), "width": 2.5},
                 hovertemplate=f"{name}, %{{text}}: %{{x:.4g}}/s at %{{y:.4g}} ms<extra></extra>",
             )
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(rangemode="tozero")
-    return Plot("concurrency", figure)
+    caption = (
+        "Closed loop: each point keeps c requests in flight. Once the engine is busy all the time, further "
+        "requests in flight add latency and no throughput: the line turns upwards."
+    )
+    return Plot("concurrency", "Latency against throughput, along the concurrencies", caption, figure)

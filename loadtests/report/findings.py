@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group, Slo
-from loadtests.report.comparison import typical
-from loadtests.report.frame import PARTS
-from loadtests.report.load.knees import LoadFindings
-from loadtests.report.machine_selftest import Document, find_selftest, left_open
-from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
-from loadtests.report.phases import phase_of
-from loadtests.report.results import Results
-from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.load import LoadFindings
+from loadtests.report.proof import Document, Proof, find_selftest, left_open, proof
+from loadtests.report.results import PARTS, Results
+from loadtests.report.summaries import (
+    NOTHING,
+    Payback,
+    Summary,
+    Verdict,
+    bucket_of,
+    cost_of,
+    is_compiled,
+    pay_back,
+    phase_of,
+)
 from service.modes import AUTO
 from service.records import PHASES
 from service.statistics.boundedness import CrossoverSpan, LeftOpen, crossover, crossover_span
-from service.statistics.choice import Comparison, choose, compare, is_disturbed
+from service.statistics.choice import Comparison, Rounds, choose, compare, is_disturbed
+from service.statistics.intervals import Interval, mean_interval
+
+
+def typical(rounds: Rounds) -> Interval:
+    """The geometric mean of the rounds' medians with its t interval: exp(mean ln m ± t(n − 1) · s / √n).
+
+    Geometric, so that ratios of these values are the speed-ups of `compare`.
+    """
+    logs = mean_interval([math.log(value) for value in rounds.values()])
+    high = math.exp(logs.high) if logs.high < 700 else math.inf
+    return Interval(math.exp(logs.value), math.exp(logs.low), high, logs.samples)
+
+
+def slowest_over_fastest(by_mode: Mapping[str, Rounds]) -> float:
+    """Spread of the modes: the slowest's typical latency over the fastest's."""
+    values: Sequence[float] = [typical(rounds).value for rounds in by_mode.values()]
+    return max(values) / min(values)
+
 
 PLAIN = "inference_mode"
 """The best rung without a compiler: what compiling has to beat."""
@@ -37,6 +63,11 @@ class Findings:
     def selftest(self) -> Document | None:
         """That of the sweep's machine and commit; None without one."""
         return find_selftest(self.results.folder, self.results.run)
+
+    @cached_property
+    def proof(self) -> Proof:
+        """Whether that proves the split."""
+        return proof(self.selftest, self.results.run, self.estimated)
 
     @cached_property
     def left_open(self) -> LeftOpen:
@@ -96,8 +127,8 @@ class Findings:
         key = (group, mode, control)
         return next((c for c in self._cells if (c.group, c.mode, c.control) == key), None)
 
-    def _compared(self, reference: Cell | None, cell: Cell) -> Comparison | None:
-        """`reference` over `cell`; None where it is the cell itself or no round has both."""
+    def compared(self, reference: Cell | None, cell: Cell) -> Comparison | None:
+        """The speed-up of `cell` over `reference`; None where it is the cell itself or no round has both."""
         if reference is None or reference == cell:
             return None
         medians = self.results.medians(reference.name), self.results.medians(cell.name)
@@ -131,8 +162,8 @@ class Findings:
             attended_tokens=means["attended_tokens"],
             estimated=estimated,
             disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
-            comparison=self._compared(self._find(group, BASELINE), cell),
-            against_plain=None if cell.control else self._compared(self._find(group, PLAIN), cell),
+            comparison=self.compared(self._find(group, BASELINE), cell),
+            against_plain=None if cell.control else self.compared(self._find(group, PLAIN), cell),
             payback=self._payback(cell),
         )
 
@@ -154,7 +185,7 @@ class Findings:
             c: typical(self.results.medians(c.name)).value for c in plain if not is_compiled(run.mode(c.mode))
         }
         reference = min(typicals, key=lambda c: typicals[c], default=None)
-        comparison = self._compared(reference, cell)
+        comparison = self.compared(reference, cell)
         if reference is None or comparison is None:
             return Payback(None, None, "unknown", "unknown")
         cost = cost_of(status, bucket_of(cell.batch_size, run.engine.get("batch_buckets") or []))

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from loadtests.report import formatting, wording
+from loadtests.report.findings import Findings
+from loadtests.report.formatting import UNKNOWN
 from loadtests.report.summaries import Summary, Verdict
-from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun
 from service.statistics.choice import Comparison, compare
 
@@ -36,28 +36,11 @@ class AutoRun:
         total = sum(self.requests.values())
         return ", ".join(f"{mode} {100 * count / total:.3g} %" for mode, count in self.requests.items())
 
-    @property
-    def sentence(self) -> str:
-        """The answer in one line, for the terminal."""
-        best = wording.short_name(self.best)
-        found = f"auto at batch {self.own.cell.batch_size} ran {self.shares}"
-        if self.comparison is None:
-            return f"{found}; no round has it and {best}, the fastest mode."
-        return (
-            f"{found}: {wording.compared(self.comparison)} the speed of {best}, the fastest mode: "
-            f"{self.comparison.word}."
-        )
-
 
 def auto_runs(findings: Findings) -> list[AutoRun]:
     """One for each group that has `auto`, in the order of the verdicts."""
     found = (_auto_run(verdict, findings) for verdict in findings.verdicts)
     return [one for one in found if one is not None]
-
-
-def auto_section(findings: Findings) -> list[dict[str, Any]]:
-    """The lines of the report's table; none without `auto`."""
-    return [_line(one) for one in auto_runs(findings)]
 
 
 def auto_numbers(verdict: Verdict, findings: Findings) -> dict[str, Any] | None:
@@ -107,19 +90,4 @@ def _advised_by(run: SweepRun, own: Summary) -> str:
     auto = run.auto or {"batches": []}
     fitting = [one for one in auto["batches"] if one["batch_bucket"] >= own.cell.batch_size]
     source = min(fitting, key=lambda one: int(one["batch_bucket"]))["source"] if fitting else None
-    return str(auto["sweep"]) if source == "sweep" else ADVISED_BY.get(str(source), formatting.UNKNOWN)
-
-
-def _line(one: AutoRun) -> dict[str, Any]:
-    batch, prompts, tokens, concurrency, *_ = one.own.cell.group
-    return {
-        "batch": batch,
-        "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
-        "ran": one.shares,
-        "advised_by": one.advised_by,
-        "latency": formatting.milliseconds(one.own.latency.value),
-        "best": wording.short_name(one.best),
-        "best_latency": formatting.milliseconds(one.best.latency.value),
-        "ratio": wording.compared(one.comparison),
-        "word": one.comparison.word if one.comparison else "not in the same rounds",
-    }
+    return str(auto["sweep"]) if source == "sweep" else ADVISED_BY.get(str(source), UNKNOWN)
