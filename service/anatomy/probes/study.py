@@ -10,23 +10,7 @@ import msgspec
 from rich.console import Console
 
 from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note, interval_text, table
-from service.anatomy.probes.compiler import (
-    LIMIT,
-    custom_op,
-    dynamic_shapes,
-    grad_mode_mismatch,
-    graph_break,
-    recompile,
-    thread_change,
-    unbucketed_shape,
-)
-from service.anatomy.probes.eager import (
-    autocast,
-    cpp_extension,
-    inference_tensor_in_autograd,
-    sync_point,
-    version_counter,
-)
+from service.anatomy.probes import compiler, eager, memory
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -35,15 +19,6 @@ from service.anatomy.probes.faults import (
     interleave,
     make_probed_model,
     paired_ratio,
-)
-from service.anatomy.probes.memory import (
-    allocator_churn,
-    channels_last,
-    fragmentation,
-    hidden_copy,
-    pinned_copy,
-    results_kept,
-    view_keeps_storage,
 )
 from service.measure.cases import Bench
 from service.records import Phase
@@ -157,75 +132,79 @@ class Probe:
 
 TABLE: dict[str, Probe] = {
     "graph-break": Probe(
-        graph_break, resets=True,
+        compiler.graph_break, resets=True,
         cure="Take the call out of the step; with `fullgraph=True` a break is an error that names its line.",
     ),
     "recompile": Probe(
-        recompile, cure="Keep the number out of the step, or in a tensor: its value is then no guard."
+        compiler.recompile,
+        cure="Keep the number out of the step, or in a tensor: its value is then no guard."
     ),
     "unbucketed-shape": Probe(
-        unbucketed_shape, phase="prefill", recompile_limit=LIMIT,
+        compiler.unbucketed_shape, phase="prefill", recompile_limit=compiler.LIMIT,
         cure="Pad every input to one of a few fixed sizes, and compile each of them before serving.",
     ),
     "sync-point": Probe(
-        sync_point, resets=True,
+        eager.sync_point, resets=True,
         cure="Leave the value on the device, and read it after the step, with what goes to the host anyway.",
     ),
     "hidden-copy": Probe(
-        hidden_copy, phase="prefill",
+        memory.hidden_copy, phase="prefill",
         cure="Keep one layout through the step, or copy once where it can be seen, with `.contiguous()`.",
     ),
     "allocator-churn": Probe(
-        allocator_churn,
+        memory.allocator_churn,
         cure="Allocate the buffer once, beside the cache, and write into it in every step.",
     ),
     "grad-mode-mismatch": Probe(
-        grad_mode_mismatch, cure="Warm up in exactly the grad mode that serves, and enter it in one place."
+        compiler.grad_mode_mismatch,
+        cure="Warm up in exactly the grad mode that serves, and enter it in one place."
     ),
     "thread-change": Probe(
-        thread_change, cure="Set the number of threads once, before the first compilation, and never again."
+        compiler.thread_change,
+        cure="Set the number of threads once, before the first compilation, and never again."
     ),
     "custom-op": Probe(
-        custom_op, resets=True,
+        compiler.custom_op, resets=True,
         cure="Register it (`torch.library.custom_op`) with a fake, and with a gradient where it is trained.",
     ),
     "autocast": Probe(
-        autocast, cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
+        eager.autocast,
+        cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
     ),
     "view-keeps-storage": Probe(
-        view_keeps_storage, phase="prefill",
+        memory.view_keeps_storage, phase="prefill",
         cure="Keep a clone of what is to last, and let the large tensor go.",
     ),
     "results-kept": Probe(
-        results_kept, phase="prefill",
+        memory.results_kept, phase="prefill",
         cure="Serve without a tape, and keep of activations what is needed, in a buffer that stays.",
     ),
     "version-counter": Probe(
-        version_counter,
+        eager.version_counter,
         cure="Write out of place what autograd has saved, or change it before it is used.",
     ),
     "inference-tensor-in-autograd": Probe(
-        inference_tensor_in_autograd,
+        eager.inference_tensor_in_autograd,
         cure="Clone it outside inference mode, or make it under `no_grad` where it is to be trained on.",
     ),
     "channels-last": Probe(
-        channels_last,
+        memory.channels_last,
         cure="Convert model and input once, with `.to(memory_format=torch.channels_last)`: results keep it.",
     ),
     "dynamic-shapes": Probe(
-        dynamic_shapes, phase="prefill",
+        compiler.dynamic_shapes, phase="prefill",
         cure="Mark it before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`, or pad to buckets.",
     ),
     "cpp-extension": Probe(
-        cpp_extension,
+        eager.cpp_extension,
         cure="Write an operator that is called often in C++ (`TORCH_LIBRARY`), or leave it to the compiler.",
     ),
     "fragmentation": Probe(
-        fragmentation,
+        memory.fragmentation,
         cure="Allocate what lasts first, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
     ),
     "pinned-copy": Probe(
-        pinned_copy,
+        memory.pinned_copy,
         cure="Copy through one buffer that is kept and pinned, `torch.empty(…, pin_memory=True)`.",
     ),
 }  # fmt: skip
