@@ -44,7 +44,6 @@ class EntryMiddleware:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request with its id in the scope's state."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -101,7 +100,6 @@ def require_key(settings: Settings) -> Callable[..., Awaitable[None]]:
 
 
 def _check_key(settings: Settings, given: str | None) -> None:
-    """Raise Unauthorised unless no key is set, or `given` is it."""
     if _key_fits(settings, given):
         return
     if given is None:
@@ -123,7 +121,6 @@ def _key_fits(settings: Settings, given: str | None) -> bool:
 
 
 def _bearer_of(scope: Scope) -> str | None:
-    """The bearer token; None where there is none."""
     sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     scheme, _, given = str(sent, "latin-1").partition(" ")
     return given.strip() or None if scheme.lower() == "bearer" else None
@@ -149,7 +146,6 @@ class DirectRoutesMiddleware:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request."""
         if scope["type"] == "http" and scope["method"] == "POST":
             for path, endpoint in self._routes:
                 if match := path.fullmatch(scope["path"]):
@@ -227,7 +223,6 @@ class Origins:
 
 
 def _name_of(host: bytes) -> bytes:
-    """A `Host` without its port, IPv6 addresses in their brackets."""
     name, colon, port = host.rpartition(b":")
     return name if colon and not port.endswith(b"]") else host
 

@@ -33,10 +33,9 @@ WORKS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The answer. `speedup` is of the advised mode over eager; `crossover` the batch where eager turns.
+    """The mode to use for a batch bucket. `speedup` is over eager; `crossover` the batch where eager turns.
 
-    `index` is decode's kernel share; `bound` its class, None where the interval allows several. `samples`
-    counts the rounds, in each of which every mode did the same work.
+    `index` is decode's kernel share; `bound` its class, None where the interval allows several.
     """
 
     bucket: int
@@ -46,15 +45,13 @@ class Advice:
     index: float | None
     crossover: float | None
     speedup: Interval
-    samples: int
 
 
 class ServedRequests(Listener):
     """What served requests took, by the work that they did, and the kernel share of their decode.
 
-    Whole requests without their queue are compared, and only with requests of the same work. Profiled and
-    sampled requests are left out, and those that were merged with others. `observed` counts those that were
-    taken in. A listener of the engine client: on a CPU the shares are those of the newest samples.
+    Whole requests without their queue are compared, and only with requests of the same work. Requests that
+    were profiled, sampled or merged with others are left out. `observed` counts the others.
     """
 
     def __init__(self) -> None:
@@ -65,7 +62,7 @@ class ServedRequests(Listener):
         self._sampled: dict[tuple[str, int], Interval] = {}
 
     def observe(self, timing: RequestTiming) -> None:
-        """Take in one request that ended well and ran as the form of its mode that was declared."""
+        """Take in a request that ended well and ran as the declared form of its mode."""
         outcome, engine, parts = timing.outcome, timing.engine, timing.parts
         if timing.slowed or (engine.shared is not None and not engine.shared.alone):
             return
@@ -85,7 +82,7 @@ class ServedRequests(Listener):
         served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
 
     def mode(self, status: ModeStatus) -> None:
-        """What the newest samples say of its decode steps."""
+        """Take in the newest samples of its decode steps."""
         for split in status.splits:
             if split.phase == "decode":
                 share, low, high = (1 - end for end in (split.dispatch_share, split.high, split.low))
@@ -95,10 +92,10 @@ class ServedRequests(Listener):
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
 
-        By `choice.choose` over rounds of requests that did the same work within two minutes; of several
-        kinds of work, over that with the most rounds, or else the newest. What ended AGE_SECONDS before the
-        newest request counts no more: the machine is another by then. Raises NotMeasured, naming what to
-        run, where eager is not served, or there are fewer than 8 such rounds.
+        By `choice.choose` over rounds of requests that did the same work within two minutes: of several kinds
+        of work over that with the most rounds, else the newest. Requests that ended AGE_SECONDS before the
+        newest do not count. Raises NotMeasured, naming what to run, where eager is not served, or there are
+        fewer than 8 such rounds.
         """
         if BASELINE not in modes:
             raise NotMeasured(f"advice is against {BASELINE}, which is not ready here: add it to --modes")
@@ -120,7 +117,6 @@ class ServedRequests(Listener):
         return (request for request in served if request.ended_seconds >= oldest)
 
     def _remedy(self, batch_size: int, bucket: int, modes: Sequence[str], rounds: int) -> str:
-        """Why modes cannot be compared at this bucket, and what to run."""
         works = [served for work, served in self._served.items() if work.bucket == bucket]
         seen = {request.mode for served in works for request in self._recent(served)}
         missing = [mode for mode in modes if mode not in seen]
@@ -150,17 +146,16 @@ class ServedRequests(Listener):
             index=None if index is None else index.value,
             crossover=turn.batch if turn.where == "at" else None,
             speedup=speedup,
-            samples=speedup.samples,
         )
 
     def _share(self, mode: str, bucket: int) -> Interval | None:
-        """The kernel share of decode: of the newest samples, where dispatch is measured of all requests."""
+        """The kernel share of decode: by the newest samples, else over all requests where it is measured."""
         index = device_bound_index(*self._sums.get((mode, bucket), (None, None)))
         measured = None if index is None else Interval(index, index, index, 1)
         return self._sampled.get((mode, bucket), measured)
 
     def _why(self, bucket: int, modes: Sequence[str]) -> str | None:
-        """What a better mode can gain: by the best plain mode that is sampled, else by eager's class."""
+        """What a better mode can gain: by the best plain mode that is sampled, else eager's class."""
         for mode in (WITHOUT_COMPILER, BASELINE):
             if mode in modes and (mode, bucket) in self._sampled:
                 return _headroom_in_words(mode, self._sampled[mode, bucket])
@@ -180,24 +175,18 @@ def _headroom_in_words(mode: str, share: Interval) -> str:
     value, low, high = (100 * (1 - end) for end in (share.value, share.high, share.low))
     dispatch = f"dispatch is {value:.0f} % ({low:.0f} to {high:.0f} %) of an `{mode}` step"
     times = headroom(share.value)
-    return (
-        dispatch if times is None else f"{dispatch}: without it the step would be {times:.1f} times as fast"
-    )
+    return dispatch if not times else f"{dispatch}: without it the step would be {times:.1f} times as fast"
 
 
 def _reason(work: Work, choice: Choice, speedup: Interval, why: str | None) -> str:
-    parts = [
-        "no other mode is detectably faster than eager here, and eager is the simplest"
-        if choice.ship == BASELINE
-        else f"a whole request ({work.name}) is {_times(speedup)} times as fast as eager's"
-    ]
+    if choice.ship == BASELINE:
+        reason = "no other mode is detectably faster than eager here, and eager is the simplest"
+    else:
+        reason = f"a whole request ({work.name}) is {_times(speedup)} times as fast as eager's"
     if choice.given_up is not None:
-        parts.append(
-            f"tied with {choice.fastest}, which is {_times(choice.given_up)} times as fast, and simpler"
-        )
-    if why is not None:
-        parts.append(why)
-    return "; ".join(parts)
+        tied = f"{choice.fastest}, which is {_times(choice.given_up)} times as fast, and simpler"
+        reason = f"{reason}; tied with {tied}"
+    return reason if why is None else f"{reason}; {why}"
 
 
 def _times(ratio: Interval) -> str:
@@ -210,10 +199,10 @@ WINDOW_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What requests have in common whose durations can be compared whole.
+    """What requests have in common whose durations can be compared.
 
-    `prompt_tokens` are those per row that prefill computed, padding included; `steps` the decode steps.
-    `options` is what else takes time between two steps, in words (`_options_of`).
+    `prompt_tokens` are those per row that prefill computed, padding included; `steps` the decode steps;
+    `options` what else takes time between two steps, in words.
     """
 
     bucket: int
@@ -230,15 +219,14 @@ class Work:
 def _options_of(job: Job) -> str:
     """How `job` chooses, ends and sends its tokens: 'sampled, top-k, streamed'."""
     samples = job.temperature > 0
-    chosen = {
+    options = {
         "top-k": samples and job.top_k is not None,
         "top-p": samples and job.top_p is not None,
         "stop strings": bool(job.stop),
         "streamed": job.stream,
     }
-    return ", ".join(
-        ["sampled" if samples else "greedy", *(name for name, is_set in chosen.items() if is_set)]
-    )
+    named = [name for name, is_set in options.items() if is_set]
+    return ", ".join(["sampled" if samples else "greedy", *named])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +242,8 @@ def aligned_rounds(requests: Iterable[ServedRequest], modes: Collection[str]) ->
     """By mode and round, the median seconds of `requests`, which come in the order of their ends.
 
     A round is the shortest stretch since the last one in which every mode ended a request, all within
-    WINDOW_SECONDS; older ones are dropped. So modes that took turns make many rounds, and modes that ran
-    one after the other, in the drift of hours, at most one.
+    WINDOW_SECONDS. So modes that took turns make many rounds, and modes that ran one after the other at most
+    one.
     """
     rounds: dict[str, dict[int, float]] = {mode: {} for mode in modes}
     window = deque[ServedRequest]()
@@ -283,10 +271,7 @@ PLAIN = "inference_mode"
 """Where nothing advises: the best mode without a compiler."""
 
 REFRESH_SECONDS = 5.0
-"""Between two looks at the requests served, each of which compares those of one batch bucket.
-
-A look at several thousand requests takes milliseconds, in which the front answers nobody.
-"""
+"""Between two comparisons of served requests, each of which holds the event loop for milliseconds."""
 
 Source = Literal["sweep", "live", "default"]
 
@@ -312,9 +297,8 @@ class Advised:
 class AutoMode(Listener):
     """Picks by batch bucket: what a sweep advises, else what served requests do, else `inference_mode`.
 
-    A listener of the engine client: a sweep's advice counts only for an engine like the one swept, and
-    `unused` is why it does not. What requests have advised is kept when later ones would not suffice, since
-    `auto` itself runs one mode alone.
+    A sweep's advice counts only for an engine like the one swept; `unused` is why it does not. What requests
+    advised is kept where later ones do not suffice, since `auto` itself runs one mode alone.
     """
 
     def __init__(
@@ -336,8 +320,10 @@ class AutoMode(Listener):
         self._settle()
 
     def pick(self, batch_size: int, ready: Collection[str]) -> Asked:
-        """The mode for a batch that fits the largest bucket: the advised one where it is in `ready`, else the
-        default, else the first of the modes that is. The default where none is.
+        """The mode for a batch that fits the largest bucket.
+
+        The advised one where it is in `ready`, else the default, else the first of the modes that is ready;
+        the default where none is.
         """
         advised = self.advised[next(size for size in self._buckets if size >= batch_size)]
         mode = next((one for one in (advised.mode, self.default, *self._modes) if one in ready), self.default)
@@ -348,9 +334,9 @@ class AutoMode(Listener):
         return Asked(AUTO, mode, f"{missing}, so {mode} runs meanwhile; {advised.reason}")
 
     def refresh(self, ready: Sequence[str]) -> None:
-        """Look at the requests served, at one bucket every REFRESH_SECONDS; called where no request runs.
+        """Compare the served requests of one bucket, every REFRESH_SECONDS; called where no request runs.
 
-        Where none was served since that bucket's last look there is nothing to see: an idle front rests.
+        Where none was served since the last time, there is nothing to compare.
         """
         if monotonic() - self._refreshed < REFRESH_SECONDS:
             return
@@ -362,19 +348,19 @@ class AutoMode(Listener):
         self._refreshed = monotonic()
 
     def learn(self, bucket: int, ready: Sequence[str]) -> None:
-        """Take in what requests of `bucket` advise for the modes `ready`; too few change nothing."""
+        """Take in what requests of `bucket` advise for the modes `ready`; too few requests change nothing."""
         try:
             found = self._served.advise(bucket, self._buckets, ready)
         except NotMeasured:
             return
-        reason = f"advised by the {found.samples} rounds of requests served here: {found.reason}"
+        reason = f"advised by the {found.speedup.samples} rounds of requests served here: {found.reason}"
         self._live[bucket] = Advised(found.mode, "live", reason)
         self._settle()
 
     def engine(self, status: EngineStatus) -> None:
-        """The engine told of itself: the first time, whether a sweep's advice is of such a one; it is logged.
+        """At its first status: whether a sweep's advice is of such an engine; it is logged.
 
-        Later ones run on the same device, with the same settings.
+        Later engines run on the same device, with the same settings.
         """
         if self.advice is None or self._compared:
             return
@@ -384,10 +370,8 @@ class AutoMode(Listener):
         if self.unused is not None:
             log.warning("auto: the advice of %s is not used: %s", self.advice.name, self.unused)
             return
-        own = [
-            f"{one.mode} at batch {bucket}" for bucket, one in self.advised.items() if one.source == "sweep"
-        ]
-        other = [str(bucket) for bucket, one in self.advised.items() if one.source != "sweep"]
+        own = [f"{one.mode} at batch {size}" for size, one in self.advised.items() if one.source == "sweep"]
+        other = [str(size) for size, one in self.advised.items() if one.source != "sweep"]
         left_out = f"; it has no answer for batch {', '.join(other)}" if other else ""
         log.info("auto runs what %s advises: %s%s", self.advice.name, ", ".join(own) or "nothing", left_out)
 

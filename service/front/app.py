@@ -188,12 +188,10 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin; there is a running loop."""
         self._due = monotonic() + LAG_INTERVAL_SECONDS
         self._timer = asyncio.get_running_loop().call_later(LAG_INTERVAL_SECONDS, self._read)
 
     def stop(self) -> None:
-        """End."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -240,7 +238,6 @@ def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.sock
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where it is reached."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -33,7 +33,6 @@ LAST_MESSAGES_SECONDS = 0.02
 
 
 def module_command(module: str) -> tuple[str, ...]:
-    """The command line that runs one of our modules."""
     return sys.executable, "-m", module
 
 
@@ -158,7 +157,6 @@ class ChildSocket:
         return True
 
     def drain(self) -> None:
-        """Receive all frames that have arrived."""
         stream = self._stream
         if stream is None:
             return
@@ -391,7 +389,6 @@ class ProcessWatch:
         return self._judge(before, self._seen, passed)
 
     def _judge(self, before: Activity, now: Activity, passed: float) -> str | None:
-        """By two readings, `passed` seconds apart."""
         doing = self.doing
         still = _stands_still(before, now, doing)
         self._still_seconds = self._still_seconds + passed if still else 0.0

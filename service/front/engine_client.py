@@ -105,15 +105,12 @@ class EngineClient:
         self._settle()
 
     def state(self, mode: str) -> str:
-        """How far a configured mode is."""
         return self.modes[mode].state if mode in self.modes else "cold"
 
     def ready_modes(self) -> list[str]:
-        """Names of the modes that serve now, in the ladder's order."""
         return [name for name in self.configured if self.state(name) == "ready"]
 
     def warming(self) -> list[str]:
-        """Names of the modes that are neither ready nor failed."""
         return [name for name in self.configured if self.state(name) in ("cold", "warming")]
 
     def submit(self, job: Job, follows: bool = False) -> PendingRequest:
@@ -201,13 +198,13 @@ class EngineClient:
         self.open = frozenset(self.ready_modes()) if serves else frozenset()
 
     def _expired(self, pending: PendingRequest) -> None:
-        """Fail a job that the engine did not end at its deadline; it is unfinished until its outcome arrives."""
+        """The engine did not end the job at its deadline: fail it, and wait on for its outcome."""
         pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
         self.cancel(pending)
         pending.call_later(self._hang_seconds, self._missed)
 
     def _missed(self, pending: PendingRequest) -> None:
-        """End an engine that has lost the job, unless it is busy with what it announced, such as compiling."""
+        """End an engine that has lost the job, unless it does what it announced, such as compiling."""
         doing = self.doing
         if doing is not None and doing.what != SERVING:
             pending.call_later(self._hang_seconds, self._missed)
@@ -227,7 +224,6 @@ class EngineClient:
         return self._stuck
 
     def detach(self) -> None:
-        """The engine's socket is about to close."""
         self._send = self._engine_watch = self._stuck = None
 
     def received(self, frame: bytes) -> None:
@@ -273,7 +269,7 @@ class EngineClient:
             listener.engine_lost()
 
     def _heard(self, doing: Doing) -> None:
-        """The engine announced what it does: log it, unless it serves or the last announcement was the same."""
+        """The engine announced what it does: log it, unless it serves or did the same before."""
         if self._engine_watch is not None:
             self._engine_watch.heard(doing)
             if doing.what not in (SERVING, self._announced):
@@ -317,7 +313,6 @@ class PauseLease:
 
     @property
     def held(self) -> bool:
-        """Whether the engine is paused now."""
         return self._begun is not None and self._begun.done()
 
     @property
@@ -385,7 +380,6 @@ class PendingRequest:
 
     @property
     def done(self) -> bool:
-        """Whether it has an outcome or has failed."""
         return self._done.done()
 
     async def outcome(self) -> Outcome:
@@ -406,13 +400,11 @@ class PendingRequest:
                 return
 
     def push(self, token: Token) -> None:
-        """A token arrived."""
         if self._changed is not None and not self._done.done():
             self._tokens.append(token)
             self._changed.set()
 
     def finish(self, outcome: Outcome) -> None:
-        """The outcome arrived."""
         self.outcome_ns = perf_counter_ns()
         if not self._done.done():
             self._done.set_result(outcome)
@@ -456,7 +448,6 @@ class PendingRequests:
         return pending.job.id in self._by_id
 
     def add(self, job: Job) -> PendingRequest:
-        """`job` is accepted, and gets an id of its own."""
         job = msgspec.structs.replace(job, id=f"{self._prefix}-{next(self._numbers)}")
         pending = self._by_id[job.id] = PendingRequest(job, asyncio.get_running_loop())
         self._none_left.clear()
@@ -468,7 +459,6 @@ class PendingRequests:
             pending.push(token)
 
     def begin(self, begun: Begun) -> None:
-        """The engine has begun to run these jobs."""
         self._begun_known = True
         self._begun.update(self._by_id.keys() & begun.ids)
 
@@ -479,7 +469,6 @@ class PendingRequests:
         return max(0, len(self._by_id) - (0 if paused else 1))
 
     def finish(self, outcome: Outcome) -> None:
-        """An outcome arrived: the engine is done with this job."""
         self._begun.discard(outcome.id)
         if (pending := self._by_id.pop(outcome.id, None)) is not None:
             pending.finish(outcome)
@@ -498,7 +487,6 @@ class PendingRequests:
         return ended
 
     def by_mode(self) -> Counter[str]:
-        """How many there are of each mode."""
         return Counter(pending.job.mode for pending in self._by_id.values())
 
     def longest_wait_seconds(self) -> float:

@@ -46,7 +46,6 @@ class LaunchboundError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
     def headers(self) -> dict[str, str]:
-        """Headers that go with this answer."""
         return {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
 
 

@@ -98,20 +98,17 @@ class BoundedProtocol(HttpToolsProtocol):
         return not (head_complete or _bytes_to_read(self.transport))
 
     def crowd_out(self) -> None:
-        """Give up the slot, which another connection needs."""
         self._answer(self._too_many())
 
     # ------------------------------------------------------------ the transport's events
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first head."""
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
         self._unread = UnreadAnswer(self.loop, self.transport, self._settings.unread_timeout_seconds)
         self._reserved = self._slots.take(self)
         self._timer = self.loop.call_later(self._head_seconds(), self._late)
 
     def data_received(self, data: bytes) -> None:
-        """Parse `data`, and set the timer for what is still to arrive."""
         head, before = self._head if self._begun else None, (self._head.parsed, self._pieces)
         super().data_received(data)
         unparsed = head is self._head and self._arriving and (head.parsed, self._pieces) == before
@@ -126,7 +123,6 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the slot and the timers."""
         self._slots.leave(self)
         self._unread.over()
         if self._timer is not None:
@@ -134,19 +130,16 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than is written: limit how long it takes nothing."""
         super().pause_writing()
         self._unread.paused()
 
     def resume_writing(self) -> None:
-        """The client reads."""
         super().resume_writing()
         self._unread.over()
 
     # ------------------------------------------------------------ the parser's events
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         super().on_message_begin()
         self._head = _HeadSize()
         self._pieces = self._discarded = 0
@@ -156,7 +149,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(Malformed(f"more than {MAX_PIPELINED} requests were sent ahead: await the answers"))
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the request line."""
         super().on_url(url)
         self._count(len(url))
 
@@ -195,7 +187,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stage += 1
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
         self._pieces += 1
         if self._pieces > MAX_PIECES:
             self._refuse(Malformed(f"a body may come in {MAX_PIECES} pieces: send it in larger ones"))
@@ -206,7 +197,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
@@ -252,7 +242,6 @@ class BoundedProtocol(HttpToolsProtocol):
         raise refusal
 
     def _set_timer(self) -> None:
-        """Wait from now on for what is to arrive next."""
         self._timed_stage = self._stage
         if self._timer is not None:
             self._timer.cancel()
@@ -296,7 +285,6 @@ class _Parser(httptools.HttpRequestParser):
         self.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def feed_data(self, data: bytes) -> None:  # type: ignore[override]
-        """Parse `data`."""
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -374,7 +362,6 @@ class UnreadAnswer:
         self._timer = self._loop.call_later(self._seconds, self._check)
 
     def over(self) -> None:
-        """The client has taken nearly all, or has gone."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -409,7 +396,6 @@ class JoinedWrites:
         self._transport.write(data)
 
     def close(self) -> None:
-        """Close once everything has been written."""
         self._flush()
         self._transport.close()
 
@@ -458,7 +444,6 @@ class Slots:
         return reserved
 
     def leave(self, connection: BoundedProtocol) -> None:
-        """A connection has ended."""
         self._ordinary.discard(connection)
         self._reserved.pop(connection, None)
         self._count()

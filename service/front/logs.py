@@ -112,7 +112,6 @@ request goes from its parsed body to its failure. `error` is the type in its ans
 
 
 def request_event(**known: object) -> Event:
-    """The line of one request."""
     return Event({**dict.fromkeys(REQUEST_FIELDS), **known}, _request_text)
 
 
@@ -138,7 +137,6 @@ class RequestLog:
         self._failed = which != "off"
 
     def ended(self, timing: RequestTiming) -> None:
-        """A request that ended well."""
         if not self._all or not log.isEnabledFor(logging.INFO):
             return
         outcome, parts = timing.outcome, timing.parts
@@ -170,11 +168,9 @@ class RequestLog:
         )
 
     def rejected(self, request_id: str, mode: str | None, error: LaunchboundError, status: int) -> None:
-        """A request that was refused before it ran; `mode` where it had named a valid one."""
         self._warn(id=request_id, mode=mode, status=status, outcome="rejected", error=error.type)
 
     def broken(self, request_id: str) -> None:
-        """A request that ended by a fault of ours."""
         self._warn(logging.ERROR, id=request_id, status=500, outcome="error", error="internal")
 
     def _warn(self, level: int = logging.WARNING, **known: object) -> None:
@@ -199,7 +195,6 @@ class EngineLog(Listener):
         self._status: EngineStatus | None = None
 
     def engine(self, status: EngineStatus) -> None:
-        """Log the banner at its first status, and the end of its warm-up."""
         before, self._status = self._status, status
         if before is None:
             start_log.info(_banner(self._front, status, self._states(status)))
@@ -209,7 +204,6 @@ class EngineLog(Listener):
             engine_log.info("the engine is warm; modes that serve: %s", ", ".join(ready) or "none")
 
     def mode(self, status: ModeStatus) -> None:
-        """One line where it is ready, has failed, or has compiled again."""
         before = self._modes.get(status.mode)
         self._modes[status.mode] = status
         recompiled = before is not None and before.recompiles < status.recompiles
@@ -310,7 +304,6 @@ class TextFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and those of a traceback."""
         at = datetime.fromtimestamp(record.created).isoformat(" ", "milliseconds")
         head = f"{at} {record.levelname.lower():<7} {_component(record.name):<10}"
         message = record.getMessage().rstrip()
@@ -325,7 +318,6 @@ class JsonFormatter(logging.Formatter):
     """One object a line: `time` (UTC), `level`, `component`; `message`, or an event's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
@@ -344,7 +336,6 @@ FORMATTERS = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def _component(name: str) -> str:
-    """The component of a logger."""
     if name.startswith("uvicorn"):
         return "server"
     return name.removeprefix("launchbound.") if name != "launchbound" else "service"
@@ -389,7 +380,6 @@ class LineHandler(logging.Handler):
         self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; called with the lock of this handler held."""
         self._write(0)
         if len(self._waiting) >= BACKLOG_LINES:
             self._dropped += 1
@@ -442,5 +432,4 @@ class LineHandler(logging.Handler):
 
 
 def _own(text: str, *arguments: object) -> logging.LogRecord:
-    """A record about the log itself."""
     return logging.LogRecord("launchbound.log", logging.WARNING, __file__, 0, text, arguments, None)

@@ -157,6 +157,5 @@ class CoreClaims:
         )
 
     def close(self) -> None:
-        """Give the cores back."""
         for claim in self._held:
             claim.close()

@@ -66,7 +66,6 @@ def whole(value: object) -> object:
 
 
 def _off(value: bool) -> bool:
-    """Refuse what is not served by this route."""
     if value:
         raise ValueError("this is not served here; leave it out")
     return value
@@ -287,7 +286,6 @@ class CompletionBody(BaseModel):
     @field_validator(*UNCHANGING)
     @classmethod
     def _has_no_effect(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse what would change the answer and is not served."""
         unchanging = UNCHANGING[str(info.field_name)]
         if info.field_name == "best_of":
             unchanging = (info.data.get("n") or 1,)
@@ -425,7 +423,6 @@ class TimelineBody(StudyBody):
 
     @property
     def writes_files(self) -> bool:
-        """Its trace, for Perfetto."""
         return True
 
 
@@ -452,7 +449,6 @@ class MemoryBody(StudyBody):
 
     @property
     def writes_files(self) -> bool:
-        """The snapshot."""
         return self.snapshot
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,6 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How reasons and the log call it."""
         commit = f" (commit {self.commit})" if self.commit else ""
         return f"the sweep {Path(self.folder).name}{commit}"
 

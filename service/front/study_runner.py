@@ -79,7 +79,6 @@ class StudyResult:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the finding and its files."""
         return len(self.body) + sum(map(len, self.files.values()))
 
 
@@ -230,12 +229,10 @@ class SweepTracker:
         self._last: float | None = None
 
     def began(self) -> None:
-        """The engine accepted a request of a sweep."""
         self._requests += 1
         self._stop_study(_run_in_progress("began", "a study", RUN_SECONDS))
 
     def ended(self) -> None:
-        """That request has ended."""
         self._requests -= 1
         self._last = monotonic()
 
@@ -326,7 +323,6 @@ class AnatomyProcess:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continue a suspended process."""
         self._signal(signal.SIGCONT)
         self._announce(STUDYING)
 
@@ -350,7 +346,6 @@ class AnatomyProcess:
         await asyncio.wait({running})
 
     def kill(self) -> None:
-        """End the process at once, if there is one."""
         if self._process_task is not None and not self._terminate.done():
             self._terminate.set_result("was no longer needed")
 
@@ -398,7 +393,6 @@ class AnatomyProcess:
             self._end.set_exception(from_problem(message.problem))
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send to the process and its children: it leads a process group."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -485,7 +479,6 @@ class Findings:
         self.given_up = 0
 
     def keep(self, study: str, arguments: dict[str, Any], result: StudyResult) -> KeptFinding:
-        """Keep a finding, under a new id."""
         self._made += 1
         created = datetime.now(UTC).isoformat(timespec="seconds")
         found = KeptFinding(f"{study}-{self._made}", study, arguments, created, result)
@@ -522,5 +515,4 @@ class Findings:
         raise NotFound(f"no file '{name[:64]}' of {identity}; it has {known}", param="name")
 
     def __iter__(self) -> Iterator[KeptFinding]:
-        """All, newest first."""
         return reversed(self._kept.values())

@@ -74,7 +74,6 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running engine."""
         return self._process.pid if self._process is not None else None
 
     @property
@@ -84,7 +83,6 @@ class Supervisor:
         return f"{often}; last: {self._client.last_failure}" if often else None
 
     def start(self) -> None:
-        """Start the first engine in the background."""
         self._task = asyncio.create_task(self._restart_forever(), name="engine-supervisor")
 
     async def stop(self) -> None:
@@ -148,7 +146,6 @@ class Supervisor:
             return f"the engine could not be started: {error}", None
 
     async def _run(self, socket: ChildSocket, output: ChildOutput) -> tuple[str, int | None]:
-        """As `_run_engine`, with its socket and its output."""
         settings = self._settings_for(socket.address)
         settings = msgspec.structs.replace(settings, discard_compiled=self._discard_compiled)
         self._process = process = await spawn(self._command, settings, self._cores, output)

@@ -156,7 +156,7 @@ def test_the_fastest_mode_is_advised_with_its_speedup_and_the_reason() -> None:
     assert advice.mode == "compiled"
     assert advice.speedup.value == pytest.approx(2.0, rel=0.02)
     assert advice.speedup.low < advice.speedup.value < advice.speedup.high
-    assert advice.samples == MINIMUM_ROUNDS
+    assert advice.speedup.samples == MINIMUM_ROUNDS
     assert "11 tokens after 64 of padded prompt, greedy" in advice.reason
     assert "60%" in advice.reason
 
@@ -212,7 +212,7 @@ def test_sampled_requests_are_compared_among_themselves() -> None:
     traffic.in_turn({"eager": 1e-3, "compiled": 2e-3})
     traffic.in_turn({"eager": 2e-3, "compiled": 1e-3}, rounds=12, temperature=0.8)
     advice = traffic.served.advise(1, [1], ["eager", "compiled"])
-    assert (advice.mode, advice.samples) == ("compiled", 12)
+    assert (advice.mode, advice.speedup.samples) == ("compiled", 12)
     assert "sampled" in advice.reason
 
 
@@ -398,7 +398,7 @@ def test_what_makes_no_difference_to_greedy_work_is_no_other_work() -> None:
     traffic = Traffic()
     for number in range(MINIMUM_ROUNDS):
         traffic.in_turn(FAST, rounds=1, options={"top_k": 50} if number % 2 else None)
-    assert traffic.served.advise(1, [1], MODES).samples == MINIMUM_ROUNDS
+    assert traffic.served.advise(1, [1], MODES).speedup.samples == MINIMUM_ROUNDS
 
 
 def test_of_two_kinds_of_work_with_as_many_rounds_the_newer_one_counts() -> None:
@@ -419,4 +419,4 @@ def test_what_ended_hours_before_the_newest_request_counts_no_more() -> None:
         traffic.served.advise(1, [1], MODES)
     traffic.in_turn({"eager": 2e-3, "no_grad": 1e-3, "compiled": 1.5e-3})
     advice = traffic.served.advise(1, [1], MODES)
-    assert (advice.mode, advice.samples) == ("no_grad", MINIMUM_ROUNDS)
+    assert (advice.mode, advice.speedup.samples) == ("no_grad", MINIMUM_ROUNDS)

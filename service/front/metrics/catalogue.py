@@ -47,7 +47,6 @@ class MetricSpec:
 
     @property
     def unit(self) -> str:
-        """The unit in the name ('' for a pure number)."""
         stem = self.name.removesuffix("_total")
         return next((unit for unit in ("seconds", "bytes") if stem.endswith("_" + unit)), "")
 

@@ -114,7 +114,6 @@ def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m service.front.metrics.page", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--write", action="store_true", help="write docs/metrics.md")

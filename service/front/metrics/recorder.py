@@ -55,7 +55,6 @@ class Metrics(Listener):
         self._series.start("always", *(["timings"] if instrumented else []))
 
     def observe(self, timing: RequestTiming) -> None:
-        """One request that ended well: all its metrics at once."""
         began = perf_counter()
         mode = self._observed_mode(timing)
         write = self._series.write
@@ -79,22 +78,18 @@ class Metrics(Listener):
         write("instrumentation_seconds_total", perf_counter() - began)
 
     def failed(self, mode: str, outcome: str) -> None:
-        """A request that was accepted, and ended as error, cancelled, timeout or oom."""
         self._series.write("requests_total", 1, mode, outcome)
 
     def rejected(self, reason: Rejection, mode: str | None) -> None:
-        """A request refused before it ran; `mode` where it had named a valid one."""
         self._series.write("requests_rejected_total", 1, reason)
         if mode is not None:
             self._series.write("requests_total", 1, mode, "rejected")
 
     def connections(self, count: int, most: int) -> None:
-        """So many connections are open, of `most` for any request."""
         self._series.write("connections", count)
         self._series.write("connections_max", most)
 
     def loop_lag(self, seconds: float) -> None:
-        """The event loop came to a timer this late."""
         self._series.write("event_loop_lag_seconds", seconds)
 
     def engine(self, status: EngineStatus) -> None:
@@ -113,7 +108,6 @@ class Metrics(Listener):
         self._statuses.memory(status.memory or {})
 
     def mode(self, status: ModeStatus) -> None:
-        """A mode changed."""
         self._statuses.mode(status)
 
     def engine_lost(self) -> None:
@@ -253,7 +247,6 @@ class _Statuses:
         self._device_times(status)
 
     def _split(self, mode: str, split: StepSplit) -> None:
-        """The newest samples of one step."""
         step = mode, split.phase, str(split.batch)
         grown = split.all - self._samples.get(step, SampleCounts())
         self._samples[step] = split.all
@@ -339,5 +332,4 @@ def _counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:
 
 
 def _counted_switches(timings: Timings) -> int:
-    """Involuntary switches, each once."""
     return timings.involuntary_switches if timings.shared is None else timings.shared.counted_switches

@@ -57,7 +57,6 @@ class Sums(Collector):
         return self._sums.setdefault(values, _Sum()).add
 
     def collect(self) -> Iterator[SummaryMetricFamily]:
-        """The current sums."""
         row = self._row
         family = SummaryMetricFamily(PREFIX + row.name, row.help, labels=row.labels, unit=row.unit)
         for labels, found in self._sums.items():
@@ -75,7 +74,6 @@ class _Sum:
         self.count = 0
 
     def add(self, total: float, count: int) -> None:
-        """`count` more that come to `total` together."""
         self.total += total
         self.count += count
 
@@ -192,7 +190,6 @@ class LabelledSeries:
         self._adders: dict[str, Add] = {}
 
     def write(self, name: str, value: float) -> None:
-        """As `Series.write`."""
         write = self._writers.get(name)
         if write is None:
             write = self._writers[name] = self._writer(name)
@@ -208,7 +205,6 @@ class LabelledSeries:
         add(value, times)
 
     def forget(self, name: str) -> None:
-        """Its series is no more."""
         self._writers.pop(name, None)
 
     def _writer(self, name: str) -> Write:
@@ -256,20 +252,17 @@ class Series:
         self.under(*labels).write(name, value)
 
     def under(self, *labels: str) -> LabelledSeries:
-        """All series with these label values."""
         found = self._labelled.get(labels)
         if found is None:
             found = self._labelled[labels] = LabelledSeries(self._family, labels)
         return found
 
     def exemplify(self, name: str, trace: str, value: float, at: float, *labels: str) -> None:
-        """As `Histogram.exemplify`, of the histogram `name`."""
         family = self._family(name)
         assert isinstance(family, Histogram)
         family.exemplify(trace, value, at, *labels)
 
     def remove(self, name: str, *labels: str) -> None:
-        """Take one label set out of the exposition."""
         family = self._family(name)
         assert isinstance(family, Counter | Gauge | Info)
         family.remove(*labels)

@@ -96,7 +96,6 @@ encode_json = msgspec.json.Encoder().encode
 
 
 def reply(answer: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
-    """An answer as JSON."""
     return Response(encode_json(answer), status, headers, media_type="application/json")
 
 
@@ -114,7 +113,6 @@ def _mode_name(asked: Asked, outcome: Outcome) -> ModeName:
 
 
 def server_timing(timings: TimingsBody) -> str:
-    """The measurable parts in milliseconds, for the `Server-Timing` header."""
     parts = {name: getattr(timings, f"{name}_seconds") for name in SHOWN_PARTS}
     return ", ".join(
         f"{name};dur={seconds * 1000:.4f}" for name, seconds in parts.items() if seconds is not None
@@ -141,7 +139,6 @@ class GenerateAnswers:
     asked: Asked
 
     def answer(self, timing: RequestTiming) -> GenerateAnswer:
-        """The body."""
         outcome = timing.outcome
         counts = [len(output.token_ids) for output in outcome.outputs]
         generated = sum(counts)
@@ -165,15 +162,12 @@ class GenerateAnswers:
         }
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
-        """One `token` event each."""
         return b"".join(event("token", {"index": token.index, "text": token.text}) for token in tokens)
 
     def end(self, timing: RequestTiming) -> bytes:
-        """The `result`."""
         return event("result", self.answer(timing))
 
     def error(self, error: LaunchboundError) -> bytes:
-        """The `error`."""
         return event("error", error_body(error.type, error.message, error.param))
 
 
@@ -221,7 +215,6 @@ HEADERS: dict[int, dict[str, Any]] = {
 
 
 def error(status: int, description: str) -> Responses:
-    """One error status, in the shape of all errors."""
     declared: dict[str, Any] = {"model": ErrorBody, "description": description}
     if status in HEADERS:
         declared["headers"] = HEADERS[status]

@@ -170,7 +170,6 @@ class Limits:
 
     @classmethod
     def of(cls, state: AppState) -> Self:
-        """Those of this instance now."""
         engine = state.client.engine
         return cls(state.settings.batch_sizes[-1], engine.context if engine is not None else None)
 
@@ -200,7 +199,6 @@ class Limits:
 
 
 def _too_large(limit: int) -> BodyTooLarge:
-    """More bytes than `limit`."""
     return BodyTooLarge(f"the body is over the limit of {limit} bytes: send fewer or shorter prompts")
 
 

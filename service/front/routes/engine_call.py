@@ -189,7 +189,6 @@ def _ending(error: LaunchboundError) -> Ending:
 
 
 async def _until_disconnect(receive: Receive) -> None:
-    """Wait until the client closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         continue
 

@@ -252,7 +252,6 @@ def _speedup(mode: str, vs: str, runs: dict[str, list[RequestTiming]]) -> Speedu
 
 
 def _served_seconds(runs: list[RequestTiming]) -> list[float]:
-    """Durations without the wait behind other requests, which does not depend on the mode."""
     return [run.parts.total_seconds - run.parts.queue_seconds for run in runs]
 
 

@@ -248,6 +248,6 @@ async def advice(request: Request, batch_size: int = 1) -> Response:
         "device_bound_index": found.index,
         "crossover_batch": found.crossover,
         "speedup": speedup(found.speedup),
-        "samples": found.samples,
+        "samples": found.speedup.samples,
     }
     return reply(answer)

@@ -310,7 +310,6 @@ class CompletionAnswers:
     created: int = field(default_factory=lambda: int(time()))
 
     def answer(self, timing: RequestTiming) -> CompletionAnswer:
-        """The body."""
         own = self.own.answer(timing)
         choices = [_choice(i, out["text"], out["finish_reason"]) for i, out in enumerate(own["outputs"])]
         return {
@@ -321,11 +320,9 @@ class CompletionAnswers:
         }
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
-        """One chunk each."""
         return b"".join(_data(self._chunk([_choice(token.index, token.text, None)])) for token in tokens)
 
     def end(self, timing: RequestTiming) -> bytes:
-        """Finish reasons, usage and timings."""
         own = self.own.answer(timing)
         chunks = [
             self._chunk([_choice(index, "", output["finish_reason"])])
@@ -383,12 +380,10 @@ def _data(chunk: object) -> bytes:
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether clients of `path` expect OpenAI's errors."""
     return path in PATHS or path.startswith("/v1/models/")
 
 
 def status_of(error: LaunchboundError, path: str) -> int:
-    """The status with which `error` is answered."""
     return INVALID if error.status == BadRequest.status and is_openai_path(path) else error.status
 
 

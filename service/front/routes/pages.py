@@ -72,7 +72,7 @@ LAB_POLICY = (
 
 
 @dataclass(frozen=True, slots=True)
-class _LabFile:
+class LabFile:
     """One file, as it was when the service started."""
 
     content: bytes
@@ -89,18 +89,18 @@ class _LabFile:
         return Response(self.content, headers=headers, media_type=self.media_type)
 
 
-def read_files(folder: Path) -> dict[str, _LabFile]:
-    """The files of the lab by their path within `folder`."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES)
-    return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
-
-
-def _read(path: Path) -> _LabFile:
+def _read(path: Path) -> LabFile:
     content = path.read_bytes()
-    return _LabFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return LabFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-FILES: Mapping[str, _LabFile] = read_files(LAB_FOLDER)
+FILES: Mapping[str, LabFile] = {
+    path.relative_to(LAB_FOLDER).as_posix(): _read(path)
+    for path in sorted(LAB_FOLDER.rglob("*"))
+    if path.suffix in TYPES
+}
+"""By their path within the folder."""
+
 VIEWS = tuple(Path(path).stem for path in FILES if path.startswith("views/"))
 
 
@@ -201,7 +201,6 @@ def _narrow(name: str, schema: Schema, limits: dict[str, tuple[str, Schema]]) ->
 
 
 def _body_properties(operation: Schema) -> Schema:
-    """The fields of a JSON body; empty where the operation takes none."""
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     properties: Schema = content.get("schema", {}).get("properties", {})
     return properties

@@ -25,7 +25,6 @@ TYPES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def install(app: FastAPI) -> None:
-    """Install the handlers in `app`."""
     app.add_exception_handler(LaunchboundError, _launchbound_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameter)
     app.add_exception_handler(HTTPException, _http_exception)
@@ -57,7 +56,6 @@ def refuse(request: Request, error: LaunchboundError) -> Response:
 def _body(
     request: Request, type_: str, message: str, param: str | None = None, status: int | None = None
 ) -> object:
-    """The error shape of the route: ours, or OpenAI's."""
     if is_openai_path(request.scope["path"]):
         return completion_error(type_, message, param, status)
     return error_body(type_, message, param)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,36 +121,18 @@ RUN_FILE, SERIES_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    preset: str | None = None
-
-
-class _Environment(msgspec.Struct, frozen=True):
-    commit: str | None = None
-
-
-class _Engine(msgspec.Struct, frozen=True):
-    model: str | None = None
-    device_name: str | None = None
-
-
 class _Run(msgspec.Struct, frozen=True):
     """What is shown of `run.json`; it has far more."""
 
     started: str | None = None
     complete: bool | None = None
-    plan: _Plan = _Plan()
-    environment: _Environment = _Environment()
-    engine: _Engine | None = None
+    plan: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
+    engine: dict[str, Any] | None = None
 
 
 class _Validation(msgspec.Struct, frozen=True):
     passed: bool
-
-
-_decode_run = msgspec.json.Decoder(_Run).decode
-
-_decode_validation = msgspec.json.Decoder(_Validation).decode
 
 
 class ResultsFolder:
@@ -163,7 +145,6 @@ class ResultsFolder:
         self.path = path
 
     def runs(self) -> list[RunBody]:
-        """Every sweep, newest first; one whose files cannot be read has a `problem`."""
         found = [_described(folder, self._name(folder)) for folder in self._folders()]
         return sorted(found, key=lambda run: (run["started"] or "", run["name"]), reverse=True)
 
@@ -176,7 +157,6 @@ class ResultsFolder:
         raise NotFound(f"no sweep '{name[:64]}' here: GET /v1/runs lists those that there are", param="name")
 
     def report(self, name: str) -> bytes:
-        """The page of one sweep's report. Raises NotFound where there is none."""
         try:
             return (self.folder(name) / REPORT_FILE).read_bytes()
         except FileNotFoundError:
@@ -197,20 +177,21 @@ class ResultsFolder:
 def _described(folder: Path, name: str) -> RunBody:
     problem, run, valid = None, _Run(), None
     try:
-        run = _decode_run((folder / RUN_FILE).read_bytes())
+        run = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=_Run)
         checked = folder / VALIDATION_FILE
-        valid = _decode_validation(checked.read_bytes()).passed if checked.is_file() else None
+        if checked.is_file():
+            valid = msgspec.json.decode(checked.read_bytes(), type=_Validation).passed
     except (OSError, msgspec.DecodeError) as error:
         problem = f"cannot be read: {error}"
-    engine = run.engine or _Engine()
+    engine = run.engine or {}
     return {
         "name": name,
         "started": run.started,
         "complete": run.complete,
-        "preset": run.plan.preset,
-        "model": engine.model,
-        "device_name": engine.device_name,
-        "commit": run.environment.commit,
+        "preset": run.plan.get("preset"),
+        "model": engine.get("model"),
+        "device_name": engine.get("device_name"),
+        "commit": run.environment.get("commit"),
         "valid": valid,
         "headline": _headline(folder / MARKDOWN_FILE),
         "has_report": (folder / REPORT_FILE).is_file(),
@@ -230,10 +211,6 @@ COMMAND = (sys.executable, "-m", "launchbound", "compare", "--json")
 
 EXIT_BAD_INPUT = 2
 
-RETRY_SECONDS = 5
-
-OWN_PREFIX = "launchbound: "
-
 
 class ComparisonBusy(LaunchboundError, status=409, type="comparison_busy"):
     """Two sweeps are being compared; it is done one pair at a time."""
@@ -244,15 +221,14 @@ class NotComparable(LaunchboundError, status=422, type="not_comparable"):
 
 
 async def compare_runs(lock: asyncio.Lock, before: Path, after: Path, force: bool) -> bytes:
-    """The document of `launchbound compare`, its sides by name; the front imports nothing of the load tests.
+    """The document of `launchbound compare`, its sides by name, from a process of its own.
 
-    One comparison at a time, as `lock` has it: each reads every row of two sweeps. Cancelled, it ends the
-    process. Raises ComparisonBusy, NotComparable with the command's message, or LaunchboundError where it
-    fails.
+    One at a time, by `lock`, as each reads every row of two sweeps. Cancelled, it ends the process. Raises
+    ComparisonBusy, NotComparable with the command's message, or LaunchboundError where it fails.
     """
     if lock.locked():
         message = "another comparison is under way; they run one at a time"
-        raise ComparisonBusy(message, retry_after_seconds=RETRY_SECONDS)
+        raise ComparisonBusy(message, retry_after_seconds=5)
     async with lock:
         options = ["--force"] if force else []
         process = await asyncio.create_subprocess_exec(
@@ -265,20 +241,15 @@ async def compare_runs(lock: asyncio.Lock, before: Path, after: Path, force: boo
         try:
             output, errors = await process.communicate()
         finally:
-            await _end(process)
+            if process.returncode is None:  # cancelled
+                process.kill()
+                await process.wait()
     if process.returncode == 0:
         return _named(output, before, after)
     message = (errors.decode(errors="replace").strip().splitlines() or ["it gave no reason"])[-1]
     if process.returncode == EXIT_BAD_INPUT:
-        raise NotComparable(message.removeprefix(OWN_PREFIX))
+        raise NotComparable(message.removeprefix("launchbound: "))
     raise LaunchboundError(f"launchbound compare ended with {process.returncode}: {message}")
-
-
-async def _end(process: Process) -> None:
-    """Kill the process where it still runs: nobody waits for its answer."""
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
 
 
 def _named(output: bytes, before: Path, after: Path) -> bytes:

@@ -85,7 +85,6 @@ class AppState:
         self.request_log.failed(job, error, ending, status, seconds)
 
     def rejected(self, request_id: str, mode: str | None, error: LaunchboundError, status: int) -> None:
-        """Record a request that was refused before it ran; `mode` where it had named a valid one."""
         if error.rejection is not None:
             self.metrics.rejected(error.rejection, mode)
             self.request_log.rejected(request_id, mode, error, status)
@@ -100,6 +99,5 @@ class AppState:
 
 
 def state_of(connection: HTTPConnection) -> AppState:
-    """The state of the app that serves this request."""
     state: AppState = connection.app.state.launchbound
     return state

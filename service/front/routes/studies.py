@@ -100,7 +100,6 @@ The engine is paused meanwhile. The answer is the finding, and `Location` is whe
 
 
 def _route(name: str, schema: type[StudyBody]) -> Callable[[Request], Awaitable[Response]]:
-    """The route of one study."""
     reader = BodyReader(schema)
 
     async def run(request: Request) -> Response:
@@ -197,7 +196,6 @@ async def _run(state: AppState, request: Request, name: str, body: StudyBody) ->
 
 
 def _spent(found: StudyResult) -> str:
-    """What the study took, for the `Server-Timing` header."""
     return ", ".join(f"{part};dur={seconds * 1000:.1f}" for part, seconds in found.seconds.items())
 
 
@@ -236,7 +234,6 @@ def _bucket_of(state: AppState, batch_size: int, param: str = "batch_size") -> i
 
 
 def _wants_events(request: Request) -> bool:
-    """Whether the client asks for events by its `Accept`."""
     kinds = (kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(","))
     return EVENT_STREAM in kinds
 
@@ -254,7 +251,6 @@ class StudyStream(EventAnswer):
         self._reported = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the study has ended; a client that goes away ends it."""
         try:
             last = _finding_event(await unless_gone(receive, self._run(send)))
         except ClientGone:
@@ -269,7 +265,6 @@ class StudyStream(EventAnswer):
         await self.send_events(send, last, last=True)
 
     async def _run(self, send: Send) -> KeptFinding:
-        """Run the study and send what it reports; cancelled, it ends the study."""
         running = asyncio.create_task(self._study(self._heard))
         try:
             while True:
@@ -295,7 +290,6 @@ class StudyStream(EventAnswer):
 
 
 def _finding_event(kept: KeptFinding) -> bytes:
-    """The finding, with what names it."""
     data = {
         "id": kept.id,
         "study": kept.study,
