@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from fastapi import Depends
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,7 +21,6 @@ from service.front.settings import Settings
 
 REQUEST_ID_HEADER = "X-Request-ID"
 _REQUEST_ID = REQUEST_ID_HEADER.lower().encode()
-_OF_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 Refuse = Callable[[Request, LaunchboundError], Response]
@@ -31,11 +30,10 @@ _bearer = HTTPBearer(auto_error=False, description="`LAUNCHBOUND_API_KEY`, where
 
 
 class EntryMiddleware:
-    """Sets `request.state.request_id`, returns it in a header, and refuses who may not call.
+    """Sets `request.state.request_id`, returns it in a header, and refuses callers by `Origins`.
 
-    A malformed or overlong `X-Request-ID` is replaced: ids go into logs and file names. What a program sends
-    to a name of this service passes by a look at its headers; anything else is for `Origins` to judge.
-    HEAD is answered as GET is, without the body: no GET runs anything.
+    A malformed or overlong `X-Request-ID` is replaced: ids go into logs and file names. HEAD is answered as
+    GET is, without the body: no GET runs anything.
     """
 
     def __init__(self, app: ASGIApp, origins: Origins, refuse: Refuse) -> None:
@@ -47,8 +45,8 @@ class EntryMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given, plain = self._look(scope)
-        request_id = given if given is not None and WELL_FORMED.fullmatch(given) else uuid4().hex
+        given = dict(scope["headers"]).get(_REQUEST_ID, b"").decode("latin-1")
+        request_id = given if WELL_FORMED.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         header = (_REQUEST_ID, request_id.encode("latin-1"))
         if head := scope["method"] == "HEAD":
@@ -61,62 +59,37 @@ class EntryMiddleware:
                 message["body"] = b""
             await send(message)
 
-        if plain:
-            await self._app(scope, receive, send_with_id)
-        else:
-            await self._judge(scope, receive, send_with_id)
-
-    def _look(self, scope: Scope) -> tuple[str | None, bool]:
-        """The given id, and whether no header gives cause for more than a look."""
-        given, own, json, browser = None, False, scope["method"] != "POST", False
-        named = False
-        for name, value in scope["headers"]:
-            if name == _REQUEST_ID:
-                given = str(value, "latin-1")
-            elif name == b"host":
-                own = not named and (value.rpartition(b":")[0] or value) in self._origins.names
-                named = True
-            elif name == b"content-type":
-                json = json or value == b"application/json"
-            elif name in _OF_BROWSERS:
-                browser = True
-        return given, own and json and not browser
-
-    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None
         if scope["path"] not in OPEN:
             refusal = self._origins.refusal(scope["method"], scope["path"], scope["headers"])
         app = self._app if refusal is None else self._refuse(Request(scope), refusal)
-        await app(scope, receive, send)
+        await app(scope, receive, send_with_id)
 
 
 def require_key(settings: Settings) -> Callable[..., Awaitable[None]]:
     """A dependency that raises Unauthorised unless the request carries the API key, where one is set."""
 
-    async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
-        _check_key(settings, given.credentials if given else None)
+    async def check(request: Request, _: Annotated[object, Depends(_bearer)]) -> None:
+        check_key(settings, request.scope)
 
     return check
 
 
-def _check_key(settings: Settings, given: str | None) -> None:
-    if _key_fits(settings, given):
+def check_key(settings: Settings, scope: Scope) -> None:
+    """Raise Unauthorised unless no key is set, or the request carries it."""
+    if has_key(settings, scope):
         return
-    if given is None:
+    if _bearer_of(scope) is None:
         raise Unauthorised("this service needs an API key: send 'Authorization: Bearer <key>'")
     raise Unauthorised("the API key is wrong")
 
 
 def has_key(settings: Settings, scope: Scope) -> bool:
-    """Whether no key is set, or the request carries it."""
-    return settings.api_key is None or _key_fits(settings, _bearer_of(scope))
-
-
-def _key_fits(settings: Settings, given: str | None) -> bool:
-    """Whether no key is set, or `given` is it; compared in constant time."""
+    """Whether no key is set, or the request carries it; compared in constant time."""
     key = settings.api_key
     if key is None:
         return True
+    given = _bearer_of(scope)
     return given is not None and hmac.compare_digest(given.encode(), key.get_secret_value().encode())
 
 
@@ -133,8 +106,8 @@ DirectRoute = tuple[re.Pattern[str], Callable[..., Awaitable[Response]]]
 class DirectRoutesMiddleware:
     """Enters the routes that generate without the framework's router, dependencies and exit stacks.
 
-    These took a third of what a request cost beside its model call. The routes are declared to the framework
-    all the same, which describes them in the OpenAPI document and answers every other method.
+    These take a third of what a request costs beside its model call. The framework still describes the routes
+    in the OpenAPI document, and answers every other method.
     """
 
     def __init__(
@@ -156,12 +129,11 @@ class DirectRoutesMiddleware:
 
     async def _run(self, endpoint: Callable[..., Awaitable[Response]], request: Request, send: Send) -> None:
         try:
-            if self._settings.api_key is not None:
-                _check_key(self._settings, _bearer_of(request.scope))
+            check_key(self._settings, request.scope)
             response = await endpoint(request=request, **request.path_params)
             await response(request.scope, request.receive, send)
         except LaunchboundError as error:
-            # Raised before the answer has begun: a stream sends later ones as events.
+            # The answer has not begun: a stream sends later errors as events.
             await self._refuse(request, error)(request.scope, request.receive, send)
 
 
@@ -169,21 +141,20 @@ OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 EVERYWHERE = ("0.0.0.0", "::", "")
 ANY = "*"
 ACTING = "/v1/"
-"""What is behind this prefix does or tells something; pages and probes are outside."""
+"""The prefix of what does or tells something; pages and probes are outside."""
 
 LINKED = "/v1/traces/"
-"""What a link on another page, such as a board, may lead to: in a tab of its own, where that page reads
-nothing of it."""
+"""Where a link on another page, such as a board, may lead: to a tab that the other page cannot read."""
 
 OPEN = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
-"""For scrapers and orchestrators, which call by whatever name or address they have."""
+"""For scrapers and orchestrators, which call by any name or address."""
 
 
 class Origins:
     """The names by which this service may be called: `bound`, those of this machine, and `names`.
 
-    A service that is bound everywhere may also be called by any IP address: a page that has its own name
-    resolve to this machine (DNS rebinding) still sends that name. '*' among `names` allows every name.
+    '*' among `names` allows every name. A service that is bound everywhere may also be called by any IP
+    address: a page whose name resolves to this machine (DNS rebinding) still sends its name.
     """
 
     def __init__(self, bound: str, names: Iterable[str]) -> None:
@@ -243,7 +214,7 @@ def _is_address(name: bytes) -> bool:
 
 
 def _is_foreign(headers: dict[bytes, bytes], host: bytes) -> bool:
-    """Whether a browser says so; one that is too old to, by the origin of the page."""
+    """Whether the page is of another origin: by `Sec-Fetch-Site`, or by `Origin` for older browsers."""
     site = headers.get(b"sec-fetch-site")
     if site is not None:
         return site not in (b"same-origin", b"none")
@@ -257,7 +228,7 @@ def _is_foreign(headers: dict[bytes, bytes], host: bytes) -> bool:
 
 
 def _follows_a_link(method: str, path: str, headers: dict[bytes, bytes]) -> bool:
-    """Whether a browser says that a person opens a linked address as a page, not within another one."""
+    """Whether a person opens a linked address as a page, not within another one."""
     as_page = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
     return as_page and method == "GET" and path.startswith(LINKED)
 
@@ -271,7 +242,7 @@ def _is_json(headers: dict[bytes, bytes]) -> bool:
 
 
 def exposure(settings: Settings) -> str | None:
-    """What to warn of at the start: other machines may reach this, and no key is set. None: all is well."""
+    """The warning at the start where other machines may reach the service and no key is set."""
     host = settings.host
     if settings.api_key is not None or host == "localhost" or _is_loopback(host):
         return None

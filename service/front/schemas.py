@@ -337,7 +337,7 @@ Microseconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 class StudyBody(BaseModel):
-    """What the body of every study has: nothing beside its own fields."""
+    """The body of a study."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

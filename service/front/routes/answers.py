@@ -100,7 +100,6 @@ def reply(answer: object, headers: dict[str, str] | None = None, status: int = 2
 
 
 def _mode_name(asked: Asked, outcome: Outcome) -> ModeName:
-    """What was asked for and what ran; why that was picked, and why it ran in the form that it did."""
     reasons = [reason for reason in (asked.reason, outcome.reason) if reason]
     name: ModeName = {
         "requested": asked.requested,

@@ -23,7 +23,7 @@ from service.records import Job
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """One front: its settings and the objects that live as long as it does."""
+    """One front: its settings, and the objects that live as long as it does."""
 
     settings: Settings
     client: EngineClient
@@ -55,23 +55,19 @@ class AppState:
         self._unobserved.append(timing)
 
     def observe_all(self) -> None:
-        """Record what is still to be recorded: before anyone reads it, when the engine has its next job, and
-        soon where it has none.
+        """Record the requests that ended: before anyone reads them, and while the engine has a job or rests.
 
-        So no client waits for it, and nobody who reads misses a request that has been answered.
+        So no client waits for it, and a reader misses no request that has been answered.
         """
-        unobserved = self._unobserved.copy()
-        self._unobserved.clear()
-        for timing in unobserved:
-            self._observe(timing)
+        while self._unobserved:
+            self._observe(self._unobserved.pop(0))
 
     def look(self, lag_seconds: float) -> None:
         """Called several times a second: the event loop was late by `lag_seconds`.
 
-        Where no request runs, those that have ended are recorded: who reads the log need not wait for another
-        one. Between the runs of a comparison that is in none of their times. What requests advise is looked
-        at then too, but not during a sweep, whose next request would wait for it, and which would see `auto`
-        change.
+        Where no request runs, those that ended are recorded, as the log is read without a request. Unless a
+        sweep is in progress, what requests advise is refreshed too: it would delay the sweep's next request,
+        and change `auto` meanwhile.
         """
         self.metrics.loop_lag(lag_seconds)
         if not self.client.in_progress():
