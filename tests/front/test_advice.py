@@ -34,7 +34,6 @@ from service.records import (
     StepSplit,
     Timings,
 )
-from service.statistics.boundedness import bound, crossover, device_bound_index
 from service.statistics.choice import MINIMUM_ROUNDS
 from tests.support.serving import Front, refused, until
 
@@ -207,15 +206,6 @@ def test_requests_of_different_work_are_not_comparable() -> None:
         traffic.served.advise(1, [1], ["eager", "compiled"])
 
 
-def test_sampled_requests_are_compared_among_themselves() -> None:
-    traffic = Traffic()
-    traffic.in_turn({"eager": 1e-3, "compiled": 2e-3})
-    traffic.in_turn({"eager": 2e-3, "compiled": 1e-3}, rounds=12, temperature=0.8)
-    advice = traffic.served.advise(1, [1], ["eager", "compiled"])
-    assert (advice.mode, advice.speedup.samples) == ("compiled", 12)
-    assert "sampled" in advice.reason
-
-
 def test_the_index_is_that_of_decode_alone() -> None:
     traffic = Traffic()
     traffic.in_turn(FAST, share=0.75, steps=2, chunks=5)
@@ -337,20 +327,6 @@ def test_rounds_are_shared_by_all_modes_and_no_more_than_the_rarest_ran(modes: l
     assert len(rounds["a"]) <= min(modes.count(mode) for mode in "abc")
 
 
-def test_the_index_is_named_by_its_range() -> None:
-    bounds = [bound(index) for index in (0.0, 0.19, 0.2, 0.49, 0.5, 1.0, None)]
-    assert bounds == ["launch-bound"] * 2 + ["balanced"] * 2 + ["kernel-bound"] * 2 + [None]
-    assert device_bound_index(3.0, 1.0) == 0.75
-    assert device_bound_index(None, 1.0) is None
-
-
-def test_a_crossover_that_was_not_seen_lies_outside() -> None:
-    assert crossover({1: 0.6, 4: 0.8}).where == "below"
-    assert crossover({1: 0.1, 4: 0.4}).where == "above"
-    assert crossover({}).where == "unknown"
-    assert crossover({1: 0.6, 4: 0.4}).where == "several"
-
-
 def test_the_route_answers_409_first_and_then_from_what_it_served(own_front: Front) -> None:
     first = own_front.http.get("/v1/advice", params={"batch_size": 1})
     assert refused(first, 409)["type"] == "not_measured"
@@ -392,22 +368,6 @@ def test_requests_that_do_more_between_their_steps_are_other_work(
     advice = traffic.served.advise(1, [1], MODES)
     assert advice.mode == "compiled"
     assert named in advice.reason
-
-
-def test_what_makes_no_difference_to_greedy_work_is_no_other_work() -> None:
-    traffic = Traffic()
-    for number in range(MINIMUM_ROUNDS):
-        traffic.in_turn(FAST, rounds=1, options={"top_k": 50} if number % 2 else None)
-    assert traffic.served.advise(1, [1], MODES).speedup.samples == MINIMUM_ROUNDS
-
-
-def test_of_two_kinds_of_work_with_as_many_rounds_the_newer_one_counts() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST, steps=10)
-    traffic.in_turn({"eager": 2e-3, "no_grad": 1e-3, "compiled": 1.5e-3}, steps=11)
-    advice = traffic.served.advise(1, [1], MODES)
-    assert advice.mode == "no_grad"
-    assert "12 tokens" in advice.reason
 
 
 def test_what_ended_hours_before_the_newest_request_counts_no_more() -> None:

@@ -164,21 +164,6 @@ def test_advice_of_another_engine_is_not_used_and_that_is_said_once_and_in_each_
     assert shown in str(made.pick(1, SERVED).reason)
 
 
-def test_requests_are_looked_at_no_more_often_than_every_some_seconds_and_one_bucket_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    times, looked = iter([0.0, 1.0, 4.9, 5.0, 5.0, 5.1, 9.9, 10.0, 10.0, 15.0, 15.0]), list[int]()
-    monkeypatch.setattr(advice_module, "monotonic", lambda: next(times))
-    monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
-    served = ServedRequests()
-    made = auto(served=served)
-    for _ in range(7):
-        served.observed += 1
-        made.refresh(SERVED)
-    assert looked == [1, 4, 1]
-    assert list(times) == []
-
-
 def test_a_bucket_is_not_looked_at_again_before_another_request_was_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -70,11 +70,6 @@ def test_a_head_without_end_is_refused_and_the_connection_closed(front: Front, h
     assert front.series()['requests_rejected_total{reason="too_large"}'] == before + 1
 
 
-def test_a_head_below_the_limit_is_served(front: Front) -> None:
-    head = GET + b"X: " + b"x" * (MAX_HEAD_BYTES - 1000) + b"\r\n" + LAST
-    assert exchange(front, head).status == 200
-
-
 @pytest.mark.parametrize("begun", [b"GET /", GET, GET + b"X-Part"], ids=["address", "headers", "name"])
 def test_a_head_that_stalls_is_answered_and_closed(hurried: Front, begun: bytes) -> None:
     answer = exchange(hurried, begun)

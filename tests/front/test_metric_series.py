@@ -95,14 +95,6 @@ def test_samples_grow_by_what_an_engine_has_more_than_it_last_said() -> None:
     assert counted(made, "prefill") == [2, 2, 0, 1]
 
 
-def test_samples_of_the_next_engine_are_added_to_those_of_the_last() -> None:
-    metrics, made = recorder()
-    metrics.mode(status(splits=[split(5)]))
-    metrics.engine_lost()
-    metrics.mode(status(splits=[split(3)]))
-    assert counted(made) == [8, 8, 0, 2]
-
-
 def test_the_device_bound_index_is_the_kernel_share_of_decode_by_the_newest_samples() -> None:
     metrics, made = recorder()
     for share in (0.6, 0.3):

@@ -213,34 +213,24 @@ def test_a_page_of_one_format_is_no_answer_in_the_other(own_front: Front) -> Non
         assert f"{PREFIX}request_duration_seconds" in {family.name for family in parse(answer.text)}
 
 
-def test_on_a_cpu_what_cannot_be_measured_is_absent(front: Front) -> None:
+def test_what_a_device_cannot_measure_is_absent(front: Front, cuda_front: Front) -> None:
     front.generate()
-    assert names_of(samples(front)).isdisjoint(ON_CUDA_ONLY)
-
-
-def test_on_cuda_kernel_time_is_absent_without_a_profiler(cuda_front: Front) -> None:
+    cpu = names_of(samples(front))
+    assert cpu.isdisjoint(ON_CUDA_ONLY)
+    assert cpu.issuperset(BY_SAMPLES)
     cuda_front.generate()
-    names = names_of(samples(cuda_front))
-    assert names.issuperset(ON_CUDA_ONLY)
-    assert names.isdisjoint((*NOT_WITHOUT_A_PROFILER, *ON_A_CPU_ONLY))
-
-
-def test_on_a_cpu_dispatch_and_kernel_exist_from_the_first_status_or_are_absent_without_samples(
-    own_front: Front,
-) -> None:
-    assert names_of(samples(own_front)).issuperset(BY_SAMPLES)
+    cuda = names_of(samples(cuda_front))
+    assert cuda.issuperset(ON_CUDA_ONLY)
+    assert cuda.isdisjoint((*NOT_WITHOUT_A_PROFILER, *ON_A_CPU_ONLY))
     with running(no_samples="of a reason") as unsampled:
         unsampled.await_ready()
         assert unsampled.generate().status_code == 200
         assert names_of(samples(unsampled)).isdisjoint(BY_SAMPLES)
-
-
-def test_before_the_first_status_nothing_of_the_device_exists() -> None:
-    with running(silent=True) as front:
-        names = names_of(samples(front))
+    with running(silent=True) as unknown:
+        names = names_of(samples(unknown))
         assert names.isdisjoint((*ON_CUDA_ONLY, *BY_SAMPLES, "build_info"))
         assert "request_duration_seconds" in names
-        assert front.series()["engine_up"] == 0
+        assert unknown.series()["engine_up"] == 0
 
 
 def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(
@@ -265,7 +255,7 @@ def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(
     assert series['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
 
 
-def test_one_boundary_set_for_all_request_parts_with_round_slo_values(own_front: Front) -> None:
+def test_the_boundaries_are_those_of_the_contract_one_set_for_all_parts_of_requests(own_front: Front) -> None:
     bounds: dict[str, set[str]] = {}
     for sample in samples(own_front):
         if sample.name.startswith(f"{PREFIX}request_") and sample.name.endswith("_bucket"):
@@ -273,6 +263,12 @@ def test_one_boundary_set_for_all_request_parts_with_round_slo_values(own_front:
     assert len(bounds) == 5
     assert len(set(map(frozenset, bounds.values()))) == 1
     assert {"0.001", "0.01", "0.05", "0.1", "0.5", "1.0"} <= next(iter(bounds.values()))
+    assert STEP_BUCKETS[0] == 25e-6
+    assert STEP_BUCKETS[-1] == pytest.approx(1.6, rel=0.05)
+    ratios = [high / low for low, high in pairwise(STEP_BUCKETS)]
+    assert ratios == pytest.approx([2**0.5] * len(ratios), rel=0.01)
+    assert REQUEST_BUCKETS[0] == 0.0005
+    assert set(TOKEN_BUCKETS) < set(STEP_BUCKETS)
 
 
 @pytest.mark.parametrize("timeout", [0.4, 120.0, 200.0, 600.0, 86400.0])
@@ -281,16 +277,6 @@ def test_the_last_boundary_of_requests_is_above_their_timeout(timeout: float) ->
     assert bounds[-1] > timeout
     assert bounds[: len(REQUEST_BUCKETS)] == REQUEST_BUCKETS
     assert list(bounds) == sorted(set(bounds))
-
-
-def test_the_boundaries_are_those_of_the_contract() -> None:
-    assert STEP_BUCKETS[0] == 25e-6
-    assert STEP_BUCKETS[-1] == pytest.approx(1.6, rel=0.05)
-    ratios = [high / low for low, high in pairwise(STEP_BUCKETS)]
-    assert ratios == pytest.approx([2**0.5] * len(ratios), rel=0.01)
-    assert REQUEST_BUCKETS[0] == 0.0005
-    assert list(REQUEST_BUCKETS) == sorted(set(REQUEST_BUCKETS))
-    assert set(TOKEN_BUCKETS) < set(STEP_BUCKETS)
 
 
 def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:

@@ -108,18 +108,6 @@ def test_a_step_on_a_slow_machine_has_its_whole_time(slow: Callable[[int], Activ
     assert "over the 60 s" in reason
 
 
-def test_a_model_with_slow_steps_has_the_cpu_time_that_its_engine_announced() -> None:
-    slow = Doing(what=SERVING, limit_seconds=1000.0, busy_limit_seconds=100.0)
-    assert 100.0 < looks_until_hung(watch_of(computing(1.0), slow))[0] < 110.0
-
-
-def test_what_was_used_before_a_message_does_not_count() -> None:
-    watch = watch_of(computing(1.0), STEPS)
-    for _ in range(50):
-        assert not any(watch.hung(CHECK_SECONDS) for _ in range(6))
-        watch.heard(STEPS)
-
-
 def test_cpu_time_used_while_the_front_itself_was_suspended_is_not_held_against_the_engine() -> None:
     ticks = iter([0, 100 * TICKS_PER_SECOND])
     watch = watch_of(lambda _: Activity(0, True, False, {1: next(ticks)}), STEPS)
@@ -170,13 +158,6 @@ def test_any_message_is_a_sign_of_life() -> None:
         assert not any(watch.hung(CHECK_SECONDS) for _ in range(5))
         watch.heard()
     assert watch.doing == SERVES
-
-
-def test_a_front_that_was_itself_suspended_does_not_blame_the_engine() -> None:
-    watch = watch_of(lambda _: STILL, SERVES)
-    assert watch.hung(3600.0) is None
-    watch.heard()
-    assert watch.hung(CHECK_SECONDS) is None
 
 
 def test_one_that_is_stopped_on_purpose_is_left_alone_until_it_goes_on() -> None:

@@ -364,19 +364,6 @@ def test_the_lease_counts_from_the_beginning_of_the_pause(clock: Clock) -> None:
     assert pause.overdue
 
 
-def test_a_study_that_waited_long_for_the_engine_is_answered(tmp_path: Path, clock: Clock) -> None:
-    with running(anatomy=tmp_path) as front, ThreadPoolExecutor(2) as threads:
-        front.await_ready()
-        busy = threads.submit(front.command, "!hold")
-        until(lambda: front.state.client.in_progress().total() == 1, "the request to be admitted")
-        study = threads.submit(front.http.post, STUDY, json={"mode": "eager"})
-        until(lambda: front.state.client.pause.lost is not None, "the study to be admitted")
-        clock.seconds += 2 * LEASE_SECONDS
-        assert front.command("!release").status_code == 200
-        assert busy.result().status_code == 200
-        assert study.result().status_code == 200, study.result().text
-
-
 def test_a_study_whose_lease_ran_out_is_interrupted(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "command").write_text("hold")
     with running(anatomy=tmp_path) as front, ThreadPoolExecutor(1) as threads:

@@ -244,16 +244,6 @@ def test_a_file_over_the_bound_is_left_out_and_this_is_said(
     assert missing["type"] == "file_left_out"
 
 
-def test_a_sweep_keeps_every_study_away_with_the_reason(tmp_path: Path) -> None:
-    with place(tmp_path) as here:
-        here.front.generate(headers={"X-Launchbound-Run": "1"})
-        for name in STUDY_BODIES:
-            refused = error(post(here, name, EVENTS), 409)
-            assert refused["type"] == "run_in_progress"
-            assert "sweep" in refused["message"]
-        assert here.pids() == []
-
-
 def test_no_study_finding_or_file_is_had_without_the_key(tmp_path: Path) -> None:
     with place(tmp_path, {"api_key": "secret"}) as here:
         for name in STUDY_BODIES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -15,7 +14,6 @@ import psutil
 import pytest
 
 from service.front import child_process, supervisor
-from service.front.child_process import ChildSocket
 from service.front.supervisor import (
     FAILURES_UNTIL_UNHEALTHY,
     SLOWEST_RETRY_SECONDS,
@@ -45,17 +43,6 @@ def test_an_engine_that_has_not_connected_yet_is_ended_at_once() -> None:
         began = time.monotonic()
     assert not engine.is_running()
     assert time.monotonic() - began < child_process.STOP_SECONDS
-
-
-def test_a_send_without_a_peer_does_not_block() -> None:
-    async def send() -> bool:
-        alone = ChildSocket("nobody", print)
-        try:
-            return alone.send(b"hello")
-        finally:
-            alone.close()
-
-    assert asyncio.run(asyncio.wait_for(send(), 5)) is False
 
 
 def test_an_engine_that_ignores_stop_and_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

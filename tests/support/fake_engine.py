@@ -3,9 +3,8 @@
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
 life but the first), `no_samples` (why its steps are not sampled), `silent` (says nothing of itself),
-`deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm), `mute`
-(gives no sign of life), `doing` (what those say), `busy_limit` (of CPU time in a step, as those say),
-`prompt_bytes` (limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold).
+`deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
+`doing` (what its signs of life say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
 
@@ -109,7 +108,7 @@ class FakeEngine:
     def receive(self, milliseconds: int) -> None:
         if os.getppid() != self.parent:
             raise SystemExit("the front has ended")
-        if not self.options.get("mute") and time.monotonic() > self.beat_due:
+        if time.monotonic() > self.beat_due:
             self.beat_due = time.monotonic() + 0.5
             doing, busy = self.options.get("doing", SERVING), self.options.get("busy_limit")
             self.send(Doing(what=doing, limit_seconds=10.0, busy_limit_seconds=busy))

@@ -100,13 +100,11 @@ def running(
     settings: dict[str, Any] | None = None,
     command: list[str] | None = None,
     anatomy: Path | None = None,
-    bare_protocol: bool = False,
     **options: object,
 ) -> Iterator[Front]:
     """A front on a free port with a fake engine of these options, or `command`; both are gone at the end.
 
     `anatomy`: the folder in which a fake anatomy process finds its commands; else it is the real one.
-    `bare_protocol`: the HTTP server's own protocol, without what ours adds.
     """
     given = {"port": 0, "batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
     fake_anatomy = [sys.executable, str(FAKE_ANATOMY), str(anatomy)] if anatomy else None
@@ -115,8 +113,6 @@ def running(
     app = create_app(chosen, engine, anatomy_command=fake_anatomy)
     config = server_config(app, chosen)
     config.timeout_graceful_shutdown = 2
-    if bare_protocol:
-        config.http = "httptools"
     server = uvicorn.Server(config)
     listener = bound_socket(chosen.host, chosen.port, chosen.unread_timeout_seconds)
     thread = threading.Thread(target=server.run, args=([listener],))

@@ -151,19 +151,6 @@ def test_runs_of_one_batch_are_averaged_and_kernel_has_the_interval_turned_round
     assert second["kernel"] == {"value": 2.0, "low": 1.5, "high": 2.5}
 
 
-def test_a_dispatch_that_may_be_the_whole_step_leaves_kernels_nothing(page: Tab) -> None:
-    """And not the residue of a subtraction, which reads as a tiny time."""
-    given = runs((1, 0.1, 0.2))
-    given[0]["dispatch_high_seconds"] = 0.3
-    assert run(page, "parts/crossing", "return it.summary(given)[0].kernel.low", given) == 0
-
-
-def test_a_part_that_one_run_did_not_tell_is_absent(page: Tab) -> None:
-    given = runs((4, 2.0, 1.0), (4, 2.0, 1.0))
-    given[0]["kernel_seconds"] = None
-    assert run(page, "parts/crossing", "return it.summary(given)[0].kernel", given) is None
-
-
 def test_the_parts_of_a_gpu_have_the_wait_in_place_of_kernels(page: Tab, front: Front) -> None:
     timings = front.generate().json()["timings"] | {"sync_wait_seconds": 0.25, "kernel_seconds": None}
     parts = run(page, "parts/timebar", "return it.partsOf(given)", json.loads(json.dumps(timings)))
