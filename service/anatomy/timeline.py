@@ -214,12 +214,9 @@ def tax_by_kernels(kernel_seconds: float, wall: Interval) -> Tax:
 
 STEPS = 9
 
-
 OF_AUTOGRAD = frozenset({"detach", "detach_"})
 
-
 Lane = Literal["host", "device"]
-
 
 BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
 
@@ -356,13 +353,10 @@ STYLES: dict[str, tuple[str, str, str]] = {
 }
 """Character, colour and meaning, by what took most of a cell's time; on a tie the first row."""
 
-
 HOST_LAYERS: tuple[set[BlockKind], ...] = ({"launch", "runtime"}, {"operator"}, {"compiled"})
 """Inner before outer: time in a launch call is not counted as its operator's too."""
 
-
 LABEL_WIDTH = 24
-
 
 LEAST_CELLS = 20
 
@@ -464,7 +458,6 @@ def _legend(finding: TimelineFinding) -> Text:
 
 
 TRACE_FILE = "timeline.trace.json.gz"
-
 
 DEVICE_ROWS = 1000
 """Added to a stream's number, so that no stream has the row of a host thread."""

@@ -13,7 +13,6 @@ from service.anatomy.operators import compiled as lowered
 from service.anatomy.operators.compiled import (
     FusedKernel,
     Lowering,
-    entries,
     fused_kernels,
     fused_operators,
     is_core,
@@ -204,14 +203,6 @@ def test_graphs_name_our_files_as_findings_do_and_no_folder_of_this_machine(comp
     for graph in compiled.graphs or []:
         assert "File: models/transformer.py:" in graph.text
         assert str(Path(__file__).parents[2]) not in graph.text
-
-
-def test_reading_the_graphs_leaves_the_compiled_entries_as_they_were(bench: Bench) -> None:
-    case = bench.case("compiled", 1)
-    before = [id(entry) for entry in entries(case.step)]
-    assert before
-    read_lowering(bench, case, True, MULTIPLY, quiet)
-    assert [id(entry) for entry in entries(case.step)] == before
 
 
 def test_the_terminal_shows_every_part(compiled: Lowering) -> None:

@@ -244,20 +244,6 @@ def test_a_verdict_other_than_none_needs_an_interval_that_excludes_one() -> None
     assert verdict_of(Interval(0.8, 0.7, 0.9, 9)) == "faster"
 
 
-def test_each_pair_has_an_order_drawn_from_the_seed() -> None:
-    def order(seed: int) -> str:
-        calls: list[str] = []
-        sides = [TimedStep(lambda mark=mark: calls.append(mark), warm_passes=0) for mark in "ab"]  # type: ignore[misc]
-        comparison = FaultComparison(sides[0], sides[1], Counter("", 0, 1), "")
-        without, with_fault = interleave(comparison, 20, seed, lambda: None)
-        assert len(without) == len(with_fault) == 20
-        return "".join(calls)
-
-    first = order(1)
-    assert first == order(1) != order(2)
-    assert {first[index : index + 2] for index in range(0, 40, 2)} == {"ab", "ba"}
-
-
 def test_prepare_and_after_are_not_timed() -> None:
     seconds: list[str] = []
     side = TimedStep(

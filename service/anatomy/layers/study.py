@@ -312,7 +312,6 @@ ABLATIONS: tuple[Ablation, ...] = (
 )  # fmt: skip
 """From the user's line inwards. Those that count are summed, and compared with the whole call."""
 
-
 IN_BRACKETS = "not in the sum, because it is switched off here or runs beside the host."
 
 

@@ -340,7 +340,6 @@ MOST_STEPS = 40
 LEAST_STEPS = 6
 """Plain steps, and as many profiled: the most within the budget, and the fewest for an interval."""
 
-
 SHORT = (2, 4)
 LONG = (1, 3)
 """Untimed steps, then timed ones in a row."""

@@ -210,7 +210,6 @@ TABLE: dict[str, Probe] = {
 }  # fmt: skip
 """Every probe, by the names in `service.study_names`."""
 
-
 SHORT_SECONDS = 1e-4
 """Below it times are shown in microseconds."""
 
