@@ -8,6 +8,8 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.front.engine_client import PendingRequest
@@ -22,7 +24,7 @@ from service.front.errors import (
 )
 from service.front.logs import Ending
 from service.front.request_timing import RequestTiming, add_up
-from service.front.routes.answers import EventAnswer
+from service.front.routes.answers import EventAnswer, reply, server_timing
 from service.front.routes.state import AppState
 from service.front.schemas import CompareBody, GenerateBody, Generation
 from service.front.study_runner import SweepTracker
@@ -208,8 +210,11 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
         await asyncio.gather(running, return_exceptions=True)
 
 
-class Events(Protocol):
-    """How one route encodes its stream."""
+class Answers(Protocol):
+    """How one route encodes its answer and its stream."""
+
+    def answer(self, timing: RequestTiming) -> object:
+        """The body of a plain answer."""
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
         """Tokens that have just arrived."""
@@ -224,7 +229,7 @@ class Events(Protocol):
 class EventStream(EventAnswer):
     """Runs `job` and streams it."""
 
-    def __init__(self, state: AppState, job: Job, received_ns: int, events: Events) -> None:
+    def __init__(self, state: AppState, job: Job, received_ns: int, events: Answers) -> None:
         super().__init__()
         self._state = state
         self._job = job
@@ -248,3 +253,18 @@ class EventStream(EventAnswer):
                 return
             await self.send_events(send, self._events.end(timing), last=True)
         self._state.observe_soon(timing)
+
+
+async def respond(
+    state: AppState, request: Request, job: Job, received_ns: int, answers: Answers
+) -> Response:
+    """Run `job` and answer at once or as a stream; `received_ns` is when the body was parsed."""
+    if job.stream:
+        return EventStream(state, job, received_ns, answers)
+    async with EngineCall(state, request.scope, request.receive) as call:
+        pending = call.submit(job)
+        state.observe_all()  # earlier requests, while the engine works
+        timing = await call.result(pending, received_ns)
+    answer = answers.answer(timing)
+    state.observe_soon(timing)
+    return reply(answer, {"Server-Timing": server_timing(timing.parts)})

@@ -24,11 +24,10 @@ from service.front.routes.answers import (
     Speedup,
     body_schema,
     reply,
-    server_timing,
     speedup,
 )
 from service.front.routes.body import BodyReader
-from service.front.routes.engine_call import EngineCall, EventStream, check_limits, new_job
+from service.front.routes.engine_call import EngineCall, check_limits, new_job, respond
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompareBody, GenerateBody
 from service.modes import AUTO
@@ -74,15 +73,7 @@ async def generate(mode: str, request: Request) -> Response:
     request.state.mode = asked.mode
     job = new_job(state, request_id, asked.mode, body, received_ns, body.seed, body.sample)
     answers = GenerateAnswers(state, request_id, asked)
-    if body.stream:
-        return EventStream(state, job, received_ns, answers)
-    async with EngineCall(state, request.scope, request.receive) as call:
-        pending = call.submit(job)
-        state.observe_all()  # earlier requests, while the engine works
-        timing = await call.result(pending, received_ns)
-    answer = answers.answer(timing)
-    state.observe_soon(timing)
-    return reply(answer, {"Server-Timing": server_timing(timing.parts)})
+    return await respond(state, request, job, received_ns, answers)
 
 
 class ModeResult(TypedDict):

@@ -25,10 +25,9 @@ from service.front.routes.answers import (
     encode_json,
     link,
     reply,
-    server_timing,
 )
 from service.front.routes.body import BodyReader
-from service.front.routes.engine_call import EngineCall, EventStream, check_sizes
+from service.front.routes.engine_call import check_sizes, respond
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompletionBody
 from service.front.settings import model_name
@@ -198,15 +197,7 @@ async def completions(request: Request) -> Response:
     job = _new_job(state, request_id, asked.mode, body, copies, received_ns)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     answers = CompletionAnswers(GenerateAnswers(state, request_id, asked), body.model, copies, usage)
-    if body.stream:
-        return EventStream(state, job, received_ns, answers)
-    async with EngineCall(state, request.scope, request.receive) as call:
-        pending = call.submit(job)
-        state.observe_all()  # earlier requests, while the engine works
-        timing = await call.result(pending, received_ns)
-    answer = answers.answer(timing)
-    state.observe_soon(timing)
-    return reply(answer, {"Server-Timing": server_timing(timing.parts)})
+    return await respond(state, request, job, received_ns, answers)
 
 
 def _model(state: AppState, mode: str) -> ModelBody:
