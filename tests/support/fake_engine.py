@@ -1,11 +1,12 @@
 """An engine without torch: speaks the protocol's messages, and does as the first prompt commands.
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
-(mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
-life but the first), `no_samples` (why its steps are not sampled), `silent` (says nothing of itself),
-`deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
-`doing` (what its signs of life say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold).
-A prompt that is no command, or token ids, completes to one word per token.
+(mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (in every start but the
+first), `no_samples` (why its steps are not sampled), `silent` (announces no mode), `deaf` (ends neither at a
+Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm), `doing` (what its signs of life say),
+`busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error),
+`pause_fails` (the first pause does not hold). A prompt that is no command, or token ids, completes to one word
+per token.
 """
 
 from __future__ import annotations
@@ -151,85 +152,83 @@ class FakeEngine:
         self.unsplit = False
         first = job.prompts[0]
         command, _, argument = first.partition(" ") if isinstance(first, str) else ("", "", "")
+        if self.ended(job, command, argument):
+            return
         texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
         effective, reason, profile = self.effective[job.mode], MODES[job.mode].cpu.reason, None
-        if command == "!die":
-            os._exit(int(argument or 7))
-        elif command == "!kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif command == "!garbage":
-            self.stream.send(b"\xc1 no message")
-            return
-        elif command == "!stall":
-            return
-        elif command == "!spin":
-            while True:
-                continue
-        elif command == "!problem":
-            self.end(job, "error", Problem(type=argument, message="as commanded", param=None))
-            return
-        elif command == "!oom":
-            self.ooms += 1
-            self.send(self.status())
-            self.end(job, "oom")
-            return
-        elif command == "!state":
-            mode, _, state = argument.partition(" ")
-            self.announce(mode, cast(Readiness, state))
-        elif command == "!compile":
-            self.compilations[argument] = self.compilations.get(argument, 0) + 1
-            self.announce(argument, "ready")
-        elif command == "!cancelled":
-            texts = [",".join(self.request_ids[one] for one in self.cancelled)]
-        elif command == "!job":
-            texts = [msgspec.json.encode(job).decode()] * len(job.prompts)
-        elif command == "!served":
-            texts = [str(self.served)]
-        elif command == "!fallback":
-            effective, reason = "something-else", argument
-        elif command == "!sampled":
-            for phase in PHASES:
-                self.samples[job.mode, phase, self.bucket(job)] += SAMPLES
-            self.announce(job.mode, "ready")
-        elif command == "!unsplit":
-            self.unsplit = True
-        elif command == "!profiled":
-            profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
-        if job.stream:
-            for number in range(job.max_new_tokens):
-                for index in range(len(job.prompts)):
-                    self.send(Token(id=job.id, index=index, text=f"{' ' * bool(number)}w{number}"))
+        match command:
+            case "!cancelled":
+                texts = [",".join(self.request_ids[one] for one in self.cancelled)]
+            case "!job":
+                texts = [msgspec.json.encode(job).decode()] * len(job.prompts)
+            case "!served":
+                texts = [str(self.served)]
+            case "!fallback":
+                effective, reason = "something-else", argument
+            case "!unsplit":
+                self.unsplit = True
+            case "!profiled":
+                profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
+        self.stream_tokens(job)
         if command == "!die-after-tokens":
             self.stream.close(linger_seconds=1.0)
             os._exit(7)
-        if command == "!hold":
-            kind = self.hold(job, argument)
-            if kind != "ok":
-                self.end(job, kind)
-                return
+        kind = self.hold(job, argument) if command == "!hold" else "ok"
+        if kind != "ok":
+            self.end(job, kind)
+            return
         time.sleep(WORK_SECONDS)
-        done = time.perf_counter_ns()
-        count = len(job.prompts)
         outputs = [
             Output(text=text, token_ids=list(range(job.max_new_tokens)), finish_reason="length")
             for text in texts
         ]
-        self.send(
-            Outcome(
-                id=job.id,
-                mode=job.mode,
-                effective=effective,
-                reason=reason,
-                kind="ok",
-                batch_size=count,
-                batch_bucket=self.bucket(job),
-                prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
-                outputs=outputs,
-                timings=self.timings(job, taken, done),
-                profile=profile,
-                sampled=job.sample,
-            )
+        self.end(
+            job,
+            "ok",
+            effective=effective,
+            reason=reason,
+            batch_bucket=self.bucket(job),
+            prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
+            outputs=outputs,
+            timings=self.timings(job, taken, time.perf_counter_ns()),
+            profile=profile,
+            sampled=job.sample,
         )
+
+    def ended(self, job: Job, command: str, argument: str) -> bool:
+        """Do what a command says before any token; whether the job has ended by it, or never will."""
+        match command:
+            case "!die":
+                os._exit(int(argument or 7))
+            case "!kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "!spin":
+                while True:
+                    continue
+            case "!garbage":
+                self.stream.send(b"\xc1 no message")
+            case "!problem":
+                self.end(job, "error", problem=Problem(type=argument, message="as commanded", param=None))
+            case "!oom":
+                self.ooms += 1
+                self.send(self.status())
+                self.end(job, "oom")
+            case "!state":
+                mode, _, state = argument.partition(" ")
+                self.announce(mode, cast(Readiness, state))
+            case "!compile":
+                self.compilations[argument] = self.compilations.get(argument, 0) + 1
+                self.announce(argument, "ready")
+            case "!sampled":
+                for phase in PHASES:
+                    self.samples[job.mode, phase, self.bucket(job)] += SAMPLES
+                self.announce(job.mode, "ready")
+        return command in ("!garbage", "!problem", "!oom", "!stall")
+
+    def stream_tokens(self, job: Job) -> None:
+        for number in range(job.max_new_tokens * job.stream):
+            for index in range(len(job.prompts)):
+                self.send(Token(id=job.id, index=index, text=f"{' ' * bool(number)}w{number}"))
 
     def profile(self, phase: Phase, steps: int) -> StepProfile:
         device = 90.0 if self.cuda else None
@@ -250,35 +249,13 @@ class FakeEngine:
             if time.perf_counter_ns() > job.deadline_ns:
                 return "timeout"
 
-    def end(self, job: Job, kind: OutcomeKind, problem: Problem | None = None) -> None:
-        self.send(
-            Outcome(
-                id=job.id,
-                mode=job.mode,
-                effective=job.mode,
-                reason=None,
-                kind=kind,
-                problem=problem,
-                batch_size=len(job.prompts),
-                batch_bucket=0,
-            )
-        )
+    def end(self, job: Job, kind: OutcomeKind, **fields: Any) -> None:
+        count = len(job.prompts)
+        given = {"effective": job.mode, "reason": None, "batch_bucket": 0, **fields}
+        self.send(Outcome(id=job.id, mode=job.mode, kind=kind, batch_size=count, **given))
 
     def phase(self, steps: int, sampled: bool = False) -> PhaseTimings:
         total = steps * STEP_SECONDS
-        if self.cuda:
-            return PhaseTimings(
-                steps=steps,
-                wall_seconds=total,
-                dispatch_seconds=total * 0.75,
-                device_span_seconds=total * 0.9,
-                kernel_seconds=None,
-                sync_wait_seconds=total * 0.25,
-                period_seconds=total * 1.1,
-                dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
-                device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
-                period_steps_seconds=[STEP_SECONDS * 1.1] * steps,
-            )
         phase = PhaseTimings(
             steps=steps,
             wall_seconds=total,
@@ -288,6 +265,16 @@ class FakeEngine:
             sync_wait_seconds=None,
             period_seconds=total * 1.1,
         )
+        if self.cuda:
+            return msgspec.structs.replace(
+                phase,
+                dispatch_seconds=total * 0.75,
+                device_span_seconds=total * 0.9,
+                sync_wait_seconds=total * 0.25,
+                dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
+                device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
+                period_steps_seconds=[STEP_SECONDS * 1.1] * steps,
+            )
         if not self.sampled or self.unsplit:
             return phase
         return msgspec.structs.replace(
