@@ -66,9 +66,11 @@ class EngineClient:
         self.last_failure: str | None = None
         self.served = False
         self.retry_after_seconds = 2
-        self._unfinished = PendingRequests()
-        self.in_progress = self._unfinished.by_mode
-        self.longest_wait_seconds = self._unfinished.longest_wait_seconds
+        # Unique among all fronts: traces in one folder are named by these ids.
+        self._prefix, self._numbers = token_hex(8), count(1)
+        self._unfinished: dict[str, PendingRequest] = {}
+        self._begun: set[str] | None = None
+        self._none_left = asyncio.Event()
         self.pause = PauseLease(self._post)
         self._draining = False
         self._drain_ends: float | None = None
@@ -121,8 +123,9 @@ class EngineClient:
         """
         if job.mode not in self.open or len(self._unfinished) >= self.max_queue:
             self.check(job.mode, follows)
-        pending = self._unfinished.add(job)
-        self._post(pending.job)
+        job = msgspec.structs.replace(job, id=f"{self._prefix}-{next(self._numbers)}")
+        pending = self._unfinished[job.id] = PendingRequest(job, asyncio.get_running_loop())
+        self._post(job)
         # From here on the engine works.
         left_seconds = (job.deadline_ns - perf_counter_ns()) / 1e9
         pending.call_later(left_seconds + GRACE_SECONDS, self._expired)
@@ -130,12 +133,23 @@ class EngineClient:
 
     def cancel(self, pending: PendingRequest) -> None:
         """Stop this job between two steps; its outcome still arrives."""
-        if pending in self._unfinished:
+        if pending.job.id in self._unfinished:
             self._post(Cancel(id=pending.job.id))
 
+    def in_progress(self) -> Counter[str]:
+        """How many accepted jobs there are of each mode."""
+        return Counter(pending.job.mode for pending in self._unfinished.values())
+
+    def longest_wait_seconds(self) -> float:
+        """How long ago the oldest unfinished job was sent; 0 where there is none."""
+        oldest = next(iter(self._unfinished.values()), None)
+        return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
+
     def waiting(self) -> int:
-        """Accepted jobs that have not begun: the engine runs none while paused."""
-        return self._unfinished.waiting(paused=self.pause.held)
+        """Accepted jobs that have not begun: all but one, unless it is paused or reports which have."""
+        if self._begun is not None:
+            return len(self._unfinished) - len(self._begun)
+        return max(0, len(self._unfinished) - (0 if self.pause.held else 1))
 
     async def drain(self, seconds: float) -> None:
         """Refuse new jobs, wait for the unfinished ones, and fail those that have not ended in `seconds`.
@@ -148,7 +162,9 @@ class EngineClient:
             self._drain_ends = monotonic() + seconds
         try:
             async with asyncio.timeout(self._drain_ends - monotonic()):
-                await self._unfinished.none_left()
+                while self._unfinished:  # a route that waited for one may have sent its next one
+                    self._none_left.clear()
+                    await self._none_left.wait()
         except TimeoutError:
             self.abandon()
 
@@ -158,7 +174,7 @@ class EngineClient:
         self._drain_ends = monotonic()
         self.pause.break_off(ShutDown("the service was shut down"))
         text = "the service was shut down before the answer was complete; send it again"
-        cut_off = self._unfinished.fail_all(lambda: ShutDown(text))
+        cut_off = self._fail_all(lambda: ShutDown(text))
         for pending in cut_off:
             self._post(Cancel(id=pending.job.id))
         if cut_off:
@@ -230,11 +246,12 @@ class EngineClient:
         """One message from the engine. Raises msgspec.DecodeError for anything but a `ToFront`."""
         message = self._decode(frame)
         if isinstance(message, Token):
-            self._unfinished.push(message)
+            if (pending := self._unfinished.get(message.id)) is not None:
+                pending.push(message)
         elif isinstance(message, Begun):
-            self._unfinished.begin(message)
+            self._begun = (self._begun or set()) | (self._unfinished.keys() & message.ids)
         elif isinstance(message, Outcome):
-            self._unfinished.finish(message)
+            self._finish(message)
         elif isinstance(message, ModeStatus):
             self.served = self.served or message.state == "ready"
             self.modes[message.mode] = message
@@ -261,7 +278,7 @@ class EngineClient:
         self._send = None
         self.modes.clear()
         self._settle()
-        self._unfinished.fail_all(
+        self._fail_all(
             lambda: EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds)
         )
         self.pause.break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
@@ -275,6 +292,24 @@ class EngineClient:
             if doing.what not in (SERVING, self._announced):
                 self._announced = doing.what
                 log.info("the engine is %s (given up after %.0f s)", doing.what, doing.limit_seconds)
+
+    def _finish(self, outcome: Outcome) -> None:
+        if self._begun is not None:
+            self._begun.discard(outcome.id)
+        if (pending := self._unfinished.pop(outcome.id, None)) is not None:
+            pending.finish(outcome)
+        if not self._unfinished:
+            self._none_left.set()
+
+    def _fail_all(self, error: Callable[[], LaunchboundError]) -> list[PendingRequest]:
+        """End all unfinished jobs without an outcome, each by an error of its own; returns them."""
+        ended = list(self._unfinished.values())
+        self._unfinished.clear()
+        self._begun = None
+        self._none_left.set()
+        for pending in ended:
+            pending.fail(error())
+        return ended
 
     def _post(self, message: ToEngine) -> None:
         if self._send is not None:
@@ -426,75 +461,3 @@ class PendingRequest:
             self._timer.cancel()
         if self._changed is not None:
             self._changed.set()
-
-
-class PendingRequests:
-    """The accepted jobs that the engine has not ended, by id, in the order of sending."""
-
-    def __init__(self) -> None:
-        # Unique among all fronts: traces in one folder are named by these ids.
-        self._prefix = token_hex(8)
-        self._numbers = count(1)
-        self._by_id: dict[str, PendingRequest] = {}
-        self._begun: set[str] = set()
-        self._begun_known = False
-        self._none_left = asyncio.Event()
-        self._none_left.set()
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def __contains__(self, pending: PendingRequest) -> bool:
-        return pending.job.id in self._by_id
-
-    def add(self, job: Job) -> PendingRequest:
-        job = msgspec.structs.replace(job, id=f"{self._prefix}-{next(self._numbers)}")
-        pending = self._by_id[job.id] = PendingRequest(job, asyncio.get_running_loop())
-        self._none_left.clear()
-        return pending
-
-    def push(self, token: Token) -> None:
-        """A token arrived; of a job that has ended meanwhile it is dropped."""
-        if (pending := self._by_id.get(token.id)) is not None:
-            pending.push(token)
-
-    def begin(self, begun: Begun) -> None:
-        self._begun_known = True
-        self._begun.update(self._by_id.keys() & begun.ids)
-
-    def waiting(self, paused: bool) -> int:
-        """How many have not begun: all but one, unless the engine is paused or reports which have begun."""
-        if self._begun_known:
-            return len(self._by_id) - len(self._begun)
-        return max(0, len(self._by_id) - (0 if paused else 1))
-
-    def finish(self, outcome: Outcome) -> None:
-        self._begun.discard(outcome.id)
-        if (pending := self._by_id.pop(outcome.id, None)) is not None:
-            pending.finish(outcome)
-        if not self._by_id:
-            self._none_left.set()
-
-    def fail_all(self, error: Callable[[], LaunchboundError]) -> list[PendingRequest]:
-        """End all of them without an outcome, each by an error of its own; returns them."""
-        ended = list(self._by_id.values())
-        self._by_id.clear()
-        self._begun.clear()
-        self._begun_known = False
-        self._none_left.set()
-        for pending in ended:
-            pending.fail(error())
-        return ended
-
-    def by_mode(self) -> Counter[str]:
-        return Counter(pending.job.mode for pending in self._by_id.values())
-
-    def longest_wait_seconds(self) -> float:
-        """How long ago the oldest was sent; 0 where there is none."""
-        oldest = next(iter(self._by_id.values()), None)
-        return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
-
-    async def none_left(self) -> None:
-        """Wait until all have ended; a route that waited for one may then have sent its next one."""
-        while self._by_id:
-            await self._none_left.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.front.engine_client import PendingRequests
+from service.front.engine_client import EngineClient
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import TimingsBody, add_up
 from service.front.routes.answers import server_timing
@@ -186,17 +187,20 @@ def test_without_batching_all_steps_of_a_request_count_and_nothing_stalls() -> N
 
 def test_a_job_that_has_begun_no_longer_waits() -> None:
     async def waiting() -> list[int]:
-        requests = PendingRequests()
-        a, b, _ = (requests.add(JOB).job.id for _ in range(3))
-        counts = [requests.waiting(paused=False), requests.waiting(paused=True)]
-        requests.begin(Begun(ids=[a, b, "gone"]))
-        counts.append(requests.waiting(paused=False))
-        requests.finish(msgspec.structs.replace(NOTHING, id=a))
-        counts.append(requests.waiting(paused=False))
-        requests.finish(msgspec.structs.replace(NOTHING, id=b))
-        return [*counts, requests.waiting(paused=True)]
+        client = EngineClient(["eager"], 64, 1.0)
+        client.open = frozenset(["eager"])
+        deadline_ns = perf_counter_ns() + 10**12
+        a, b, _ = (
+            client.submit(msgspec.structs.replace(JOB, deadline_ns=deadline_ns)).job.id for _ in range(3)
+        )
+        counts = [client.waiting()]
+        ended = [msgspec.structs.replace(NOTHING, id=one) for one in (a, b)]
+        for message in (Begun(ids=[a, b, "gone"]), *ended):
+            client.received(msgspec.msgpack.encode(message))
+            counts.append(client.waiting())
+        return counts
 
-    assert asyncio.run(waiting()) == [2, 3, 1, 1, 1]
+    assert asyncio.run(waiting()) == [2, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
