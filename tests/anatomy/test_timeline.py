@@ -36,7 +36,7 @@ from service.records import SampleCounts
 from service.statistics.intervals import Interval
 from service.step.trace import NOTHING_RECORDED, STEP_MARK
 from tests.anatomy.conftest import printed
-from tests.step.made_traces import KERNELS, event, replays, without_device_work
+from tests.step.made import KERNELS, event, replays, without_device_work
 from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles

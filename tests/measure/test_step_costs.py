@@ -10,7 +10,7 @@ from rich.console import Console
 from service.anatomy.operators.show import show_kernels
 from service.measure.step_costs import KernelTable, table_of
 from service.step.trace import Event
-from tests.step.made_traces import kernel
+from tests.step.made import kernel
 
 NULL = 2e-6
 

@@ -30,8 +30,8 @@ from service.records import EngineSettings, ModeStatus
 from service.step import profiling
 from service.step.trace import Event, step_marks
 from tests.proof.test_gpu_goals import outcome
-from tests.step.made_traces import KERNELS as REPLAYED
-from tests.step.made_traces import call, graph_id, kernel, replays
+from tests.step.made import KERNELS as REPLAYED
+from tests.step.made import call, graph_id, kernel, replays
 
 KERNELS = 3
 Plain = Callable[..., EngineSettings]

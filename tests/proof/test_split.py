@@ -35,7 +35,7 @@ from service.step import profiling
 from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import KERNEL_SECONDS, LADDER
-from tests.step.made_traces import KERNEL_US, KERNELS, graph_id, replays
+from tests.step.made import KERNEL_US, KERNELS, graph_id, replays
 
 SPLIT_CHECKS = [INJECTED, SAMPLING_RATE, PLAIN_KERNELS, UNCLASSIFIED, BACKGROUND]
 Beside = Callable[[], object] | None

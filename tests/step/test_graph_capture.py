@@ -64,29 +64,6 @@ def test_a_replayed_step_computes_what_inference_mode_does_whatever_the_buffers_
     assert graphs.replayed == len(expected)
 
 
-def test_each_shape_is_recorded_once(model: Transformer, buffers: Buffers, graphs: FakeGraphs) -> None:
-    step = build_step(ROW, model)
-    shapes = list(buffers.shapes("prefill"))
-    prepare(buffers)
-    for _ in range(3):
-        for arguments in shapes:
-            step(*arguments)
-    assert len(shapes) > 2
-    assert graphs.recorded == len(shapes)
-    assert graphs.replayed == 3 * len(shapes)
-
-
-def test_a_result_is_static_and_the_next_replay_overwrites_it(
-    model: Transformer, buffers: Buffers, graphs: FakeGraphs
-) -> None:
-    step = build_step(ROW, model)
-    first = decode(step, buffers, token=5, position=1)
-    kept = first.clone()
-    second = decode(step, buffers, token=9, position=1)
-    assert second.data_ptr() == first.data_ptr()
-    assert not torch.equal(first, kept)
-
-
 def copied(arguments: Arguments) -> Arguments:
     tokens, positions, last, cache = arguments
     return tokens.clone(), positions.clone(), last.clone(), tuple((k.clone(), v.clone()) for k, v in cache)
@@ -134,14 +111,6 @@ def test_injected_work_is_done_at_every_replay(
     for position in range(3):
         decode(step, buffers, token=5, position=position)
     assert done == [1, 2, 3]
-
-
-def test_casts_of_autocast_are_not_cached_while_a_step_is_recorded() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.is_autocast_cache_enabled()
-        with capture._uncached_casts():
-            assert not torch.is_autocast_cache_enabled()
-        assert torch.is_autocast_cache_enabled()
 
 
 def test_under_autocast_a_replay_casts_the_weights_again(buffers: Buffers, graphs: FakeGraphs) -> None:

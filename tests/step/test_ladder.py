@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from models.config import Config
+from models.opening import open_model
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import LADDER, MODES, named_modes
-from service.step.buffers import Buffers, allocate, prepare
+from service.records import Phase
+from service.step.buffers import Buffers, allocate, measured_arguments, prepare, set_positions
 from service.step.callables import build_step
 from service.step.graphs import forbid_recompilation, is_recompile_error
 
@@ -167,15 +169,18 @@ def test_an_error_that_only_quotes_a_recompilation_is_none() -> None:
     assert not is_recompile_error(RuntimeError(message))
 
 
-def test_no_mode_is_both_compiled_and_packaged() -> None:
-    for mode in LADDER:
-        for effect in (mode.cpu, mode.cuda):
-            assert effect.compile is None or effect.package is None
-            assert effect.compiles is (effect.compile is not None or effect.package is not None)
-
-
 def test_modes_are_named_one_by_one_or_all_at_once() -> None:
     assert named_modes(["compiled", "eager", "compiled"]) == ["eager", "compiled"]
     assert named_modes(["all"]) == [mode.name for mode in LADDER]
     with pytest.raises(ValueError, match=r"unknown mode fast; try some of eager.* or all"):
         named_modes(["eager", "fast"])
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_indexes_that_a_job_left_between_two_chunks_do_not_reach_a_shorter_one(phase: Phase) -> None:
+    model = open_model("tiny", 1, torch.device("cpu"), torch.float32, torch.float32, None, 64)
+    own = allocate(model, [1], 64)[1]
+    own.last.fill_(own.chunk_length - 1)
+    set_positions(own, phase)
+    tokens, _, last, _ = measured_arguments(own, phase)
+    assert int(last.max()) < tokens.shape[1]

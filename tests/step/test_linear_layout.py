@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch import Tensor
 
 from models.config import Config
 from models.served import layout_of
@@ -49,20 +48,6 @@ def test_every_linear_layer_is_counted_in_every_layout_at_all_rows(
     monkeypatch.setattr(loaded_model, "_seconds", lambda x, weights: 1.0)
     found = step_seconds(Transformer(replace(CONFIG, layers=layers), max_batch=1).eval())
     assert found == {layout: dict.fromkeys(ROWS, 4.0 * layers + 1) for layout in LAYOUTS}
-
-
-def test_what_is_timed_has_the_strides_of_its_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    strides = []
-
-    def record(x: Tensor, weights: list[Tensor]) -> float:
-        strides.append((x.shape[0], {weight.stride(0) == 1 for weight in weights}))
-        return 1.0
-
-    monkeypatch.setattr(loaded_model, "_seconds", record)
-    step_seconds(made())
-    assert {(rows, frozenset(moved)) for rows, moved in strides} == {
-        (rows, frozenset({moved})) for rows in ROWS for moved in (False, True)
-    }
 
 
 def test_a_layout_by_name_is_taken_untimed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

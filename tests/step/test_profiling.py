@@ -24,8 +24,7 @@ from service.step.profiling import (
     record_steps,
 )
 from service.step.trace import Event, ProfiledStep, is_step_mark, read_steps
-from tests.step.made_steps import arguments, step
-from tests.step.made_traces import replays, without_device_work
+from tests.step.made import arguments, replays, step, without_device_work
 
 CPU = torch.device("cpu")
 
@@ -109,24 +108,6 @@ def test_the_profiler_is_attached_once_in_a_process_and_only_to_a_gpu(
         profiling.attach_profiler(torch.device(device))
     assert len(begun) == sessions
     assert profiling.profiler_attached() == (device == "cuda")
-
-
-def test_discarded_work_lasts_as_long_as_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, *(seconds / 1000 for seconds in (1, 2, 3, 4, 5, 6))])
-    monkeypatch.setattr(profiling, "perf_counter", lambda: next(clock))
-    launches: list[int] = []
-    monkeypatch.setattr(VisibleSeparator, "launch", lambda _: launches.append(1))
-    VisibleSeparator(CPU).lead()
-    assert len(launches) == 4
-    assert next(clock) == 0.006
-
-
-def test_on_a_cpu_nothing_separates_and_nothing_is_discarded() -> None:
-    events = record_steps(CPU, lambda: torch.zeros(1).neg_(), steps=2)
-    names = [e["name"] for e in events if e.get("cat") == "cpu_op"]
-    assert names.count("aten::neg_") == 2
-    assert "aten::add_" not in names
-    assert order(events) == "mm"
 
 
 def test_stopping_a_session_parses_none_of_its_events_and_its_trace_has_all_of_them(tmp_path: Path) -> None:
@@ -264,16 +245,6 @@ def test_a_disk_that_does_not_take_a_trace_costs_the_trace_and_not_the_answer(
     assert answered == ["the job ran"]
     assert list(tmp_path.iterdir()) == []
     assert "the trace a was not kept" in capsys.readouterr().err
-
-
-def test_notes_without_a_trace_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_text("{}")
-    Profiler(CPU, tmp_path).run("new", ABOUT, HostMeter(), lambda meter: _run_once(meter))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["new.json", "new.trace.json.gz"]
-
-
-def _run_once(meter: Meter) -> None:
-    meter.run(step, arguments(1, 4), Readings())
 
 
 def test_a_disk_that_does_not_take_the_first_session_does_not_end_the_engine(

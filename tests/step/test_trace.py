@@ -1,16 +1,38 @@
-"""What is read from a profiler trace: operators, kernels, launches, gaps, each in its own step."""
+"""What is read from a profiler trace, each in its own step; what cannot be is unknown rather than fewer."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch.profiler import record_function
 
-from service.step.trace import STEP_MARK, operator_table, read_steps
-from tests.step.made_traces import call, event, kernel
+from service.step.trace import (
+    NO_LAUNCH,
+    NOT_SEPARATED,
+    NOTHING_RECORDED,
+    STEP_MARK,
+    Event,
+    ProfiledStep,
+    operator_table,
+    read_steps,
+    typical_step,
+)
+from tests.step.made import (
+    KERNEL_US,
+    KERNELS,
+    PERIOD_US,
+    call,
+    event,
+    graph_id,
+    kernel,
+    plain_step,
+    replays,
+    without_device_work,
+)
 
 TWO_STEPS = [
     event("cuda_runtime", "cudaLaunchKernel", -20, 5, 5),
@@ -39,12 +61,6 @@ def test_a_kernel_belongs_to_the_step_that_launched_it_even_where_it_runs_after_
     assert (first.kernels, second.kernels) == (2, 3)
     assert first.kernel_seconds == pytest.approx(25e-6)
     assert second.kernel_seconds == pytest.approx(18e-6)
-
-
-def test_a_graph_replay_of_many_kernels_is_one_launch() -> None:
-    first, second = read_steps(TWO_STEPS, cuda=True)
-    assert (first.launches, first.graph_launches) == (2, 0)
-    assert (second.launches, second.graph_launches) == (1, 1)
 
 
 def test_operators_are_outermost_calls_into_the_dispatcher_and_copies_all_copies() -> None:
@@ -105,3 +121,205 @@ def test_a_recorded_trace_has_the_operators_that_ran(tmp_path: Path) -> None:
     # Two tensors of ones for the product, the product, one more and its clone.
     assert {step.operators for step in steps} == {5}
     assert {step.copies for step in steps} == {1}
+
+
+STEPS = 4
+REPLAY_SECONDS = pytest.approx(KERNELS * KERNEL_US / 1e6)
+
+
+def unknown_to_the_trace(step: int) -> int:
+    return 90_000 + step
+
+
+def of_the_next_launch(step: int) -> int:
+    return graph_id((step + 1) % STEPS)
+
+
+def of_a_plain_launch(step: int) -> int:
+    return graph_id(step) + 1
+
+
+def of_a_call_that_launches_nothing(step: int) -> int:
+    return graph_id(step) + 3
+
+
+WRONG_IDS = (
+    unknown_to_the_trace,
+    of_the_next_launch,
+    of_a_call_that_launches_nothing,
+)
+
+
+def no_device_part(step: ProfiledStep) -> bool:
+    device_part = (step.kernels, step.kernel_seconds, step.kernel_sum_seconds, step.gaps, step.matched)
+    return all(value is None for value in device_part)
+
+
+def test_a_replay_of_many_kernels_is_one_launch_and_runs_on_after_its_call() -> None:
+    for step in read_steps(replays(STEPS), cuda=True):
+        assert (step.kernels, step.launches, step.graph_launches) == (KERNELS, 1, 1)
+        assert step.matched == "correlation"
+        assert step.kernel_seconds == REPLAY_SECONDS
+        assert step.unknown is None
+
+
+@pytest.mark.parametrize("device_clock", [0.0, -9.0, 9.0, -3 * PERIOD_US])
+@pytest.mark.parametrize("kernel_id", WRONG_IDS)
+def test_with_wrong_ids_of_graph_launches_a_step_is_what_ran_in_its_window_by_the_devices_clock_alone(
+    kernel_id: Callable[[int], int], device_clock: float
+) -> None:
+    for step in read_steps(replays(STEPS, kernel_id, device_clock), cuda=True):
+        assert (step.kernels, step.launches, step.matched) == (KERNELS, 1, "window")
+        assert step.kernel_seconds == REPLAY_SECONDS
+
+
+@pytest.mark.parametrize("device_clock", [-9.0, -3 * PERIOD_US])
+def test_work_that_begins_before_its_call_tells_by_how_much_the_devices_clock_lies_behind(
+    device_clock: float,
+) -> None:
+    events = [
+        event("user_annotation", STEP_MARK, 100, 50),
+        call("cudaLaunchKernel", 110, 1, 5.0),
+        call("cudaLaunchKernel", 130, 2, 5.0),
+        kernel("a", 110 + device_clock, 1, length=10),
+        kernel("b", 140 + device_clock, 2, length=10),
+    ]
+    (step,) = read_steps(events, cuda=True)
+    assert step.gaps is not None
+    # Idle from 120 until 140 by the host's clock; its launch returned at 135.
+    assert step.gaps.host_wait_seconds == pytest.approx(15e-6)
+    assert step.gaps.kernel_wait_seconds == pytest.approx(5e-6)
+
+
+def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None:
+    by_id, by_window = (
+        [step.gaps for step in read_steps(events, cuda=True)]
+        for events in (replays(STEPS), replays(STEPS, unknown_to_the_trace))
+    )
+    assert by_id == by_window
+    assert by_id[0] is not None
+    assert by_id[0].kernel_wait_seconds == pytest.approx((KERNELS - 1) * 0.5e-6)
+
+
+@pytest.mark.parametrize("kernel_id", [of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id])
+def test_without_anything_between_replays_their_ids_are_not_proved_and_kernels_unknown(
+    kernel_id: Callable[[int], int],
+) -> None:
+    for step in read_steps(replays(STEPS, kernel_id, separated=False), cuda=True):
+        assert step.launches == 1
+        assert no_device_part(step)
+        assert step.unknown == NOT_SEPARATED
+
+
+def test_plain_steps_that_nothing_separates_are_matched_by_their_ids() -> None:
+    steps = read_steps(plain_step(1000, 10) + plain_step(2000, 20), cuda=True)
+    assert [(step.kernels, step.matched) for step in steps] == [(4, "correlation")] * 2
+
+
+def test_ids_of_replays_are_proved_by_those_that_something_separates() -> None:
+    events = [e for e in replays(STEPS) if e["ts"] >= PERIOD_US]  # nothing is launched before the first step
+    steps = read_steps(events, cuda=True)
+    assert [(step.kernels, step.matched) for step in steps] == [(KERNELS, "correlation")] * STEPS
+
+
+def test_a_launch_whose_kernels_were_lost_has_unknown_kernels_and_not_none_of_them() -> None:
+    events = without_device_work(replays(STEPS), until=2 * PERIOD_US - 20)
+    first, *others = read_steps(events, cuda=True)
+    assert first.launches == 1
+    assert no_device_part(first)
+    assert first.unknown == "1 of 1 launches have no kernel in the trace"
+    assert {step.kernels for step in others} == {KERNELS}
+
+
+@pytest.mark.parametrize("kernel_id", [graph_id, unknown_to_the_trace])
+def test_a_step_with_fewer_kernels_than_most_is_refused_and_says_so(kernel_id: Callable[[int], int]) -> None:
+    events = replays(STEPS, kernel_id, kernels=lambda step: 50 if step == 1 else KERNELS)
+    steps = read_steps(events, cuda=True)
+    assert no_device_part(steps[1])
+    assert steps[1].unknown == "50 kernels, where 90 are usual"
+    assert {step.kernels for place, step in enumerate(steps) if place != 1} == {KERNELS}
+
+
+def test_a_window_without_kernels_is_unknown_and_not_0_though_all_steps_agree() -> None:
+    foreign = kernel("of a process's earlier session", 5.0, 77_777)
+    for step in read_steps([foreign, *replays(STEPS, kernels=lambda _: 0)], cuda=True):
+        assert no_device_part(step)
+        assert step.unknown == "1 launches have only 0 kernels in the trace"
+
+
+def test_steps_of_another_name_may_have_another_number_of_kernels() -> None:
+    prefill = plain_step(1000, 10, kernels=3, name=f"{STEP_MARK} prefill 16/64")
+    decode = [plain_step(2000 + 500 * n, 20 + 10 * n, name=f"{STEP_MARK} decode 1/64") for n in range(3)]
+    steps = read_steps(sum(decode, prefill), cuda=True)
+    assert [step.kernels for step in steps] == [3, 4, 4, 4]
+
+
+def test_of_two_numbers_that_are_equally_frequent_the_larger_is_usual() -> None:
+    events = plain_step(1000, 10, kernels=3) + plain_step(2000, 20, kernels=4)
+    assert [step.kernels for step in read_steps(events, cuda=True)] == [None, 4]
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_without_cupti_kernels_are_unknown_with_the_remedy_and_never_0(calls: bool) -> None:
+    events = without_device_work(replays(2))
+    if not calls:
+        events = [e for e in events if e["cat"] != "cuda_runtime"]
+    for step in read_steps(events, cuda=True):
+        assert no_device_part(step)
+        assert step.unknown == NOTHING_RECORDED
+        assert step.launches == step.graph_launches == (1 if calls else None)
+
+
+def test_a_step_without_a_launch_call_has_unknown_kernels_though_others_are_known() -> None:
+    events = [e for e in replays(STEPS) if not (e["name"] == "cudaGraphLaunch" and e["ts"] < 2 * PERIOD_US)]
+    first, *others = read_steps(events, cuda=True)
+    assert first.unknown == NO_LAUNCH
+    assert no_device_part(first)
+    assert {step.kernels for step in others} == {KERNELS}
+
+
+def overlapping() -> list[Event]:
+    return [
+        call("cudaLaunchKernel", -20, 4),
+        kernel("put", -12, 4),
+        event("user_annotation", STEP_MARK, 0, 20),
+        call("cudaGraphLaunch", 1, 5, 9.0),
+        kernel("a", 20, 5, length=30, stream=7),
+        kernel("b", 30, 5, length=10, stream=13),
+        kernel("c", 45, 5, length=15, stream=13),
+        kernel("d", 70, 5, length=5, stream=7),
+    ]
+
+
+def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_in_their_sum() -> None:
+    (step,) = read_steps(overlapping(), cuda=True)
+    assert step.kernels == 4
+    assert step.kernel_seconds == pytest.approx(45e-6)  # 20 to 60 and 70 to 75
+    assert step.kernel_sum_seconds == pytest.approx(60e-6)
+    assert step.gaps is not None
+    assert step.gaps.idle_seconds == pytest.approx(10e-6)
+
+
+def test_copies_and_fills_are_no_kernels_but_leave_no_gap() -> None:
+    events = [
+        event("user_annotation", STEP_MARK, 0, 40),
+        call("cudaMemsetAsync", 1, 1),
+        call("cudaLaunchKernel", 11, 2),
+        call("cudaMemcpyAsync", 21, 3),
+        event("gpu_memset", "Memset (Device)", 10, 10, 1, stream=7),
+        kernel("k", 20, 2, length=30),
+        event("gpu_memcpy", "Memcpy DtoD", 50, 10, 3, stream=7),
+    ]
+    (step,) = read_steps(events, cuda=True)
+    assert (step.kernels, step.launches) == (1, 1)
+    assert step.kernel_seconds == pytest.approx(30e-6)
+    assert step.gaps is not None
+    assert step.gaps.host_wait_seconds == step.gaps.kernel_wait_seconds == 0.0
+
+
+def test_the_typical_step_has_the_median_kernel_time_of_those_that_are_known() -> None:
+    def step(seconds: float | None) -> ProfiledStep:
+        return ProfiledStep(operators=1, copies=0, kernel_seconds=seconds)
+
+    assert typical_step([step(None), step(3.0), step(1.0), step(2.0)]).kernel_seconds == 2.0
+    assert typical_step([step(None), step(None)]).kernel_seconds is None

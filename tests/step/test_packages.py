@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from models.config import Config
 from models.served import Cache
@@ -101,11 +102,6 @@ def test_a_package_has_the_marked_sizes_as_its_dimensions(
     assert (positions, last) == (None, None)
 
 
-def test_a_size_that_is_not_marked_is_part_of_the_package() -> None:
-    buffers = allocate(made(), [2], prefill_chunk=32, symbolic=False)[2]
-    assert packages._dynamic(buffers.arguments("prefill")) == (None, None, None, ((None, None),))
-
-
 def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
     model = made()
     buffers = buffers_of(model)
@@ -180,3 +176,42 @@ def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPa
 
 def _refuse(*_: object) -> str:
     raise AssertionError("compiled again")
+
+
+REACHES = [512, 256, 128, 64]
+
+
+def aligned(cache: Tensor) -> Tensor:
+    """As attention on CUDA asks of its mask."""
+    return cache.sum(1) if cache.shape[1] % 8 == 0 else cache.sum(1) + 1
+
+
+def parts(enforced: bool) -> list[Tensor]:
+    cache = torch.ones(2, max(REACHES) + 1, 3)
+    found = [cache[:, :reach] for reach in REACHES]
+    for part in found:
+        make_symbolic(part, REACHES, enforced)
+    return found
+
+
+@pytest.mark.compiles
+def test_a_size_that_is_not_enforced_may_be_guarded_by_its_alignment_in_one_callable() -> None:
+    graphs = []
+
+    def backend(graph: fx.GraphModule, _: list[Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    step = torch.compile(aligned, backend=backend, fullgraph=True)
+    for part in parts(enforced=False):
+        assert torch.equal(step(part), part.sum(1))
+    assert len(graphs) == 1
+
+
+@pytest.mark.compiles
+def test_an_enforced_size_refuses_such_a_guard() -> None:
+    torch._dynamo.reset()
+    step = torch.compile(aligned, backend="eager", fullgraph=True)
+    with pytest.raises(ConstraintViolationError, match=r"% 8"):
+        step(parts(enforced=True)[0])
