@@ -162,8 +162,7 @@ class Warmup:
         try:
             yield from work
         except Unsupported as error:
-            modes = self.modes.items()
-            plain = [name for name, other in modes if not self._capture.effect(other).compiles]
+            plain = [name for name, other in self.modes.items() if not self._compiles(other)]
             self._fail(configured, not_one_graph(error, plain))
         except CacheBroken:
             raise  # tried again by a new engine, as after the loss of the device
@@ -172,6 +171,9 @@ class Warmup:
                 raise  # for every mode: the front starts a new engine
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
             free_memory(error)
+
+    def _compiles(self, configured: ConfiguredMode) -> bool:
+        return self._capture.effect(configured).compiles
 
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
         configured.steps.clear()
@@ -183,8 +185,8 @@ class Warmup:
         if effect.compile is not None and (off := turned_off()):
             self._fail(configured, off)
             return
-        retry = self._cache_retry if effect.compiles else None
-        if effect.compiles and not self._compiler_loaded:
+        retry = self._cache_retry if self._compiles(configured) else None
+        if self._compiles(configured) and not self._compiler_loaded:
             self._capture.elsewhere = self._start_elsewhere()
             loading = self._load_compiler()
             yield from (retry.watched(name, loading) if retry else loading)

@@ -1,23 +1,29 @@
-"""The engine without a front: jobs in, outcomes out."""
+"""The engine without a front: jobs in, outcomes out, and what an error of the device ends."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
 
-from service.engine import loop, parts
+from models.transformer import Transformer
+from service.engine import loop, parts, warmup
+from service.engine import loop as engine_run
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.outcome import ran_as
+from service.engine.parts import blas_libraries, build_parts
 from service.engine.warmup import ConfiguredMode
+from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.modes import MODES
-from service.records import EngineStatus, ModeStatus, Outcome, StepProfile, Timings, ToFront
+from service.records import EngineStatus, Job, ModeStatus, Outcome, StepProfile, Timings, ToFront
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
@@ -151,15 +157,182 @@ def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_
     assert [status.warm for status in statuses] == sorted(status.warm for status in statuses)
 
 
-def test_unchanged_memory_and_a_device_without_any_are_not_announced_again(
+def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
+    parts = build_parts(settings(tmp_path), lambda status: None)
+    cold, warm = parts.status(), parts.status(parts.measure())
+    assert (cold.memory_bandwidth, cold.null_kernel_seconds) == (None, None)
+    assert warm.memory_bandwidth is not None
+    assert warm.step_bytes is not None
+    assert cold.step_bytes == warm.step_bytes
+    # Float32, the head's table tied to the embedding's and so counted once; norms are left out.
+    assert 0.99 < warm.step_bytes.weights / (4 * warm.parameters) < 1
+    assert warm.memory_bandwidth.buffer_bytes == warm.step_bytes.weights
+    assert cold.matrix_rate is None
+    assert warm.matrix_rate is not None
+    assert warm.step_flops is not None
+    assert warm.step_flops.per_row == 2 * warm.step_bytes.weights / 4
+    assert warm.blas is not None
+    assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in warm.blas
+
+
+def test_the_libraries_that_multiply_are_named_from_what_torch_says_of_itself() -> None:
+    lines = (
+        "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605",
+        "  - Intel(R) MKL-DNN v3.7.1 (Git Hash 80af)",
+        "  - CPU capability usage: AVX2",
+        "  - Build settings: BLAS_INFO=mkl, BUILD_TYPE=Release",
+    )
+    assert blas_libraries("\n".join(lines)) == "MKL 2024.2, oneDNN 3.7.1, ATen AVX2"
+    arm = "  - CPU capability usage: SVE256\n  - Build settings: BLAS_INFO=open"
+    assert blas_libraries(arm) == "BLAS open, ATen SVE256"
+
+
+def test_a_context_without_room_behind_a_chunk_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    """As a model with a window of one chunk has it."""
+    short = settings(tmp_path, context=64, prefill_chunk=64)
+    with pytest.raises(ValueError, match="set LAUNCHBOUND_PREFILL_CHUNK to 32"):
+        build_parts(short, lambda status: None)
+    build_parts(settings(tmp_path, context=64, prefill_chunk=32), lambda status: None)
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_an_engine_without_cuda_says_that_there_are_no_ranges_where_they_were_asked_for_and_serves(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], asked_for: bool
+) -> None:
+    inbox = serve(
+        tmp_path, [local_job("a", "eager", [PROMPT], 2)], modes=["eager"], batch_sizes=[1], nvtx=asked_for
+    )
+    assert inbox.outcomes[0].kind == "ok"
+    assert ("LAUNCHBOUND_NVTX" in capfd.readouterr().err) == asked_for
+
+
+LOST = [
+    torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+]
+
+
+@pytest.mark.parametrize("error", LOST, ids=str)
+def test_a_job_that_loses_the_device_ends_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Generator, "run", fail)
+    inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)])
+    with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
+        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
+    assert inbox.outcomes == []
+
+
+def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "NEWS_SECONDS", 0.0)
-    for memory in (None, {"allocated_current": 7}):
-        monkeypatch.setattr(parts, "memory", lambda _, current=memory: current)
-        monkeypatch.setattr(loop, "memory", lambda _, current=memory: current)
-        sent: list[ToFront] = []
-        inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], sent.append)
-        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
-        statuses = [message for message in sent if isinstance(message, EngineStatus)]
-        assert [status.warm for status in statuses] == [False, True]
+    held: list[weakref.ref[torch.Tensor]] = []
+    freed: list[bool] = []
+    original = Generator.run
+
+    def fail_once(self: Generator, job: Job, *arguments: object) -> None:
+        if held or job.id != "a":  # warm-up has jobs of its own
+            original(self, job, *arguments)  # type: ignore[arg-type]
+            return
+        tensor = torch.zeros(8)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Generator, "run", fail_once)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(held[0]() is None))
+    jobs = [local_job(name, "inference_mode", [PROMPT], 2, ignore_eos=True) for name in ("a", "b")]
+    inbox = serve(tmp_path, jobs, modes=["inference_mode"], batch_sizes=[1])
+    assert [outcome.kind for outcome in inbox.outcomes] == ["oom", "ok"]
+    problem = inbox.outcomes[0].problem
+    assert problem is not None
+    assert problem.type == "out_of_memory"
+    assert freed == [True]
+
+
+def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing:
+        parts = SimpleNamespace(warmup=SimpleNamespace(share=lambda _: None))
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def run(self) -> None:
+            raise error
+
+    monkeypatch.setattr(engine_run, "Engine", Failing)
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
+    error: Exception = LOST[0]
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_DEVICE_LOST
+    assert "an illegal memory access" in capsys.readouterr().err
+    error = RuntimeError("something else")
+    with pytest.raises(RuntimeError, match="something else"):
+        engine_run.run_engine(settings(tmp_path), LocalInbox([]))
+
+
+def test_a_model_whose_eager_step_fails_is_refused_with_its_architecture_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> object:
+        raise IndexError("index 64 is out of bounds for dimension 0 with size 64")
+
+    monkeypatch.setattr(Transformer, "forward", fail)
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "Transformer cannot be served: its eager step failed" in line
+    assert "IndexError: index 64" in line
+    assert "serve another architecture" in line
+
+
+def test_a_model_that_does_not_fit_in_memory_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Transformer, "forward", fail)
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
+    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
+    assert "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", LOST, ids=str)
+def test_a_warm_up_that_loses_the_device_ends_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> object:
+        raise error
+
+    monkeypatch.setattr(warmup.Capture, "_callables", fail)
+    with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
+        serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
+
+
+def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[bool] = []
+
+    def fail(*_: object) -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(warmup.Capture, "_callables", fail)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
+    inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
+    assert inbox.modes["inference_mode"].state == "failed"
+    assert "out of memory" in (inbox.modes["inference_mode"].detail or "")
+    assert freed == [True]
+
+
+def test_attention_that_is_wrong_in_every_mode_fails_every_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warmup, "wrong_attention", lambda found: f"{len(found)} attentions are wrong")
+    inbox = serve(tmp_path, [])
+    assert {status.state for status in inbox.modes.values()} == {"failed"}
+    assert {status.detail for status in inbox.modes.values()} == {"4 attentions are wrong"}

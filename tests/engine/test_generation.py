@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -12,12 +13,13 @@ import torch
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
-from service.engine.generation import POLL_NS, Generator, JobResult, new_feed, prefill
+from service.engine import generation as feed_module
+from service.engine.generation import POLL_NS, DeviceFeed, Generator, HostFeed, JobResult, new_feed, prefill
 from service.engine.inbox import local_job
 from service.engine.text import JobError
 from service.modes import MODES
 from service.records import Job, Token
-from service.step.buffers import allocate
+from service.step.buffers import Buffers, allocate
 from service.step.callables import Step, build_step
 from service.step.meters import HostMeter, Readings
 
@@ -115,27 +117,14 @@ def test_periods_are_all_the_time_from_the_first_call_to_the_end_of_the_bookkeep
     assert all(p > c for p, c in zip(periods, [*run.prefill.call, *run.decode.call], strict=True))
 
 
-def test_the_last_period_holds_the_bookkeeping_of_a_job_that_is_cut_short(engine: Engine) -> None:
-    run = engine(local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True), Client(patience=6))
-    assert run.kind == "cancelled"
-    assert run.ended_ns > run.decode.begin[-1] + run.decode.call[-1]
-
-
-def test_a_batch_runs_in_the_smallest_bucket_that_holds_it(engine: Engine) -> None:
-    assert engine(local_job("a", "inference_mode", [PROMPT] * 2, 2), Client()).bucket == 4
-
-
 def test_a_seed_gives_the_same_text_in_every_bucket_and_other_seeds_others(engine: Engine) -> None:
     sampled = [ids(engine, [PROMPT], temperature=1.0, seed=seed)[0] for seed in (7, 7, 8)]
     assert sampled[0] == sampled[1] != sampled[2]
 
 
-def test_top_k_of_one_is_greedy(engine: Engine) -> None:
-    assert ids(engine, [PROMPT], temperature=2.0, top_k=1, seed=1) == ids(engine, [PROMPT])
-
-
-def test_top_p_near_0_is_greedy_and_of_1_is_no_limit(engine: Engine) -> None:
-    assert ids(engine, [PROMPT], temperature=2.0, top_p=1e-9, seed=1) == ids(engine, [PROMPT])
+def test_top_k_of_one_and_top_p_near_0_are_greedy_and_top_p_of_1_is_no_limit(engine: Engine) -> None:
+    for limit in ({"top_k": 1}, {"top_p": 1e-9}):
+        assert ids(engine, [PROMPT], temperature=2.0, seed=1, **limit) == ids(engine, [PROMPT])
     free, limited = (ids(engine, [PROMPT], temperature=1.0, top_p=top_p, seed=3) for top_p in (None, 1.0))
     assert free == limited
 
@@ -234,3 +223,73 @@ def test_a_prompt_over_the_context_is_refused_with_the_limit(engine: Engine) -> 
     with pytest.raises(JobError, match="context of 512") as refused:
         engine(local_job("a", "inference_mode", [LONG * 9], 8), Client())
     assert refused.value.problem.type == "prompt_too_long"
+
+
+@pytest.fixture(scope="module")
+def buffers() -> Buffers:
+    return allocate(build("tiny", max_batch=4), [4], prefill_chunk=16)[4]
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
+def test_tokens_and_positions_of_every_row_are_written_in_place(
+    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
+) -> None:
+    feed = kind(buffers)
+    address = buffers.token.data_ptr()
+    buffers.positions.copy_(torch.tensor([0, 7, 2**40, 3]))
+    tokens = torch.tensor([5, 0, 4095, 2**33])
+    readings = Readings()
+    feed.put(tokens, tokens.tolist(), readings)
+    feed.advance(readings)
+    feed.advance(readings)
+    assert buffers.token.tolist() == [[5], [0], [4095], [2**33]]
+    assert buffers.positions.tolist() == [2, 9, 2**40 + 2, 5]
+    assert buffers.token.data_ptr() == address
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
+def test_a_chunk_is_written_with_its_position_and_each_rows_last_token(
+    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
+) -> None:
+    chunk, last = torch.arange(64).view(4, 16), torch.tensor([3, 0, 15, 7])
+    kind(buffers).put_chunk(chunk, 32, last, Readings())
+    assert torch.equal(buffers.chunks[16], chunk)
+    assert buffers.positions.tolist() == [32] * 4
+    assert torch.equal(buffers.last, last)
+
+
+def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(
+    buffers: Buffers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each operator lies between two readings of the clock, which are 10 ns apart.
+    monkeypatch.setattr(feed_module, "perf_counter_ns", partial(next, count(0, 10)))
+    feed, readings, tokens = DeviceFeed(buffers), Readings(), torch.zeros(4, dtype=torch.int64)
+    feed.put_chunk(torch.zeros(4, 16, dtype=torch.int64), 0, tokens, readings)
+    for _ in range(2):
+        feed.put(tokens, [0] * 4, readings)
+        feed.advance(readings)
+    assert readings.feed == [10, 20, 20]
+
+
+def test_what_feeds_a_step_on_a_cpu_reads_no_clock(buffers: Buffers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "perf_counter_ns", lambda: pytest.fail("the clock was read"))
+    feed, readings, tokens = HostFeed(buffers), Readings(), torch.zeros(4, dtype=torch.int64)
+    feed.put_chunk(torch.zeros(4, 16, dtype=torch.int64), 0, tokens, readings)
+    feed.put(tokens, [0] * 4, readings)
+    feed.advance(readings)
+    assert readings == Readings()
+
+
+def test_on_a_cpu_nothing_goes_through_the_dispatcher(buffers: Buffers) -> None:
+    assert isinstance(new_feed(buffers), HostFeed)
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
+def test_rows_are_written_from_the_host_in_place(
+    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
+) -> None:
+    address = buffers.positions.data_ptr()
+    kind(buffers).put_rows([5, 0, 4095, 2**33], [1, 0, 2**40, 9], Readings())
+    assert buffers.token.tolist() == [[5], [0], [4095], [2**33]]
+    assert buffers.positions.tolist() == [1, 0, 2**40, 9]
+    assert buffers.positions.data_ptr() == address

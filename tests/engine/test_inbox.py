@@ -1,9 +1,42 @@
-"""What the inbox receives between two steps, and what it keeps of cancellations."""
+"""What the inbox receives between two steps, its pause, and what the front hears of an engine at work."""
 
 from __future__ import annotations
 
-from service.records import Cancel, Job, Pause, Token
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter_ns
+
+import msgspec
+import psutil
+import pytest
+
+from service.engine import inbox, loop
+from service.engine.inbox import Inbox, LocalInbox, local_job
+from service.engine.loop import Engine, announced
+from service.engine.warmup import Warmup
+from service.records import (
+    SERVING,
+    Cancel,
+    Doing,
+    EngineSettings,
+    EngineStatus,
+    Job,
+    Outcome,
+    Pause,
+    Paused,
+    Resume,
+    Stop,
+    Token,
+)
+from tests.engine.serving import PROMPT, settings
 from tests.engine.sockets import SocketPair, job
+from tests.support.serving import until
 
 
 def test_a_cancel_counts_once_it_is_received_and_the_question_receives_nothing(sockets: SocketPair) -> None:
@@ -68,11 +101,6 @@ def test_sending_to_a_front_that_has_gone_is_a_stop(sockets: SocketPair) -> None
     assert sockets.inbox.stopped
 
 
-def test_a_cancel_of_an_unknown_job_is_forgotten(sockets: SocketPair) -> None:
-    sockets.deliver(Cancel(id="a"))
-    assert not sockets.inbox.is_cancelled(job("a"))
-
-
 def test_a_job_joins_those_that_run_and_each_can_be_cancelled_until_it_has_left(sockets: SocketPair) -> None:
     sockets.deliver(job("a"), job("b"), job("c"))
     first = sockets.inbox.take()
@@ -100,3 +128,255 @@ def test_who_waits_behind_a_pause_is_not_the_next(sockets: SocketPair) -> None:
     assert not sockets.inbox.idle
     assert sockets.inbox.take() is None  # the pause begins
     assert sockets.inbox.next_job is None
+
+
+LONG, SHORT = 600.0, 1e-9
+
+
+def taken(inbox: Inbox) -> str | None:
+    found = inbox.take()
+    return found.id if found else None
+
+
+def test_a_pause_is_queued_like_a_job_and_what_comes_after_it_waits(sockets: SocketPair) -> None:
+    sockets.deliver(job("before"), Pause(id=1, lease_seconds=LONG), job("after"))
+    assert taken(sockets.inbox) == "before"
+    assert not sockets.inbox.paused
+    assert sockets.silent()
+    assert taken(sockets.inbox) is None
+    assert sockets.inbox.paused
+    assert sockets.receive(Paused) == Paused(id=1, holds=True)
+    assert taken(sockets.inbox) is None
+    sockets.deliver(Resume())
+    assert taken(sockets.inbox) == "after"
+
+
+def test_a_pause_ends_with_its_lease_where_it_is_not_prolonged(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=SHORT), job("after"))
+    sockets.inbox.take()
+    assert sockets.receive(Paused) == Paused(id=1, holds=True)
+    assert taken(sockets.inbox) == "after"
+
+
+def test_a_pause_of_the_same_id_renews_the_lease_without_another_answer(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=LONG))
+    sockets.inbox.take()
+    sockets.receive(Paused)
+    sockets.deliver(Pause(id=1, lease_seconds=SHORT))
+    assert not sockets.inbox.paused
+    assert sockets.silent()
+
+
+def test_a_pause_whose_lease_ran_out_is_not_renewed_and_the_front_is_notified(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=SHORT))
+    sockets.inbox.take()
+    sockets.receive(Paused)
+    sockets.deliver(Pause(id=1, lease_seconds=LONG))
+    assert sockets.receive(Paused) == Paused(id=1, holds=False)
+    assert not sockets.inbox.paused
+
+
+def test_a_queued_pause_is_dropped_by_a_resume(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=LONG), job("after"), Resume())
+    assert taken(sockets.inbox) == "after"
+    assert sockets.silent()
+
+
+def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
+    """The front's side of a pause in which a job is sent; runs beside the engine."""
+    try:
+        while not getattr(sockets.receive(EngineStatus), "warm", False):
+            pass
+        sockets.send(job("first"))
+        sockets.receive(Outcome)
+        sockets.send(Pause(id=1, lease_seconds=LONG))
+        sockets.receive(Paused)
+        seen["began_ns"] = perf_counter_ns()
+        sockets.send(job("during"))
+        seen["silent"] = sockets.silent(800)
+        seen["ended_ns"] = perf_counter_ns()
+        sockets.send(Resume())
+        seen["outcome"] = sockets.receive(Outcome)
+    finally:
+        sockets.send(Stop())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals")
+def test_a_paused_engine_serves_nothing_and_the_wait_is_queue(sockets: SocketPair, tmp_path: Path) -> None:
+    settings = EngineSettings(
+        address="", modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path), threads=1
+    )
+    engine = Engine(settings, sockets.inbox)
+    seen: dict[str, object] = {}
+    front = threading.Thread(target=drive, args=(sockets, seen))
+    front.start()
+    engine.run()
+    front.join()
+    assert seen["silent"]
+    outcome = seen["outcome"]
+    assert isinstance(outcome, Outcome)
+    assert outcome.timings is not None
+    paused_seconds = (int(seen["ended_ns"]) - int(seen["began_ns"])) / 1e9  # type: ignore[call-overload]
+    assert outcome.timings.queue_seconds >= 0.9 * paused_seconds
+
+
+SUSPENDED_CHILD = """
+import os, signal
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+FRONT = f"""
+import signal, subprocess, sys
+from service.parent_death import owned
+child = owned([sys.executable, "-c", {SUSPENDED_CHILD!r}], signal.SIGKILL)
+subprocess.run(child, start_new_session=True)
+"""
+
+
+def test_a_suspended_child_ends_with_a_front_that_is_killed() -> None:
+    front = subprocess.Popen([sys.executable, "-c", FRONT], stdout=subprocess.PIPE, text=True)
+    assert front.stdout is not None
+    child = psutil.Process(int(front.stdout.readline()))
+    until(lambda: child.status() == psutil.STATUS_STOPPED, "the child to be suspended")
+    os.kill(front.pid, signal.SIGKILL)
+    front.wait()
+    front.stdout.close()
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
+
+
+COMPILING = Doing(what="warming up compiled", limit_seconds=1800.0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the inbox's clock forward by seconds; it stands still otherwise."""
+    now = [10**18]
+
+    def forward(seconds: float) -> None:
+        now[0] += round(seconds * 1e9)
+
+    monkeypatch.setattr(inbox, "perf_counter_ns", lambda: now[0])
+    return forward
+
+
+def heard(sockets: SocketPair) -> list[Doing]:
+    """All signs of life that have arrived since."""
+    frames = sockets.front.receive() if sockets.front.wait(20) else []
+    return [msgspec.msgpack.decode(frame, type=Doing) for frame in frames]
+
+
+def test_an_engine_that_serves_is_heard_of_once_a_second_however_often_it_looks(
+    sockets: SocketPair, clock: Callable[[float], None]
+) -> None:
+    for _ in range(300):
+        sockets.inbox.receive()
+        sockets.inbox.take()
+        clock(0.01)
+    assert [doing.what for doing in heard(sockets)] == [SERVING] * 3
+
+
+def test_what_is_announced_is_heard_at_once_and_holds_until_the_engine_serves_again(
+    sockets: SocketPair, clock: Callable[[float], None]
+) -> None:
+    sockets.inbox.receive()
+    sockets.inbox.announce(COMPILING)
+    assert heard(sockets)[-1] == COMPILING
+    clock(2.0)
+    sockets.inbox.receive()
+    assert heard(sockets) == [COMPILING]
+    sockets.inbox.take()
+    clock(2.0)
+    sockets.inbox.receive()
+    assert [doing.what for doing in heard(sockets)] == [SERVING]
+
+
+def test_a_job_does_not_begin_under_the_limits_of_what_was_announced_before_it(
+    sockets: SocketPair, clock: Callable[[float], None]
+) -> None:
+    sockets.inbox.announce(COMPILING)
+    sockets.deliver(job("a"))
+    sockets.inbox.receive()
+    heard(sockets)
+    sockets.inbox.take()
+    assert [(doing.what, doing.busy_limit_seconds) for doing in heard(sockets)] == [
+        (SERVING, inbox.STEP_BUSY_SECONDS)
+    ]
+
+
+def test_a_model_with_slow_steps_has_as_long_for_one_and_no_model_less_than_the_least(
+    sockets: SocketPair, clock: Callable[[float], None]
+) -> None:
+    limits = []
+    for seconds, busy_seconds in ((0.1, 0.1), (90.0, 70.0)):
+        sockets.inbox.expect_steps_of(seconds, busy_seconds)
+        sockets.inbox.take()
+        clock(2.0)
+        sockets.inbox.receive()
+        limits += [(doing.limit_seconds, doing.busy_limit_seconds) for doing in heard(sockets)]
+    assert limits == [(inbox.STEP_LIMIT_SECONDS, inbox.STEP_BUSY_SECONDS), (90.0, 70.0)]
+
+
+@dataclass
+class Told(LocalInbox):
+    """Keeps what is announced, in order."""
+
+    requests: list[object] = field(default_factory=list)
+    said: list[Doing] = field(default_factory=list)
+    expected: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__([])
+
+    def announce(self, doing: Doing) -> None:
+        self.said.append(doing)
+
+    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
+        self.expected = (seconds, busy_seconds)
+
+    def take(self) -> object:  # type: ignore[override]
+        return self.requests.pop(0) if self._warm and self.requests else None
+
+    @property
+    def stopped(self) -> bool:
+        return self._warm and not self.requests
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals")
+def test_an_engine_announces_its_warm_up_and_a_profiled_request(tmp_path: Path) -> None:
+    told = Told(requests=[local_job("a", "eager", [PROMPT], 2, profile=True, sent_ns=1)])
+    Engine(settings(tmp_path, batch_sizes=[1]), told).run()
+    said = [doing.what for doing in told.said]
+    for expected in ("warming up eager", "warming up inference_mode", "profiling a request"):
+        assert expected in said
+    assert said.index("warming up inference_mode") < said.index("profiling a request")
+
+
+def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
+    class Stages:
+        doing = "warming up eager"
+        reference_seconds = 5.0
+        reference_busy_seconds = 3.0
+
+    stages, told, order = Stages(), Told(), []
+
+    def work() -> object:
+        for name in ("eager", "compiled"):
+            order.append((name, len(told.said)))
+            stages.doing = f"warming up {name}"
+            yield
+
+    warmup: Warmup = stages  # type: ignore[assignment]
+    for _ in announced(work(), warmup, told):  # type: ignore[arg-type]
+        continue
+    assert order == [("eager", 1), ("compiled", 2)]
+    assert {doing.limit_seconds for doing in told.said} == {loop.PIECE_SECONDS}
+    assert told.expected == (loop.SLOWER * 5.0, loop.SLOWER * 3.0)
+
+
+def test_the_engine_process_connects_and_speaks_before_it_imports_torch() -> None:
+    code = "import sys; import service.engine.process; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

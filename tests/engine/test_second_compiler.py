@@ -13,7 +13,13 @@ import pytest
 
 from service.engine import second_compiler as module
 from service.engine.parts import EngineParts, build_parts
-from service.engine.second_compiler import Compiled, SecondCompiler, second_compiler
+from service.engine.second_compiler import (
+    Compiled,
+    SecondCompiler,
+    allowed_cpus,
+    free_memory_bytes,
+    second_compiler,
+)
 from service.records import EngineSettings, ModeStatus
 from service.step.compile_cache import code_of
 from tests.engine.serving import settings
@@ -69,11 +75,13 @@ Start = Callable[[str], SecondCompiler]
 
 
 def test_what_is_compiled_there_is_waited_for_while_others_are_served(compiler: Start) -> None:
-    there = compiler(f"time.sleep(0.5); say({told('a', 3.5) + told('b', 4.0)!r})")
+    there = compiler(
+        f"time.sleep(0.5); say({told('a', 3.5)[:9]!r}, {told('a', 3.5)[9:] + told('b', None)!r})"
+    )
     yields, seconds = end_of(there.compiled("reduce-overhead", "a"))
     assert seconds == 3.5
     assert yields > 0
-    assert end_of(there.compiled("reduce-overhead", "b")) == (0, 4.0)
+    assert end_of(there.compiled("reduce-overhead", "b")) == (0, None)  # the cache held it already
 
 
 def test_a_mode_that_it_does_not_compile_is_not_waited_for(compiler: Start) -> None:
@@ -90,18 +98,6 @@ def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_
     said = capsys.readouterr().err
     assert "a second process compiles reduce-overhead meanwhile" in said
     assert said.count("ended with code 9: the engine compiles what it left") == 1
-
-
-def test_what_the_cache_held_already_counts_as_no_cold_start(compiler: Start) -> None:
-    there = compiler(f"say({told('a', None) + told('b', 4.0)!r})")
-    assert end_of(there.compiled("reduce-overhead", "a"))[1] is None
-    assert end_of(there.compiled("reduce-overhead", "b"))[1] == 4.0
-
-
-def test_a_report_that_arrives_in_pieces_is_read_whole(compiler: Start) -> None:
-    line = told("a", 3.5)
-    there = compiler(f"say({line[:9]!r}, {line[9:]!r})")
-    assert end_of(there.compiled("reduce-overhead", "a"))[1] == 3.5
 
 
 @pytest.fixture
@@ -186,3 +182,32 @@ def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_
     # A callable that was missed in the cache would have the time that it took in the engine.
     assert sorted(one.seconds for one in mode.compilations) == sorted(seconds.values())
     assert all(one.cold and one.cold_seconds == one.seconds for one in mode.compilations)
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The group of this process, in another one."""
+    own = tmp_path / "fs" / "outer" / "own"
+    own.mkdir(parents=True)
+    (tmp_path / "member").write_text("1:name=systemd:/legacy\n0::/outer/own\n")
+    monkeypatch.setattr(module, "ROOT", tmp_path / "fs")
+    monkeypatch.setattr(module, "MEMBERSHIP", tmp_path / "member")
+    return own
+
+
+def test_without_a_limit_all_is_allowed(group: Path) -> None:
+    assert (allowed_cpus(), free_memory_bytes()) == (inf, inf)
+    (group / "cpu.max").write_text("max 100000\n")
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text("5\n")
+    assert (allowed_cpus(), free_memory_bytes()) == (inf, inf)
+
+
+def test_the_narrowest_of_nested_limits_holds(group: Path) -> None:
+    (group / "cpu.max").write_text("400000 100000\n")
+    (group.parent / "cpu.max").write_text("150000 100000\n")
+    assert allowed_cpus() == 1.5
+    for folder, most, now in ((group, 900, 100), (group.parent, 1000, 700)):
+        (folder / "memory.max").write_text(f"{most}\n")
+        (folder / "memory.current").write_text(f"{now}\n")
+    assert free_memory_bytes() == 300

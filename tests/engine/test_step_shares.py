@@ -38,7 +38,7 @@ from service.records import (
 from service.step import meters
 from service.step.buffers import allocate
 from service.step.callables import Step
-from service.step.meters import HostMeter, Meter, Readings, step_size
+from service.step.meters import HostMeter, Meter, Readings
 from tests.engine.serving import PROMPT, serve, settings
 
 
@@ -154,10 +154,6 @@ def test_a_step_of_another_size_has_its_own_samples_where_they_are_enough(
     assert of_size[32] == of_size[8] == shares.newest("eager", "prefill", 1) == of_all
 
 
-def test_a_decode_step_is_as_large_as_what_it_attends_to() -> None:
-    assert [step_size(arguments(tokens, 128)) for tokens in (1, 16)] == [128, 16]
-
-
 def test_between_steps_and_between_jobs_nothing_is_sampled(shares: StepShares, sampler: FakeSampler) -> None:
     run = one_step(shares, seen_in(sampler, kernel=1, host=1))
     run()
@@ -170,12 +166,6 @@ def test_between_steps_and_between_jobs_nothing_is_sampled(shares: StepShares, s
     run()
     assert shares.collect() == {}
     assert only_split(shares).all == SampleCounts(kernel=1, host=1)
-
-
-def test_steps_that_were_not_added_leave_no_samples(shares: StepShares, sampler: FakeSampler) -> None:
-    with shares.sampling() as found:
-        HostMeter(shares.labels).run(seen_in(sampler, kernel=5), ARGUMENTS, Readings())
-    assert found == {}
 
 
 def test_a_step_that_raises_is_left_and_its_samples_count(shares: StepShares, sampler: FakeSampler) -> None:
@@ -333,9 +323,6 @@ def test_a_burst_samples_each_step_fast_and_lets_others_run_between_two(
 
 
 def test_without_a_sampler_nothing_is_sampled_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> FakeSampler:
-        raise SamplerError("no timer today")
-
     monkeypatch.setattr(step_shares, "CpuSampler", refused)
     for shares, reason in (
         (StepShares(Path()), "no timer today"),
@@ -421,17 +408,6 @@ def test_what_leads_a_sampled_job_is_its_prefill_and_nothing_that_a_client_sees(
     assert not lead.stream
 
 
-def test_a_job_of_which_some_samples_were_lost_has_none_of_its_own(
-    shares: StepShares, sampler: FakeSampler
-) -> None:
-    sampler.lost = True
-    result = ran(shares, sampler, MadeGenerator(sampler), sample=True)
-    assert result.kind == "ok"
-    assert result.sampled
-    assert result.prefill.samples is result.decode.samples is None
-    assert shares.newest("eager", "decode", 1) == SampleCounts(host=8)
-
-
 def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
     shares: StepShares, sampler: FakeSampler
 ) -> None:
@@ -439,14 +415,6 @@ def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
     assert result.kind == "error"
     assert result.decode.samples == SampleCounts(host=8)
     assert not sampler.running
-
-
-def test_a_job_that_asks_for_samples_where_there_are_none_runs_like_any_other(sampler: FakeSampler) -> None:
-    generator = MadeGenerator(sampler)
-    result = ran(StepShares(Path(), missing="not here"), sampler, generator, sample=True)
-    assert len(generator.ran) == 1
-    assert not result.sampled
-    assert result.decode.samples is None
 
 
 def spin(*_: object) -> tuple[Tensor, Tensor]:
@@ -511,18 +479,6 @@ def test_a_request_that_asks_for_samples_is_split_by_its_own_and_answered_as_wit
     assert decode.dispatch_seconds == pytest.approx(
         decode.wall_seconds * decode.host_samples / (decode.host_samples + decode.kernel_samples)  # type: ignore[operator]
     )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals")
-def test_a_short_request_is_split_by_the_samples_of_the_traffic(tmp_path: Path) -> None:
-    inbox = serve(tmp_path, [local_job("a", "inference_mode", [PROMPT], 4)], modes=["inference_mode"])
-    timings = inbox.outcomes[0].timings
-    assert timings is not None
-    for phase in (timings.prefill, timings.decode):
-        assert phase.samples_of == "traffic"
-        assert phase.dispatch_low_seconds is not None
-        assert phase.dispatch_low_seconds <= phase.dispatch_seconds <= phase.dispatch_high_seconds  # type: ignore[operator]
 
 
 def refused(*_: object) -> FakeSampler:

@@ -1,17 +1,25 @@
-"""Who runs with whom: in order of arrival, of one mode, in the smallest bucket that holds the rows."""
+"""Who runs with whom, in which bucket; and that each request's tokens are those that it gets alone."""
 
 from __future__ import annotations
 
+import random
+from itertools import count
+from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
+import msgspec
 import pytest
 
+from models.checkpoint import TINY_FOLDER
+from models.tokenizer import Tokenizer
 from service.engine.batching import Batch
 from service.engine.inbox import local_job
 from service.engine.text import Completion
-from service.records import Begun, Job, Phase
+from service.records import Begun, Job, Phase, Token
 from service.step.callables import Step
-from tests.engine.batching.merging import ArrivingQueue, Served, TinyEngine
+from tests.engine.merging import MODE_NAMES, ArrivingQueue, Served, TinyEngine
+from tests.engine.serving import PROMPT, serve
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +58,6 @@ def test_a_step_runs_in_the_smallest_bucket_that_holds_its_rows(engine: TinyEngi
     assert 4 in rows
     assert rows[-1] == 1
     assert served.outcomes["a"].batch_bucket == 4
-
-
-def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> None:
-    served = engine.merged({0: [job("long", count=60)], 2: [job("short", count=2)]})
-    assert order(served) == ["short", "long"]
-    assert served.tokens["long"] == engine.alone(job("long", count=60))
 
 
 def test_who_runs_goes_on_however_many_come_that_end_with_their_prefill(engine: TinyEngine) -> None:
@@ -242,3 +244,142 @@ def test_a_warm_up_that_fails_says_so_and_serves(capsys: pytest.CaptureFixture[s
     broken = False
     scheduler.warm()
     assert capsys.readouterr().err == ""
+
+
+TEXTS = ["def mean(values):\n", "x", "import os\n" * 40, "class A:\n    pass\n", "for i in range(10):"]
+
+
+def random_job(name: str, mode: str, source: random.Random) -> Job:
+    prompts = [source.choice(TEXTS) for _ in range(source.choice([1, 1, 1, 2, 3, 4]))]
+    options: dict[str, object] = {"ignore_eos": source.random() < 0.5}
+    if source.random() < 0.3:
+        options |= {"temperature": 1.0, "seed": source.randrange(100), "top_k": source.choice([None, 5])}
+    if source.random() < 0.3:
+        options["stop"] = ["\n"]
+    if source.random() < 0.2:
+        options["min_tokens"] = 3
+    return local_job(name, mode, prompts, source.choice([1, 2, 5, 9, 14]), **options)
+
+
+def random_arrivals(seed: int, modes: tuple[str, ...]) -> dict[int, list[Job]]:
+    source = random.Random(seed)
+    arrivals: dict[int, list[Job]] = {}
+    for number in range(10):
+        job = random_job(f"job {number}", source.choice(modes), source)
+        arrivals.setdefault(source.randrange(25), []).append(job)
+    return arrivals
+
+
+@pytest.mark.parametrize("batching", ["window", "continuous"])
+@pytest.mark.parametrize(
+    ("seed", "modes"), [(1, MODE_NAMES[:1]), (2, MODE_NAMES[1:]), (3, MODE_NAMES[1:]), (4, MODE_NAMES)]
+)
+def test_tokens_are_those_of_each_request_alone(
+    engine: TinyEngine, seed: int, modes: tuple[str, ...], batching: str
+) -> None:
+    arrivals = random_arrivals(seed, modes)
+    jobs = [job for each in arrivals.values() for job in each]
+    served = engine.merged(arrivals, batching)
+    assert {name: outcome.kind for name, outcome in served.outcomes.items()} == {job.id: "ok" for job in jobs}
+    assert served.tokens == {job.id: engine.alone(job) for job in jobs}
+    shared = [outcome.timings.shared for outcome in served.outcomes.values() if outcome.timings]
+    assert any(work is not None and not work.alone for work in shared)
+
+
+@pytest.mark.parametrize("batching", ["window", "continuous"])
+def test_one_that_is_cancelled_in_the_middle_leaves_the_others_as_they_were(
+    engine: TinyEngine, batching: str
+) -> None:
+    jobs = [local_job(str(n), "eager", [text], 20, ignore_eos=True) for n, text in enumerate(TEXTS[:4])]
+    served = engine.merged({0: jobs}, batching, cancellations={8: {"1"}})
+    cancelled = served.outcomes["1"]
+    assert cancelled.kind == "cancelled"
+    ended_with = cancelled.outputs[0].token_ids
+    assert 0 < len(ended_with) < 20
+    assert ended_with == engine.alone(jobs[1])[0][: len(ended_with)]
+    for job in (jobs[0], *jobs[2:]):
+        assert served.tokens[job.id] == engine.alone(job)
+
+
+def test_one_that_waited_past_its_deadline_never_starts_and_keeps_nobody_waiting(engine: TinyEngine) -> None:
+    jobs = [local_job(str(n), "inference_mode", ["x"], 30, ignore_eos=True) for n in range(2)]
+    late = msgspec.structs.replace(local_job("late", "inference_mode", ["x"], 30), deadline_ns=1)
+    served = engine.merged({0: jobs[:1], 4: [late, jobs[1]]})
+    assert served.outcomes["late"].kind == "timeout"
+    assert served.outcomes["late"].timings is None
+    assert served.tokens["0"] == served.tokens["1"] == engine.alone(jobs[0])
+    assert list(served.outcomes) == ["late", "0", "1"]
+
+
+def test_one_whose_deadline_passes_among_others_ends_there_and_they_go_on(
+    engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [local_job(str(n), "inference_mode", ["x"], 20, ignore_eos=True) for n in range(2)]
+    hour = 3_600_000_000_000
+    first = msgspec.structs.replace(jobs[0], deadline_ns=perf_counter_ns() + hour)
+    reads = count()
+
+    def clock() -> int:
+        return perf_counter_ns() + (2 * hour if next(reads) > 8 else 0)
+
+    monkeypatch.setattr("service.engine.batching.perf_counter_ns", clock)
+    served = engine.merged({0: [first, jobs[1]]})
+    assert served.outcomes["0"].kind == "timeout"
+    tokens = served.outcomes["0"].outputs[0].token_ids
+    assert 0 < len(tokens) < 20
+    assert served.tokens["1"] == engine.alone(jobs[1])
+    assert tokens == served.tokens["1"][0][: len(tokens)]
+
+
+def test_a_stream_is_the_text_of_its_own_row(engine: TinyEngine) -> None:
+    jobs = [
+        local_job(str(n), "inference_mode", [text], 8, ignore_eos=True, stream=True)
+        for n, text in enumerate(TEXTS[:3])
+    ]
+    served = engine.merged({0: jobs[:2], 3: jobs[2:]})
+    tokenizer = Tokenizer.load(TINY_FOLDER)
+    for job in jobs:
+        pieces = [m.text for m in served.queue.sent if isinstance(m, Token) and m.id == job.id]
+        assert "".join(pieces) == tokenizer.decode(engine.alone(job)[0])
+        assert len(pieces) > 1
+
+
+def test_one_that_cannot_run_with_its_prompts_is_refused_alone(engine: TinyEngine) -> None:
+    good = local_job("good", "eager", ["x"], 4, ignore_eos=True)
+    long = local_job("long", "eager", [[1] * 511], 4)
+    served = engine.merged({0: [good, long]})
+    assert served.outcomes["long"].problem is not None
+    assert served.outcomes["long"].problem.type == "prompt_too_long"
+    assert served.tokens["good"] == engine.alone(good)
+
+
+OF_BOTH_MODES = [
+    local_job(f"{mode}{n}", mode, [PROMPT], 4 + 3 * n, ignore_eos=True, profile=n == 2)
+    for mode in ("eager", "inference_mode")
+    for n in range(4)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals")
+def test_merged_requests_are_answered_as_they_are_alone(tmp_path: Path) -> None:
+    merged = serve(tmp_path, OF_BOTH_MODES, batching="continuous")
+    tokens = {outcome.id: outcome.outputs[0].token_ids for outcome in merged.outcomes}
+    assert tokens.keys() == {job.id for job in OF_BOTH_MODES}
+    # All have the same prompt, and those of index 2 run alone, under the profiler.
+    assert tokens["eager2"] == tokens["inference_mode2"]
+    assert all(longer[: len(own)] == own for own in tokens.values() for longer in [tokens["eager3"]])
+    assert merged.modes["eager"].state == "ready"
+    shared = {outcome.id: outcome.timings.shared for outcome in merged.outcomes if outcome.timings}
+    assert all(work is None for name, work in shared.items() if name.endswith("2"))
+    assert all(work is not None and work.rows > 1 for name, work in shared.items() if name[-1] in "01")
+    for outcome in merged.outcomes:
+        assert outcome.timings is not None
+        for phase in (outcome.timings.prefill, outcome.timings.decode):
+            assert phase.wall_seconds is not None
+            assert phase.dispatch_seconds is not None
+            assert phase.kernel_seconds is not None
+            assert 0 <= phase.dispatch_seconds <= phase.wall_seconds
+            assert phase.dispatch_seconds + phase.kernel_seconds == pytest.approx(phase.wall_seconds)
+        assert outcome.timings.dispatch_source == "sampled"
+        assert outcome.timings.prefill.samples_of == "traffic"

@@ -1,8 +1,9 @@
-"""A mode that fails on compiled code of an earlier start is tried once more, without that of its model."""
+"""Compiled code is found again; a mode that fails on that of an earlier start is tried without it."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -47,19 +48,17 @@ def code_in(cache: Path, mine: EngineSettings) -> Path:
     return code_of(str(cache), mine.model)
 
 
-def test_a_failure_on_code_from_before_puts_the_blame_on_it(tmp_path: Path) -> None:
-    with pytest.raises(CacheBroken, match="mode compiled failed on compiled code of an earlier start"):
-        CacheRetry(with_code(tmp_path), "key").failed("compiled")
-
-
 def test_with_the_code_no_record_goes_of_what_failed_or_of_other_models(tmp_path: Path) -> None:
     CacheRetry(without_code(tmp_path), "key").failed("max-autotune")
     other = tmp_path / "0123-linears.json"
     other.write_text("{}")
     of_another_model = with_code(tmp_path / "model-two")
-    with pytest.raises(CacheBroken):
-        CacheRetry(with_code(tmp_path), "key").failed("compiled")
+    headers = precompiled_headers(with_code(tmp_path))
+    headers.mkdir()
+    with pytest.raises(CacheBroken, match="mode compiled failed on compiled code of an earlier start"):
+        CacheRetry(without_code(tmp_path), "key").failed("compiled")
     assert list(without_code(tmp_path).iterdir()) == []
+    assert not headers.exists()
     assert other.exists()
     assert list(of_another_model.iterdir())
     CacheRetry(with_code(tmp_path), "key").failed("max-autotune")
@@ -111,11 +110,6 @@ def test_a_model_that_cannot_be_traced_fails_its_mode_and_removes_nothing(
     assert not list(tmp_path.glob("*-failed.json"))
 
 
-def test_what_else_fails_puts_the_blame_on_the_code(tmp_path: Path) -> None:
-    with pytest.raises(CacheBroken):
-        list(CacheRetry(with_code(tmp_path), "key").watched("compiled", failing(OSError("file too short"))))
-
-
 HEADERS_LIE_IN = """
 import sys
 from service.step.process_state import prepare_process
@@ -133,27 +127,15 @@ def test_precompiled_headers_lie_in_the_private_cache(tmp_path: Path) -> None:
     assert [Path(one) for one in found] == [headers, headers / "locks"]
 
 
-def test_headers_go_with_the_code_that_was_compiled_with_them(tmp_path: Path) -> None:
-    headers = precompiled_headers(with_code(tmp_path))
-    headers.mkdir()
-    with pytest.raises(CacheBroken):
-        CacheRetry(without_code(tmp_path), "key").failed("compiled")
-    assert not headers.exists()
-
-
 def test_what_fails_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
     CacheRetry(without_code(tmp_path), "key").failed("compiled")
     later = CacheRetry(with_code(tmp_path), "key")
     later.failed("compiled")
+    later.judged("compiled", passed=False)
     with pytest.raises(CacheBroken):
         later.failed("max-autotune")
     with pytest.raises(CacheBroken):
         CacheRetry(with_code(tmp_path), "of other sizes").failed("compiled")
-
-
-def test_what_is_out_of_parity_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
-    CacheRetry(without_code(tmp_path), "key").judged("compiled", passed=False)
-    CacheRetry(with_code(tmp_path), "key").judged("compiled", passed=False)
 
 
 def test_a_mode_that_compiled_since_is_in_doubt_again(tmp_path: Path) -> None:
@@ -309,3 +291,73 @@ def test_the_engine_ends_with_2_and_the_remedy_where_its_cache_is_refused(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "chmod 700" in line
     assert prepare_process is engine_run.prepare_process
+
+
+HOUSE = Path(__file__).parents[2]
+
+COMPILE_A_STEP = """
+import json, sys
+from service.step.process_state import prepare_process
+prepare_process(sys.argv[1])
+import torch
+from torch._dynamo.utils import counters
+from models.config import Config
+from models.transformer import Transformer
+from service.modes import MODES
+from service.step.buffers import allocate
+from service.step.callables import build_step
+import models.transformer
+config = Config(layers=1, width=32, heads=2, kv_heads=1, head_width=16, hidden=64, vocabulary=64)
+model = Transformer(config, 1).eval()
+buffers = allocate(model, [1], 32)[1]
+with torch.no_grad():
+    build_step(MODES["compiled"], model)(*buffers.arguments("decode"))
+found = {
+    "from": models.transformer.__file__,
+    "autograd": counters["aot_autograd"]["autograd_cache_hit"],
+    "inductor": counters["inductor"]["fxgraph_cache_hit"],
+    "missed": counters["aot_autograd"]["autograd_cache_miss"] + counters["inductor"]["fxgraph_cache_miss"],
+}
+print(json.dumps(found))
+"""
+
+
+def copy_of_the_code(folder: Path) -> Path:
+    for package in ("models", "service"):
+        shutil.copytree(HOUSE / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def compile_a_step(code: Path, cache: Path, **environment: str) -> dict[str, int]:
+    """Compile a decode step in a new process; what it found in `cache`, by torch's own counters."""
+    inherited = {name: value for name, value in os.environ.items() if name != "CI"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE_A_STEP, str(cache)],
+        env={**inherited, "PYTHONPATH": str(code), **environment},
+        cwd=code,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, int] = json.loads(done.stdout)
+    assert str(found.pop("from")).startswith(str(code))
+    return found
+
+
+@pytest.mark.compiles
+@pytest.mark.slow
+def test_the_same_code_in_another_folder_and_environment_is_found_and_changed_code_is_not(
+    tmp_path: Path,
+) -> None:
+    cache = tmp_path / "cache"
+    first = copy_of_the_code(tmp_path / "first")
+    assert compile_a_step(first, cache) == {"autograd": 0, "inductor": 0, "missed": 2}
+    second = copy_of_the_code(tmp_path / "second")
+    assert compile_a_step(second, cache, CI="true") == {"autograd": 1, "inductor": 1, "missed": 0}
+    file = second / "models" / "transformer.py"
+    source = file.read_text()
+    changed = source.replace("F.silu(gate) * up", "F.gelu(gate) * up")
+    assert changed != source
+    file.write_text(changed)
+    assert compile_a_step(second, cache, CI="true") == {"autograd": 0, "inductor": 0, "missed": 2}
