@@ -27,7 +27,7 @@ from service.statistics.choice import (
     Scatter,
     Unit,
     Word,
-    confidence_of_each,
+    confidence_of,
     difference,
     word_of,
 )
@@ -143,7 +143,7 @@ def compare_builds(
         )
     stated = None if scatter is None else Scatter(scatter)
     in_turn = swept_in_turn(*sides)
-    confidence = confidence_of_each(len(kept))
+    confidence = confidence_of(len(kept))
     changes = [_change(*sides, name, stated, in_turn, confidence) for name in kept]
     said = contrasts((sweep.run for side in sides for sweep in side.sweeps), SAID)
     units = [latency.unit for _, latency in changes]

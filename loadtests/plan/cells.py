@@ -13,7 +13,7 @@ from msgspec import Meta
 from loadtests.plan.prompts import PromptSet
 from service.modes import AUTO, MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
-from service.statistics.choice import confidence_of, looks
+from service.statistics.choice import confidence_of, interim_checks
 
 
 class PlanError(ValueError):
@@ -280,11 +280,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def looks(self) -> tuple[int, ...]:
         """Numbers of the rounds after which the undecided groups are looked for."""
-        return looks(self.rounds, self.rounds_most or self.rounds)
+        return interim_checks(self.rounds, self.rounds_most or self.rounds)
 
     @property
     def confidence(self) -> float:
-        """Of every interval that is looked at, here and in the report: corrected for the number of looks."""
+        """Of every interval, here and in the report: corrected for the number of interim checks."""
         return confidence_of(len(self.looks))
 
     @property

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 
 import polars as pl
@@ -27,22 +26,17 @@ from service.modes import AUTO
 from service.records import PHASES
 from service.statistics.boundedness import CrossoverSpan, LeftOpen, crossover, crossover_span
 from service.statistics.choice import Comparison, Rounds, choose, compare, is_disturbed
-from service.statistics.intervals import Interval, mean_interval
+from service.statistics.intervals import Interval, geometric_mean
 
 
 def typical(rounds: Rounds) -> Interval:
-    """The geometric mean of the rounds' medians with its t interval: exp(mean ln m ± t(n − 1) · s / √n).
-
-    Geometric, so that ratios of these values are the speed-ups of `compare`.
-    """
-    logs = mean_interval([math.log(value) for value in rounds.values()])
-    high = math.exp(logs.high) if logs.high < 700 else math.inf
-    return Interval(math.exp(logs.value), math.exp(logs.low), high, logs.samples)
+    """The geometric mean of the rounds' medians with its t interval; ratios of it are the speed-ups."""
+    return geometric_mean(list(rounds.values()))
 
 
 def slowest_over_fastest(by_mode: Mapping[str, Rounds]) -> float:
     """Spread of the modes: the slowest's typical latency over the fastest's."""
-    values: Sequence[float] = [typical(rounds).value for rounds in by_mode.values()]
+    values = [typical(rounds).value for rounds in by_mode.values()]
     return max(values) / min(values)
 
 

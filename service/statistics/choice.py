@@ -12,35 +12,36 @@ from dataclasses import dataclass
 from statistics import fmean, stdev, variance
 from typing import Literal
 
-from scipy.special import nctdtrinc, ndtri, stdtrit
+from scipy.special import nctdtrinc
 
-from service.statistics.intervals import Interval, mean_interval, paired_ratio
+from service.statistics.intervals import Interval, exponential, mean_interval, paired_ratio, t_quantile, welch
 
 CONFIDENCE = 0.95
-"""Of a verdict, over all looks together; of each interval that is looked at once."""
+"""Of a verdict, over all interim checks together; of each interval that is checked once."""
 
-LOOKS = 3
-"""A sweep looks at its comparisons this often at most, and stops at the first look that decides."""
+CHECKS = 3
+"""A sweep has so many interim checks at most, and stops at the first that decides."""
 
 
-def looks(least: int, most: int) -> tuple[int, ...]:
-    """After how many rounds a sweep of `least` to `most` rounds looks whether it may stop.
+def interim_checks(least: int, most: int) -> tuple[int, ...]:
+    """After how many rounds a sweep of `least` to `most` rounds checks whether it may stop.
 
-    Up to LOOKS round counts, evenly spaced, `least` the first and `most` the last.
+    Up to CHECKS round counts, evenly spaced, `least` the first and `most` the last.
     """
-    count = min(LOOKS, most - least + 1)
+    count = min(CHECKS, most - least + 1)
     if count <= 1:
         return (least,)
     return tuple(least + (most - least) * number // (count - 1) for number in range(count))
 
 
-def confidence_of(look_count: int) -> float:
-    """The confidence of each interval of a sweep that looks `look_count` times: 1 - 0.05 / looks.
+def confidence_of(checks: int) -> float:
+    """The confidence of each interval among `checks` of them that must hold together: 1 − 0.05 / checks.
 
-    Bonferroni: whoever stops at the first look that shows a difference is wrong in at most the sum of the
-    looks' error rates, 5 %. Looking three times at 95 % each would be wrong in about 10 %.
+    Bonferroni: whoever stops at the first of several interim checks that shows a difference is wrong in at
+    most the sum of their error rates, 5 %. Not Holm, which finds a little more, but has no intervals that
+    agree with its words.
     """
-    return 1 - (1 - CONFIDENCE) / look_count
+    return 1 - (1 - CONFIDENCE) / max(1, checks)
 
 
 Word = Literal["faster", "slower", "no detectable difference", "undecided"]
@@ -211,13 +212,13 @@ class Difference:
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval:
         """Candidate / baseline with its two-sided interval; above 1 the candidate takes longer."""
-        half = self._quantile(0.5 + confidence / 2) * self.error
-        ends = (_exp(self.log_ratio - half), _exp(self.log_ratio + half))
-        return Interval(_exp(self.log_ratio), *ends, self.samples)
+        half = t_quantile(self.freedom, 0.5 + confidence / 2) * self.error
+        ratio = self.log_ratio
+        return exponential(Interval(ratio, ratio - half, ratio + half, self.samples))
 
     def at_most(self, confidence: float = CONFIDENCE) -> float:
         """The upper end of the one-sided interval of candidate / baseline."""
-        return _exp(self.log_ratio + self._quantile(confidence) * self.error)
+        return _exp(self.log_ratio + t_quantile(self.freedom, confidence) * self.error)
 
     def smallest_detectable(self, confidence: float = CONFIDENCE) -> float:
         """The least slow-down, as a ratio, that intervals of this width exclude 1 for in 80 % of comparisons.
@@ -225,13 +226,10 @@ class Difference:
         exp(δ · error), with δ the noncentrality at which Student's t exceeds its critical value in 80 %. It
         depends on the scatter that was seen, not on the difference.
         """
-        critical = self._quantile(0.5 + confidence / 2)
+        critical = t_quantile(self.freedom, 0.5 + confidence / 2)
         if math.isinf(self.freedom):
-            return _exp((critical + self._quantile(POWER)) * self.error)
+            return _exp((critical + t_quantile(self.freedom, POWER)) * self.error)
         return _exp(float(nctdtrinc(self.freedom, 1 - POWER, critical)) * self.error)
-
-    def _quantile(self, probability: float) -> float:
-        return _quantile(self.freedom, probability)
 
 
 def difference(baseline: Sweeps, candidate: Sweeps, scatter: Scatter, in_turn: bool = False) -> Difference:
@@ -275,17 +273,9 @@ def apart(more: Interval, less: Interval, scatter: Scatter, confidence: float = 
     """
     if more.low <= 0 or math.isinf(less.high):
         return False
-    allowance = _quantile(scatter.freedom, 0.5 + confidence / 2) * math.sqrt(2) * scatter.deviation
+    allowance = t_quantile(scatter.freedom, 0.5 + confidence / 2) * math.sqrt(2) * scatter.deviation
     halves = math.log(more.value / more.low), math.log(less.high / less.value)
     return math.log(more.value / less.value) > math.hypot(*halves, allowance)
-
-
-def confidence_of_each(cells: int) -> float:
-    """The confidence of each of `cells` intervals of which all hold together in 95 %: 1 − 0.05 / cells.
-
-    Bonferroni, not Holm: Holm finds a little more, but has no intervals that agree with its words.
-    """
-    return 1 - (1 - CONFIDENCE) / max(1, cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,10 +297,7 @@ def over_sweeps(sweeps: Sweeps) -> OverSweeps:
         raise ValueError("what sweeps say together needs two of them")
     logs = [[math.log(value) for value in rounds] for rounds in sweeps]
     means = [fmean(rounds) for rounds in logs]
-    found = mean_interval(means)
-    high = math.exp(found.high) if found.high < 700 else math.inf
-    ratio = Interval(math.exp(found.value), math.exp(found.low), high, found.samples)
-    return OverSweeps(ratio, stdev(means), _chance(logs))
+    return OverSweeps(exponential(mean_interval(means)), stdev(means), _chance(logs))
 
 
 def most_named(answers: Sequence[Sequence[str]]) -> tuple[str | None, int]:
@@ -356,15 +343,8 @@ def _of_rounds(baseline: Sequence[float], candidate: Sequence[float], scatter: S
     if smaller < 2:
         raise ValueError("a comparison over rounds needs at least two rounds of either build")
     parts = [(variance(side) / len(side), len(side) - 1.0) for side in sides]
-    parts.append((2 * scatter.deviation**2, scatter.freedom))
-    total = sum(square for square, _ in parts)
-    shares = sum(square**2 / freedom for square, freedom in parts)
-    freedom = total**2 / shares if shares else math.inf
-    return Difference(fmean(candidate) - fmean(baseline), math.sqrt(total), freedom, "rounds", smaller)
-
-
-def _quantile(freedom: float, probability: float) -> float:
-    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))
+    error, freedom = welch([*parts, (2 * scatter.deviation**2, scatter.freedom)])
+    return Difference(fmean(candidate) - fmean(baseline), error, freedom, "rounds", smaller)
 
 
 def _exp(exponent: float) -> float:

@@ -1,18 +1,18 @@
-"""A value with its interval, quantiles of requests that come in visits, and rates. Imports nothing of ours.
+"""A value with its interval, quantiles of requests that come in blocks, and rates. Imports nothing of ours.
 
-A visit of an open-loop cell starts with an empty queue, so its first requests wait too little: they are sent
+A block of an open-loop cell starts with an empty queue, so its first requests wait too little: they are sent
 and not judged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev, variance
 
 import numpy as np
-from scipy.special import bdtr, stdtrit
+from scipy.special import bdtr, ndtri, stdtrit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,12 @@ class Interval:
 
 def as_json(interval: Interval) -> dict[str, float | int | None]:
     """Its fields; an end that too few values leave open (infinite) is None."""
-    return {
-        name: value if math.isfinite(value) else None
-        for name, value in (
-            ("value", interval.value),
-            ("low", interval.low),
-            ("high", interval.high),
-            ("samples", interval.samples),
-        )
-    }
+    return {name: value if math.isfinite(value) else None for name, value in asdict(interval).items()}
+
+
+def t_quantile(freedom: float, probability: float) -> float:
+    """Of Student's t, which is normal with infinite degrees of freedom."""
+    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -54,24 +51,33 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     centre = fmean(values)
     if count < 2:
         return Interval(centre, -math.inf, math.inf, count)
-    half = float(stdtrit(count - 1, 0.5 + confidence / 2)) * stdev(values) / math.sqrt(count)
+    half = t_quantile(count - 1, 0.5 + confidence / 2) * stdev(values) / math.sqrt(count)
     return Interval(centre, centre - half, centre + half, count)
+
+
+def exponential(logs: Interval) -> Interval:
+    """An interval of logarithms as one of ratios; beyond what a float holds it is infinite."""
+    value, low, high = (math.exp(end) if end < 700 else math.inf for end in (logs.value, logs.low, logs.high))
+    return Interval(value, low, high, logs.samples)
+
+
+def geometric_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """exp(mean ln v ± t(n − 1) · s / √n). Raises ValueError for values that are not positive, or none."""
+    if any(value <= 0 for value in values):
+        raise ValueError("a geometric mean needs positive values")
+    return exponential(mean_interval([math.log(value) for value in values], confidence))
 
 
 def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], confidence: float = 0.95) -> Interval:
     """Speed-up `baseline / candidate` of paired durations: t interval on their log ratios.
 
     A value of 2: the candidate took half the baseline's time. A percentile bootstrap would cover too little
-    with few pairs. Raises ValueError for unequal lengths or durations that are not
-    positive.
+    with few pairs. Raises ValueError for unequal lengths or durations that are not positive.
     """
     pairs = list(zip(baseline, candidate, strict=True))
     if any(b <= 0 or c <= 0 for b, c in pairs):
         raise ValueError("a ratio of durations needs positive ones")
-    logs = [math.log(b / c) for b, c in pairs]
-    interval = mean_interval(logs, confidence)
-    high = math.exp(interval.high) if interval.high < 700 else math.inf
-    return Interval(math.exp(interval.value), math.exp(interval.low), high, interval.samples)
+    return geometric_mean([b / c for b, c in pairs], confidence)
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -101,16 +107,24 @@ def unpaired_ratio(
     values on either side.
     """
     sides = [[math.log(value) for value in values] for values in (baseline, candidate)]
-    if min(map(len, sides)) < 2:
+    smaller = min(map(len, sides))
+    if smaller < 2:
         raise ValueError("an unpaired ratio needs at least two durations on either side")
-    errors = [stdev(side) ** 2 / len(side) for side in sides]
+    error, freedom = welch((variance(side) / len(side), len(side) - 1.0) for side in sides)
+    half = t_quantile(freedom, 0.5 + confidence / 2) * error
     centre = fmean(sides[0]) - fmean(sides[1])
-    total = sum(errors)
-    if total == 0:
-        return Interval(math.exp(centre), math.exp(centre), math.exp(centre), min(map(len, sides)))
-    freedom = total**2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, sides, strict=True))
-    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * math.sqrt(total)
-    return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half), min(map(len, sides)))
+    return exponential(Interval(centre, centre - half, centre + half, smaller))
+
+
+def welch(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """The standard error of a sum of independent estimates, each a variance with its degrees of freedom.
+
+    With it the degrees of freedom by Satterthwaite; infinite where nothing scatters.
+    """
+    known = list(parts)
+    total = sum(square for square, _ in known)
+    shares = sum(square**2 / freedom for square, freedom in known)
+    return math.sqrt(total), total**2 / shares if shares else math.inf
 
 
 Values = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -143,7 +157,7 @@ def quantile_interval(
     if len(kept) < 2:
         return Interval(value, -math.inf, math.inf, len(kept))
     error = _share_error(kept, value)
-    half = float(stdtrit(len(kept) - 1, 0.5 + confidence / 2)) * error
+    half = t_quantile(len(kept) - 1, 0.5 + confidence / 2) * error
     low, high = (_ranked(pooled, end) for end in (share - half, share + half))
     return Interval(value, min(low, value), max(high, value), len(kept))
 
@@ -172,14 +186,14 @@ def _ranked(ordered: Values, share: float) -> float:
 
 
 SETTLING_SHARE = 0.25
-"""Of a visit's requests, the first, which fill the queue."""
+"""Of a block's requests, the first, which fill the queue."""
 
 KEEPING_UP_AFTER = 0.5
 """Where answers are compared with arrivals, as much is left out: a queue that still fills looks saturated."""
 
 
 def settling(requests: int, share: float = SETTLING_SHARE) -> int:
-    """How many of a visit's first requests are not judged; at least one, at most all but one."""
+    """How many of a block's first requests are not judged; at least one, at most all but one."""
     return min(max(1, round(share * requests)), max(0, requests - 1))
 
 
@@ -200,7 +214,7 @@ def answered(due: Sequence[float], ended: Sequence[float | None], left_out: int)
 def served_share(due: Sequence[float], ended: Sequence[float | None], left_out: int) -> float:
     """Rate of the answers over the rate offered, as `answered` counts them.
 
-    In the long run 1 below saturation; in one visit it scatters around it, above 1 too.
+    In the long run 1 below saturation; in one block it scatters around it, above 1 too.
     """
     answers, seconds = answered(due, ended, left_out)
     first = left_out - 1
@@ -209,19 +223,19 @@ def served_share(due: Sequence[float], ended: Sequence[float | None], left_out: 
 
 
 def rate_interval(counts: Sequence[int], seconds: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Events per second over visits: all of `counts` over all of `seconds`, with a t interval over visits.
+    """Events per second over blocks: all of `counts` over all of `seconds`, with a t interval over blocks.
 
     The ratio estimator of survey sampling (Cochran, Sampling Techniques, 1977, chapter 6): a mean of the
-    visits' own rates would be too high, by one part in as many events as a visit has. Infinite ends below two
-    visits. Raises ValueError without any second.
+    blocks' own rates would be too high, by one part in as many events as a block has. Infinite ends below two
+    blocks. Raises ValueError without any second.
     """
     total = sum(seconds)
     if total <= 0:
         raise ValueError("a rate needs some seconds in which something could happen")
-    rate, visits = sum(counts) / total, len(counts)
-    if visits < 2:
-        return Interval(rate, -math.inf, math.inf, visits)
+    rate, blocks = sum(counts) / total, len(counts)
+    if blocks < 2:
+        return Interval(rate, -math.inf, math.inf, blocks)
     apart = sum((count - rate * own) ** 2 for count, own in zip(counts, seconds, strict=True))
-    error = math.sqrt(visits / (visits - 1) * apart) / total
-    half = float(stdtrit(visits - 1, 0.5 + confidence / 2)) * error
-    return Interval(rate, rate - half, rate + half, visits)
+    error = math.sqrt(blocks / (blocks - 1) * apart) / total
+    half = t_quantile(blocks - 1, 0.5 + confidence / 2) * error
+    return Interval(rate, rate - half, rate + half, blocks)

@@ -1,22 +1,160 @@
-"""Classes of the index are named only where its whole interval allows, and the crossover has one too."""
+"""The split by samples, the kernel share with its interval and classes, the crossover, and the roofline."""
 
 from __future__ import annotations
+
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from service.statistics.boundedness import (
-    bound,
+    UNPROVED,
+    DispatchShare,
+    LeftOpen,
+    Split,
     bound_in_words,
-    bounds_within,
+    counting_error,
     crossover,
     crossover_span,
+    decode_bytes,
     device_bound_index,
+    dispatch_share,
+    index_interval,
+    roofline,
+    widened,
 )
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, mean_interval
 
+counts = st.integers(min_value=0, max_value=10_000)
+parts = st.floats(1e-4, 1.0)
 shares = st.floats(0, 1)
+SIZES = {"weights": 1000.0, "cache_per_position": 8.0, "activations_per_row": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "host", "unclassified"),
+    [(60, 40, 0), (60, 40, 15), (3, 997, 2), (0, 30, 0), (30, 0, 0), (1, 1, 1)],
+)
+def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclassified: int) -> None:
+    def wilson(found: int, samples: int = kernel + host) -> tuple[float, float]:
+        interval = stats.binomtest(found, samples).proportion_ci(0.95, "wilson")
+        return interval.low, interval.high
+
+    everything = kernel + host + unclassified
+    low, high = wilson(host, everything)[0], wilson(host + unclassified, everything)[1]
+    share = dispatch_share(kernel, host, unclassified)
+    assert share is not None
+    assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
+    value = host / (kernel + host)
+    longer = max(value - wilson(host)[0], wilson(host)[1] - value)
+    assert counting_error(kernel, host) == pytest.approx(longer, abs=1e-6)
+
+
+def test_without_samples_counting_leaves_everything_open_and_no_share_leaves_its_range() -> None:
+    assert counting_error(0, 0) == 1.0
+    assert widened(0.05, 0.95, LeftOpen(0.1, 0.0)) == (0.0, 1.0)
+
+
+@given(kernel=counts, host=counts, unclassified=counts)
+def test_the_value_lies_within_its_interval_and_that_within_0_and_1(
+    kernel: int, host: int, unclassified: int
+) -> None:
+    found = dispatch_share(kernel, host, unclassified)
+    if found is not None:
+        assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+def test_each_part_may_hold_some_of_the_other_however_many_samples_there_are() -> None:
+    low, high = widened(0.4, 0.4)
+    classes, rate = UNPROVED
+    assert low * (1 - classes) + classes + rate == pytest.approx(0.4)  # dispatch, and some of the kernels
+    assert high * (1 - classes) - rate == pytest.approx(0.4)  # a part of the dispatch
+    assert widened(0.4, 0.4, LeftOpen(1.0, 0.0)) == (0.0, 1.0)
+    many = dispatch_share(6_000_000, 4_000_000, 0)
+    assert many is not None
+    assert (many.low, many.high) == pytest.approx((low, high), abs=1e-3)
+
+
+def covered(
+    truth: float, samples: int, taken_for_kernel: float, taken_for_host: float, shifted: float = 0.0
+) -> float:
+    """How often the interval holds the truth, where these shares of either part are taken for the other, and
+    sampling shifts the share of dispatch by `shifted`.
+    """
+    random, held = Random(f"{truth}/{samples}"), 0
+    seen = truth * (1 - taken_for_kernel) + (1 - truth) * taken_for_host + shifted
+    seen = min(1.0, max(0.0, seen))
+    for _ in range(1000):
+        host = sum(random.random() < seen for _ in range(samples))
+        found = dispatch_share(samples - host, host, 0)
+        held += isinstance(found, DispatchShare) and found.low <= truth <= found.high
+    return held / 1000
+
+
+@pytest.mark.parametrize("truth", [0.05, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (0.0, 0.0, 0.0),
+        (UNPROVED.classes, 0.0, -UNPROVED.rate),
+        (0.0, UNPROVED.classes, UNPROVED.rate),
+    ],
+)
+def test_the_interval_covers_the_truth_with_as_much_misclassed_as_is_left_open(
+    truth: float, wrong: tuple[float, float, float]
+) -> None:
+    assert covered(truth, 200, *wrong) >= 0.94
+
+
+def test_more_misclassed_than_is_left_open_is_found_out() -> None:
+    assert covered(0.5, 2000, UNPROVED.classes + 0.3, 0.0) < 0.1
+
+
+def split(dispatch: float, kernel: float, reach: float = 0.0) -> Split:
+    return Split(dispatch, kernel, dispatch * (1 - reach), dispatch * (1 + reach))
+
+
+def test_without_scatter_the_ends_are_the_index_at_the_ends_of_the_dispatch() -> None:
+    found = index_interval([split(0.4, 0.6, reach=0.25)] * 8)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0.6, 0.5, 0.7))
+
+
+def test_measured_dispatch_leaves_only_the_scatter_of_rounds() -> None:
+    rounds = [split(0.4 + 0.01 * (-1) ** n, 0.6) for n in range(8)]
+    found = index_interval(rounds)
+    scatter = mean_interval([one.index_at(one.dispatch) for one in rounds])
+    assert found is not None
+    assert found.high - found.value == pytest.approx(scatter.high - scatter.value, rel=1e-6)
+
+
+def test_the_index_is_of_sums_not_a_mean_of_ratios() -> None:
+    found = index_interval([split(1.0, 3.0), split(1.0, 1.0)])
+    assert found is not None
+    assert found.value == pytest.approx(4 / 6)
+
+
+def test_a_single_round_leaves_everything_open() -> None:
+    found = index_interval([split(0.4, 0.6)])
+    assert found is not None
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
+def test_without_rounds_or_without_time_there_is_no_index() -> None:
+    assert index_interval([]) is None
+    assert index_interval([split(0.0, 0.0)]) is None
+
+
+@given(st.lists(st.tuples(parts, parts), min_size=2, max_size=12), st.floats(0, 3))
+def test_the_interval_contains_the_value_and_stays_a_share(
+    rounds: list[tuple[float, float]], reach: float
+) -> None:
+    found = index_interval([split(*values, reach=min(reach, 1.0)) for values in rounds])
+    assert found is not None
+    assert 0 <= found.low <= found.value + 1e-12
+    assert found.value - 1e-12 <= found.high <= 1
 
 
 def index(low: float, high: float) -> Interval:
@@ -40,10 +178,13 @@ def test_a_class_is_named_only_where_the_whole_interval_lies_in_it(
     assert bound_in_words(index(low, high)) == words
 
 
-@given(shares, shares)
-def test_the_class_of_the_value_is_always_among_those_of_the_interval(first: float, second: float) -> None:
-    found = index(*sorted((first, second)))
-    assert bound(found.value) in bounds_within(found)
+def test_the_index_is_the_kernels_share_of_both_and_unknown_without_either() -> None:
+    assert device_bound_index(3.0, 1.0) == 0.75
+    assert device_bound_index(0.0, 2.0) == 0.0
+    assert device_bound_index(0.25, 0.25) == 0.5
+    assert [device_bound_index(*one) for one in ((None, 1.0), (1.0, None), (None, None), (0.0, 0.0))] == [
+        None
+    ] * 4
 
 
 def test_a_crossover_is_earliest_at_the_high_ends_and_latest_at_the_low_ends() -> None:
@@ -79,20 +220,6 @@ def test_nothing_measured_has_no_crossover() -> None:
     assert crossover_span({}).typical.where == "unknown"
 
 
-def test_the_index_is_the_kernels_share_of_both_and_unknown_without_either() -> None:
-    assert device_bound_index(3.0, 1.0) == 0.75
-    assert device_bound_index(0.0, 2.0) == 0.0
-    assert device_bound_index(0.25, 0.25) == 0.5
-    assert [device_bound_index(*one) for one in ((None, 1.0), (1.0, None), (None, None), (0.0, 0.0))] == [
-        None
-    ] * 4
-
-
-def test_an_interval_beyond_the_range_of_an_index_has_the_classes_within_it() -> None:
-    assert bounds_within(Interval(0.1, -0.5, 0.15, 8)) == ("launch-bound",)
-    assert bounds_within(Interval(0.9, 0.6, 1.5, 8)) == ("kernel-bound",)
-
-
 def test_an_index_of_exactly_a_half_is_the_crossover_itself() -> None:
     found = crossover({16: 0.8, 4: 0.5, 1: 0.2})
     assert (found.where, found.batch) == ("at", pytest.approx(4))
@@ -108,7 +235,24 @@ def test_outside_of_what_was_measured_the_nearest_batch_is_named() -> None:
     assert (above.where, above.batch) == ("above", 16.0)
 
 
-def test_the_earliest_crossover_is_the_first_that_the_high_ends_reach_in_any_order_of_batches() -> None:
-    span = crossover_span({16: index(0.3, 0.45), 4: index(0.4, 0.6), 1: index(0.2, 0.4)})
-    assert (span.earliest.where, span.earliest.batch) == ("at", pytest.approx(2))
-    assert (span.latest.where, span.latest.batch) == ("above", 16.0)
+def test_weights_are_read_once_and_the_rest_per_row() -> None:
+    assert decode_bytes(SIZES, rows=1, positions=10) == 1000 + 80 + 50
+    assert decode_bytes(SIZES, rows=4, positions=10) == 1000 + 4 * (80 + 50)
+
+
+def test_the_share_is_what_the_kernels_attain_of_the_bandwidth() -> None:
+    found = roofline(1e6, Interval(1e-3, 0.8e-3, 2e-3, 9), 4e9)
+    assert found is not None
+    assert found.attained.value == pytest.approx(1e9)
+    ends = (found.share.value, found.share.low, found.share.high)
+    assert ends == pytest.approx((0.25, 0.125, 0.3125))
+
+
+def test_without_kernel_time_there_is_no_roofline() -> None:
+    assert roofline(1e6, Interval(0.0, 0.0, 1e-3, 9), 4e9) is None
+
+
+def test_kernel_time_that_may_be_nothing_leaves_the_share_open_above() -> None:
+    found = roofline(1e6, Interval(1e-3, 0.0, 2e-3, 9), 4e9)
+    assert found is not None
+    assert found.share.high == float("inf")

@@ -1,4 +1,4 @@
-"""Two builds by their sweeps: what noise is called, what is found, and what counts as the unit."""
+"""Two builds by their sweeps, and what several sweeps of one build say together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from scipy import stats
 
 from service.statistics.choice import (
     LATENCY_SCATTER,
@@ -16,15 +17,67 @@ from service.statistics.choice import (
     Scatter,
     Sweeps,
     apart,
-    confidence_of_each,
+    confidence_of,
     difference,
+    most_named,
+    over_sweeps,
+    replicates,
     word_of,
 )
-from service.statistics.intervals import Interval, mean_interval
+from service.statistics.intervals import Interval
 
 FIVE = Path(__file__).parents[2] / "benchmarks" / "20261122-epyc2-30a3a3a9-five-sweeps"
 NONE = Scatter(0.0)
 SAME = "no detectable difference"
+DRAWS = Random("references")
+FIRST, SECOND, SHORT = ([DRAWS.lognormvariate(0.1, 0.4) for _ in range(count)] for count in (9, 9, 4))
+
+
+def logs(values: list[float]) -> list[float]:
+    return [math.log(value) for value in values]
+
+
+def ends(interval: Interval) -> tuple[float, float]:
+    return interval.low, interval.high
+
+
+def test_builds_that_were_swept_in_turn_have_students_interval_of_their_pairs() -> None:
+    pairs = stats.ttest_rel(logs(SECOND), logs(FIRST))
+    found = difference([[v] for v in FIRST], [[v] for v in SECOND], Scatter(0.0), in_turn=True)
+    assert logs(list(ends(found.interval(0.99)))) == pytest.approx(list(pairs.confidence_interval(0.99)))
+    one_sided = stats.ttest_rel(logs(SECOND), logs(FIRST), alternative="less").confidence_interval(0.95)
+    assert math.log(found.at_most()) == pytest.approx(one_sided.high)
+
+
+def test_builds_with_several_sweeps_have_students_interval_of_two_samples() -> None:
+    two = stats.ttest_ind(logs(SHORT), logs(FIRST)).confidence_interval(0.95)
+    found = difference([[v] for v in FIRST], [[v] for v in SHORT], Scatter(9.0))
+    assert logs(list(ends(found.interval(0.95)))) == pytest.approx(list(two))
+    assert difference([[1.0], [1.1]], [[1.2]], Scatter(9.0)).unit == "sweeps"
+
+
+def test_one_sweep_each_has_welchs_interval_of_rounds_and_the_scatter_of_both() -> None:
+    found = difference([FIRST], [SHORT], Scatter(0.0))
+    welch = stats.ttest_ind(logs(SHORT), logs(FIRST), equal_var=False).confidence_interval(0.95)
+    assert logs(list(ends(found.interval(0.95)))) == pytest.approx(list(welch))
+    scattered = difference([FIRST], [SHORT], Scatter(0.3))
+    assert scattered.error == pytest.approx(math.hypot(found.error, math.sqrt(2) * 0.3))
+    assert difference([[1.0, 1.0]], [[1.0, 1.0]], Scatter(0.0)).error == 0.0
+
+
+def test_what_a_stated_scatter_can_detect_is_the_sum_of_both_quantiles() -> None:
+    """1.96 and 0.842 standard errors: 5 % two-sided, and a power of 80 %."""
+    found = Difference(0.0, 0.01, math.inf, "rounds", 8).smallest_detectable()
+    assert math.log(found) == pytest.approx((1.959964 + 0.841621) * 0.01, rel=1e-5)
+
+
+@pytest.mark.parametrize(("distance", "told"), [(0.301, True), (0.299, False), (-0.301, False)])
+def test_intervals_are_apart_beyond_both_facing_halves_and_the_scatter(distance: float, told: bool) -> None:
+    """√(0.2² + 0.1² + 0.2²) = 0.3, of which the last is 1.96 · √2 · the deviation."""
+    scatter = Scatter(0.2 / (1.959964 * math.sqrt(2)))
+    less = Interval(2.0, 0.1, 2.0 * math.exp(0.1), 8)
+    more = Interval(*(2.0 * math.exp(distance + end) for end in (0.0, -0.2, 5.0)), samples=8)
+    assert apart(more, less, scatter) == told
 
 
 def build(
@@ -53,35 +106,11 @@ def test_equal_builds_are_called_alike_and_covered(before: int, after: int, know
     assert 0.93 * seeds <= sum(one.low <= 1 <= one.high for one in found) <= 0.97 * seeds
 
 
-def test_rounds_alone_would_call_the_noise_of_sweeps_a_difference() -> None:
-    random, seeds = Random("noise"), 300
-    words = [word_of(difference(build(random, 1), build(random, 1), NONE).interval()) for _ in range(seeds)]
-    assert seeds - words.count(SAME) > 0.3 * seeds
-
-
-@pytest.mark.parametrize(("ratio", "least", "most"), [(1.0, 0.01, 0.03), (1.3, 0.9, 1.0), (2.0, 1.0, 1.0)])
-def test_intervals_of_one_sweep_each_are_apart_beyond_the_scatter(
-    ratio: float, least: float, most: float
-) -> None:
-    random, seeds = Random("apart"), 2000
-    found = [
-        apart(_interval(build(random, 1, ratio)), _interval(build(random, 1)), Scatter(0.05))
-        for _ in range(seeds)
-    ]
-    assert least <= found.count(True) / seeds <= most
-
-
 def test_an_interval_that_one_round_leaves_open_is_apart_from_nothing() -> None:
     known, open_ended = Interval(4.0, 3.9, 4.1, 8), Interval(1.0, -math.inf, math.inf, 1)
     assert not apart(known, open_ended, NONE)
     assert not apart(Interval(9.0, -math.inf, math.inf, 1), known, NONE)
     assert apart(known, Interval(1.0, 0.9, 1.1, 8), NONE)
-
-
-def _interval(sweeps: Sweeps) -> Interval:
-    """Of the rounds of one sweep, of which it knows no more."""
-    logs = mean_interval([math.log(value) for value in sweeps[0]])
-    return Interval(*map(math.exp, (logs.value, logs.low, logs.high)), logs.samples)
 
 
 @pytest.mark.parametrize(("before", "after"), [(5, 5), (8, 1)])
@@ -110,37 +139,12 @@ def test_a_drift_between_pairs_hides_no_difference_of_builds_that_were_swept_in_
     assert word_of(difference(*sides, NONE).interval()) == SAME
 
 
-def test_a_single_pair_in_turn_still_takes_sweeps_to_scatter() -> None:
-    sides = pair_in_turn(Random("one"), 1, 1.06)
-    assert difference(*sides, LATENCY_SCATTER, in_turn=True).unit == "rounds"
-    assert word_of(difference(*sides, LATENCY_SCATTER, in_turn=True).interval()) == SAME
-
-
 def test_one_new_sweep_is_judged_by_the_scatter_of_the_old_ones() -> None:
     old = [[1.0], [1.1], [0.9], [1.0], [1.05]]
     found = difference(old, [[1.4]], NONE)
     assert (found.unit, found.freedom, found.samples) == ("sweeps", 4, 1)
     assert word_of(found.interval()) == "slower"
     assert word_of(difference(old, [[1.12]], NONE).interval()) == SAME
-
-
-def test_the_two_directions_are_each_others_inverse() -> None:
-    random = Random("inverse")
-    sides = build(random, 4), build(random, 3, 1.2)
-    there, back = (difference(*pair, NONE).interval() for pair in (sides, sides[::-1]))
-    assert there.value == pytest.approx(1 / back.value)
-    assert there.low == pytest.approx(1 / back.high)
-
-
-def test_a_sure_difference_within_two_percent_is_none() -> None:
-    assert word_of(Interval(1.01, 1.005, 1.015, 9)) == SAME
-    assert word_of(Interval(1.02, 1.005, 1.035, 9)) == "slower"
-    assert word_of(Interval(0.9, 0.85, 0.95, 9)) == "faster"
-
-
-def test_all_intervals_of_many_cells_hold_together() -> None:
-    assert confidence_of_each(1) == 0.95
-    assert confidence_of_each(10) == pytest.approx(0.995)
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -174,7 +178,7 @@ def as_rounds(mean: float, error: float) -> list[float]:
 
 def differing_pairs(scatter: Scatter) -> int:
     cells = committed()
-    confidence = confidence_of_each(len(cells))
+    confidence = confidence_of(len(cells))
     return sum(
         word_of(difference([as_rounds(*one[a])], [as_rounds(*one[b])], scatter).interval(confidence)) != SAME
         for one in cells.values()
@@ -187,17 +191,6 @@ def test_no_two_of_five_real_sweeps_of_one_build_differ_and_by_rounds_alone_some
     assert differing_pairs(NONE) > 10
 
 
-@pytest.mark.parametrize("first", list(combinations(range(11, 16), 2)))
-def test_no_split_of_five_real_sweeps_of_one_build_differs(first: tuple[int, int]) -> None:
-    cells = committed()
-    rest = [seed for seed in range(11, 16) if seed not in first]
-    for one in cells.values():
-        sides = [[[math.exp(one[seed][0])] for seed in seeds] for seeds in (first, rest)]
-        found = difference(*sides, NONE)
-        assert found.unit == "sweeps"
-        assert word_of(found.interval(confidence_of_each(len(cells)))) == SAME
-
-
 def test_the_assumed_scatter_is_that_of_the_committed_sweeps() -> None:
     beyond = []
     for one in committed().values():
@@ -205,3 +198,65 @@ def test_the_assumed_scatter_is_that_of_the_committed_sweeps() -> None:
         centre = sum(means) / 5
         beyond.append(sum((m - centre) ** 2 for m in means) / 4 - sum(e**2 for e in errors) / 5)
     assert math.sqrt(sum(beyond) / len(beyond)) == pytest.approx(LATENCY_SCATTER.deviation, abs=0.001)
+
+
+def drawn(centre: float, scatter: float, rounds: int) -> list[float]:
+    return [math.exp(DRAWS.gauss(centre, scatter)) for _ in range(rounds)]
+
+
+def test_its_interval_is_students_over_sweeps_and_not_over_rounds() -> None:
+    sweeps = [drawn(0.5, 0.05, 12) for _ in range(5)]
+    means = [math.fsum(map(math.log, rounds)) / len(rounds) for rounds in sweeps]
+    expected = stats.ttest_1samp(means, 0.0).confidence_interval(0.95)
+    found = over_sweeps(sweeps)
+    assert (found.ratio.low, found.ratio.high) == pytest.approx(
+        (math.exp(expected.low), math.exp(expected.high))
+    )
+    assert found.ratio.samples == 5
+
+
+def test_sweeps_that_scatter_as_their_rounds_do_are_rarely_called_otherwise() -> None:
+    chances = [over_sweeps([drawn(0.5, 0.05, 12) for _ in range(5)]).chance or 0.0 for _ in range(400)]
+    assert 8 <= sum(chance < 0.05 for chance in chances) <= 36
+    apart = over_sweeps([drawn(0.5 + 0.1 * n, 0.02, 12) for n in range(5)]).chance
+    assert apart is not None
+    assert apart < 1e-6
+
+
+def test_rounds_that_say_nothing_give_no_chance() -> None:
+    assert over_sweeps([[2.0], [2.1, 2.2]]).chance is None
+    assert over_sweeps([[2.0, 2.0], [2.1, 2.2]]).chance is None
+
+
+def test_one_sweep_repeats_nothing() -> None:
+    with pytest.raises(ValueError, match="two of them"):
+        over_sweeps([[2.0, 2.1]])
+
+
+def test_the_mode_that_most_answers_contain_is_named_ties_included() -> None:
+    answers = [("a", "b"), ("b",), ("a", "b"), ("c",), ("b", "c")]
+    assert most_named(answers) == ("b", 4)
+    assert most_named([(), ()]) == (None, 0)
+    assert most_named([]) == (None, 0)
+
+
+def test_of_modes_in_equally_many_answers_the_one_to_ship_is_named() -> None:
+    assert most_named([("a", "b"), ("b", "a"), ("b", "a")]) == ("b", 3)
+    assert most_named([("a", "b"), ("b", "a")]) == ("a", 2)
+
+
+@pytest.mark.parametrize(
+    ("named", "sweeps", "expected"),
+    [
+        (4, 5, True),
+        (3, 5, False),
+        (3, 4, False),
+        (4, 4, True),
+        (2, 3, False),
+        (2, 2, True),
+        (1, 1, False),
+        (8, 10, True),
+    ],
+)
+def test_four_of_five_replicate(named: int, sweeps: int, expected: bool) -> None:
+    assert replicates(named, sweeps) is expected

@@ -1,10 +1,12 @@
-"""A knee lies where the ladder says, or on the side that it says; nothing is extrapolated."""
+"""A knee lies where the ladder says, or on the side that it says; and how long a queue has to wait."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from service.statistics.knee import (
     BoundedEstimate,
@@ -14,6 +16,8 @@ from service.statistics.knee import (
     knee,
     knee_ratio,
     met_point,
+    pollaczek_khinchine,
+    replayed_waits,
 )
 
 
@@ -55,36 +59,12 @@ def test_the_interval_holds_the_knee_and_is_open_where_an_end_of_the_shares_neve
     assert math.isinf(knee(ladder(0.99, 0.93, reach=0.05), 0.95).high)
 
 
-def test_rounds_that_all_read_everything_in_time_do_not_prove_it() -> None:
-    few, many = met_point(1.0, [1.0] * 8, 10), met_point(1.0, [1.0] * 8, 1000)
-    assert (few.share, few.high) == (1.0, 1.0)
-    assert few.low < many.low < 1.0
-
-
-def test_rounds_that_scatter_widen_the_share_beyond_independent_requests() -> None:
-    alike, apart = met_point(1.0, [0.9] * 8, 100), met_point(1.0, [1.0, 0.8] * 4, 100)
-    assert apart.high - apart.low > alike.high - alike.low
-
-
 @pytest.mark.parametrize("point", [met_point, kept_up_point])
 def test_a_single_round_has_no_interval(point: object) -> None:
     assert callable(point)
     found = knee([point(10.0, [1.0], 100), point(20.0, [0.5], 100)], 0.95)
     assert found.value.known
     assert (found.low, found.high) == (0.0, math.inf)
-
-
-def test_a_served_rate_may_exceed_what_was_offered() -> None:
-    assert knee([kept_up_point(10.0, [1.1, 1.0], 9), kept_up_point(20.0, [0.5, 0.6], 9)], 0.98).value.known
-
-
-def test_a_ratio_is_no_narrower_than_either_knee() -> None:
-    first = BoundedEstimate(Bounds(50.0, 50.0), 45.0, 55.0)
-    second = BoundedEstimate(Bounds(100.0, 100.0), 95.0, 105.0)
-    found = knee_ratio(first, second)
-    assert found.value == Bounds(2.0, 2.0)
-    assert found.low < 2 * 50 / 55
-    assert found.high > 2 * 50 / 45
 
 
 def test_a_bound_of_a_knee_bounds_the_ratio() -> None:
@@ -107,3 +87,56 @@ def test_an_open_end_opens_the_ratio() -> None:
 def test_no_rates_have_no_knee() -> None:
     with pytest.raises(ValueError, match="at least one rate"):
         knee([], 0.95)
+
+
+@pytest.mark.parametrize("shares", [[0.9, 1.0, 0.95, 0.85], [1.0] * 4, [0.5] * 6])
+def test_a_share_in_time_has_students_interval_on_its_logit(shares: list[float]) -> None:
+    """The delta method: the error of logit(p) is that of p over p (1 - p)."""
+    requests, count = 20, len(shares)
+    centre = (sum(share * requests for share in shares) + 1) / (requests * count + 2)
+    variance = max(np.var(shares, ddof=1), centre * (1 - centre) / requests)
+    error = math.sqrt(variance / count) / (centre * (1 - centre))
+    reach = stats.t.ppf(0.975, count - 1) * error
+    low, high = (1 / (1 + math.exp(-(math.log(centre / (1 - centre)) + end))) for end in (-reach, reach))
+    found = met_point(7.0, shares, requests)
+    mean = pytest.approx(np.mean(shares))
+    assert (found.rate, found.share, found.requests) == (7.0, mean, requests * count)
+    assert (found.low, found.high) == pytest.approx((min(low, found.share), max(high, found.share)))
+
+
+def test_a_ratio_of_knees_has_the_squares_of_both_errors_added() -> None:
+    first, second = (BoundedEstimate(Bounds(v, v), 0.9 * v, 1.2 * v) for v in (50.0, 100.0))
+    found = knee_ratio(first, second)
+    below, above = (math.hypot(math.log(a), math.log(b)) for a, b in ((1 / 0.9, 1.2), (1.2, 1 / 0.9)))
+    assert (found.low, found.high) == pytest.approx((2 * math.exp(-below), 2 * math.exp(above)))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "tells"),
+    [(0.0, math.inf, False), (0.5, math.inf, True), (0.0, 9.0, True), (0.5, 9.0, True)],
+)
+def test_a_bounded_estimate_tells_what_its_interval_excludes(low: float, high: float, tells: bool) -> None:
+    assert BoundedEstimate(Bounds(5.0, 5.0), low, high).tells == tells
+
+
+@pytest.mark.parametrize("rate", [1.0, 1.5])
+def test_a_server_that_is_always_busy_has_no_steady_state(rate: float) -> None:
+    assert pollaczek_khinchine(rate, [1.0]) is None
+
+
+def test_waits_are_replayed_by_hand() -> None:
+    assert replayed_waits([0.0, 1.0, 1.5, 9.0], [2.0, 1.0, 1.0, 1.0]) == [0.0, 1.0, 1.5, 0.0]
+
+
+def test_a_long_replay_of_poisson_arrivals_waits_as_the_formula_says() -> None:
+    random = np.random.default_rng(3)
+    arrivals = np.cumsum(random.exponential(1 / 0.6, size=200_000)).tolist()
+    service = random.lognormal(-0.02, 0.2, size=200_000).tolist()
+    formula = pollaczek_khinchine(0.6, service)
+    assert float(np.mean(replayed_waits(arrivals, service))) == pytest.approx(formula, rel=0.05)
+
+
+def test_a_queue_waits_as_its_formula_says_by_hand() -> None:
+    """λ = 10, E[S] = 0.05, E[S²] = 0.0028: 0.028 / (2 · 0.5)."""
+    mean_square = [0.05 - math.sqrt(0.0003), 0.05 + math.sqrt(0.0003)]
+    assert pollaczek_khinchine(10.0, mean_square) == pytest.approx(0.028)
