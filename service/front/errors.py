@@ -15,9 +15,9 @@ Rejection = Literal[
 
 
 class LaunchboundError(Exception):
-    """Base of the tree. `type`, `message` and `param` are what the client reads.
+    """Base of the tree. The client gets `type`, `message` and `param`.
 
-    `rejection` is set where the request was refused before it ran: the label it is counted under.
+    `rejection` is the label that a request refused before it ran is counted under.
     """
 
     status: ClassVar[int] = 500
@@ -61,7 +61,7 @@ class BodyTooLarge(BadRequest, status=413, type="body_too_large", rejected="too_
     """More bytes than `max_body_bytes`."""
 
     def headers(self) -> dict[str, str]:
-        """What is left of the body is not read, so no other request can follow on this connection."""
+        """The rest of the body is not read, so no other request can follow on this connection."""
         return {"Connection": "close"}
 
 

@@ -32,10 +32,7 @@ class AdvisedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is used of the file; it has more. None: the sweep did not record it.
-
-    `folder` is where it was read, and not in the file.
-    """
+    """What is used of the file. None: the sweep did not record it. `folder` is where the file was read."""
 
     format_version: int
     valid: bool
@@ -67,7 +64,7 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(_other_thing(self.folder, "dtype", self.dtype, dtype))
 
     def unlike(self, engine: EngineStatus) -> str | None:
-        """In what `engine` is not the one that was swept, so that advice is not of it; None: in nothing."""
+        """How `engine` differs from the one that was swept; None where it does not."""
         for fact in ("device_name", "dtype", "model_hash"):
             own, here = getattr(self, fact), getattr(engine, fact)
             if own != here:
@@ -76,7 +73,7 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_advice(folder: Path) -> SweepAdvice:
-    """`advice.json` in `folder`. Raises ValueError, with the remedy, where nobody can follow it."""
+    """`advice.json` in `folder`. Raises ValueError, with the remedy, where it cannot be used."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder: name the one that a sweep wrote its results to")
     path = folder / ADVICE_FILE
@@ -182,7 +179,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _no_empty_key(cls, values: Any) -> object:  # noqa: ANN401 - what pydantic has gathered
-        """An empty variable is as good as none, but for the key: `$(cat FILE)` of an empty file is one."""
+        """Refuse an empty key, as `$(cat FILE)` of an empty file makes; other empty variables are ignored."""
         given = [value for name, value in os.environ.items() if name.upper() == KEY_VARIABLE]
         if "" in given and "api_key" not in values:
             raise ValueError(f"{KEY_VARIABLE} is empty: set it to a key, or unset it to serve without one")
@@ -228,7 +225,7 @@ class Settings(BaseSettings):
     @field_validator("advice", mode="before")
     @classmethod
     def _advice_is_read(cls, value: object) -> object:
-        """Given as a folder, and read here, so that bad advice is refused as every bad setting is."""
+        """Read the folder here, so that bad advice is refused as every bad setting is."""
         return read_advice(Path(os.path.expanduser(value))) if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
@@ -271,7 +268,7 @@ class Settings(BaseSettings):
         return self
 
     def engine_settings(self, address: str) -> EngineSettings:
-        """What the engine process is started with; `address` is that of the socket to it."""
+        """The settings of the engine process; `address` is that of its socket."""
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}
         own = {"address": address, "cpus": self.engine_cpus, "cache_folder": str(self.cache_folder)}
         return EngineSettings(**{**same, **own, **({} if self.batching == "off" else {"profile_every": 0})})

@@ -66,7 +66,7 @@ class Metrics(Listener):
         write("engine_involuntary_switches_total", _counted_switches(timing.engine))
         self._observe_replays(timing)
         if timing.slowed:
-            # Who is examined is slower for it, so no time histogram counts such a request.
+            # Profiling and sampling slow a request, so no time histogram counts it.
             write("profiled_requests_total", 1, timing.job.mode)
             if timing.outcome.profile:  # empty where its trace could not be kept
                 self._observe_profile(timing.outcome.profile, mode)
@@ -93,7 +93,7 @@ class Metrics(Listener):
         self._series.write("event_loop_lag_seconds", seconds)
 
     def engine(self, status: EngineStatus) -> None:
-        """The engine reported its status, and with it what can be measured here."""
+        """The engine reported its status: start the series that it can measure."""
         self._device_type = status.device.partition(":")[0]
         if self._instrumented:
             measurable = _measurable(status)
@@ -124,8 +124,8 @@ class Metrics(Listener):
     ) -> tuple[bytes, str]:
         """The exposition in the format that `accept` requests, and its content type.
 
-        `in_progress` counts the unfinished requests by mode; `waiting` are those of them that have not begun.
-        Not `fresh`: it may be that of the last second.
+        `in_progress` counts the unfinished requests by mode; `waiting` of them have not begun. Unless `fresh`,
+        the page may be that of the last second.
         """
         for name in self._modes:
             self._series.write("requests_in_progress", in_progress[name], name)
@@ -142,7 +142,7 @@ class Metrics(Listener):
         return FALLBACK
 
     def _observe_replays(self, timing: RequestTiming) -> None:
-        """Each step of a request that ran as a form of its mode that replays graphs was a replay."""
+        """Count each step of a request whose mode replays graphs as a replay."""
         mode, timings = timing.job.mode, timing.engine
         effect = MODES[mode].effect(self._device_type)
         if effect.graph_replay and timing.outcome.effective == effect.name:
@@ -256,7 +256,7 @@ class _Statuses:
             self._series.write("device_bound_index", 1 - split.dispatch_share, mode, str(split.batch))
 
     def _device_times(self, status: ModeStatus) -> None:
-        """What was measured of a GPU's steps; an upper bound is no measurement, and stays out."""
+        """What was measured of a GPU's steps; upper bounds are left out."""
         write, name = self._series.write, status.mode
         for device in (entry for entry in status.device_times if not entry.upper_bound):
             write("step_device_seconds", device.seconds, name, device.phase, str(device.batch))
@@ -297,8 +297,7 @@ def _declaration(status: ModeStatus) -> Labels:
 def _request_seconds(timing: RequestTiming, splits: bool, merges: bool) -> dict[str, float | None]:
     """Histogram → seconds of this request; None: not measured.
 
-    `splits`: its engine tells dispatch and kernel apart. `merges`: it may run requests together, so that one
-    can stall for another.
+    `splits`: its engine separates dispatch from kernel. `merges`: it may merge requests, which then can stall.
     """
     parts = timing.parts
     seconds = {
@@ -314,13 +313,13 @@ def _request_seconds(timing: RequestTiming, splits: bool, merges: bool) -> dict[
         "time_per_output_token_seconds": timing.time_per_output_token_seconds,
     }
     if splits and parts.dispatch_seconds is None:
-        # Its steps have no samples yet: what closes its sum would be the steps themselves.
+        # Its steps have no samples yet, so that `other` would contain the steps themselves.
         del seconds["request_other_seconds"]
     return seconds
 
 
 def _counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:
-    """All steps of a request that ran alone; of one that was merged with others those that it counts."""
+    """All steps of a request that ran alone; of a merged one those that it counts."""
     if timings.shared is not None:
         return timings.shared.counted
     rows, batch = outcome.batch_size, outcome.batch_bucket

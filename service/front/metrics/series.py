@@ -34,7 +34,7 @@ Write = Callable[[float], None]
 Add = Callable[[float, int], None]
 
 KEPT_SECONDS = 1.0
-"""How long a rendered page is answered again: however many scrape, the event loop renders once a second."""
+"""A page is answered again for so long: the event loop renders once a second, however many scrape."""
 
 
 def new_registry() -> CollectorRegistry:
@@ -177,10 +177,10 @@ Family = Counter | Gauge | Histogram | Info | Sums
 
 
 class LabelledSeries:
-    """The series with the same label values, each looked up by its name alone once it is known.
+    """The series with the same label values, looked up by name.
 
-    A request writes thirty of them when a model call has emptied the caches, and then each object on the way
-    to a number costs as much as the number.
+    A request writes thirty of them with cold CPU caches, where each object on the way costs as much as the
+    number.
     """
 
     def __init__(self, family_of: Callable[[str], Family], labels: Labels) -> None:

@@ -1,7 +1,7 @@
 """Reads a request body within its limits, and refuses one that does not fit its schema.
 
-Work on a body is bounded by what may be served, not by what was sent: its values are counted and their types
-checked before the schema, of which every fault takes long, sees them.
+The work is bounded by what may be served, not by what was sent: values are counted and their types checked
+before the schema, which is slow for each fault.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BodyReader(Generic[Body]):
         return values
 
     def _prompts_of(self, raw: msgspec.Raw, state: AppState) -> object:
-        """By the form of the first prompt. What is slow to make is counted before any of it is made."""
+        """Decoded by the form of the first prompt, after its values are counted."""
         large = bytes(raw) if memoryview(raw).nbytes > LARGE_BYTES else b""
         opening = _OPENING_OF_TOKENS.match(raw) if self._with_tokens else None
         if opening is None:
@@ -92,7 +92,7 @@ class BodyReader(Generic[Body]):
 
 
 async def _read(request: Request, state: AppState) -> bytes:
-    """The bytes of the body. A large one is admitted first: what will be refused is not received."""
+    """The bytes of the body. A large one is admitted before it is received."""
     limit = state.settings.max_body_bytes
     announced = _announced_bytes(request)
     if announced is not None and announced > limit:
@@ -115,7 +115,7 @@ def _announced_bytes(request: Request) -> int | None:
 
 
 async def _receive(request: Request, state: AppState) -> bytes:
-    """Its size is counted while it arrives: there may be no Content-Length."""
+    """Receive it, counting its size, as there may be no Content-Length."""
     chunks: list[bytes] = []
     size = 0
     try:
@@ -149,7 +149,7 @@ def _check_counts(name: str, prompts: str | list[Any], state: AppState) -> None:
 
 
 def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
-    """A field as it was sent; None where it was not. Raises BadRequest for one that no valid value fills."""
+    """A field as it was sent; None where it was not. Raises BadRequest where it is too large to be valid."""
     raw: msgspec.Raw = getattr(found, name)
     size = memoryview(raw).nbytes
     if size > MAX_FIELD_BYTES:
@@ -159,10 +159,10 @@ def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`prompts` of a batch, and tokens of one prompt: the `context`, None where no engine has said it.
+    """`prompts` of a batch, and tokens of one prompt: the `context`, None while no engine has reported it.
 
-    `raw` is the JSON of a list. Its punctuation is counted far faster than values are made of it, and
-    gives the least that it holds: what is over a limit by that is over it.
+    `raw` is the JSON of a list. Counting its punctuation is far faster than decoding it, and gives the least
+    number of its values.
     """
 
     prompts: int
@@ -176,8 +176,8 @@ class Limits:
     def check_texts(self, name: str, raw: bytes) -> None:
         """Raise BadRequest where there are more texts than prompts may be.
 
-        Every text has two quotes that are not escaped. An escaped one follows a backslash, as may the last
-        one of a text that ends with a backslash.
+        Every text has two quotes that are not escaped. An escaped quote follows a backslash, as may the last
+        quote of a text that ends with one.
         """
         least = (raw.count(b'"') - raw.count(b'\\"')) // 2
         if least > self.prompts:

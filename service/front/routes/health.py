@@ -1,6 +1,6 @@
 """`/health/live` and `/health/ready`: 200, or 503 with the reason; `/metrics`: what Prometheus scrapes.
 
-Who has not the key, where there is one, gets a reason in fixed words: it may hold paths and exceptions.
+Without the key, where one is set, reasons are in fixed words, as they may contain paths and exceptions.
 """
 
 from __future__ import annotations
