@@ -14,6 +14,7 @@ from service.anatomy.common import (
     StudyError,
     attached_note,
     interval_text,
+    paired_ratio,
     print_notes,
     resolve_bucket,
     resolve_case,
@@ -292,14 +293,10 @@ def mode_gains(
                 graph_replay=effect.graph_replay,
                 dispatch_ratio=_ratio(splits[other].dispatch, own.dispatch),
                 kernel_ratio=_ratio(splits[other].kernel, own.kernel),
-                speedup=_speedup(times[key], times[other]),
+                speedup=paired_ratio(times[key].walls, times[other].walls),
             )
         )
     return found
-
-
-def _speedup(base: StepTimes, other: StepTimes) -> Interval:
-    return median_interval([a / b for a, b in zip(base.walls, other.walls, strict=True)])
 
 
 def _ratio(above: Interval, below: Interval) -> Interval | None:
@@ -373,7 +370,7 @@ def make_point(
         dispatch_seconds_per_sequence=dispatch / batch,
         device_bound_index=index,
         bound=bound(index) or "launch-bound",
-        speedup=_speedup(times[first, batch], own),
+        speedup=paired_ratio(times[first, batch].walls, own.walls),
         roofline=roof.over(batch, split.kernel),
         source=split.source,
         without_dispatch_speedup=without_dispatch(step.value, kernel, null),

@@ -21,7 +21,7 @@ from service.measure.cases import Bench, Case
 from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import GradMode
 from service.records import EngineSettings, Phase
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, median_interval
 from service.step.process_state import prepare_process
 from service.step.profiling import profiler_attached
 
@@ -109,6 +109,11 @@ class MedianSeconds(msgspec.Struct, frozen=True, kw_only=True):
             high=finite(interval.high),
             samples=interval.samples,
         )
+
+
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """The median of the pairs' ratios: a pair's steps run close together, in one state of the machine."""
+    return median_interval([a / b for a, b in zip(above, below, strict=True)])
 
 
 def finite(bound: float) -> float | None:

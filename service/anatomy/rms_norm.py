@@ -22,6 +22,7 @@ from service.anatomy.common import (
     attached_note,
     interval_text,
     optional_count,
+    paired_ratio,
     print_notes,
     table,
 )
@@ -139,7 +140,6 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
     notes = attached_note()
     variants = {name: _variant(bench, form, inputs) for name, form in forms.items()}
     seconds = time_variants(variants, bench.device, arguments.rounds, report)
-    pairs = zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)
     return RmsNormFinding(
         device=bench.device.type,
         rows=arguments.rows,
@@ -153,7 +153,7 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
             )
             for name in forms
         ],
-        opaque_ratio=median_interval([custom / aten for custom, aten in pairs]),
+        opaque_ratio=paired_ratio(seconds["custom, compiled"], seconds["ATen, compiled"]),
         graph_breaks=sum(counters["graph_break"].values()) - breaks,
         notes=notes,
     )

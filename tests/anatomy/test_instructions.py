@@ -165,7 +165,7 @@ Change = Callable[[pytest.MonkeyPatch, Any], None]
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments", "type_", "told"),
+    ("change", "arguments", "type_", "words"),
     [
         (lambda m, b: setattr(b, "device", torch.device("cuda")), {}, "unsupported_here", "timeline"),
         (
@@ -184,7 +184,7 @@ Change = Callable[[pytest.MonkeyPatch, Any], None]
     ],
 )  # fmt: skip
 def test_what_cannot_be_counted_is_refused_with_the_remedy(
-    change: Change, arguments: dict[str, Any], type_: str, told: str, monkeypatch: pytest.MonkeyPatch
+    change: Change, arguments: dict[str, Any], type_: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(study, "InstructionCounter", lambda folder: None)
@@ -199,4 +199,4 @@ def test_what_cannot_be_counted_is_refused_with_the_remedy(
     with pytest.raises(StudyError) as raised:
         count_instructions(cast(Bench, bench), InstructionsArguments(**arguments), quiet)
     assert raised.value.type == type_
-    assert told in raised.value.message
+    assert words in raised.value.message

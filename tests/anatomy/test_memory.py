@@ -120,7 +120,7 @@ def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> 
 def test_a_peak_is_kept_when_the_kernels_is_reset() -> None:
     need_a_peak_that_can_be_reset()
     resident = process_now().resident_bytes
-    # Not from malloc, which keeps what is freed once an engine has told it to.
+    # Not from malloc, which keeps what is freed once an engine has set it to.
     with mmap.mmap(-1, 256 * MEBIBYTE) as pages:
         for page in range(0, len(pages), mmap.PAGESIZE):
             pages[page] = 1

@@ -172,11 +172,11 @@ def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
 
 def test_on_a_cpu_the_tax_is_the_hosts_share_of_the_samples_and_unclassified_ones_widen_it() -> None:
     known = tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
-    doubted = tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
+    widened = tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
     assert known is not None
-    assert doubted is not None
-    assert known.fraction.value == doubted.fraction.value == pytest.approx(0.3)
-    assert doubted.fraction.low < known.fraction.low < 0.3 < known.fraction.high < doubted.fraction.high
+    assert widened is not None
+    assert known.fraction.value == widened.fraction.value == pytest.approx(0.3)
+    assert widened.fraction.low < known.fraction.low < 0.3 < known.fraction.high < widened.fraction.high
     assert tax_by_samples(SampleCounts(system=9)) is None
 
 

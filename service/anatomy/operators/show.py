@@ -66,7 +66,8 @@ def _head(finding: OperatorsFinding, console: Console) -> None:
     )
     if finding.dispatch is not None:
         console.print(f"  dispatch            {_dispatch(finding.dispatch)}")
-    launches = f"{optional_count(finding.launches)}, kernels {optional_count(finding.kernels)}"
+    counted = f"{optional_count(finding.launches)}, kernels {optional_count(finding.kernels)}"
+    launches = "none" if finding.device == "cpu" else counted
     console.print(
         f"  profiler            {finding.profiled_seconds.median_seconds * 1e6:.1f} µs per step under it, "
         f"{finding.event_seconds * 1e6:.2f} µs per event taken off; all parts {finding.accounted_share:.0%}\n"

@@ -536,9 +536,7 @@ def _nothing(reason: str) -> NativeSamples:
     return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)
 
 
-NO_KERNELS = (
-    "kernels are unknown: the profiler saw none; is CUPTI allowed here? `make gpu-check` looks into it"
-)
+NO_KERNELS = "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
 
 
 def kernels_of(bench: Bench, case: Case, report: Report) -> KernelTable | None:

@@ -9,7 +9,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,14 +27,14 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.common import GRAD_MODES, StudyError, resolve_bucket, served_precision
+from service.anatomy.common import GRAD_MODES, StudyError, paired_ratio, resolve_bucket, served_precision
 from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
 from service.modes import MODES, GradMode
 from service.records import Phase
-from service.statistics.intervals import Interval, median_interval
+from service.statistics.intervals import median_interval
 from service.step.buffers import DECODE_POSITION, Buffers, allocate
 
 WARM_PASSES = 3
@@ -95,11 +95,6 @@ def interleave(
     }
     seconds = in_rounds(variants, repeats, str(seed), lambda _: None)
     return seconds["without"], seconds["with"]
-
-
-def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """The median of the pairs' ratios: a pair's steps run close together, in one state of the machine."""
-    return median_interval([a / b for a, b in zip(above, below, strict=True)])
 
 
 def ratio_of(above: TimedStep, below: TimedStep, synchronise: Callable[[], object]) -> str:

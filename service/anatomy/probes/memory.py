@@ -423,7 +423,7 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         blame=line_of("aten::copy_", records(probed, with_fault)),
         notes=[
             f"The call returned after {returned[0]} from pinned memory, and after {returned[1]} from "
-            "pageable memory: so long the host could issue nothing else.",
+            "pageable memory. The host can issue nothing else meanwhile.",
         ],
     )
 
@@ -434,6 +434,6 @@ def _pageable_copies(device: torch.device, run: Callable[[], Tensor]) -> int:
     events = complete_events(record_steps(device, run, 1))
     copied = [event["name"] for event in events if event.get("cat") in DEVICE_WORK - {"kernel"}]
     if not copied:
-        message = "the profiler saw no copy: is CUPTI allowed here? `make gpu-check` looks into it"
+        message = "the profiler saw no copy: is CUPTI allowed here? run `make gpu-check`"
         raise StudyError("unsupported_here", message)
     return sum(PAGEABLE in name for name in copied)

@@ -9,7 +9,15 @@ from typing import Annotated, Literal
 import msgspec
 from rich.console import Console
 
-from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note, interval_text, table
+from service.anatomy.common import (
+    MedianSeconds,
+    Report,
+    StudyError,
+    attached_note,
+    interval_text,
+    paired_ratio,
+    table,
+)
 from service.anatomy.probes import compiler, eager, memory
 from service.anatomy.probes.faults import (
     Counter,
@@ -18,7 +26,6 @@ from service.anatomy.probes.faults import (
     as_found,
     interleave,
     make_probed_model,
-    paired_ratio,
 )
 from service.measure.cases import Bench
 from service.records import Phase
