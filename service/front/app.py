@@ -47,11 +47,10 @@ DIRECT_ROUTES = (
 """Where the latency of a request is measured in tenths of a millisecond."""
 
 LAG_INTERVAL_SECONDS = 0.25
-"""Work that holds the loop longer is always seen, and shorter work as often as its share of the time.
+"""Work that holds the event loop longer is always seen, shorter work as often as its share of the time.
 
-Readings go on during timed steps, where each takes a core that front and engine share from the engine: 50 a
-second alone would mark steps of more than 1 ms as disturbed. Their pace is the same with requests
-and without, so that all weigh the same; an idle front wakes 10 times a second anyway, for the server.
+Readings take a core that front and engine share from timed steps: 50 a second would mark steps of more than
+1 ms as disturbed. Their pace is the same with and without requests, so that all count alike.
 """
 
 DESCRIPTION = """
@@ -67,25 +66,23 @@ def create_app(
     anatomy_command: Sequence[str] | None = None,
     address: str | None = None,
 ) -> FastAPI:
-    """The front as an ASGI app. Its lifespan starts and stops the engine.
+    """The front as an ASGI app, whose lifespan starts and stops the engine.
 
-    `engine_command` and `anatomy_command` replace the command lines of these processes; their settings are
-    appended as JSON. `refused` is called with the reason where the first engine refuses its settings.
-    `address` is where it will be reached, for the log.
+    `engine_command` and `anatomy_command` replace the command lines of these processes. `refused` is called
+    with the reason where the first engine refuses its settings. `address` is the service's URL, for the log.
     """
     commands = engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND
     state = _assemble(settings, commands, refused, address)
-    lag = LoopLag(state.look)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         remove_abandoned_folders()
-        lag.start()
+        lag = asyncio.create_task(report_lag(state.look))
         state.supervisor.start()
         try:
             yield
         finally:
-            lag.stop()
+            lag.cancel()
             await state.client.drain(settings.drain_seconds)
             await asyncio.gather(state.studies.stop(), state.supervisor.stop())
             state.observe_all()
@@ -179,25 +176,12 @@ def _assemble(
     return AppState(settings, client, supervisor, studies, recorder, served, auto, bodies, request_log)
 
 
-class LoopLag:
-    """Reports to `record`, at every interval, by how many seconds the loop came late to it."""
-
-    def __init__(self, record: Callable[[float], None]) -> None:
-        self._record = record
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        self._due = monotonic() + LAG_INTERVAL_SECONDS
-        self._timer = asyncio.get_running_loop().call_later(LAG_INTERVAL_SECONDS, self._read)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _read(self) -> None:
-        self._record(max(0.0, monotonic() - self._due))
-        self.start()
+async def report_lag(record: Callable[[float], None]) -> None:
+    """Call `record`, at every interval, with the seconds by which the event loop came late to it."""
+    while True:
+        due = monotonic() + LAG_INTERVAL_SECONDS
+        await asyncio.sleep(LAG_INTERVAL_SECONDS)
+        record(max(0.0, monotonic() - due))
 
 
 def _bad_input(message: str) -> int:
@@ -209,16 +193,16 @@ BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's own default."""
 
 SEND_BYTES = 131_072
-"""What the kernel holds of an answer that is not read. By itself it takes megabytes of each connection, and
-the server, which has then written all, does not know that nobody reads.
+"""What the kernel holds of an answer that is not read. By default that is megabytes of each connection, and
+the server, which has written all, does not notice that nobody reads.
 """
 
 
 def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
     """A listening socket, port 0 for a free one; raises OSError where the port is taken.
 
-    Of its connections the kernel drops those that take nothing of what it holds for `unread_seconds`, also
-    where the server has closed them; 0: when it likes.
+    The kernel drops connections that take nothing for `unread_seconds`, also those that the server has
+    closed; 0: when it likes.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
@@ -302,7 +286,7 @@ class Server(uvicorn.Server):
         try:
             print(f"launchbound: serving on {url_of(self._listener)}", flush=True)
         except OSError as error:
-            # Raised here it would be a failed start of the application, and told as such.
+            # Raised here, it would be reported as a failed start of the application.
             self.unannounced, self.should_exit = error, True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -134,8 +134,7 @@ class CompareBody(Generation):
         default=None, min_length=1, description="All that are ready, if left out."
     )
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS), WHOLE] = Field(
-        default=8,
-        description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval.",
+        default=8, description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval."
     )
     stream: Off = False
     profile: Off = False

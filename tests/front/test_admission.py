@@ -79,9 +79,7 @@ def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: 
         assert running_one.result().status_code == 200
 
 
-def test_what_was_accepted_and_not_served_at_the_end_is_an_error_and_no_refusal(
-    own_front: Front,
-) -> None:
+def test_what_was_accepted_and_not_served_at_the_end_is_an_error_and_no_refusal(own_front: Front) -> None:
     client = own_front.state.client
     with logged() as log, ThreadPoolExecutor(8) as pool:
         accepted = [pool.submit(own_front.command, "!hold") for _ in range(8)]

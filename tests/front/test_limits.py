@@ -12,14 +12,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from service.front.limits import (
-    MAX_HEAD_BYTES,
-    RESERVED,
-    BoundedProtocol,
-    JoinedWrites,
-    Slots,
-    UnreadAnswer,
-)
+from service.front.limits import MAX_HEAD_BYTES, RESERVED, BoundedProtocol, JoinedWrites, Slots, UnreadAnswer
 from service.front.settings import Settings
 
 SETTINGS = Settings(head_timeout_seconds=10, body_timeout_seconds=20, unread_timeout_seconds=30)

@@ -169,11 +169,7 @@ def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() ->
 
 @pytest.mark.parametrize(
     ("states", "discards"),
-    [
-        ({"compiled": "warming"}, True),
-        ({"eager": "warming", "compiled": "cold"}, False),
-        ({}, False),
-    ],
+    [({"compiled": "warming"}, True), ({"eager": "warming", "compiled": "cold"}, False), ({}, False)],
 )
 def test_an_engine_that_a_library_crashed_in_a_compiled_mode_is_followed_by_one_that_compiles_anew(
     states: dict[str, str], discards: bool

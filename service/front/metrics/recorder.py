@@ -124,7 +124,7 @@ class Metrics(Listener):
     ) -> tuple[bytes, str]:
         """The exposition in the format that `accept` requests, and its content type.
 
-        `in_progress` counts the unfinished requests by mode; `waiting` of them have not begun. Unless `fresh`,
+        `in_progress` counts the unfinished requests by mode; `waiting` of them have not begun. Not `fresh`:
         the page may be that of the last second.
         """
         for name in self._modes:
@@ -297,7 +297,7 @@ def _declaration(status: ModeStatus) -> Labels:
 def _request_seconds(timing: RequestTiming, splits: bool, merges: bool) -> dict[str, float | None]:
     """Histogram → seconds of this request; None: not measured.
 
-    `splits`: its engine separates dispatch from kernel. `merges`: it may merge requests, which then can stall.
+    `splits`: its engine separates dispatch from kernel. `merges`: it may merge requests, which may stall.
     """
     parts = timing.parts
     seconds = {

@@ -65,8 +65,7 @@ def scrape(place: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("q", "seconds"),
-    [(0.0, 0.0), (0.1, 0.00045), (0.5, 0.00225), (0.9, 0.004), (1.0, 0.004)],
+    ("q", "seconds"), [(0.0, 0.0), (0.1, 0.00045), (0.5, 0.00225), (0.9, 0.004), (1.0, 0.004)]
 )
 def test_a_quantile_is_promqls(page: Tab, q: float, seconds: float) -> None:
     """By hand: of 45 observations, 10 are in the first bucket; what lies beyond 40 is at the last bound."""
