@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from time import perf_counter_ns
@@ -13,7 +14,6 @@ import pytest
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine.batching import Batch
 from service.engine.inbox import local_job
 from service.engine.text import Completion
 from service.records import Begun, Job, Phase, Token
@@ -111,11 +111,6 @@ def test_a_request_of_another_mode_waits_for_its_turn_and_is_not_overtaken(
     assert begun(served) == [["a"], ["b"], ["c"]]
 
 
-def test_one_with_more_prompts_than_rows_are_free_waits_and_is_not_overtaken(engine: TinyEngine) -> None:
-    served = engine.merged({0: [job("a", count=9)], 3: [job("wide", rows=4, count=2), job("c", count=2)]})
-    assert begun(served) == [["a"], ["wide"], ["c"]]
-
-
 @pytest.mark.parametrize("option", ["alone", "profile", "sample"])
 def test_who_is_to_run_alone_shares_no_step(engine: TinyEngine, option: str) -> None:
     served = engine.merged({0: [job("a", count=9)], 2: [job("b", **{option: True}), job("c")]})
@@ -125,44 +120,34 @@ def test_who_is_to_run_alone_shares_no_step(engine: TinyEngine, option: str) -> 
     assert timings.shared is None
 
 
-def test_a_failing_step_fails_all_that_were_in_it_and_none_that_come_later() -> None:
+def failing_at(number: int, length: Callable[[int], bool], rows: int) -> Callable[[Step], Step]:
+    """Has the `number`-th step of `rows` whose tokens per row are of this `length` fail."""
     calls = 0
 
-    def failing_once(step: Step) -> Step:
+    def wrap(step: Step) -> Step:
         def run(*arguments: Any) -> Any:
             nonlocal calls
-            in_both = arguments[0].shape == (2, 1)
-            calls += in_both
-            if in_both and calls == 2:
+            meant = arguments[0].shape[0] == rows and length(arguments[0].shape[1])
+            calls += meant
+            if meant and calls == number:
                 raise RuntimeError("no such step")
             return step(*arguments)
 
         return run
 
-    engine = TinyEngine(wrap=failing_once)
+    return wrap
+
+
+def test_a_failing_step_fails_all_that_were_in_it_and_none_that_come_later() -> None:
+    engine = TinyEngine(wrap=failing_at(2, lambda length: length == 1, rows=2))
     served = engine.merged({0: [job("a"), job("b")], 12: [job("c")]}, "window")
-    assert {name: outcome.kind for name, outcome in served.outcomes.items()} == {
-        "a": "error",
-        "b": "error",
-        "c": "ok",
-    }
+    kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
+    assert kinds == {"a": "error", "b": "error", "c": "ok"}
     assert len(served.outcomes["a"].outputs[0].token_ids) == 2
 
 
 def test_a_prefill_that_fails_fails_those_that_join_and_none_that_run() -> None:
-    prefills = 0
-
-    def failing_second(step: Step) -> Step:
-        def run(*arguments: Any) -> Any:
-            nonlocal prefills
-            prefills += arguments[0].shape[1] > 1
-            if prefills == 2 and arguments[0].shape[1] > 1:
-                raise RuntimeError("no such prefill")
-            return step(*arguments)
-
-        return run
-
-    engine = TinyEngine(wrap=failing_second)
+    engine = TinyEngine(wrap=failing_at(2, lambda length: length > 1, rows=1))
     served = engine.merged({0: [job("a", count=20)], 4: [job("b")], 9: [job("c")]})
     kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
     assert kinds == {"a": "ok", "b": "error", "c": "ok"}
@@ -195,19 +180,6 @@ def test_a_text_that_fails_fails_its_own_request_and_none_beside_it(
     assert problem is not None
     assert "no such character" in problem.message
     assert served.tokens["a"] == served.tokens["c"] == engine.alone(job("a"))
-
-
-def test_an_error_of_no_request_ends_the_engine_instead_of_losing_those_that_join(
-    engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its front answers all that wait and run, and starts another."""
-
-    def failing(self: Batch, jobs: object) -> None:
-        raise ArithmeticError("no such rows")
-
-    monkeypatch.setattr(Batch, "prefill", failing)
-    with pytest.raises(ArithmeticError, match="no such rows"):
-        engine.merged({0: [job("a"), job("b")]})
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])

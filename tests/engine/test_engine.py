@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
 from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -209,20 +211,23 @@ def test_an_engine_without_cuda_says_that_there_are_no_ranges_where_they_were_as
 LOST = [
     torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
     RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
 ]
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize("error", LOST, ids=str)
 def test_a_job_that_loses_the_device_ends_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(Generator, "run", fail)
+    monkeypatch.setattr(Generator, "run", raising(error))
     inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)])
-    with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
+    with pytest.raises(type(error), match=r"illegal|CUBLAS"):
         Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
     assert inbox.outcomes == []
 
@@ -274,42 +279,38 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
         engine_run.run_engine(settings(tmp_path), LocalInbox([]))
 
 
-def test_a_model_whose_eager_step_fails_is_refused_with_its_architecture_and_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            IndexError("index 64"),
+            r"Transformer cannot be served: .*IndexError: index 64\); serve another",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less",
+        ),
+    ],
+)
+def test_a_model_whose_eager_step_fails_is_refused_with_the_remedy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    remedy: str,
 ) -> None:
-    def fail(*_: object) -> object:
-        raise IndexError("index 64 is out of bounds for dimension 0 with size 64")
-
-    monkeypatch.setattr(Transformer, "forward", fail)
+    monkeypatch.setattr(Transformer, "forward", raising(error))
     monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
     assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "Transformer cannot be served: its eager step failed" in line
-    assert "IndexError: index 64" in line
-    assert "serve another architecture" in line
+    assert re.search(remedy, line)
 
 
-def test_a_model_that_does_not_fit_in_memory_is_refused_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> object:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-
-    monkeypatch.setattr(Transformer, "forward", fail)
-    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
-    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
-    assert "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("error", LOST, ids=str)
 def test_a_warm_up_that_loses_the_device_ends_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> object:
-        raise error
-
-    monkeypatch.setattr(warmup.Capture, "_callables", fail)
-    with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
+    monkeypatch.setattr(warmup.Capture, "_callables", raising(LOST[0]))
+    with pytest.raises(type(LOST[0]), match="illegal"):
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
 
 
@@ -317,11 +318,8 @@ def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed: list[bool] = []
-
-    def fail(*_: object) -> object:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(warmup.Capture, "_callables", fail)
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(warmup.Capture, "_callables", raising(error))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
     inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
     assert inbox.modes["inference_mode"].state == "failed"

@@ -156,18 +156,6 @@ def test_sampling_is_measured_and_greedy_runs_no_sampling_operator(engine: Engin
     assert greedy.prefill.sampling == greedy.decode.sampling == []
 
 
-def test_a_stop_string_ends_the_row_and_is_left_out(engine: Engine) -> None:
-    run = engine(local_job("a", "inference_mode", [PROMPT], 24, ignore_eos=True), Client())
-    assert run.rows is not None
-    text = run.rows.outputs()[0].text
-    stop = text[len(text) // 2 : len(text) // 2 + 3]
-    stopped = engine(local_job("b", "inference_mode", [PROMPT], 24, ignore_eos=True, stop=[stop]), Client())
-    assert stopped.rows is not None
-    output = stopped.rows.outputs()[0]
-    assert output.finish_reason == "stop"
-    assert output.text == text[: text.index(stop)]
-
-
 def test_streamed_pieces_joined_are_the_text_and_never_part_of_a_stop_string(engine: Engine) -> None:
     for stop in ([], ["zzz", "\n\n"]):
         client = Client()
@@ -278,10 +266,6 @@ def test_what_feeds_a_step_on_a_cpu_reads_no_clock(buffers: Buffers, monkeypatch
     feed.put(tokens, [0] * 4, readings)
     feed.advance(readings)
     assert readings == Readings()
-
-
-def test_on_a_cpu_nothing_goes_through_the_dispatcher(buffers: Buffers) -> None:
-    assert isinstance(new_feed(buffers), HostFeed)
 
 
 @pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])

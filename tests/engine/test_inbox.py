@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +11,6 @@ from pathlib import Path
 from time import perf_counter_ns
 
 import msgspec
-import psutil
 import pytest
 
 from service.engine import inbox, loop
@@ -36,7 +33,6 @@ from service.records import (
 )
 from tests.engine.serving import PROMPT, settings
 from tests.engine.sockets import SocketPair, job
-from tests.support.serving import until
 
 
 def test_a_cancel_counts_once_it_is_received_and_the_question_receives_nothing(sockets: SocketPair) -> None:
@@ -57,19 +53,6 @@ def test_a_cancel_does_not_reach_a_later_job_of_the_same_id(sockets: SocketPair)
     assert sockets.inbox.is_cancelled(first)
     assert sockets.inbox.take() is None
     sockets.deliver(job("a"))
-    second = sockets.inbox.take()
-    assert isinstance(second, Job)
-    assert not sockets.inbox.is_cancelled(second)
-
-
-def test_a_cancel_that_comes_after_its_job_has_ended_does_not_reach_a_job_of_the_same_id_behind_it(
-    sockets: SocketPair,
-) -> None:
-    sockets.deliver(job("a"))
-    assert sockets.inbox.take() is not None
-    assert sockets.inbox.take() is None
-    sockets.send(Cancel(id="a"), job("a"))
-    sockets.inbox.receive(10_000)
     second = sockets.inbox.take()
     assert isinstance(second, Job)
     assert not sockets.inbox.is_cancelled(second)
@@ -119,15 +102,6 @@ def test_a_job_joins_those_that_run_and_each_can_be_cancelled_until_it_has_left(
     assert isinstance(third, Job)
     assert sockets.inbox.is_cancelled(third)
     assert not sockets.inbox.is_cancelled(first)
-
-
-def test_who_waits_behind_a_pause_is_not_the_next(sockets: SocketPair) -> None:
-    sockets.deliver(job("a"), Pause(id=1, lease_seconds=60.0), job("b"))
-    assert sockets.inbox.take() is not None
-    assert sockets.inbox.next_job is None
-    assert not sockets.inbox.idle
-    assert sockets.inbox.take() is None  # the pause begins
-    assert sockets.inbox.next_job is None
 
 
 LONG, SHORT = 600.0, 1e-9
@@ -219,31 +193,6 @@ def test_a_paused_engine_serves_nothing_and_the_wait_is_queue(sockets: SocketPai
     assert outcome.timings is not None
     paused_seconds = (int(seen["ended_ns"]) - int(seen["began_ns"])) / 1e9  # type: ignore[call-overload]
     assert outcome.timings.queue_seconds >= 0.9 * paused_seconds
-
-
-SUSPENDED_CHILD = """
-import os, signal
-print(os.getpid(), flush=True)
-os.kill(os.getpid(), signal.SIGSTOP)
-"""
-
-FRONT = f"""
-import signal, subprocess, sys
-from service.parent_death import owned
-child = owned([sys.executable, "-c", {SUSPENDED_CHILD!r}], signal.SIGKILL)
-subprocess.run(child, start_new_session=True)
-"""
-
-
-def test_a_suspended_child_ends_with_a_front_that_is_killed() -> None:
-    front = subprocess.Popen([sys.executable, "-c", FRONT], stdout=subprocess.PIPE, text=True)
-    assert front.stdout is not None
-    child = psutil.Process(int(front.stdout.readline()))
-    until(lambda: child.status() == psutil.STATUS_STOPPED, "the child to be suspended")
-    os.kill(front.pid, signal.SIGKILL)
-    front.wait()
-    front.stdout.close()
-    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
 
 
 COMPILING = Doing(what="warming up compiled", limit_seconds=1800.0)

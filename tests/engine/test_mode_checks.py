@@ -104,14 +104,6 @@ def test_two_empty_traces_prove_nothing_and_are_not_called_skipped_graphs(
     assert NOTHING_RECORDED in status.reason
 
 
-@pytest.mark.parametrize(("name", "device"), [("compiled", CUDA), ("reduce-overhead", torch.device("cpu"))])
-def test_a_mode_that_promises_no_replay_is_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch, name: str, device: torch.device
-) -> None:
-    _, looked_at = verified(monkeypatch, [], skips=3, name=name, device=device)
-    assert looked_at == []
-
-
 COMPILED = CompileCounts(graphs=4, wrappers=4)
 
 

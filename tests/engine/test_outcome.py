@@ -111,12 +111,6 @@ def test_of_a_prefill_in_chunks_the_last_step_has_the_choice_of_the_first_token(
     assert prefill.dispatch_steps_seconds == pytest.approx([46e-6, 51e-6])
 
 
-def test_of_a_decode_that_goes_on_greedily_only_the_first_steps_have_a_choice() -> None:
-    readings = Readings(begin=[0, 50_000, 100_000], call=[40_000] * 3, feed=[6_000] * 3, sampling=[5_000])
-    decode = of_cuda(JobResult(decode=readings, ended_ns=150_000)).decode
-    assert decode.dispatch_steps_seconds == pytest.approx([51e-6, 46e-6, 46e-6])
-
-
 def test_a_step_that_failed_after_it_was_fed_is_no_step() -> None:
     result = on_cuda()
     result.decode.feed.append(7_000)
@@ -216,16 +210,6 @@ def test_every_step_is_counted_by_exactly_one_request_that_ended_well(served: Se
     }
     assert all(group.rows <= group.batch * group.timings.steps for group in groups)
     assert shared(served.outcomes["1"]).counted == []
-
-
-def test_a_requests_steps_are_all_those_that_it_ran_in(served: Served) -> None:
-    timings = timings_of(served.outcomes["0"])
-    assert (timings.prefill.steps, timings.decode.steps) == (1, 11)
-    period = timings.decode.period_seconds
-    assert period is not None
-    assert period > (timings.decode.wall_seconds or 0.0)
-    between = (timings.done_ns - (timings.first_token_ns or 0)) / 1e9
-    assert period + shared(served.outcomes["0"]).stall_seconds < between
 
 
 def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_them() -> None:

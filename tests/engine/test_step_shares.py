@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint import build
-from service.engine import loop, step_shares
+from service.engine import step_shares
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.job_runner import JobRunner, lead_of
@@ -28,7 +28,6 @@ from service.records import (
     EngineStatus,
     Job,
     ModeStatus,
-    Outcome,
     Phase,
     SampleCounts,
     Side,
@@ -507,21 +506,3 @@ def test_an_engine_that_samples_nothing_serves_says_why_and_claims_no_split(
     assert outcome.timings is not None
     assert outcome.timings.decode.dispatch_seconds is None
     assert outcome.timings.dispatch_source is None
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals")
-@pytest.mark.parametrize(("seconds", "times"), [(0.0, 2), (3600.0, 0)])
-def test_what_requests_change_of_the_splits_is_sent_no_more_often_than_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, times: int
-) -> None:
-    monkeypatch.setattr(loop, "NEWS_SECONDS", seconds)
-    sent: list[ToFront] = []
-    jobs = [local_job(str(n), "inference_mode", [PROMPT], 4, ignore_eos=True) for n in range(2)]
-    chosen = settings(tmp_path, batch_sizes=[1], modes=["inference_mode"])
-    Engine(chosen, LocalInbox(jobs, sent.append)).run()
-    first = next(number for number, message in enumerate(sent) if isinstance(message, Outcome))
-    news = [message for message in sent[first:] if isinstance(message, ModeStatus)]
-    assert len(news) == times
-    for status in news:
-        assert len({(split.phase, split.batch) for split in status.splits}) == len(status.splits) == 2

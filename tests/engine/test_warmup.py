@@ -14,15 +14,14 @@ import torch
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine import loop, parts, warmup
+from service.engine import loop, warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
-from service.engine.job_runner import JobRunner
 from service.engine.loop import Engine
 from service.engine.profiler import NoDeviceMeasurements
 from service.engine.step_shares import StepShares
 from service.modes import Effect
-from service.records import EngineStatus, Job, ModeStatus, Outcome, ToFront
+from service.records import EngineStatus, Job, ModeStatus, ToFront
 from service.step import parity
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
@@ -237,23 +236,6 @@ def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_sourc
     assert early.dispatch_source is early.kernel_source is None
 
 
-def test_modes_serve_while_steps_are_sampled_for_the_first_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sampling: list[str] = []
-
-    def burst(self: StepShares, *_: object) -> Iterator[None]:
-        sampling.append("begun")
-        yield
-        sampling.append("ended")
-
-    monkeypatch.setattr(StepShares, "burst", burst)
-    job = local_job("a", FIRST, [PROMPT], 2)
-    inbox = run(tmp_path, EarlyInbox([job], lambda inbox: sampling == ["begun"]))
-    assert inbox.position(lambda message: isinstance(message, Outcome)) < inbox.position(is_warm)
-    assert inbox.outcomes[0].kind == "ok"
-
-
 def test_a_stop_ends_a_start_before_it_is_complete(tmp_path: Path) -> None:
     class Stopping(EarlyInbox):
         @property
@@ -391,15 +373,3 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
     for option in ("top_k", "top_p", "seed", "min_tokens"):
         assert any(getattr(job, option) for job in own), option
     assert [outcome.id for outcome in inbox.outcomes] == ["client"]
-
-
-def test_what_empties_the_allocators_is_measured_before_the_requests_that_fill_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    measure, bandwidth, warm = parts.measure_null_kernel, parts.memory_bandwidth, JobRunner.warm
-    monkeypatch.setattr(parts, "measure_null_kernel", lambda *on: order.append("graph") or measure(*on))
-    monkeypatch.setattr(parts, "memory_bandwidth", lambda *on: order.append("copies") or bandwidth(*on))
-    monkeypatch.setattr(JobRunner, "warm", lambda *on: order.append("requests") or warm(*on))
-    run(tmp_path, EarlyInbox([], lambda inbox: inbox._warm))
-    assert order == ["graph", "copies", "requests"]

@@ -173,14 +173,6 @@ def test_where_no_link_can_be_made_the_remedy_is_told(
         plain_path(tmp_path / "a b")
 
 
-@pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_cache_folder_of_any_name_is_given_by_a_plain_path(name: str, tmp_path: Path) -> None:
-    folder = compile_cache(str(tmp_path / name))
-    assert shlex.split(str(folder)) == [str(folder)]
-    assert folder.resolve().parent == tmp_path / name
-    assert compile_cache(str(tmp_path / name)) == folder
-
-
 def test_a_cache_on_which_nothing_may_be_run_is_refused_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,15 +115,6 @@ def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
     torch.testing.assert_close(found["aot-inductor"], found["eager"], atol=1e-5, rtol=1e-5)
 
 
-def test_marks_of_symbolic_sizes_are_left_for_the_next_compilation() -> None:
-    buffers = buffers_of(made())
-    arguments = buffers.arguments("decode")
-    marks = set(arguments[3][0][0]._dynamo_dynamic_range)  # type: ignore[attr-defined]
-    build_step(MODES["aot-inductor"], made())(*arguments)
-    assert arguments[3][0][0]._dynamo_dynamic_range == marks  # type: ignore[attr-defined]
-    assert marks
-
-
 def test_a_package_is_found_again_and_not_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = buffers_of(made())
     arguments = buffers.arguments("decode")
