@@ -15,6 +15,9 @@ from service.modes import AUTO, MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 from service.statistics.choice import confidence_of, interim_checks
 
+BASELINE = next(iter(MODES))
+"""The first mode of the ladder, `eager`: every speed-up is against it."""
+
 
 class PlanError(ValueError):
     """A plan that cannot be run; the message names the remedy."""
@@ -25,40 +28,21 @@ Arrivals = Literal["poisson", "constant"]
 
 
 def due_times(arrivals: Arrivals, rate_per_second: float, count: int, seed: str) -> list[float]:
-    """Due times in seconds of `count` arrivals, the first at 0. Raises ValueError as `poisson` does."""
-    if arrivals == "poisson":
-        return poisson(rate_per_second, count, seed)
-    return constant(rate_per_second, count)
+    """Due times in seconds of `count` arrivals, the first at 0.
 
-
-def poisson(rate_per_second: float, count: int, seed: str) -> list[float]:
-    """Due times in seconds from the first arrival at 0: `count` arrivals with exponential gaps.
-
-    Of one seed, the times at another rate are the same ones on another scale. Raises ValueError for a rate
-    that is not positive.
+    Poisson's times of one seed at another rate are the same ones on another scale.
     """
+    if arrivals == "constant":
+        return [number / rate_per_second for number in range(count)]
     random = Random(f"arrivals/{seed}")
-    gaps = (random.expovariate(_positive(rate_per_second)) for _ in range(count - 1))
-    return list(accumulate(gaps, initial=0.0))
+    return list(accumulate((random.expovariate(rate_per_second) for _ in range(count - 1)), initial=0.0))
 
-
-def constant(rate_per_second: float, count: int) -> list[float]:
-    """Due times in seconds of `count` arrivals at equal gaps, as `poisson`; its seed would change nothing."""
-    return [number / _positive(rate_per_second) for number in range(count)]
-
-
-def _positive(rate_per_second: float) -> float:
-    if rate_per_second <= 0:
-        raise ValueError(f"an arrival rate is positive, got {rate_per_second}")
-    return rate_per_second
-
-
-LONGEST_SECONDS = 3600.0
-"""A longer limit is no limit, and infinity could not be written to a plan file."""
 
 _EXAMPLE = "ttft=0.05,tpot=0.01,e2e=0.1,share=0.99"
 
-Limit = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
+Limit = Annotated[float, Meta(gt=0, le=3600)]
+"""Seconds. Infinity could not be written to a plan file."""
+
 Multiple = Annotated[float, Meta(gt=1, le=1000)]
 """At 1 or below, eager would miss it without any load."""
 
@@ -71,7 +55,7 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `e2e_seconds` is for the whole answer (`latency_from_intended_seconds`); `ttft_seconds` for the first
     token: how late the request was sent, plus `time_to_first_token_seconds` of the service, whose clock
     begins when the body is parsed and so leaves out HTTP on the way in, some tenths of a millisecond.
-    `tpot_seconds` is for (total - time to first token) / (new tokens - 1). `share` of a visit's requests must
+    `tpot_seconds` is for (total - time to first token) / (new tokens - 1). `share` of a block's requests must
     meet all of them for its rate to count as served; a request that was rejected or failed meets none.
 
     `e2e_of_eager` is a limit for the whole answer as a multiple of eager's latency at the same work and no
@@ -142,7 +126,7 @@ class SloTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def slo_table(text: str) -> SloTable:
-    """The table that `text`, such as `ttft=0.05,e2e=0.1`, is in a line. Raises PlanError with the remedy."""
+    """The table of a line such as `ttft=0.05,e2e=0.1`. Raises PlanError with the remedy."""
     given = dict[str, str]()
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -158,26 +142,19 @@ def slo_table(text: str) -> SloTable:
 
 
 def parse_slo(text: str) -> Slo:
-    """The SLO that `text` says, as `slo_table`. Raises PlanError where a limit is not in seconds."""
+    """The SLO of `text`, as `slo_table`. Raises PlanError where a limit is not in seconds."""
     found = slo_table(text).slo
     if not found.is_settled:
         raise PlanError("e2e_of_eager is for sweeps, which measure eager first: give e2e in seconds")
     return found
 
 
-BASELINE = next(iter(MODES))
-"""The first mode of the ladder, `eager`: every speed-up is against it."""
-
-
 Group = tuple[int, str, int, int, float | str | None]
 """Batch size, prompt set, new tokens, concurrency, arrivals: what cells that are compared have in common.
 
-Arrivals are None in a closed loop, the load where they are Poisson's at a share of the capacity, else as in
-the cell's name.
+Arrivals are None in a closed loop, the load where they are Poisson's at a share of the capacity (1 / latency
+at the end of warm-up), else as in the cell's name.
 """
-
-ShareOf = Literal["capacity", "search"]
-"""Of what a load is a share: 1 / latency of warm-up. `search` is in folders of older sweeps only."""
 
 
 def mode_names() -> list[str]:
@@ -189,8 +166,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One point of a sweep.
 
     `concurrency` requests are kept in flight (closed loop). With `load` or `rate`, they follow a schedule of
-    `arrivals` instead (open loop): at that share of what its mode can do, or at that many requests per
-    second, the same for every mode. `requests` are sent per visit. The control cell runs the
+    `arrivals` instead (open loop): at that share of its mode's capacity, or at that many requests per second,
+    the same for every mode. A block is the `requests` of a cell in one round. The control cell runs the
     baseline again: their difference is the noise floor.
     """
 
@@ -202,13 +179,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     load: float | None = None
     rate: float | None = None
     arrivals: Arrivals = "poisson"
-    share_of: ShareOf = "capacity"
     control: bool = False
     requests: int = 3
 
     @property
     def candidate(self) -> bool:
-        """Whether its mode is one to choose: the control cell's is there already, and `auto` runs another."""
+        """Whether its mode is one to choose: not the control cell, nor `auto`, which runs another."""
         return not self.control and self.mode != AUTO
 
     @property
@@ -227,8 +203,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         if not self.open_loop:
             return f"c={self.concurrency}"
         name = f"load={self.load:g}" if self.rate is None else f"rate={self.rate:g}/s"
-        found = " of search" if self.share_of == "search" else ""
-        return name + found + (" constant" if self.arrivals == "constant" else "")
+        return name + (" constant" if self.arrivals == "constant" else "")
 
     @property
     def work(self) -> tuple[int, PromptSet, int]:
@@ -238,18 +213,17 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> Group:
         """What it shares with the cells that it is compared with."""
-        own = self.rate is not None or (self.arrivals, self.share_of) != ("poisson", "capacity")
-        arrivals = self._arrivals_name if self.open_loop and own else self.load
+        by_load = self.rate is None and self.arrivals == "poisson"
+        arrivals = self.load if by_load or not self.open_loop else self._arrivals_name
         return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, arrivals)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells, how often each is visited, and the seed that fixes every order, prompt and arrival.
+    """Cells, how many rounds measure each, and the seed that fixes every order, prompt and arrival.
 
-    Every cell is visited in `rounds` rounds. Main groups whose fastest mode is not told apart by then go on
-    with all their cells, up to `rounds_most` (None: `rounds`); `looks` are the rounds after which to judge.
-    `slo` is what open-loop cells are judged by. `replicas`: the service may be several replicas behind a
-    proxy.
+    `rounds` rounds measure every cell. Main groups whose fastest mode is not told apart by then go on with
+    all their cells, up to `rounds_most` (None: `rounds`). `slo` is what open-loop cells are judged by.
+    `replicas`: the service may be several replicas behind a proxy.
     """
 
     preset: str
@@ -278,14 +252,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sorted({cell.batch_size for cell in self.cells})
 
     @property
-    def looks(self) -> tuple[int, ...]:
-        """Numbers of the rounds after which the undecided groups are looked for."""
+    def interim_checks(self) -> tuple[int, ...]:
+        """Numbers of the rounds after which the undecided groups are determined."""
         return interim_checks(self.rounds, self.rounds_most or self.rounds)
 
     @property
     def confidence(self) -> float:
-        """Of every interval, here and in the report: corrected for the number of interim checks."""
-        return confidence_of(len(self.looks))
+        """Of every interval, in interim checks and in the report: corrected for the number of checks."""
+        return confidence_of(len(self.interim_checks))
 
     @property
     def main_groups(self) -> list[Group]:
@@ -306,9 +280,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def order(plan: Plan, number: int, groups: Collection[Group] | None = None) -> list[Cell]:
     """The cells, or those of `groups`, in the order of round `number`; 0, -1, … are warm-up passes.
 
-    Groups are shuffled, and the cells within each: what is compared with each other is measured within
-    seconds, since the machine changes within a round too. The order depends on the seed alone, and leaving
-    groups out does not change that of the others.
+    Groups are shuffled, and the cells within each, so that cells that are compared run within seconds of each
+    other. The order depends on the seed alone; leaving groups out does not change that of the others.
     """
     shuffled = list(dict.fromkeys(cell.group for cell in plan.cells))
     Random(f"order/{plan.seed}/{number}").shuffle(shuffled)
@@ -341,62 +314,3 @@ def ladder_cells(
                 control=control,
                 requests=requests,
             )
-
-
-LOAD_MOST = 3.0
-"""Then the queue grows by two in the time that one is answered: more shows nothing else."""
-
-
-RATE_MOST = 1e6
-"""Requests per second. Infinity, which TOML knows, could not be kept."""
-
-
-def check(plan: Plan) -> Plan:
-    """The plan itself. Raises PlanError where its results could not be compared."""
-    if not plan.cells or plan.rounds < 1:
-        raise PlanError("the plan has no cell or no round: nothing would be measured")
-    if plan.rounds_most is not None and plan.rounds_most < plan.rounds:
-        raise PlanError(f"rounds_most is {plan.rounds_most}, less than the {plan.rounds} rounds: raise it")
-    names = [cell.name for cell in plan.cells]
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
-        raise PlanError(f"cell '{duplicates[0]}' is in the plan twice: remove one")
-    if not any(cell.mode == BASELINE and not cell.control for cell in plan.cells):
-        raise PlanError(f"mode '{BASELINE}' is missing: every speed-up is against it, add it to the modes")
-    for cell in plan.cells:
-        if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
-            raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
-        # The first of a visit wait for fewer: with this many, the median is one that waits for all.
-        if not cell.open_loop and cell.requests < (least := 2 * cell.concurrency - 1):
-            raise PlanError(
-                f"cell '{cell.name}': {cell.requests} requests per visit are over before {cell.concurrency} "
-                f"are in flight for long: send at least {least}"
-            )
-        if fault := _open_loop_fault(plan, cell):
-            raise PlanError(f"cell '{cell.name}': {fault}")
-    if fault := _relative_slo_fault(plan):
-        raise PlanError(fault)
-    return plan
-
-
-def _relative_slo_fault(plan: Plan) -> str | None:
-    """Why a multiple of eager's latency cannot be a limit here, and the remedy; None: it can."""
-    if plan.slo is None or plan.slo.e2e_of_eager is None:
-        return None
-    works = {cell.work for cell in plan.cells if cell.open_loop}
-    if len(works) == 1:
-        return None
-    found = "there is no open-loop cell" if not works else f"there are open-loop cells of {len(works)} kinds"
-    return f"e2e_of_eager needs one latency of eager, and {found}: give the SLO's e2e in seconds"
-
-
-def _open_loop_fault(plan: Plan, cell: Cell) -> str | None:
-    """What is wrong with its arrivals, and the remedy; None: nothing."""
-    if cell.load is not None and cell.rate is not None:
-        return "it has a load and a rate of its own: leave one out"
-    if cell.load is not None and not 0 < cell.load <= LOAD_MOST:
-        return f"load is a share of what the mode can do, above 0 and at most {LOAD_MOST:g}"
-    if cell.rate is not None and not 0 < cell.rate <= RATE_MOST:
-        return f"rate is in requests per second, above 0 and at most {RATE_MOST:g}"
-    if cell.open_loop and cell.new_tokens == 1 and plan.slo is not None and plan.slo.tpot_seconds is not None:
-        return "one token has no time per output token: leave tpot out of the SLO, or ask for more tokens"
-    return None

@@ -17,15 +17,12 @@ from msgspec import Meta
 
 from loadtests.plan.cells import (
     BASELINE,
-    LOAD_MOST,
-    RATE_MOST,
     Arrivals,
     Cell,
     Plan,
     PlanError,
     Slo,
     SloTable,
-    check,
     ladder_cells,
 )
 from loadtests.plan.prompts import PROMPT_SETS, PromptSet
@@ -37,14 +34,6 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 REFERENCE: Dtype = "float32"
 """What other precisions are compared with."""
-
-
-def named_dtype(name: str) -> Dtype:
-    """The precision called `name`. Raises ValueError where there is none."""
-    for dtype in DTYPES:
-        if dtype == name:
-            return dtype
-    raise ValueError(f"no precision '{name}': try one of {', '.join(DTYPES)}")
 
 
 _PLACE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
@@ -144,8 +133,12 @@ def _has(content: Any, steps: Steps) -> bool:  # noqa: ANN401 - any TOML value
 
 
 Count = Annotated[int, Meta(ge=1)]
-Load = Annotated[float, Meta(gt=0, le=LOAD_MOST)]
-Rate = Annotated[float, Meta(gt=0, le=RATE_MOST)]
+Load = Annotated[float, Meta(gt=0, le=3)]
+"""At 3 the queue grows by two in the time that one is answered: more shows nothing else."""
+
+Rate = Annotated[float, Meta(gt=0, le=1e6)]
+"""Requests per second. Infinity, which TOML knows, could not be kept."""
+
 Place = Literal["all", "smallest", "middle"]
 """Batch sizes by their place among those of the plan; `middle` is the upper one of an even number."""
 
@@ -155,7 +148,7 @@ PromptSets = PromptSet | Annotated[list[PromptSet], Meta(min_length=1)]
 
 
 class ClosedLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Cells of all modes with `concurrency` requests in flight, `requests` per visit, and a control cell.
+    """Cells of all modes with `concurrency` requests in flight, `requests` per round, and a control cell.
 
     Where several values are given, every combination is a cell of its own.
     """
@@ -175,9 +168,9 @@ class ClosedLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Cells of all modes whose requests arrive by a schedule of `arrivals`, `requests` per visit.
+    """Cells of all modes whose requests arrive by a schedule of `arrivals`, `requests` per round.
 
-    Either `loads`, shares of what each mode can do and above 1 past saturation, or `rates`, in requests per
+    Either `loads`, shares of each mode's capacity and above 1 past saturation, or `rates`, in requests per
     second and the same for every mode.
     """
 
@@ -192,8 +185,7 @@ class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
         """Its cells at the batch sizes `sizes`."""
         speeds: list[tuple[float | None, float | None]] = [(load, None) for load in self.loads or ()]
         speeds += [(None, rate) for rate in self.rates or ()]
-        axes = product(sizes, _counts(self.new_tokens), speeds, modes)
-        for batch, tokens, (load, rate), mode in axes:
+        for batch, tokens, (load, rate), mode in product(sizes, _counts(self.new_tokens), speeds, modes):
             yield Cell(
                 mode=mode,
                 batch_size=batch,
@@ -205,31 +197,15 @@ class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
             )
 
 
-def chosen_sizes(choice: BatchSizes, sizes: Sequence[int]) -> list[int]:
-    """The batch sizes of a block, each once, ascending. Raises PlanError for one that the plan lacks."""
-    found = set[int]()
-    for one in choice if isinstance(choice, list) else [choice]:
-        if one == "all":
-            found |= set(sizes)
-        elif isinstance(one, str):
-            found.add(sizes[0] if one == "smallest" else sizes[len(sizes) // 2])
-        elif one in sizes:
-            found.add(one)
-        else:
-            have = ", ".join(map(str, sizes))
-            raise PlanError(f"batch size {one} is not one of the plan's, {have}: add it there")
-    return sorted(found)
-
-
 def _counts(value: Counts) -> list[int]:
-    return list(value) if isinstance(value, list) else [value]
+    return value if isinstance(value, list) else [value]
 
 
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`.
 
     `dtypes`: precisions, each swept by the same plan with a service of its own; None: the service's default.
-    `replicas`: that the service may be several replicas behind a proxy, which is refused else.
+    `replicas`: the service may be several replicas behind a proxy, which is refused otherwise.
     """
 
     name: Annotated[str, Meta(min_length=1)]
@@ -248,7 +224,7 @@ class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 
 class DocumentError(PlanError):
-    """A document that makes no plan; `steps` lead to what has to change: keys, and indexes of blocks."""
+    """A document that makes no plan; `steps` lead to what has to change: keys, and indexes of tables."""
 
     def __init__(self, message: str, *steps: str | int) -> None:
         super().__init__(message)
@@ -256,7 +232,7 @@ class DocumentError(PlanError):
 
 
 def plan_of(document: PlanDocument) -> Plan:
-    """The plan that `document` describes. Raises DocumentError where it cannot be run."""
+    """The plan that `document` describes. Raises PlanError, a DocumentError where one place is at fault."""
     try:
         modes = tuple(named_endpoints(document.modes or default_modes()))
     except ValueError as error:
@@ -284,7 +260,8 @@ def plan_of(document: PlanDocument) -> Plan:
         slo=_slo(document),
         replicas=document.replicas,
     )
-    return check(plan)
+    _check(plan)
+    return plan
 
 
 def _slo(document: PlanDocument) -> Slo | None:
@@ -295,17 +272,16 @@ def _slo(document: PlanDocument) -> Slo | None:
 
 
 def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
-    """All cells, each once. Raises DocumentError where a block has one of an earlier block."""
+    """All cells, each once. Raises DocumentError for one that is in the document twice."""
     sizes = sorted(set(document.batch_sizes))
     seen = set[str]()
-    for name, index, block in _blocks(document):
-        if isinstance(block, OpenLoop):
-            _check_arrivals(index, block)
-        try:
-            chosen = chosen_sizes(block.batch_sizes, sizes)
-        except PlanError as error:
-            raise DocumentError(str(error), name, index, "batch_sizes") from error
-        for cell in block.cells(modes, chosen):
+    closed = (("closed_loop", index, table) for index, table in enumerate(document.closed_loop))
+    opened = (("open_loop", index, table) for index, table in enumerate(document.open_loop))
+    for name, index, table in (*closed, *opened):
+        if isinstance(table, OpenLoop) and (table.loads is None) == (table.rates is None):
+            message = "give `loads`, shares of each mode's capacity, or `rates`, per second: one of them"
+            raise DocumentError(message, name, index)
+        for cell in table.cells(modes, _chosen_sizes(table.batch_sizes, sizes, name, index)):
             if cell.name in seen:
                 message = f"cell '{cell.name}' is in the plan twice: take it out of this block"
                 raise DocumentError(message, name, index)
@@ -313,25 +289,43 @@ def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
             yield cell
 
 
-def _blocks(document: PlanDocument) -> Iterator[tuple[str, int, ClosedLoop | OpenLoop]]:
-    """Every block with its table's name and its index there."""
-    for index, closed in enumerate(document.closed_loop):
-        yield "closed_loop", index, closed
-    for index, opened in enumerate(document.open_loop):
-        yield "open_loop", index, opened
+def _chosen_sizes(choice: BatchSizes, sizes: Sequence[int], name: str, index: int) -> list[int]:
+    """The batch sizes of table `index` of `name`, each once, ascending."""
+    found = set[int]()
+    for one in choice if isinstance(choice, list) else [choice]:
+        if one == "all":
+            found |= set(sizes)
+        elif isinstance(one, str):
+            found.add(sizes[0] if one == "smallest" else sizes[len(sizes) // 2])
+        elif one in sizes:
+            found.add(one)
+        else:
+            message = f"batch size {one} is not one of the plan's, {', '.join(map(str, sizes))}: add it there"
+            raise DocumentError(message, name, index, "batch_sizes")
+    return sorted(found)
 
 
-def _check_arrivals(index: int, block: OpenLoop) -> None:
-    """Raise DocumentError where a block does not say at which rates its requests arrive."""
-    if (block.loads is None) == (block.rates is None):
-        raise DocumentError(
-            "give `loads`, shares of what each mode can do, or `rates`, in requests per second: one of them",
-            "open_loop",
-            index,
+def _check(plan: Plan) -> None:
+    """Raise PlanError where results of `plan` could not be compared."""
+    for cell in plan.cells:
+        # The first of a round wait for fewer: with this many, the median is one that waits for all.
+        if not cell.open_loop and cell.requests < (least := 2 * cell.concurrency - 1):
+            raise PlanError(
+                f"cell '{cell.name}': {cell.requests} requests per round are over before {cell.concurrency} "
+                f"are in flight for long: send at least {least}"
+            )
+        if cell.open_loop and cell.new_tokens == 1 and plan.slo and plan.slo.tpot_seconds is not None:
+            raise PlanError(
+                f"cell '{cell.name}': one token has no time per output token: leave tpot out of the SLO, or "
+                "ask for more tokens"
+            )
+    works = {cell.work for cell in plan.cells if cell.open_loop}
+    if plan.slo and plan.slo.e2e_of_eager is not None and len(works) != 1:
+        raise PlanError(
+            f"e2e_of_eager needs one latency of eager, and there are open-loop cells of {len(works)} kinds: "
+            "give the SLO's e2e in seconds"
         )
 
-
-_BLOCKS = ("closed_loop", "open_loop")
 
 PLAN = Grammar(
     PlanDocument,
@@ -370,11 +364,12 @@ def parse_plan(text: str) -> PlanDocument:
 def toml_of(document: PlanDocument) -> str:
     """`document` as the text of a plan file, every key said; `parse_plan` gives the same document back."""
     content = msgspec.to_builtins(document)
-    slo, blocks = content.pop("slo"), {name: content.pop(name) for name in _BLOCKS}
+    slo = content.pop("slo")
+    arrays = {name: content.pop(name) for name in ("closed_loop", "open_loop")}
     text = "".join(_assignments(content))
     if slo is not None:
         text += "\n[slo]\n" + "".join(_assignments(slo))
-    for name, tables in blocks.items():
+    for name, tables in arrays.items():
         for table in tables:
             text += f"\n[[{name}]]\n" + "".join(_assignments(table))
     return text

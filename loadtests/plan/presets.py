@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -41,29 +41,24 @@ def preset_document(preset: str) -> PlanDocument:
 def overridden(
     document: PlanDocument,
     seed: int | None = None,
-    modes: Sequence[str] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    modes: list[str] | None = None,
+    batch_sizes: list[int] | None = None,
     slo: SloTable | None = None,
 ) -> PlanDocument:
     """`document` with another seed, other modes, batch sizes or SLO where given. Raises PlanError."""
-    if batch_sizes is not None and not all(size >= 1 for size in batch_sizes):
+    if batch_sizes is not None and min(batch_sizes, default=1) < 1:
         raise PlanError(f"batch sizes are at least 1, got {', '.join(map(str, batch_sizes))}")
-    changes: dict[str, object] = {
-        "seed": seed,
-        "modes": list(modes) if modes else None,
-        "batch_sizes": list(batch_sizes) if batch_sizes else None,
-        "slo": slo,
-    }
+    given = {"seed": seed, "modes": modes or None, "batch_sizes": batch_sizes or None, "slo": slo}
     return msgspec.structs.replace(
-        document, **{name: value for name, value in changes.items() if value is not None}
+        document, **{name: value for name, value in given.items() if value is not None}
     )
 
 
 def make_plan(
     preset: Preset,
     seed: int = 0,
-    modes: Sequence[str] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    modes: list[str] | None = None,
+    batch_sizes: list[int] | None = None,
 ) -> Plan:
     """The plan called `preset`, with other modes or batch sizes where given. Raises PlanError."""
     return plan_of(overridden(preset_document(preset), seed, modes, batch_sizes))
@@ -84,22 +79,21 @@ def request_seconds(cell: Cell) -> float:
 def estimate_seconds(plan: Plan) -> float:
     """About how long the least number of rounds takes on the reference machine, with two warm-up passes."""
     one_pass = sum(request_seconds(cell) for cell in plan.cells)
-    rounds = plan.rounds * _round_seconds(plan.cells)
-    return plan.warmup_passes_least * one_pass + rounds
+    return plan.warmup_passes_least * one_pass + plan.rounds * _round_seconds(plan.cells)
 
 
 def estimate_most_seconds(plan: Plan) -> float:
     """As `estimate_seconds`, where no main group is decided before the last round."""
     undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
-    return estimate_seconds(plan) + (plan.looks[-1] - plan.rounds) * _round_seconds(undecided)
+    return estimate_seconds(plan) + (plan.interim_checks[-1] - plan.rounds) * _round_seconds(undecided)
 
 
 def _round_seconds(cells: Iterable[Cell]) -> float:
-    return sum(cell.requests * _seconds_per_request(cell) for cell in cells)
+    return sum(cell.requests * _gap_seconds(cell) for cell in cells)
 
 
-def _seconds_per_request(cell: Cell) -> float:
-    """Of a visit: the mean gap of the arrivals, or the service's own time where that is longer."""
+def _gap_seconds(cell: Cell) -> float:
+    """The mean gap of arrivals, or the service's own time where that is longer."""
     seconds = request_seconds(cell)
     if cell.rate is not None:
         return max(seconds, 1 / cell.rate)
@@ -109,34 +103,35 @@ def _seconds_per_request(cell: Cell) -> float:
 def describe(plan: Plan) -> str:
     """The plan as text: its cells, the order of every round, and its estimated duration."""
     seconds = estimate_seconds(plan)
-    lines = [
-        f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
-        f"{plan.requests} requests, about {seconds:.0f} s ({seconds / 60:.1f} min) on the reference machine",
-        *_more_rounds(plan),
-        f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; baseline "
-        f"'{BASELINE}', and 'control' cells that run it a second time",
-        *([f"SLO: {plan.slo.text}"] if plan.slo else []),
-        "",
-        "cells",
-    ]
     numbers = {cell.name: number for number, cell in enumerate(plan.cells, start=1)}
-    lines += [
-        f"  {numbers[cell.name]:>3}  {cell.name}, {cell.requests} requests per visit" for cell in plan.cells
+    *_, last = checks = plan.interim_checks
+    more = [
+        f"after rounds {', '.join(map(str, checks))}: batch sizes whose fastest mode is not told apart "
+        f"(at {plan.confidence:.1%}) go on, to {last} rounds; at most about "
+        f"{estimate_most_seconds(plan):.0f} s in all"
     ]
-    lines += ["", "order"]
-    for number in range(1, plan.rounds + 1):
-        lines.append(f"  round {number:>2}  " + " ".join(str(numbers[c.name]) for c in order(plan, number)))
-    if len(plan.looks) > 1:
-        lines.append(f"  then, to round {plan.looks[-1]}, the cells of undecided groups in the seed's order")
-    return "\n".join(lines)
-
-
-def _more_rounds(plan: Plan) -> list[str]:
-    """What may follow the least number of rounds; nothing where the plan has no more."""
-    if len(plan.looks) == 1:
-        return []
-    most = estimate_most_seconds(plan)
-    return [
-        f"after rounds {', '.join(map(str, plan.looks))}: batch sizes whose fastest mode is not told apart "
-        f"(at {plan.confidence:.1%}) go on, to {plan.looks[-1]} rounds; at most about {most:.0f} s in all"
-    ]
+    then = [f"  then, to round {last}, the cells of undecided groups in the seed's order"]
+    return "\n".join(
+        [
+            f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
+            f"{plan.requests} requests, about {seconds:.0f} s ({seconds / 60:.1f} min) on the reference "
+            "machine",
+            *(more if len(checks) > 1 else []),
+            f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; "
+            f"baseline '{BASELINE}', and 'control' cells that run it a second time",
+            *([f"SLO: {plan.slo.text}"] if plan.slo else []),
+            "",
+            "cells",
+            *(
+                f"  {numbers[cell.name]:>3}  {cell.name}, {cell.requests} requests per round"
+                for cell in plan.cells
+            ),
+            "",
+            "order",
+            *(
+                f"  round {number:>2}  " + " ".join(str(numbers[cell.name]) for cell in order(plan, number))
+                for number in range(1, plan.rounds + 1)
+            ),
+            *(then if len(checks) > 1 else []),
+        ]
+    )

@@ -96,7 +96,7 @@ _LATENCIES = (
 
 
 def _offered(one: LoadCell, label: Label) -> list[Text]:
-    share = None if one.cell.load is None else f"{100 * one.cell.load:.4g} % of {one.cell.share_of}"
+    share = None if one.cell.load is None else f"{100 * one.cell.load:.4g} % of capacity"
     return [Text(label(one.cell.mode), colour=colour(one.cell.mode)), Text(f"{one.rate:.4g}", share or "")]
 
 

@@ -10,14 +10,13 @@ import sys
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 
 import msgspec
 
 from loadtests.plan.cells import Plan, Slo
 from loadtests.run.folder import REPOSITORY
-from loadtests.run.rows import RowsError, Stage, append_line
-from loadtests.run.run_file import CutVisit, Look, RoundMachine
+from loadtests.run.rows import Stage, each_line
+from loadtests.run.run_file import CutBlock, InterimCheck, RoundMachine
 from service.parent_death import owned
 
 
@@ -26,18 +25,17 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     `profile_first`: the first warm-up pass runs under the service's profiler, from which the service
     learns the kernel time of each cell's step where no clock measures it. `sampled`: one request before
-    each visit of a closed loop has its steps sampled. `canary_bytes` is the size of the model's weights;
-    0: not known, no canary. In a `part` after the first, requests that have a row in the folder are not
-    sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell) and the
-    `cut_visits`. `workers` load processes post the requests; 1: the load generator itself does.
-    `rows_at_once`: sequences that a service runs together which merges requests; 1 for any other.
+    each closed-loop block has its steps sampled. `canary_bytes` is the size of the model's weights; 0: not
+    known, no canary. In a `part` after the first, requests that have a row in the folder are not sent again,
+    and open-loop cells keep the `rates` of the first (arrivals per second by cell) and the `cut_visits`.
+    `workers` load processes post the requests; 1: the load generator itself does. `rows_at_once`: sequences
+    that a service runs together which merges requests; 1 for any other.
     """
 
     run: str
     url: str
     folder: str
     plan: Plan
-    prompt_file: str
     avoid_cpus: list[int] = []
     exporter_port: int = 0
     profile_first: bool = False
@@ -46,7 +44,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     part: int = 1
     workers: int = 1
     rates: dict[str, float] = {}
-    cut_visits: list[CutVisit] = []
+    cut_visits: list[CutBlock] = []
     rows_at_once: int = 1
 
     def at_once(self, batch_size: int) -> int:
@@ -94,10 +92,10 @@ class SloSettled(msgspec.Struct, frozen=True, tag="slo"):
     slo: Slo
 
 
-class VisitCut(msgspec.Struct, frozen=True, tag="cut"):
-    """No further request of a visit is sent; the rows of those in flight follow."""
+class BlockCut(msgspec.Struct, frozen=True, tag="cut"):
+    """No further request of a block is sent; the rows of those in flight follow."""
 
-    visit: CutVisit
+    visit: CutBlock
 
 
 class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
@@ -106,10 +104,10 @@ class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
     machine: RoundMachine
 
 
-class LookEnded(msgspec.Struct, frozen=True, tag="look"):
-    """A look has ended; `requests` are those of the rounds until the next one, 0 where measuring is over."""
+class InterimCheckEnded(msgspec.Struct, frozen=True, tag="look"):
+    """An interim check has ended; `requests`: of the rounds until the next, 0 where measuring is over."""
 
-    look: Look
+    look: InterimCheck
     requests: int
 
 
@@ -129,9 +127,9 @@ KeptEvent = (
     | WarmupPassEnded
     | SloSettled
     | MeasuringBegan
-    | VisitCut
+    | BlockCut
     | RoundEnded
-    | LookEnded
+    | InterimCheckEnded
     | GeneratorFinished
 )
 """What is kept of a part besides its rows."""
@@ -143,48 +141,16 @@ EVENTS_FILE = "events.jsonl"
 
 
 class PartEvent(msgspec.Struct, frozen=True):
-    """An event of part `part`."""
+    """A line of the file: an event of part `part`. A sweep that is killed writes no `run.json` at its end."""
 
     part: int
     event: KeptEvent
 
 
-class EventWriter:
-    """Appends the events of one part; each is in the file before the call returns."""
-
-    def __init__(self, folder: Path, part: int) -> None:
-        self._file = (folder / EVENTS_FILE).open("ab", buffering=0)
-        self._part = part
-
-    def write(self, event: KeptEvent) -> None:
-        """Append `event`. Raises OSError, as where the disk is full."""
-        append_line(self._file, msgspec.json.encode(PartEvent(self._part, event)))
-
-    def __enter__(self) -> EventWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
 def read_events(folder: Path) -> list[PartEvent]:
-    """The events of a folder in their order, a truncated last line left out; none where it has no file.
-
-    Raises RowsError for any other line that is no event.
-    """
+    """The events of a folder in their order; none where it has no file. Raises RowsError as `each_line`."""
     path = folder / EVENTS_FILE
-    if not path.exists():
-        return []
-    decoder = msgspec.json.Decoder(PartEvent)
-    events = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            events.append(decoder.decode(line))
-        except msgspec.DecodeError as error:
-            raise RowsError(f"{path}, line {number}: {error}") from error
-    return events
+    return list(each_line(path, PartEvent)) if path.exists() else []
 
 
 HEARTBEAT_SECONDS = 1.0

@@ -14,11 +14,11 @@ from loadtests.plan.cells import MINIMUM_ROUNDS, Cell
 from loadtests.run.machine import marked_rounds
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
-from loadtests.run.schedule import Finished, Owed, first_missing
+from loadtests.run.schedule import Finished, Planned, first_missing
 from service.statistics.choice import is_disturbed
 
 
-class Gate(msgspec.Struct, frozen=True, kw_only=True):
+class Gate(msgspec.Struct, frozen=True):
     """One check. `passed` None: does not apply to this sweep. A `warning` never fails the exit code."""
 
     name: str
@@ -42,10 +42,10 @@ MOST_CLIENT_CPU = 0.80
 
 def complete(run: SweepRun, finished: Finished, failed: int) -> Gate:
     """The plan was run to its end and every request that it has came to a row; else nothing is valid."""
-    missing = first_missing(run.plan, finished, Owed(run.cut_visits))
+    missing = first_missing(run.plan, finished, Planned(run.cut_visits))
     passed = run.complete and len(run.order) >= run.plan.rounds and missing is None
     if passed:
-        return Gate(name="complete", passed=True, detail=f"all {len(run.order)} rounds")
+        return Gate("complete", True, f"all {len(run.order)} rounds")
     reason = run.stopped_because or f"{len(run.order)} of {run.plan.rounds} rounds"
     detail = f"stopped early: {reason}"
     if missing is not None:
@@ -54,7 +54,7 @@ def complete(run: SweepRun, finished: Finished, failed: int) -> Gate:
         detail += "; requests failed, so that it cannot become valid: run the sweep again"
     elif run.parts:
         detail += "; go on with `launchbound sweep --resume` and this folder"
-    return Gate(name="complete", passed=False, detail=detail)
+    return Gate("complete", False, detail)
 
 
 class Gaps:
@@ -76,14 +76,14 @@ class Gaps:
         """Each gap, and where it lies."""
         name = "measured in one go"
         if len(run.parts) < 2:
-            return Gate(name=name, passed=True, detail="no gap", warning=True)
+            return Gate(name, True, "no gap", warning=True)
         shown = []
         for before, after in pairwise(run.parts):
             began = before.ended or self._end_of(before.number)
             shown.append(f"{self._place(after.number)}, from {began} to {after.started}")
         count = len(shown)
         detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
-        return Gate(name=name, passed=False, detail=detail, warning=True)
+        return Gate(name, False, detail, warning=True)
 
     def _place(self, part: int) -> str:
         """Where the gap before `part` lies among the rounds; `part` itself may have measured nothing."""
@@ -104,13 +104,13 @@ def client_cpu(run: SweepRun) -> Gate:
     share = run.client.cpu_share
     detail = "not known, because the sweep did not end" if share is None else f"{share:.0%} of one core"
     name = f"client CPU < {MOST_CLIENT_CPU:.0%}"
-    return Gate(name=name, passed=share is not None and share < MOST_CLIENT_CPU, detail=detail)
+    return Gate(name, share is not None and share < MOST_CLIENT_CPU, detail)
 
 
 def warmup(run: SweepRun) -> Gate:
     """Warm-up ended because nothing changed any more, not because its passes were used up."""
     detail = f"{run.client.warmup_passes} passes; {run.client.warmup_reason}"
-    return Gate(name="warm-up", passed=run.client.warmup_settled, detail=detail, warning=True)
+    return Gate("warm-up", run.client.warmup_settled, detail, warning=True)
 
 
 def rounds(run: SweepRun) -> Gate:
@@ -119,20 +119,20 @@ def rounds(run: SweepRun) -> Gate:
     detail = f"{done} rounds" + (
         "" if done >= MINIMUM_ROUNDS else f", fewer than {MINIMUM_ROUNDS}: undecided"
     )
-    return Gate(name="rounds", passed=done >= MINIMUM_ROUNDS, detail=detail, warning=True)
+    return Gate("rounds", done >= MINIMUM_ROUNDS, detail, warning=True)
 
 
 def verdicts(run: SweepRun) -> Gate:
     """In every main group the fastest mode is told apart from the others, or equal to them within 2 %."""
     name = "fastest modes told apart"
     if not run.looks:
-        return Gate(name=name, passed=None, detail="the sweep stopped before its first look")
+        return Gate(name, None, "the sweep stopped before its first interim check")
     last = run.looks[-1]
     detail = f"after {last.round} rounds"
     if last.undecided:
         remedy = "such a tie may be broken by more rounds (--preset standard, or rounds_most in a plan)"
         detail += f" still undecided: {some(last.undecided)}; {remedy}"
-    return Gate(name=name, passed=not last.undecided, detail=detail, warning=True)
+    return Gate(name, not last.undecided, detail, warning=True)
 
 
 def rounds_marked(run: SweepRun) -> Gate:
@@ -142,12 +142,12 @@ def rounds_marked(run: SweepRun) -> Gate:
         one for one in run.machine_by_round if (one.steal_share, one.canary_bytes_per_second) != (None, None)
     ]
     if not known:
-        return Gate(name=name, passed=None, detail="neither steal time nor the canary is known")
+        return Gate(name, None, "neither steal time nor the canary is known")
     marked = marked_rounds(known)
     detail = f"{len(marked)} of {len(known)} rounds marked"
     if marked:
         detail += f": {some([f'round {one.round} ({one.reason})' for one in marked])}"
-    return Gate(name=name, passed=not marked, detail=detail, warning=True)
+    return Gate(name, not marked, detail, warning=True)
 
 
 QUEUED_SECONDS = 0.0002
@@ -183,7 +183,7 @@ class Errors:
         if self.failed:
             message, count = self._messages.most_common(1)[0]
             detail += f"; {count} × {message}"
-        return Gate(name="no errors", passed=bool(self._rows) and not self.failed, detail=detail)
+        return Gate("no errors", bool(self._rows) and not self.failed, detail)
 
 
 class Disturbed:
@@ -206,7 +206,7 @@ class Disturbed:
             detail += (
                 f" ({some(sorted(marked))}): the engine was preempted; close other programs and run again"
             )
-        return Gate(name="disturbed cells", passed=not marked, detail=detail, warning=True)
+        return Gate("disturbed cells", not marked, detail, warning=True)
 
 
 class Queue:
@@ -230,15 +230,15 @@ class Queue:
         """How many waited, and the longest wait. In a window of the service's each waits for others."""
         name = "queue at concurrency 1 is 0"
         if run.engine.get("batching") == "window":
-            return Gate(name=name, passed=None, detail="requests wait for others to be merged with")
+            return Gate(name, None, "requests wait for others to be merged with")
         if not self._waits:
-            return Gate(name=name, passed=None, detail="no such request, or none with its queue time")
+            return Gate(name, None, "no such request, or none with its queue time")
         detail = f"{self._queued} of {self._waits} requests waited over {QUEUED_SECONDS * 1e3:.1f} ms"
         if self._queued:
             longest = f"the longest {self._longest * 1e3:.1f} ms"
             detail += f", {longest}: the engine did other work between requests"
         passed = self._queued <= MOST_QUEUED * self._waits
-        return Gate(name=name, passed=passed, detail=detail, warning=True)
+        return Gate(name, passed, detail, warning=True)
 
 
 class Merged:
@@ -259,11 +259,11 @@ class Merged:
         name = "requests not merged"
         batching = run.engine.get("batching", "off")
         if batching == "off" and not self._merged:
-            return Gate(name=name, passed=None, detail="the service merges none", warning=True)
+            return Gate(name, None, "the service merges none", warning=True)
         cells = some([f"{cell} ({count} ×)" for cell, count in self._merged.most_common()])
         detail = f"batching {batching}: {self._merged.total()} of {self._counted} ran in steps of others"
         detail += f": {cells}; their times are those of the mode in the batches that arrived" if cells else ""
-        return Gate(name=name, passed=not self._merged, detail=detail, warning=True)
+        return Gate(name, not self._merged, detail, warning=True)
 
 
 LEAST_RATE = 0.98
@@ -273,40 +273,40 @@ ABSENT = "no open-loop cell in this plan"
 
 
 class Rate:
-    """Requests left the client as scheduled: span of intended over span of actual starts, visit by visit.
+    """Requests left the client as scheduled: span of intended over span of actual starts, block by block.
 
-    A visit that was cut is judged on what it sent. One request alone has no span.
+    A block that was cut is judged on what it sent. One request alone has no span.
     """
 
     def __init__(self) -> None:
-        self._visits: dict[tuple[str, int, int], list[float]] = {}
+        self._blocks: dict[tuple[str, int, int], list[float]] = {}
 
     def add(self, row: RequestRow) -> None:
         """Take in a measured row of an open-loop cell."""
         key = (row.cell, row.round, row.part)
-        visit = self._visits.get(key)
-        if visit is None:
-            self._visits[key] = [row.intended_start, row.intended_start, row.start]
+        block = self._blocks.get(key)
+        if block is None:
+            self._blocks[key] = [row.intended_start, row.intended_start, row.start]
             return
-        visit[0] = min(visit[0], row.intended_start)
-        visit[1] = max(visit[1], row.intended_start)
-        visit[2] = max(visit[2], row.start)
+        block[0] = min(block[0], row.intended_start)
+        block[1] = max(block[1], row.intended_start)
+        block[2] = max(block[2], row.start)
 
     def gate(self) -> Gate:
         """The cell with the lowest ratio."""
         name = f"achieved/target rate ≥ {LEAST_RATE}"
         spans: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for (cell, *_), (first, last, last_start) in self._visits.items():
+        for (cell, *_), (first, last, last_start) in self._blocks.items():
             if last > first:
                 spans[cell][0] += last - first
                 spans[cell][1] += last_start - first
         if not spans:
-            absent = "no visit has more than one request" if self._visits else ABSENT
-            return Gate(name=name, passed=None, detail=absent)
+            absent = "no block has more than one request" if self._blocks else ABSENT
+            return Gate(name, None, absent)
         ratios = {cell: target / actual for cell, (target, actual) in spans.items()}
         worst = min(ratios, key=lambda cell: ratios[cell])
         detail = f"lowest {ratios[worst]:.3f} ({worst})"
-        return Gate(name=name, passed=ratios[worst] >= LEAST_RATE, detail=detail)
+        return Gate(name, ratios[worst] >= LEAST_RATE, detail)
 
 
 class ScheduleDelay:
@@ -335,7 +335,7 @@ class ScheduleDelay:
         known = {cell: delays for cell, delays in self._delays.items() if cell in self._unloaded}
         if not known:
             absent = "no request with its queue time succeeded" if self._delays else ABSENT
-            return Gate(name=name, passed=None, detail=absent, warning=True)
+            return Gate(name, None, absent, warning=True)
         late = {cell: float(np.quantile(found, 0.99, method="inverted_cdf")) for cell, found in known.items()}
         shares = {cell: late[cell] / float(np.median(self._unloaded[cell])) for cell in known}
         worst = max(shares, key=lambda cell: shares[cell])
@@ -343,7 +343,7 @@ class ScheduleDelay:
             f"99th percentile at most {late[worst] * 1e3:.2f} ms, {shares[worst]:.1%} of the latency without "
             f"load, {MOST_DELAY:.0%} allowed ({worst})"
         )
-        return Gate(name=name, passed=shares[worst] < MOST_DELAY, detail=detail, warning=True)
+        return Gate(name, shares[worst] < MOST_DELAY, detail, warning=True)
 
 
 class Rejections:
@@ -361,7 +361,7 @@ class Rejections:
         """How many were refused in cells below saturation; of rates of one's own it is not known."""
         name = "rejected past saturation only"
         if not any(cell.open_loop for cell in run.plan.cells):
-            return Gate(name=name, passed=None, detail=ABSENT, warning=True)
+            return Gate(name, None, ABSENT, warning=True)
         early = [
             f"{cell.name} ({self._rejected[cell.name]} ×)"
             for cell in run.plan.cells
@@ -370,23 +370,23 @@ class Rejections:
         detail = f"{self._rejected.total()} rejected"
         if early:
             detail += f", below saturation in {some(early)}: another client, or a queue that is too short"
-        return Gate(name=name, passed=not early, detail=detail, warning=True)
+        return Gate(name, not early, detail, warning=True)
 
 
 def cuts(run: SweepRun) -> Gate:
-    """Visits ended early, because their queue only grew, in cells past saturation only."""
+    """Blocks ended early, because their queue only grew, in cells past saturation only."""
     name = "cut past saturation only"
     if not any(cell.open_loop for cell in run.plan.cells):
-        return Gate(name=name, passed=None, detail=ABSENT, warning=True)
+        return Gate(name, None, ABSENT, warning=True)
     counts = Counter(one.cell for one in run.cut_visits)
     below = {cell.name for cell in run.plan.cells if is_below_saturation(cell)}
-    detail = f"{len(run.cut_visits)} visits cut"
+    detail = f"{len(run.cut_visits)} blocks cut"
     if counts:
         detail += f": {some([f'{cell} ({count} ×)' for cell, count in counts.most_common()])}"
     early = sorted(counts.keys() & below)
     if early:
         detail += f"; below saturation: {some(early)}"
-    return Gate(name=name, passed=not early, detail=detail, warning=True)
+    return Gate(name, not early, detail, warning=True)
 
 
 def is_below_saturation(cell: Cell) -> bool:

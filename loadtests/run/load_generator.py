@@ -36,10 +36,10 @@ from loadtests.run.events import (
 from loadtests.run.exporter import Exporter
 from loadtests.run.folder import is_full
 from loadtests.run.machine import Canary, cpu_times, off_cores, steal_share
-from loadtests.run.requests import Abort, Visits
-from loadtests.run.rows import RowWriter, each_row
+from loadtests.run.requests import Abort, Blocks
+from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import RoundMachine
-from loadtests.run.schedule import Finished, Latencies, Owed, WarmUp, first_missing, rounds
+from loadtests.run.schedule import Finished, Latencies, Planned, WarmUp, first_missing, rounds
 from loadtests.run.target import Target, compile_counters
 
 
@@ -50,31 +50,31 @@ def emit(event: GeneratorEvent) -> None:
 
 
 class LoadGenerator:
-    """Warms the service up, then visits every cell in every round; leaves out what is `finished`."""
+    """Warms the service up, then sends the blocks of every round; leaves out what is `finished`."""
 
     def __init__(
         self,
         assignment: Assignment,
-        visits: Visits,
+        blocks: Blocks,
         target: Target,
         finished: Finished,
         cpu_seconds: Callable[[], list[float]],
     ) -> None:
         self._assignment = assignment
         self._plan = assignment.plan
-        self._visits = visits
+        self._blocks = blocks
         self._target = target
         self._cpu_seconds = cpu_seconds
         self._finished = finished
-        self._owed = Owed(assignment.cut_visits)
+        self._planned = Planned(assignment.cut_visits)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
         self._canary = Canary(assignment.canary_bytes)
         self._latencies = Latencies()
         self._rates: dict[str, float] = {}
 
     def run(self) -> GeneratorFinished:
-        """Run what the plan still owes. Rows written before an abort are kept."""
-        if first_missing(self._plan, self._finished, self._owed) is None:
+        """Send the requests of the plan without a row. Rows written before an abort are kept."""
+        if first_missing(self._plan, self._finished, self._planned) is None:
             return GeneratorFinished(None)
         aborted, disk_full = None, False
         try:
@@ -101,7 +101,7 @@ class LoadGenerator:
             latencies = dict[str, float]()
             profiled = self._assignment.profile_first and number == 0
             for cell in order(self._plan, number):
-                for row in self._visits.warmup(cell, number, profiled):
+                for row in self._blocks.warmup(cell, number, profiled):
                     if row["status"] == 200 and not profiled:
                         latencies[cell.name] = row["latency_seconds"]
             over = self._warmup.add(latencies, compile_counters(self._target.metrics()))
@@ -136,7 +136,7 @@ class LoadGenerator:
         before = cpu_times()
         began, cpu_began = perf_counter(), self._cpu_seconds()
         for cell in cells:
-            self._visit(number, cell)
+            self._block(number, cell)
         machine = RoundMachine(
             round=number,
             steal_share=steal_share(before, cpu_times()),
@@ -148,22 +148,22 @@ class LoadGenerator:
         )
         emit(RoundEnded(machine))
 
-    def _visit(self, number: int, cell: Cell) -> None:
+    def _block(self, number: int, cell: Cell) -> None:
         self._take_in(number, [cell])
         missing = self._missing(number, cell)
         if not missing:
             return
-        for row in self._visits.measured(cell, number, missing, self._rates.get(cell.name)):
+        for row in self._blocks.measured(cell, number, missing, self._rates.get(cell.name)):
             if row["stage"] == "measure" and row["error"] is None and not row.get("profiled"):
-                self._latencies.add(cell.name, number, row["latency_seconds"])
+                self._latencies.add(cell.name, number, [row["latency_seconds"]])
 
     def _missing(self, number: int, cell: Cell) -> list[int]:
-        return self._finished.missing(number, cell, self._owed.requests(number, cell))
+        return self._finished.missing(number, cell, self._planned.requests(number, cell))
 
     def _take_in(self, number: int, cells: list[Cell]) -> None:
-        """Have the looks know the rows of an earlier part."""
+        """Add the rows of an earlier part to what interim checks judge."""
         for cell in cells:
-            self._latencies.add_all(cell.name, number, self._finished.latencies(number, cell))
+            self._latencies.add(cell.name, number, self._finished.latencies(number, cell))
 
 
 def busiest(cpu_seconds: Sequence[float], cores: int) -> float:
@@ -193,9 +193,9 @@ def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
     folder = Path(assignment.folder)
     finished = Finished(each_row(folder) if assignment.part > 1 else ())
     try:
-        with RowWriter(folder) as rows:
-            visits = Visits(assignment, client, rows, exporter, emit, 1 + finished.last_sequence)
-            return LoadGenerator(assignment, visits, target, finished, client.cpu_seconds).run()
+        with LineWriter(folder / ROWS_FILE) as rows:
+            blocks = Blocks(assignment, client, rows, exporter, emit, 1 + finished.last_sequence)
+            return LoadGenerator(assignment, blocks, target, finished, client.cpu_seconds).run()
     finally:
         client.close()
 

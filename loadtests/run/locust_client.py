@@ -43,7 +43,7 @@ from loadtests.run.requests import Abort, LoadRequest, LoadResponse
 from service.parent_death import owned
 
 OPEN_LOOP_USERS = 64
-"""More in flight than an open loop below saturation needs; past it, a visit is cut before one has to wait."""
+"""More in flight than an open loop below saturation needs; past it, a block is cut before one has to wait."""
 
 
 class LocustClient:
@@ -54,7 +54,6 @@ class LocustClient:
             self._users: LocalUsers | WorkerPool = LocalUsers(url, headers, users)
         else:
             self._users = WorkerPool(url, headers, users, workers)
-        self._work = self._ended = self._users
         self._asked = users
 
     @property
@@ -63,9 +62,9 @@ class LocustClient:
         return min(self._asked, self._users.users)
 
     @property
-    def lead_seconds(self) -> float:
+    def early_seconds(self) -> float:
         """How long before it is due a request leaves this process."""
-        return self._users.lead_seconds
+        return self._users.early_seconds
 
     def cpu_seconds(self) -> list[float]:
         """CPU time of this process and of each load process, since they started. Raises Abort without one."""
@@ -82,13 +81,13 @@ class LocustClient:
         in_flight = 0
         while waiting or in_flight:
             while waiting and in_flight < concurrency:
-                self._work.put(waiting.popleft())
+                self._users.put(waiting.popleft())
                 in_flight += 1
-            ended = self._ended.get()
+            ended = self._users.get()
             in_flight -= 1
             if waiting:
                 # Sent before the caller writes the row of the one that ended.
-                self._work.put(waiting.popleft())
+                self._users.put(waiting.popleft())
                 in_flight += 1
                 sleep(0)
             yield ended
@@ -101,36 +100,36 @@ class LocustClient:
         in_flight = 0
         for request in requests:
             assert request.intended is not None
-            while (wait_seconds := request.intended - self.lead_seconds - perf_counter()) > 0:
+            while (wait_seconds := request.intended - self.early_seconds - perf_counter()) > 0:
                 try:
-                    ended = self._ended.get(timeout=wait_seconds)
+                    ended = self._users.get(timeout=wait_seconds)
                 except Empty:
                     break
                 in_flight -= 1
                 yield ended
             if not goes_on(self._users.in_flight):
                 break
-            self._work.put(request)
+            self._users.put(request)
             in_flight += 1
             sleep(0)  # sent now, also where the next one is late already and nothing is waited for
         for _ in range(in_flight):
-            yield self._ended.get()
+            yield self._users.get()
 
     def close(self) -> None:
         """Stop locust's users."""
         self._users.close()
 
 
-LEAD_SECONDS = 0.05
+EARLY_SECONDS = 0.05
 """A request is handed out so long before it is due: longer than a message takes on a busy machine, and not so
-long that many are out already when a visit has to end early."""
+long that many are out already when a block has to end early."""
 
 WATCH_SECONDS = 0.5
 
 SILENT_SECONDS = 10
 """A worker that is silent for so long is lost. Locust's own 3 s pass on a machine that is merely busy."""
 
-LOOK = "see load_generator.log and the machine's memory"
+REMEDY = "see load_generator.log and the machine's memory"
 
 
 class WorkerPool:
@@ -140,7 +139,7 @@ class WorkerPool:
     the cores of this one, and end with it, however that ends.
     """
 
-    lead_seconds = LEAD_SECONDS
+    early_seconds = EARLY_SECONDS
 
     def __init__(self, url: str, headers: Mapping[str, str], users: int, workers: int) -> None:
         self._handed_out: dict[str, LoadRequest] = {}
@@ -153,8 +152,8 @@ class WorkerPool:
         self._runner = environment.create_master_runner(HOST, 0)
         self._runner.register_message(LISTENING, lambda msg, **_: self._load.setdefault(msg.node_id, 0))
         self._runner.register_message(RESPONSE, lambda msg, **_: self._inbox.put(msg))
-        told = WorkerInput(url=url, headers=dict(headers), users=each, master_port=self._runner.server.port)
-        self._processes = [_started(told) for _ in range(workers)]
+        given = WorkerInput(url=url, headers=dict(headers), users=each, master_port=self._runner.server.port)
+        self._processes = [_started(given) for _ in range(workers)]
         self._closing = Event()
         Thread(target=self._watch, daemon=True).start()
         try:
@@ -231,10 +230,10 @@ class WorkerPool:
             for process in self._processes:
                 if (status := process.poll()) is not None:
                     how = f"signal {-status}" if status < 0 else f"exit status {status}"
-                    self._inbox.put(Abort(f"load process {process.pid} ended with {how}: {LOOK}"))
+                    self._inbox.put(Abort(f"load process {process.pid} ended with {how}: {REMEDY}"))
                     return
             if self._runner.clients.missing:
-                self._inbox.put(Abort(f"a load process no longer answers the load generator: {LOOK}"))
+                self._inbox.put(Abort(f"a load process no longer answers the load generator: {REMEDY}"))
                 return
 
 
@@ -242,7 +241,7 @@ def _not_here(request: LoadRequest, response: LoadResponse) -> None:
     raise AssertionError(f"the master posted {request.id} itself, and got {response.status}")
 
 
-def _started(told: WorkerInput) -> subprocess.Popen[bytes]:
+def _started(given: WorkerInput) -> subprocess.Popen[bytes]:
     """A load process. Its output goes to our standard error: ours is read by the sweep."""
     process = subprocess.Popen(
         owned([sys.executable, "-m", "loadtests.run.locust_users"], signal.SIGKILL),
@@ -252,5 +251,5 @@ def _started(told: WorkerInput) -> subprocess.Popen[bytes]:
     )
     assert process.stdin is not None
     with process.stdin:
-        process.stdin.write(msgspec.json.encode(told))
+        process.stdin.write(msgspec.json.encode(given))
     return process

@@ -105,7 +105,7 @@ def await_users(count: Callable[[], int], users: int) -> None:
 class LocalUsers:
     """`users` locust users of this process; nothing has to be known before it is due."""
 
-    lead_seconds = 0.0
+    early_seconds = 0.0
     process_ids: tuple[int, ...] = ()
 
     def __init__(self, url: str, headers: Mapping[str, str], users: int) -> None:
@@ -163,23 +163,23 @@ class WorkerInput(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Post what the master sends, until it ends this process."""
-    told = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerInput)
+    given = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerInput)
     inbox: Queue[dict[str, Any]] = Queue()
     work: Queue[LoadRequest] = Queue()
 
     def answer(request: LoadRequest, response: LoadResponse) -> None:
         runner.send_message(RESPONSE, {"id": request.id, "response": msgspec.to_builtins(response)})
 
-    environment = environment_of(told.url, told.headers, told.users, work, answer)
+    environment = environment_of(given.url, given.headers, given.users, work, answer)
     # Without options a worker takes them from the configuration files and variables of plain locust.
     environment.parsed_options = Namespace(web_base_path="")
-    runner = environment.create_worker_runner(HOST, told.master_port)
+    runner = environment.create_worker_runner(HOST, given.master_port)
     # Locust logs what a listener raises and goes on: they are read below, where an error ends this process.
     runner.register_message(REQUEST, lambda msg, **_: inbox.put(msg.data))
     runner.send_message(LISTENING)
     while True:
         request = msgspec.convert(inbox.get(), LoadRequest)
-        # Those of a visit come in the order in which they are due.
+        # Those of a block come in the order in which they are due.
         while request.intended is not None and (wait_seconds := request.intended - perf_counter()) > 0:
             sleep(wait_seconds)
         work.put(request)

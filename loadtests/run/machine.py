@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import psutil
 
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RoundMachine
@@ -58,8 +61,6 @@ CANARY_BYTES_MOST = 256 * 2**20
 _BYTES_OF_DTYPE = {"float32": 4, "autocast-bfloat16": 4, "bfloat16": 2, "float16": 2}
 """Per weight. Under autocast the weights stay float32."""
 
-STAT_FILE = Path("/proc/stat")
-
 
 def weights_bytes(engine: dict[str, object]) -> int:
     """Size of the served model's weights, from the engine's status; 0 where it does not say."""
@@ -92,39 +93,20 @@ class Canary:
         return median(rates)
 
 
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
-    """The machine's processor time since it started, all of it and what was stolen, in clock ticks."""
-
-    total: int
-    steal: int
+def cpu_times() -> tuple[float, ...]:
+    """The machine's CPU seconds since it started: user, nice, system, idle, iowait, irq, softirq, steal."""
+    return tuple(psutil.cpu_times()[:8])
 
 
-def cpu_times(path: Path = STAT_FILE) -> CpuTimes | None:
-    """From the first line of /proc/stat; None where there is none (another system) or it has no steal time.
-
-    Its columns are user, nice, system, idle, iowait, irq, softirq, steal, and guest times that user has too.
-    """
-    try:
-        label, *fields = path.read_text(encoding="ascii").split("\n", 1)[0].split()
-    except (OSError, ValueError):
-        return None
-    if label != "cpu" or len(fields) < 8:
-        return None
-    ticks = [int(field) for field in fields[:8]]
-    return CpuTimes(sum(ticks), ticks[7])
-
-
-def steal_share(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
-    """Share of the machine's time between two readings that its hypervisor gave to others."""
-    if before is None or after is None or after.total <= before.total:
-        return None
-    return (after.steal - before.steal) / (after.total - before.total)
+def steal_share(before: tuple[float, ...], after: tuple[float, ...]) -> float | None:
+    """Share of the machine's time between two `cpu_times` that its hypervisor gave to others."""
+    total = sum(after) - sum(before)
+    return (after[7] - before[7]) / total if total > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedRound:
-    """A round in which the machine was not itself, and why."""
+    """A round in which the machine was disturbed, and why."""
 
     round: int
     reason: str
@@ -168,27 +150,26 @@ REASON_BITS = {
 }
 """`nvmlClocksEventReason…` of NVML's header, but for IDLE."""
 
-
-TIME = "timestamp"
-"""Of a sample, last in its line; files of before it was asked for lack it."""
-
 TIME_FORMAT = "%Y/%m/%d %H:%M:%S.%f"
 """In the time zone of nvidia-smi's process, which is given UTC."""
 
 
 def clocks_file(folder: Path, part: int) -> Path:
-    """Where the samples of a sweep's part are."""
+    """The file with the GPU's samples of a sweep's part.
+
+    At rest a GPU lowers its clocks, so a reading before or after a run says nothing about it.
+    """
     return folder / f"gpu-clocks-{part}.csv"
 
 
-def query_of() -> tuple[list[str], str | None]:
+def clocks_query() -> tuple[list[str], str | None]:
     """The nvidia-smi command that this driver understands, and why there is none where there is not."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], "nvidia-smi does not run here: there is no such program"
     why = ""
     for reason in REASONS:
-        fields = ",".join(("uuid", *NUMBERS, reason, TIME))
+        fields = ",".join(("uuid", *NUMBERS, reason, "timestamp"))
         command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -202,7 +183,7 @@ def query_of() -> tuple[list[str], str | None]:
 
 @contextmanager
 def watched(command: list[str], file: Path) -> Iterator[None]:
-    """Within: sampled into `file`; nothing where `command` is empty. The sampling ends with this process."""
+    """Sample into `file` within the block; nothing where `command` is empty. Ends with this process."""
     if not command:
         yield
         return
@@ -226,53 +207,51 @@ def clocks_summary(file: Path) -> list[dict[str, Any]]:
     Samples of an idle GPU are counted (`idle`, of all `samples`) and in nothing else. Empty where nothing was
     sampled. What the GPU does not report ([N/A]) is left out.
     """
-    by_gpu: dict[str, list[list[str]]] = {}
-    for _, line in _samples(file):
-        by_gpu.setdefault(line[0], []).append(line[1 : len(NUMBERS) + 2])
-    return [{"gpu": gpu, "samples": len(lines), **_of(lines)} for gpu, lines in by_gpu.items()]
+    by_gpu: dict[str, list[dict[str, str]]] = {}
+    for sample in _samples(file):
+        by_gpu.setdefault(sample["gpu"], []).append(sample)
+    return [{"gpu": gpu, "samples": len(found), **_summary(found)} for gpu, found in by_gpu.items()]
+
+
+def _summary(samples: list[dict[str, str]]) -> dict[str, Any]:
+    busy = [sample for sample in samples if not _bits(sample) & IDLE]
+    found: dict[str, Any] = {"idle": len(samples) - len(busy)}
+    for name in NUMBERS:
+        values = [value for sample in busy if (value := _number(sample[name])) is not None]
+        if values:
+            found[name] = {"least": min(values), "median": median(values), "most": max(values)}
+    bits = reduce(or_, map(_bits, busy), 0)
+    return {**found, "reasons": [text for bit, text in REASON_BITS.items() if bits & bit]}
 
 
 def power_samples(file: Path) -> dict[str, list[tuple[float, float]]]:
-    """Per GPU in `file` its (seconds since the epoch, watts), by time; only of samples that have both.
+    """Per GPU in `file` its (seconds since the epoch, watts), by time; only of samples with a power.
 
-    Raises RowsError where a sample's time is none.
+    Raises RowsError for a sample whose time is none.
     """
     found: dict[str, list[tuple[float, float]]] = {}
-    for number, line in _samples(file):
-        watts = _number(line[1 + NUMBERS.index("power.draw")])
-        if len(line) > len(NUMBERS) + 2 and watts is not None:
+    for sample in _samples(file):
+        watts = _number(sample["power.draw"])
+        if watts is not None:
             try:
-                when = datetime.strptime(line[-1], TIME_FORMAT).replace(tzinfo=UTC)
+                when = datetime.strptime(sample["time"], TIME_FORMAT).replace(tzinfo=UTC)
             except ValueError as error:
-                raise RowsError(f"{file}, line {number}: {line[-1]!r} is no time of a sample") from error
-            found.setdefault(line[0], []).append((when.timestamp(), watts))
+                raise RowsError(f"{file}: {error}") from error
+            found.setdefault(sample["gpu"], []).append((when.timestamp(), watts))
     return found
 
 
-def _samples(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The samples of `file` with the numbers of their lines; none where it is missing.
+def _samples(file: Path) -> Iterator[dict[str, str]]:
+    """The samples of `file`; none where it is missing.
 
-    Without what nvidia-smi says in other words, and without a last line that it was writing when it ended.
+    Without other messages of nvidia-smi, and without a last line that it was writing when it ended.
     """
     if file.exists():
         whole, _, _ = file.read_text(errors="replace").rpartition("\n")
-        for number, line in enumerate(csv.reader(whole.splitlines(), skipinitialspace=True), 1):
-            if len(line) in (len(NUMBERS) + 2, len(NUMBERS) + 3):
-                yield number, line
-
-
-def _of(lines: list[list[str]]) -> dict[str, Any]:
-    busy = [line for line in lines if not _bits(line[-1]) & IDLE]
-    found: dict[str, Any] = {"idle": len(lines) - len(busy)}
-    for place, name in enumerate(NUMBERS):
-        values = [value for line in busy if (value := _number(line[place])) is not None]
-        if values:
-            found[name] = {"least": min(values), "median": median(values), "most": max(values)}
-    bits = 0
-    for line in busy:
-        bits |= _bits(line[-1])
-    found["reasons"] = [text for bit, text in REASON_BITS.items() if bits & bit]
-    return found
+        names = ("gpu", *NUMBERS, "reasons", "time")
+        for line in csv.reader(whole.splitlines(), skipinitialspace=True):
+            if len(line) == len(names):
+                yield dict(zip(names, line, strict=True))
 
 
 def _number(text: str) -> float | None:
@@ -282,8 +261,8 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _bits(text: str) -> int:
+def _bits(sample: dict[str, str]) -> int:
     try:
-        return int(text, 16)
+        return int(sample["reasons"], 16)
     except ValueError:
         return 0

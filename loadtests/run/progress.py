@@ -11,17 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtests.plan.cells import Plan
 from loadtests.run.events import (
+    BlockCut,
     GeneratorEvent,
     GeneratorFinished,
     GeneratorStarted,
-    LookEnded,
+    InterimCheckEnded,
     RequestEnded,
     SloSettled,
-    VisitCut,
     WarmupPassEnded,
 )
-from loadtests.run.run_file import CutVisit, SweepRun
-from loadtests.run.schedule import Owed
+from loadtests.run.run_file import CutBlock, SweepRun
 
 LINE_SECONDS = 5.0
 """Without a terminal: at most one line per interval, and at least one per two intervals."""
@@ -68,7 +67,7 @@ class SweepProgress:
         self._bar.stop()
 
     def already_measured(self, run: SweepRun, requests: int) -> None:
-        """Count the measured `requests` of earlier parts as done, and leave out what `run` does not owe."""
+        """Count the measured `requests` of earlier parts as done, and leave out what was cut from `run`."""
         self._earlier = requests
         self._leave_out(run.cut_visits)
         self.print_line(f"going on: {requests} requests were measured before")
@@ -82,16 +81,11 @@ class SweepProgress:
         """Show the service's state: at once on a terminal, else at most every LINE_SECONDS."""
         self._update(f"getting ready, {state}")
 
-    def _heartbeat(self) -> None:
-        """Print a line during a long request."""
-        if not self._console.is_terminal and monotonic() - self._printed_at > LINE_SECONDS:
-            self.print_line(f"still running, {monotonic() - self._began:.0f} s")
-
     def show(self, event: GeneratorEvent | None) -> None:
         """Show an event of the load generator; None: there was none for a second."""
         match event:
-            case None:
-                self._heartbeat()
+            case None if self._line_is_due:
+                self.print_line(f"still running, {monotonic() - self._began:.0f} s")
             case GeneratorStarted(cpus=cpus, note=note):
                 self.print_line(f"load generator on cores {', '.join(map(str, cpus))}; {note}")
             case WarmupPassEnded(number=number, over=over, settled=settled, reason=reason):
@@ -103,11 +97,11 @@ class SweepProgress:
                 self._errors += event.error is not None and not event.rejected
                 self._rejected += event.rejected
                 self._update(self._line(event), self._measured, self._planned - self._earlier)
-            case LookEnded(look=look, requests=requests):
+            case InterimCheckEnded(look=check, requests=requests):
                 self._planned += requests
                 if requests:
-                    groups = ", ".join(look.undecided)
-                    self.print_line(f"after round {look.round} undecided, and measured further: {groups}")
+                    groups = ", ".join(check.undecided)
+                    self.print_line(f"after round {check.round} undecided, and measured further: {groups}")
             case RequestEnded():
                 stage = "sampled" if event.stage == "sample" else "warm-up"
                 text = f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms"
@@ -117,10 +111,9 @@ class SweepProgress:
                     self._update(text)
             case SloSettled(slo=slo):
                 self.print_line(f"SLO: {slo.text}")
-            case VisitCut(visit=visit):
-                self._leave_out([visit])
-                where = f"round {visit.round}, {visit.cell}"
-                self.print_line(f"{where}: cut after {visit.sent} requests, {visit.reason}")
+            case BlockCut(visit=cut):
+                self._leave_out([cut])
+                self.print_line(f"round {cut.round}, {cut.cell}: cut after {cut.sent} requests, {cut.reason}")
             case GeneratorFinished(aborted=str(reason)):
                 self.print_line(f"stopped: {reason}")
             case GeneratorFinished():
@@ -130,24 +123,26 @@ class SweepProgress:
                     f"measured {self._measured} requests in {spent:.0f} s, {self._errors} failed{refused}"
                 )
 
-    def _leave_out(self, cut_visits: Sequence[CutVisit]) -> None:
-        """Plan no request that these make the sweep not owe."""
-        owed = Owed(cut_visits)
-        rounds = range(1, self._plan.rounds + 1)
-        for cell in self._plan.cells:
-            self._planned -= sum(cell.requests - owed.requests(number, cell) for number in rounds)
+    def _leave_out(self, cuts: Sequence[CutBlock]) -> None:
+        """Plan no request that is not sent because of `cuts`."""
+        requests = {cell.name: cell.requests for cell in self._plan.cells}
+        self._planned -= sum(requests[cut.cell] - cut.sent for cut in cuts)
 
     def _line(self, event: RequestEnded) -> str:
         errors = f", {self._errors} failed" if self._errors else ""
-        until = next((look for look in self._plan.looks if look >= event.round), event.round)
+        until = next((check for check in self._plan.interim_checks if check >= event.round), event.round)
         return f"round {event.round}/{until}{errors} · {event.cell}"
 
     def _update(self, text: str, done: int | None = None, total: int | None = None) -> None:
         remaining = self._remaining(done, total)
         self._bar.update(self._task, description=text, completed=done or 0, total=total, remaining=remaining)
-        if not self._console.is_terminal and monotonic() - self._printed_at > LINE_SECONDS:
+        if self._line_is_due:
             of = f" · {done}/{total} requests · {remaining}" if done and total else ""
             self.print_line(text + of)
+
+    @property
+    def _line_is_due(self) -> bool:
+        return not self._console.is_terminal and monotonic() - self._printed_at > LINE_SECONDS
 
     def _remaining(self, done: int | None, total: int | None) -> str:
         if not done or not total:

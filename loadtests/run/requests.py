@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 
 from loadtests.plan.cells import Cell, Plan, due_times
 from loadtests.plan.prompts import draw, read_prompts, select
-from loadtests.run.events import Assignment, RequestEnded, VisitCut
+from loadtests.run.events import Assignment, BlockCut, RequestEnded
 from loadtests.run.exporter import Exporter, Outcome
-from loadtests.run.rows import REJECTED, RowWriter, Stage
-from loadtests.run.run_file import CutVisit
+from loadtests.run.rows import REJECTED, LineWriter, Stage
+from loadtests.run.run_file import CutBlock
 
 Examined = Literal["profile", "sample"]
 """What the service does to a request that makes it slower: runs it under its profiler, samples its steps."""
@@ -25,6 +25,11 @@ Examined = Literal["profile", "sample"]
 def can_sample(engine: Mapping[str, Any]) -> bool:
     """Whether a service whose engine says this of itself samples a request that asks for it."""
     return "no_samples" in engine and engine["no_samples"] is None
+
+
+def rows_at_once(engine: Mapping[str, Any]) -> int:
+    """The sequences that a service with such an `engine` runs together: 1 where it merges no requests."""
+    return 1 if engine.get("batching", "off") == "off" else max(engine.get("batch_buckets") or [1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,7 @@ class LoadResponse:
 
 
 def body(
-    plan: Plan,
-    texts: Sequence[str],
-    cell: Cell,
-    number: int,
-    index: int,
-    examined: Examined | None = None,
+    plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, examined: Examined | None = None
 ) -> str:
     """The JSON of the `index`-th request of `cell` in round `number`, `examined` by the service or not.
 
@@ -156,17 +156,17 @@ def _error(response: LoadResponse, document: dict[str, Any]) -> str:
 
 
 STABLE = 0.9
-"""The share of its capacity up to which a service keeps up; nearer to 1 no visit is long enough to tell."""
+"""The share of its capacity up to which a service keeps up; nearer to 1 no block is long enough to tell."""
 
 FALSE_CUTS = 0.003
-"""Of visits at STABLE, as the bound below reckons; simulated, it is up to three times that and below 1 %."""
+"""Of blocks at STABLE, by the bound below; simulated, it is up to three times that and below 1 %."""
 
 LEAST_ANSWERS = 8
 """Before so many answers a stall of the service looks like too high a rate of arrivals."""
 
 
 class GrowingQueue:
-    """Judges one visit of `requests` arrivals, of which at most `most_in_flight` can be in flight at once.
+    """Judges one block of `requests` arrivals, of which at most `most_in_flight` can be in flight at once.
 
     The service works on up to k = `at_once` requests together.
 
@@ -177,10 +177,9 @@ class GrowingQueue:
 
         m ln(m / (STABLE (c + k))) - m + STABLE (c + k).
 
-    The queue only grows where that exceeds the logarithm of the number of busy periods that the visit can
-    have, over FALSE_CUTS: a union bound, for one rate instead of the most likely one, and so held against
-    simulated queues in `tests/loadtests/test_growing_queue.py`. Equal gaps between arrivals, and refusals,
-    only make it more reluctant.
+    The queue only grows where that exceeds the logarithm of the number of busy periods that the block can
+    have, over FALSE_CUTS: a union bound, for one rate instead of the most likely one, and so checked by
+    simulated queues in the tests. Equal gaps between arrivals, and refusals, only make it more reluctant.
     """
 
     def __init__(self, requests: int, most_in_flight: int, at_once: int = 1) -> None:
@@ -220,14 +219,6 @@ class GrowingQueue:
         return arrivals * math.log(arrivals / expected) - arrivals + expected if arrivals > expected else 0.0
 
 
-def rows_at_once(engine: Mapping[str, Any]) -> int:
-    """The sequences that a service with such an `engine` runs together: 1 where it merges no requests."""
-    if engine.get("batching", "off") == "off":
-        return 1
-    buckets: list[int] = engine.get("batch_buckets") or [1]
-    return max(buckets)
-
-
 FAILURES_IN_A_ROW = 10
 """This many consecutive failures end the sweep: the service is assumed to be down. A request of an open loop
 that is refused is none: the service is up, and full."""
@@ -241,14 +232,11 @@ class Abort(Exception):
 
 
 class Client(Protocol):
-    """What sends the requests of a visit: locust's client, whose import patches the standard library.
-
-    `lead_seconds`: how long before it is due it has to be given a request.
-    """
+    """What sends the requests of a block: locust's client, whose import patches the standard library."""
 
     @property
-    def lead_seconds(self) -> float:
-        """In seconds, 0 or above."""
+    def early_seconds(self) -> float:
+        """How long before it is due the client has to be given a request."""
 
     @property
     def users(self) -> int:
@@ -264,16 +252,19 @@ class Client(Protocol):
         """
 
 
-class Visits:
-    """Sends visits for one assignment; rows are numbered from `first_sequence` on."""
+class Blocks:
+    """Sends blocks for one assignment; rows are numbered from `first_sequence` on.
+
+    A block is the requests of a cell in one round.
+    """
 
     def __init__(
         self,
         assignment: Assignment,
         client: Client,
-        rows: RowWriter,
+        rows: LineWriter,
         exporter: Exporter,
-        emit: Callable[[RequestEnded | VisitCut], None],
+        emit: Callable[[RequestEnded | BlockCut], None],
         first_sequence: int,
     ) -> None:
         self._assignment = assignment
@@ -283,7 +274,7 @@ class Visits:
         self._emit = emit
         self._sequence = first_sequence
         self._seed = assignment.plan.seed
-        self._texts = read_prompts(assignment.prompt_file)
+        self._texts = read_prompts()
         self._clock_offset = time() - perf_counter()
         self._failures = 0
 
@@ -307,12 +298,10 @@ class Visits:
             yield from self._take(self._client.closed(requests, cell.concurrency))
             return
         due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/{number}/{cell.name}")
-        yield from self._open(requests, due, lambda cut: self._emit(VisitCut(cut)))
+        yield from self._open(requests, due)
 
-    def _open(
-        self, requests: Sequence[LoadRequest], due: Sequence[float], cut: Callable[[CutVisit], None]
-    ) -> Rows:
-        """Send `requests` at the times `due` of their visit, from the first of them on."""
+    def _open(self, requests: Sequence[LoadRequest], due: Sequence[float]) -> Rows:
+        """Send `requests` at the times `due` of their block, from the first of them on."""
         at_once = self._assignment.at_once(requests[0].cell.batch_size)
         queue = GrowingQueue(len(requests), self._client.users, at_once)
 
@@ -321,10 +310,11 @@ class Visits:
             if reason is not None:
                 unsent = requests[queue.accepted]
                 name = unsent.cell.name
-                cut(CutVisit(round=unsent.round, cell=name, sent=unsent.index, reason=reason))
+                cut = CutBlock(round=unsent.round, cell=name, sent=unsent.index, reason=reason)
+                self._emit(BlockCut(cut))
             return reason is None
 
-        start = perf_counter() + self._client.lead_seconds - due[requests[0].index]
+        start = perf_counter() + self._client.early_seconds - due[requests[0].index]
         scheduled = [replace(request, intended=start + due[request.index]) for request in requests]
         return self._take(self._client.open(scheduled, goes_on))
 
@@ -334,8 +324,8 @@ class Visits:
         content = body(self._assignment.plan, self._texts, cell, number, index, examined)
         return LoadRequest(cell, number, index, stage, uuid.uuid4().hex, content)
 
-    def _take(self, visit: Ended) -> Rows:
-        for request, response in visit:
+    def _take(self, block: Ended) -> Rows:
+        for request, response in block:
             assignment, cell = self._assignment, request.cell
             written = row(
                 assignment.run, assignment.part, self._sequence, request, response, self._clock_offset

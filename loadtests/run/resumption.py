@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,14 @@ import msgspec
 
 from loadtests.run.events import (
     EVENTS_FILE,
+    BlockCut,
     GeneratorFinished,
     GeneratorStarted,
+    InterimCheckEnded,
     KeptEvent,
-    LookEnded,
     MeasuringBegan,
     RoundEnded,
     SloSettled,
-    VisitCut,
     WarmupPassEnded,
     read_events,
 )
@@ -34,7 +34,7 @@ KILLED = "no end is recorded: it is still running, was killed, or the machine we
 
 
 def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
-    """Keep what an event of `part` says; a round, a look or a visit that was kept before is replaced."""
+    """Keep what an event of `part` says; an earlier one of the same round, check or block is replaced."""
     match event:
         case GeneratorStarted(cpus=cpus):
             run.client.cpus = cpus
@@ -45,41 +45,19 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
             part.canary_before = canary
         case SloSettled(slo=slo):
             run.plan = msgspec.structs.replace(run.plan, slo=slo)
-        case VisitCut(visit=visit):
-            place = (visit.round, visit.cell)
-            run.cut_visits = [*(one for one in run.cut_visits if (one.round, one.cell) != place), visit]
+        case BlockCut(visit=cut):
+            key = (cut.round, cut.cell)
+            run.cut_visits = [*(one for one in run.cut_visits if (one.round, one.cell) != key), cut]
         case RoundEnded(machine=machine):
             run.rounds = machine.round
             others = [one for one in run.machine_by_round if one.round != machine.round]
             run.machine_by_round = [*others, machine]
             run.client.cpu_share = _cpu_share(run)
-        case LookEnded(look=look):
-            run.looks = [*(one for one in run.looks if one.round != look.round), look]
+        case InterimCheckEnded(look=check):
+            run.looks = [*(one for one in run.looks if one.round != check.round), check]
         case GeneratorFinished(canary_bytes_per_second=canary, aborted=aborted):
             part.canary_after = canary
             part.stopped_because = aborted
-
-
-def take_in_rows(run: SweepRun, finished: Finished) -> None:
-    """Set what follows from a run's rows: its order, and how warm-up ended."""
-    run.order = finished.order
-    _warmed(run, finished.parts)
-
-
-def _warmed(run: SweepRun, measured: Set[int]) -> None:
-    """Warm-up of the run: the passes of its last part, settled where that of every part is.
-
-    Of the parts that `measured` something: where one was killed in its warm-up, no number comes from it. Of
-    all where none has.
-    """
-    begun = [part for part in run.parts if part.warmup_passes]
-    warmed = [part for part in begun if part.number in measured] or begun
-    if not warmed:
-        return
-    unsettled = next((part for part in warmed if not part.warmup_settled), warmed[-1])
-    run.client.warmup_passes = warmed[-1].warmup_passes
-    run.client.warmup_settled = all(part.warmup_settled for part in warmed)
-    run.client.warmup_reason = unsettled.warmup_reason
 
 
 def _cpu_share(run: SweepRun) -> float | None:
@@ -92,17 +70,32 @@ def _cpu_share(run: SweepRun) -> float | None:
     return sum(cpu for cpu, _ in known) / sum(seconds for _, seconds in known) if known else None
 
 
+def take_in_rows(run: SweepRun, finished: Finished) -> None:
+    """Set what follows from a run's rows: its order, and how warm-up ended.
+
+    Warm-up has the passes of the last part and is settled where that of every part is. Parts that measured
+    nothing, as one that was killed in its warm-up, do not count, unless none measured anything.
+    """
+    run.order = finished.order
+    begun = [part for part in run.parts if part.warmup_passes]
+    warmed = [part for part in begun if part.number in finished.parts] or begun
+    if not warmed:
+        return
+    unsettled = next((part for part in warmed if not part.warmup_settled), warmed[-1])
+    run.client.warmup_passes = warmed[-1].warmup_passes
+    run.client.warmup_settled = all(part.warmup_settled for part in warmed)
+    run.client.warmup_reason = unsettled.warmup_reason
+
+
 def recover(folder: Path, run: SweepRun, finished: Finished) -> None:
     """Complete a `run.json` that a killed sweep left as it was at its start, from events and rows.
 
-    A run that ended in order is left as it is, and so is one of before there were parts. Raises RowsError for
-    a broken file of events.
+    A run that ended in order is left as it is. Raises RowsError for a broken file of events.
     """
     if run.ended is not None or not run.parts:
         return
     parts = {part.number: part for part in run.parts}
-    run.client, run.machine_by_round, run.looks = Client(), [], []
-    run.cut_visits = []
+    run.client, run.machine_by_round, run.looks, run.cut_visits = Client(), [], [], []
     for one in read_events(folder):
         if one.part in parts:
             record(run, parts[one.part], one.event)
@@ -114,29 +107,23 @@ def recover(folder: Path, run: SweepRun, finished: Finished) -> None:
     run.stopped_because = run.parts[-1].stopped_because
 
 
+# Rows of before and after cannot be compared where one of these differs.
 _CODE = ("commit", "changes")
-"""Of the load tests' own code: what makes rows incomparable where it differs."""
-
 _MACHINE = ("commit", "dirty", "machine", "cpu", "cores")
-"""Of the service's machine: the same."""
-
-_SERVICE = (
+_ENGINE = (
     "model", "model_hash", "parameters", "layers", "width", "context", "prefill_chunk", "batch_buckets",
     "device", "device_name", "dtype", "torch", "cuda", "threads", "cpus", "modes", "no_samples",
 )  # fmt: skip
-"""Of the engine's status: the same."""
 
 _NOT_OF_THE_STEP = {"API_KEY", "CACHE_FOLDER", "HOST", "PORT", "RUN", "URL"}
-"""Variables that change no number, name a place on this machine, or are a secret."""
+"""Variables that change no number, name a folder of this machine, or are a secret."""
 
 _LINEARS = "LAUNCHBOUND_LINEARS"
 """Not compared as set: the layout that the service has in the end is."""
 
-_BUILD = "launchbound_build_info"
-
 
 class CannotResume(RunError):
-    """A folder that cannot be gone on with; the message has the reason and the remedy."""
+    """A sweep that cannot be resumed; the message has the reason and the remedy."""
 
 
 def service_environment() -> dict[str, str]:
@@ -149,19 +136,17 @@ def service_environment() -> dict[str, str]:
     }
 
 
-def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> SweepRun:
-    """The run of `folder` as its rows and events say it stands; torn last lines are cut off first.
+def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
+    """The run of `folder` by its rows and events; torn last lines are cut off first.
 
     `load_tests` is the commit of this code and a digest of its changes. Raises CannotResume where the run is
-    complete, cannot become valid because a request failed, or was begun with other code, other prompts or
-    other variables, and RowsError where it cannot be read.
+    complete, cannot become valid because a request failed, or was begun with other code or other variables,
+    and RowsError where it cannot be read.
     """
     run = read_run(folder)
     for name in (ROWS_FILE, EVENTS_FILE):
         cut_torn_line(folder / name)
     rows = check_rows(folder)
-    if not run.parts:
-        raise CannotResume(f"{folder} was written before sweeps could be resumed: run the sweep again")
     recover(folder, run, rows.finished)
     if run.complete and is_whole(run, rows.finished):
         raise CannotResume(
@@ -171,9 +156,7 @@ def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> Sw
         raise CannotResume(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )
-    known = {**run.load_tests, "prompt file": run.settings.get("prompt_file")}
-    found = {**load_tests, "prompt file": prompt_file.name}
-    _refuse(folder, known, found, (*_CODE, "prompt file"))
+    _refuse(folder, run.load_tests, load_tests, _CODE)
     if run.service is not None:
         _refuse_other_environment(folder, run.service["environment"])
     return run
@@ -202,15 +185,15 @@ def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any
     """
     engine = document["engine"]
     _refuse(folder, run.environment, document.get("service") or {}, _MACHINE)
-    _refuse(folder, run.engine, engine, _SERVICE)
-    layouts = [linear_layout(one) for one in (run.engine, engine)]
-    _refuse(folder, {_LINEARS: layouts[0]}, {_LINEARS: layouts[1]})
+    _refuse(folder, run.engine, engine, _ENGINE)
+    _refuse(folder, {_LINEARS: linear_layout(run.engine)}, {_LINEARS: linear_layout(engine)}, [_LINEARS])
     if AUTO in run.plan.modes and run.auto is not None:
-        _refuse(folder, _advised(run.auto), _advised(document["auto"]))
+        then, now = _advised(run.auto), _advised(document["auto"])
+        _refuse(folder, then, now, then)
     earlier = read_scrapes(folder, 1)[0]
     if earlier is not None:
         then, now = ({"service build": _build(text)} for text in (earlier, metrics_text))
-        _refuse(folder, then, now)
+        _refuse(folder, then, now, then)
 
 
 def _advised(auto: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,25 +202,21 @@ def _advised(auto: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build(metrics_text: str) -> str:
-    labels = [sorted(labels) for _, labels in samples(metrics_text, _BUILD)]
+    labels = [sorted(labels) for _, labels in samples(metrics_text, "launchbound_build_info")]
     return ", ".join(f"{name} {value}" for each in labels for name, value in each)
 
 
-def _refuse(
-    folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
-) -> None:
-    differing = list(_differences(then, now, then if names is None else names))
+def _refuse(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
+    differing = [
+        f"{name} was {_shown(then.get(name))}, and is {_shown(now.get(name))} now"
+        for name in names
+        if then.get(name) != now.get(name)
+    ]
     if differing:
         raise CannotResume(
             f"{folder} cannot be gone on with: {'; '.join(differing)}. Rows of before and after could not be "
             "compared: restore what it was, or run a new sweep"
         )
-
-
-def _differences(then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
-    for name in names:
-        if then.get(name) != now.get(name):
-            yield f"{name} was {_shown(then.get(name))}, and is {_shown(now.get(name))} now"
 
 
 def _shown(value: object) -> str:

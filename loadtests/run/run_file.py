@@ -12,19 +12,6 @@ from loadtests.plan.cells import Plan
 from loadtests.plan.plan_file import Dtype
 from loadtests.run.rows import RowsError
 
-
-class CutVisit(msgspec.Struct, frozen=True, kw_only=True):
-    """An open-loop visit that ended before its last request, because of `reason`.
-
-    The requests with an index below `sent` were sent; the plan does not owe the others.
-    """
-
-    round: int
-    cell: str
-    sent: int
-    reason: str
-
-
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
@@ -73,10 +60,8 @@ class DocumentFile(Generic[Document]):
             raise self.error(f"{path} is broken ({error}): {self.mend}") from error
 
 
-def write_result(folder: Path, name: str, document: dict[str, Any]) -> None:
-    """Keep what an experiment found as `name` in `folder`, which is made where it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+class RunError(RowsError):
+    """A results folder that cannot be used; the message names the remedy."""
 
 
 RUN_FILE = "run.json"
@@ -89,12 +74,11 @@ INTERRUPTED = "interrupted"
 """Why a part stopped that Ctrl-C, SIGTERM or SIGHUP has ended."""
 
 
-class RunError(RowsError):
-    """A results folder that cannot be used; the message names the remedy."""
-
-
 class Client(msgspec.Struct, kw_only=True):
-    """The load generator: its cores, its busiest process's share of one core, and how warm-up ended."""
+    """The load generator: its cores, its busiest process's share of one core, and how warm-up ended.
+
+    `rates`: arrivals per second of each open-loop cell.
+    """
 
     cpus: list[int] = []
     cpu_share: float | None = None
@@ -110,7 +94,7 @@ class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
     `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights before the
     round, on the load generator's core. None: cannot be read here. The round took `seconds`, in which the
     busiest process of the load (the load generator, or one of its workers) used `client_cpu_seconds` of CPU
-    time; None in runs of before these were kept.
+    time.
     """
 
     round: int
@@ -120,20 +104,32 @@ class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu_seconds: float | None = None
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """After `round`, the names of the main groups that went on, or at the last look remain undecided."""
+class InterimCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """After `round`, the names of the main groups that went on, or at the last check remain undecided."""
 
     round: int
     undecided: list[str]
 
 
+class CutBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """An open-loop block that ended before its last request, because of `reason`.
+
+    The requests with an index below `sent` were sent; the others need no row.
+    """
+
+    round: int
+    cell: str
+    sent: int
+    reason: str
+
+
 class Part(msgspec.Struct, kw_only=True):
     """One start of a sweep: the first, or one of `--resume`. A gap lies between two parts.
 
-    `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes; None in runs
-    of before it was kept. The canary as in RoundMachine, after warm-up and after the last round; None: not
-    measured, as after a kill. `gpus`: clocks, power and throttling of each GPU meanwhile
-    (`loadtests.run.machine.clocks_summary`); empty where they were not sampled.
+    `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes. The canary as
+    in RoundMachine, after warm-up and after the last round; None: not measured, as after a kill. `gpus`:
+    clocks, power and throttling of each GPU meanwhile (`loadtests.run.machine.clocks_summary`); empty where
+    they were not sampled.
     """
 
     number: int
@@ -153,14 +149,13 @@ class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
     `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
-    `looks` are the looks taken so far. `ended` None: the sweep did not finish. `cut_visits` are
-    of open-loop cells, whose rates `client` has. `service` is how the sweep started it (`options` of
-    `serve`, `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides`
-    are the options that replaced what the preset or plan file says; `plan_from_file`: it was a file.
-    `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
-    `load_tests` is the commit of the load tests' own code, with a digest of its changes. `method` is that of
-    the load generator, None in folders of before it was recorded; the service's own is in `environment`.
-    `auto` is that of GET /v1/modes at the start: what advised then; None of a service without `auto`.
+    `looks` are the interim checks so far. `ended` None: the sweep did not finish. `cut_visits` are blocks of
+    open-loop cells, whose rates `client` has. `service` is how the sweep started it (`options` of `serve`,
+    `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides` are the
+    options that replaced what the preset or plan file says; `plan_from_file`: it was a file. `environment` is
+    the machine and commit of the service, as it says itself; empty where it does not say. `load_tests` is the
+    commit of the load tests' own code, with a digest of its changes. `method` is that of the load generator;
+    the service's own is in `environment`. `auto` is that of GET /v1/modes at the start; None without `auto`.
     """
 
     format_version: int = FORMAT_VERSION
@@ -175,7 +170,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
     stopped_because: str | None = None
     order: list[list[str]] = []
     rounds: int = 0
-    looks: list[Look] = []
+    looks: list[InterimCheck] = []
     environment: dict[str, Any] = {}
     load_tests: dict[str, Any] = {}
     engine: dict[str, Any] = {}
@@ -183,7 +178,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
     modes_before: list[dict[str, Any]] = []
     modes: list[dict[str, Any]] = []
     machine_by_round: list[RoundMachine] = []
-    cut_visits: list[CutVisit] = []
+    cut_visits: list[CutBlock] = []
     client: Client = msgspec.field(default_factory=Client)
     settings: dict[str, Any] = {}
     service: dict[str, dict[str, str]] | None = None
@@ -196,7 +191,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
         return next((mode for mode in self.modes or self.modes_before if mode["mode"] == name), {})
 
 
-_FILE = DocumentFile(
+_RUN = DocumentFile(
     RUN_FILE,
     SweepRun,
     FORMAT_VERSION,
@@ -205,17 +200,7 @@ _FILE = DocumentFile(
     writer="launchbound sweep",
     mend="run the sweep again",
 )
-
-
-def write_run(folder: Path, run: SweepRun) -> None:
-    """Write `run.json` atomically."""
-    _FILE.write(folder, run)
-
-
-def read_run(folder: Path) -> SweepRun:
-    """`run.json` of a results folder. Raises RunError where it is missing, broken or of another format."""
-    return _FILE.read(folder)
-
+read_run, write_run = _RUN.read, _RUN.write
 
 SERIES_FILE = "series.json"
 SERIES_VERSION = 1
@@ -226,7 +211,7 @@ State = Literal["not begun", "begun", "complete", "failed"]
 class SeriesRun(msgspec.Struct, kw_only=True):
     """One precision; its results are in the folder of this name beside `series.json`.
 
-    `begun`: it runs, or ended early and is gone on with. `failed`: it measured nothing, or can never become
+    `begun`: it runs, or ended early and can be resumed. `failed`: it measured nothing, or can never become
     valid; `said` is why, or what ended it early.
     """
 
@@ -236,20 +221,15 @@ class SeriesRun(msgspec.Struct, kw_only=True):
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it is owed."""
+        """Whether nothing of it remains to be measured."""
         return self.state in ("complete", "failed")
-
-    def begin(self) -> None:
-        """Note that it runs, and forget what ended it before."""
-        self.state, self.said = "begun", None
 
 
 class Series(msgspec.Struct, kw_only=True):
-    """Runs of the plan file `plan`, in order. `options` are those of `serve` besides the precision.
+    """One plan in several precisions, a folder each, in order. `plan` is a plan file's text.
 
-    `environment` holds the `LAUNCHBOUND_…` variables and `load_tests` the commit of the load tests' own code,
-    with a digest of its changes: the same for all runs. `overrides` and `plan_from_file` as in `run.json`;
-    `workers` load processes post the requests.
+    `options` are those of `serve` besides the precision, `environment` the `LAUNCHBOUND_…` variables; the
+    rest as in `SweepRun`, the same for all runs. `workers` load processes post the requests.
     """
 
     format_version: int = SERIES_VERSION
@@ -264,7 +244,7 @@ class Series(msgspec.Struct, kw_only=True):
     runs: list[SeriesRun]
 
 
-_SERIES_FILE = DocumentFile(
+_SERIES = DocumentFile(
     SERIES_FILE,
     Series,
     SERIES_VERSION,
@@ -273,30 +253,18 @@ _SERIES_FILE = DocumentFile(
     writer="launchbound sweep",
     mend="report its folders by `report A B C`",
 )
-
-
-def is_series(folder: Path) -> bool:
-    """Whether `folder` holds the runs of a series."""
-    return _SERIES_FILE.is_in(folder)
-
-
-def write_series(folder: Path, series: Series) -> None:
-    """Write `series.json` atomically."""
-    _SERIES_FILE.write(folder, series)
+is_series, write_series = _SERIES.is_in, _SERIES.write
 
 
 def read_series(folder: Path) -> Series:
-    """`series.json` of `folder`; a run whose own folder says that it is complete is.
+    """`series.json` of `folder`; a run is complete where its own folder says so.
 
     Raises RunError where a file is missing, broken or of another format.
     """
-    series = _SERIES_FILE.read(folder)
+    series = _SERIES.read(folder)
     for run in series.runs:
-        # Killed between the end of a run and the note of it here, or gone on with by its own folder.
-        if run.state == "begun" and _is_complete(folder / run.dtype):
+        # Killed between the end of a run and the note of it here, or resumed by its own folder.
+        own = folder / run.dtype
+        if run.state == "begun" and _RUN.is_in(own) and read_run(own).complete:
             run.state, run.said = "complete", None
     return series
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / RUN_FILE).is_file() and read_run(folder).complete

@@ -10,9 +10,9 @@ from itertools import zip_longest
 from statistics import median
 
 from loadtests.plan.cells import Cell, Group, Plan, order
-from loadtests.run.events import LookEnded
+from loadtests.run.events import InterimCheckEnded
 from loadtests.run.rows import RequestRow
-from loadtests.run.run_file import CutVisit, Look, SweepRun
+from loadtests.run.run_file import CutBlock, InterimCheck, SweepRun
 from service.statistics.choice import decided
 from service.statistics.intervals import mean_interval
 
@@ -27,10 +27,9 @@ class WarmUp:
     """Judges passes over all cells, one request per cell and pass.
 
     Over after the first pass, from the `least`-th on, during which no compile counter moved and whose
-    latencies are not lower than the pass before, by the mean of the per-cell log ratios (this pass over the
-    one before) and its t interval: a fall below 3 % is no slope, one from 10 % on is, and one between is
-    where the interval excludes 0. A rising latency does not prolong it: more passes would not lower it, and
-    the control cell shows the drift. Ends unsettled after `most` passes.
+    latencies are not lower than the pass before, by the mean of the per-cell log ratios and its t interval: a
+    fall below 3 % is no slope, one from 10 % on is, and one between is where the interval excludes 0. A
+    rising latency does not prolong it: more passes would not lower it. Ends unsettled after `most` passes.
     """
 
     def __init__(self, least: int, most: int) -> None:
@@ -91,14 +90,10 @@ class Latencies:
     def __init__(self) -> None:
         self._seconds: dict[str, dict[int, array[float]]] = defaultdict(dict)
 
-    def add_all(self, cell: str, number: int, latencies_seconds: Sequence[float]) -> None:
-        """Take in successful requests of round `number`; where there are none, the round stays absent."""
+    def add(self, cell: str, number: int, latencies_seconds: Sequence[float]) -> None:
+        """Add successful requests of round `number`; where there are none, the round stays absent."""
         if latencies_seconds:
             self._seconds[cell].setdefault(number, array("d")).extend(latencies_seconds)
-
-    def add(self, cell: str, number: int, latency_seconds: float) -> None:
-        """Take in one successful request of round `number`."""
-        self._seconds[cell].setdefault(number, array("d")).append(latency_seconds)
 
     def medians(self, cell: str) -> dict[int, float]:
         """Median latency of `cell` by round."""
@@ -106,22 +101,24 @@ class Latencies:
 
 
 def rounds(
-    plan: Plan, latencies: Latencies, looked: Callable[[LookEnded], None]
+    plan: Plan, latencies: Latencies, checked: Callable[[InterimCheckEnded], None]
 ) -> Iterator[tuple[int, list[Cell]]]:
     """Each round's number and cells in order; `latencies` are filled by whoever runs them.
 
-    All cells up to the plan's first look, then those of the main groups that are undecided, until there are
-    none or the last look is over. A group that is decided does not come back. Calls `looked` after each look.
+    All cells up to the plan's first interim check, then those of the main groups that are undecided, until
+    there are none or the last check is over. A group that is decided does not come back. Calls `checked`
+    after each check.
     """
     number = 0
     groups: list[Group] | None = None
-    for look, following in zip_longest(plan.looks, plan.looks[1:]):
-        while number < look:
+    for last, following in zip_longest(plan.interim_checks, plan.interim_checks[1:]):
+        while number < last:
             number += 1
             yield number, order(plan, number, groups)
         groups = undecided_groups(plan, plan.main_groups if groups is None else groups, latencies)
-        requests = 0 if following is None else (following - look) * plan.requests_of(groups)
-        looked(LookEnded(Look(round=look, undecided=[group_name(group) for group in groups]), requests))
+        check = InterimCheck(round=last, undecided=[group_name(group) for group in groups])
+        requests = 0 if following is None else (following - last) * plan.requests_of(groups)
+        checked(InterimCheckEnded(check, requests))
         if not groups:
             return
 
@@ -140,25 +137,24 @@ def _is_decided(plan: Plan, cells: Sequence[Cell], latencies: Latencies) -> bool
     return decided(by_mode, plan.confidence)
 
 
-class _Visit:
-    """The indexes of a visit's requests that have a row, and the latencies of those that count."""
+class _Block:
+    """The indexes of a block's requests that have a row, and the latencies of those that count."""
 
-    __slots__ = ("indexes", "latencies", "unnumbered")
+    __slots__ = ("indexes", "latencies")
 
     def __init__(self) -> None:
         self.indexes = array("q")
         self.latencies = array("d")
-        self.unnumbered = 0
 
 
-_EMPTY = _Visit()
+_EMPTY = _Block()
 
 
 class Finished:
     """The measured requests that have a row, failed ones too: by round and cell, some bytes for each."""
 
     def __init__(self, rows: Iterable[RequestRow] = ()) -> None:
-        self._visits: dict[tuple[int, str], _Visit] = {}
+        self._blocks: dict[tuple[int, str], _Block] = {}
         self.parts = set[int]()
         """The numbers of the parts that measured something."""
         self.requests = 0
@@ -174,70 +170,64 @@ class Finished:
         if row.stage != "measure":
             return
         self.requests += 1
-        key = (row.round, row.cell)
-        visit = self._visits.get(key)
-        if visit is None:
-            visit = self._visits[key] = _Visit()
         self.parts.add(row.part)
-        if row.index is None:  # rows of before they had an index
-            visit.unnumbered += 1
-        else:
-            visit.indexes.append(row.index)
+        key = (row.round, row.cell)
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._blocks[key] = _Block()
+        block.indexes.append(row.index)
         if row.counts:
-            visit.latencies.append(row.latency_seconds)
+            block.latencies.append(row.latency_seconds)
 
-    def missing(self, number: int, cell: Cell, owed: int) -> list[int]:
-        """The indexes of the `owed` requests of `cell` in round `number` that have no row."""
-        visit = self._visits.get((number, cell.name), _EMPTY)
-        if visit.unnumbered:
-            return list(range(len(visit.indexes) + visit.unnumbered, owed))
-        return sorted(set(range(owed)).difference(visit.indexes))
+    def missing(self, number: int, cell: Cell, planned: int) -> list[int]:
+        """The indexes of the `planned` requests of `cell` in round `number` that have no row."""
+        return sorted(set(range(planned)).difference(self._blocks.get((number, cell.name), _EMPTY).indexes))
 
     def latencies(self, number: int, cell: Cell) -> array[float]:
         """Latency in seconds of each request of `cell` in round `number` that counts."""
-        return self._visits.get((number, cell.name), _EMPTY).latencies
+        return self._blocks.get((number, cell.name), _EMPTY).latencies
 
     def all_latencies(self) -> Latencies:
-        """Those of every visit."""
+        """Those of every block."""
         found = Latencies()
-        for (number, cell), visit in self._visits.items():
-            found.add_all(cell, number, visit.latencies)
+        for (number, cell), block in self._blocks.items():
+            found.add(cell, number, block.latencies)
         return found
 
     @property
     def order(self) -> list[list[str]]:
         """The names of the cells by round, in the order in which they were measured."""
         found: dict[int, list[str]] = {}
-        for number, cell in self._visits:
+        for number, cell in self._blocks:
             found.setdefault(number, []).append(cell)
         return [found[number] for number in sorted(found)]
 
 
-class Owed:
-    """How many requests the plan has in a visit: fewer where it was cut."""
+class Planned:
+    """How many requests the plan has in a block: fewer where it was cut."""
 
-    def __init__(self, cut_visits: Iterable[CutVisit] = ()) -> None:
-        self._sent = {(cut.round, cut.cell): cut.sent for cut in cut_visits}
+    def __init__(self, cut_blocks: Iterable[CutBlock] = ()) -> None:
+        self._sent = {(cut.round, cut.cell): cut.sent for cut in cut_blocks}
 
     def requests(self, number: int, cell: Cell) -> int:
         """Requests of `cell` in round `number`, those with a row too."""
         return self._sent.get((number, cell.name), cell.requests)
 
 
-def first_missing(plan: Plan, finished: Finished, owed: Owed) -> tuple[int, Cell] | None:
-    """The first round and cell that the plan owes a request; None where it was run to its end.
+def first_missing(plan: Plan, finished: Finished, planned: Planned) -> tuple[int, Cell] | None:
+    """The first round and cell with a request that has no row; None where the plan was run to its end.
 
-    Which rounds the plan has depends on its looks: they are taken again, from the rows.
+    Which rounds the plan has depends on its interim checks: they are repeated, from the rows.
     """
     latencies = Latencies()
     for number, cells in rounds(plan, latencies, lambda _: None):
         for cell in cells:
-            if finished.missing(number, cell, owed.requests(number, cell)):
+            if finished.missing(number, cell, planned.requests(number, cell)):
                 return number, cell
-            latencies.add_all(cell.name, number, finished.latencies(number, cell))
+            latencies.add(cell.name, number, finished.latencies(number, cell))
     return None
 
 
 def is_whole(run: SweepRun, finished: Finished) -> bool:
-    """Whether every request that the plan of `run` owes has a row."""
-    return first_missing(run.plan, finished, Owed(run.cut_visits)) is None
+    """Whether every request that the plan of `run` has has a row."""
+    return first_missing(run.plan, finished, Planned(run.cut_visits)) is None

@@ -48,11 +48,9 @@ class Counters:
         """Rows against counts; `scrapes` by part."""
         name = "client rows = server's count"
         if run.plan.replicas:
-            return Gate(
-                name=name, passed=None, detail="not judged: several replicas, each counts what it answered"
-            )
+            return Gate(name, None, "not judged: several replicas, each counts what it answered")
         if None in scrapes[-1]:
-            return Gate(name=name, passed=False, detail="/metrics could not be read before and after")
+            return Gate(name, False, "/metrics could not be read before and after")
         wrong, unchecked, checked = [], [], 0
         for part, (before, after) in enumerate(scrapes, start=1):
             sent = _by_label(self._sent[part], run)
@@ -65,7 +63,7 @@ class Counters:
             in_flight = 0 if part == len(scrapes) else _most_in_flight(run)
             wrong += _miscounts(sent, _count_difference(before, after), in_flight)
         detail = "; ".join([*wrong, *unchecked] if wrong else [f"{checked} both, per mode", *unchecked])
-        return Gate(name=name, passed=not wrong, detail=detail)
+        return Gate(name, not wrong, detail)
 
 
 def _by_label(ran: Counter[tuple[str, str | None]], run: SweepRun) -> Counter[str]:
@@ -80,8 +78,8 @@ def _by_label(ran: Counter[tuple[str, str | None]], run: SweepRun) -> Counter[st
 
 def _most_in_flight(run: SweepRun) -> int:
     """So many requests can have been sent and have no row: those in flight, and one that has just ended."""
-    visits = [cell.requests if cell.open_loop else cell.concurrency for cell in run.plan.cells]
-    return 1 + max(*visits, 0)
+    blocks = [cell.requests if cell.open_loop else cell.concurrency for cell in run.plan.cells]
+    return 1 + max(*blocks, 0)
 
 
 def _miscounts(sent: Counter[str], counted: Counter[str], in_flight: int) -> list[str]:
@@ -117,7 +115,7 @@ def parity(run: SweepRun) -> Gate:
             [f"not checked: {', '.join(unknown)}"] if unknown else []
         )
         detail = "; ".join(parts)
-    return Gate(name="parity", passed=not out and not unknown, detail=detail)
+    return Gate("parity", not out and not unknown, detail)
 
 
 def _run_modes(run: SweepRun) -> list[str]:
@@ -148,7 +146,7 @@ class Fallbacks:
             if effective != declared.get(mode)
         ]
         detail = "; ".join(other) or "every request ran as declared"
-        return Gate(name="fallbacks", passed=not other, detail=detail, warning=True)
+        return Gate("fallbacks", not other, detail, warning=True)
 
 
 def control(latencies: Latencies, run: SweepRun) -> Gate:
@@ -156,12 +154,12 @@ def control(latencies: Latencies, run: SweepRun) -> Gate:
     name = f"{BASELINE} against itself"
     ratios = _control_ratios(latencies, run)
     if not ratios:
-        return Gate(name=name, passed=None, detail="no control cell was measured")
+        return Gate(name, None, "no control cell was measured")
     off = {group: r for group, r in ratios.items() if r.low > EQUIVALENT or r.high < 1 / EQUIVALENT}
     worst = max(ratios, key=lambda group: abs(math.log(ratios[group].value)))
     shown = [f"{group} ×{r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for group, r in off.items()]
     detail = f"differs in {some(shown)}" if off else f"at most ×{ratios[worst].value:.3f} ({worst})"
-    return Gate(name=name, passed=not off, detail=detail, warning=True)
+    return Gate(name, not off, detail, warning=True)
 
 
 def _control_ratios(latencies: Latencies, run: SweepRun) -> dict[str, Interval]:
@@ -184,8 +182,8 @@ _Prompts = tuple[int, str, int, int]
 """Batch size, prompt set, new tokens, round: within these the same index has the same prompts."""
 
 
-class _VisitTexts:
-    """The texts of one visit: `hashes` of their digests, and the index of each; 16 bytes per request."""
+class _BlockTexts:
+    """The texts of one block: `hashes` of their digests, and the index of each; 16 bytes per request."""
 
     __slots__ = ("cell", "hashes", "indexes", "mode")
 
@@ -200,51 +198,51 @@ class Texts:
     """In every round all modes complete the same prompts with the same texts; in float32 they have to."""
 
     def __init__(self) -> None:
-        self._visits: dict[_Prompts, dict[str, _VisitTexts]] = defaultdict(dict)
+        self._blocks: dict[_Prompts, dict[str, _BlockTexts]] = defaultdict(dict)
 
     def add(self, row: RequestRow) -> None:
         """Take in a row that counts."""
         if row.text_digest is None or row.index is None:
             return
-        visits = self._visits[row.batch_size, row.prompt_set, row.new_tokens, row.round]
-        visit = visits.get(row.cell)
-        if visit is None:
-            visit = visits[row.cell] = _VisitTexts(row.cell, row.mode)
-        visit.indexes.append(row.index)
+        blocks = self._blocks[row.batch_size, row.prompt_set, row.new_tokens, row.round]
+        block = blocks.get(row.cell)
+        if block is None:
+            block = blocks[row.cell] = _BlockTexts(row.cell, row.mode)
+        block.indexes.append(row.index)
         # A digest is 64 bits of a hash itself: the hash of the string tells two apart as surely.
-        visit.hashes.append(hash(row.text_digest))
+        block.hashes.append(hash(row.text_digest))
 
     def gate(self, run: SweepRun) -> Gate:
         """How many sets of prompts have one text, and the cells that differ in the others."""
         sets, wrong, odd = 0, 0, Counter[str]()
-        for visits in self._visits.values():
-            for alike in _same_prompts(list(visits.values())):
+        for blocks in self._blocks.values():
+            for alike in _same_prompts(list(blocks.values())):
                 cells = _odd_ones(alike)
                 sets, wrong = sets + 1, wrong + bool(cells)
                 odd.update(cells)
         if not sets:
-            return Gate(name=_SAME_TEXTS, passed=None, detail="no prompts with texts of two modes")
+            return Gate(_SAME_TEXTS, None, "no prompts with texts of two modes")
         detail = f"{sets - wrong} of {sets} sets of prompts"
         if wrong:
             detail += f"; different: {some([f'{cell} ({count} ×)' for cell, count in odd.most_common()])}"
         warning = run.engine.get("dtype") != "float32"
-        return Gate(name=_SAME_TEXTS, passed=not wrong, detail=detail, warning=warning)
+        return Gate(_SAME_TEXTS, not wrong, detail, warning=warning)
 
 
-def _same_prompts(visits: Sequence[_VisitTexts]) -> list[list[tuple[_VisitTexts, int]]]:
-    """Of one round, the requests with the same prompts: visit and hash of each; only where there are two."""
-    sets: dict[int, list[tuple[_VisitTexts, int]]] = defaultdict(list)
-    for visit in visits:
-        for index, text in zip(visit.indexes, visit.hashes, strict=True):
-            sets[index].append((visit, text))
+def _same_prompts(blocks: Sequence[_BlockTexts]) -> list[list[tuple[_BlockTexts, int]]]:
+    """Of one round, the requests with the same prompts: block and hash of each; only where there are two."""
+    sets: dict[int, list[tuple[_BlockTexts, int]]] = defaultdict(list)
+    for block in blocks:
+        for index, text in zip(block.indexes, block.hashes, strict=True):
+            sets[index].append((block, text))
     return [alike for alike in sets.values() if len(alike) > 1]
 
 
-def _odd_ones(alike: Sequence[tuple[_VisitTexts, int]]) -> list[str]:
+def _odd_ones(alike: Sequence[tuple[_BlockTexts, int]]) -> list[str]:
     """The cells whose texts are not the baseline's or, without it, those of most."""
     first = alike[0][1]
     if all(text == first for _, text in alike):
         return []
     usual = Counter(text for _, text in alike).most_common(1)[0][0]
-    reference = next((text for visit, text in alike if visit.mode == BASELINE), usual)
-    return [visit.cell for visit, text in alike if text != reference]
+    reference = next((text for block, text in alike if block.mode == BASELINE), usual)
+    return [block.cell for block, text in alike if text != reference]

@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from loadtests.plan.cells import Plan, check
+from loadtests.plan.cells import Plan
 from loadtests.plan.plan_file import Dtype
-from loadtests.plan.prompts import PROMPT_FILE, read_prompts
-from loadtests.run.events import Assignment, EventWriter, GeneratorFinished, RequestEnded, run_load_generator
+from loadtests.plan.prompts import PROMPT_FILE
+from loadtests.run.events import (
+    EVENTS_FILE,
+    Assignment,
+    GeneratorFinished,
+    PartEvent,
+    RequestEnded,
+    run_load_generator,
+)
 from loadtests.run.exporter import PORT
-from loadtests.run.folder import DiskFull, disk_full_named, git_state, locked
-from loadtests.run.machine import clocks_file, clocks_summary, off_cores, query_of, watched, weights_bytes
+from loadtests.run.folder import DiskFull, disk_full_named, git_state, locked, now
+from loadtests.run.machine import clocks_file, clocks_query, clocks_summary, off_cores, watched, weights_bytes
 from loadtests.run.progress import SweepProgress
 from loadtests.run.requests import can_sample, rows_at_once
 from loadtests.run.resumption import (
@@ -27,10 +33,9 @@ from loadtests.run.resumption import (
     refuse_other_service,
     refuse_other_start,
     reopen,
-    service_environment,
     take_in_rows,
 )
-from loadtests.run.rows import ROWS_FILE
+from loadtests.run.rows import ROWS_FILE, LineWriter
 from loadtests.run.run_file import (
     INTERRUPTED,
     PLAN_FILE,
@@ -46,7 +51,6 @@ from loadtests.run.run_file import (
 )
 from loadtests.run.schedule import is_whole
 from loadtests.run.target import (
-    WITHOUT_PROGRESS_SECONDS,
     Target,
     TargetError,
     scrape,
@@ -58,6 +62,22 @@ from loadtests.run.validation import CheckedRows, Gate, check_rows, write_valida
 from service.records import METHOD
 
 LOAD_GENERATOR_LOG = "load_generator.log"
+
+Service = str | AbstractContextManager[str]
+"""The address of a service, or a block that starts one, gives its address, and ends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where plan and service come from; kept in `run.json`, and `plan_text`, a plan file, in `plan.toml`.
+
+    `service` and the rest as in SweepRun.
+    """
+
+    plan_text: str | None = None
+    plan_from_file: bool = False
+    overrides: dict[str, Any] = field(default_factory=dict)
+    service: dict[str, dict[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +99,114 @@ class SweepResult:
         return 1 if self.failed else 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartOptions:
-    """What a part needs besides its run; `lock` is the descriptor of the folder's lock."""
+def run_sweep(
+    service: Service,
+    plan: Plan,
+    folder: Path,
+    *,
+    console: Console | None = None,
+    origin: Origin | None = None,
+    exporter_port: int = PORT,
+    workers: int = 1,
+) -> SweepResult:
+    """Sweep `service` by `plan` into `folder`, which is created where it is missing.
 
-    prompt_file: Path
-    exporter_port: int
-    without_progress_seconds: float
-    lock: int
+    With more than one of `workers`, so many load processes post the requests. The API key is taken from
+    LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep: rows so far are kept and the result is marked incomplete.
+    Raises TargetError before anything is measured, FolderInUse where another sweep writes to the folder,
+    DiskFull.
+    """
+    origin = origin or Origin()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _held(folder) as lock:
+        _refuse_used(folder)
+        if origin.plan_text is not None:
+            (folder / PLAN_FILE).write_text(origin.plan_text, encoding="utf-8")
+        run = SweepRun(
+            run=f"{now()}-{os.urandom(3).hex()}",
+            url="",
+            plan=plan,
+            seed=plan.seed,
+            started=now(),
+            load_tests=git_state(),
+            method=METHOD,
+            settings={
+                **(origin.service["options"] if origin.service else {}),
+                "prompt_file": PROMPT_FILE.name,
+                "exporter_port": exporter_port,
+                "workers": workers,
+            },
+            service=origin.service,
+            overrides=origin.overrides,
+            plan_from_file=origin.plan_from_file,
+        )
+        return _run_part(service, run, folder, console, exporter_port, lock)
+
+
+def resume_sweep(
+    service: Service,
+    folder: Path,
+    *,
+    console: Console | None = None,
+    exporter_port: int = PORT,
+    workers: int | None = None,
+) -> SweepResult:
+    """Go on with the sweep of `folder`: requests that have a row are not sent again.
+
+    `workers` as in `run_sweep`; None: as many as the sweep had. Raises CannotResume where it is complete, or
+    where commit, machine or service are not those it began with; else as `run_sweep`.
+    """
+    with _held(folder) as lock:
+        run = reopen(folder, git_state())
+        if workers is not None:
+            run.settings["workers"] = workers
+        return _run_part(service, run, folder, console, exporter_port, lock)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[int]:
+    """Hold the folder's lock, and name a full disk."""
+    with disk_full_named(folder), locked(folder) as lock:
+        yield lock
+
+
+def _refuse_used(folder: Path) -> None:
+    if any((folder / name).exists() for name in (SERIES_FILE, ROWS_FILE)):
+        raise TargetError(
+            f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
+        )
+
+
+def _run_part(
+    service: Service, run: SweepRun, folder: Path, console: Console | None, exporter_port: int, lock: int
+) -> SweepResult:
+    key = os.environ.get("LAUNCHBOUND_API_KEY")
+    started = nullcontext(service) if isinstance(service, str) else service
+    with started as url, SweepProgress(console or Console(), run.plan) as progress:
+        return SweepPart(Target(url, key), run, folder, progress, exporter_port, lock).run()
 
 
 class SweepPart:
-    """The next part of `run`, against the service at `target`."""
+    """The next part of `run`, against the service at `target`; `lock` is the folder's descriptor."""
 
     def __init__(
-        self, target: Target, run: SweepRun, folder: Path, progress: SweepProgress, options: PartOptions
+        self,
+        target: Target,
+        run: SweepRun,
+        folder: Path,
+        progress: SweepProgress,
+        exporter_port: int,
+        lock: int,
     ) -> None:
-        self._target, self._run, self._folder = target, run, folder
-        self._progress = progress
-        self._options = options
+        self._target, self._run, self._folder, self._progress = target, run, folder, progress
+        self._exporter_port, self._lock = exporter_port, lock
         self._part = Part(number=len(run.parts) + 1, started=now())
         self._disk_full = False
 
     def run(self) -> SweepResult:
         """Wait for the service, measure, and validate. Raises CannotResume (another service) and DiskFull."""
         run, part = self._run, self._part
-        document = wait_until_ready(
-            self._target, run.plan, self._progress.waiting, self._options.without_progress_seconds
-        )
+        document = wait_until_ready(self._target, run.plan, self._progress.waiting)
         part.ready = now()
         if part.number > 1:
             refuse_other_service(self._folder, run, document, self._target.metrics())
@@ -127,7 +227,7 @@ class SweepPart:
         return SweepResult(self._folder, run, tuple(gates))
 
     def _begin(self, document: dict[str, Any]) -> None:
-        """Say in `run.json` that a part has begun; `document` is that of GET /v1/modes."""
+        """Note in `run.json` that a part has begun; `document` is that of GET /v1/modes."""
         run, part = self._run, self._part
         run.url, run.engine = self._target.url, document["engine"]
         run.parts.append(part)
@@ -144,14 +244,14 @@ class SweepPart:
             with (
                 off_cores(self._run.engine.get("cpus") or []),
                 watched(self._clocks_query(), clocks_file(self._folder, part.number)),  # off them as well
-                EventWriter(self._folder, part.number) as kept,
-                closing(run_load_generator(self._assignment(), log, [self._options.lock])) as events,
+                LineWriter(self._folder / EVENTS_FILE) as kept,
+                closing(run_load_generator(self._assignment(), log, [self._lock])) as events,
             ):
                 for event in events:
                     self._progress.show(event)
                     if event is None or isinstance(event, RequestEnded):
                         continue
-                    kept.write(event)
+                    kept.write(PartEvent(part.number, event))
                     record(self._run, part, event)
                     if isinstance(event, GeneratorFinished):
                         finished, self._disk_full = True, event.disk_full
@@ -170,8 +270,7 @@ class SweepPart:
             url=self._target.url,
             folder=str(self._folder),
             plan=run.plan,
-            prompt_file=str(self._options.prompt_file),
-            exporter_port=self._options.exporter_port,
+            exporter_port=self._exporter_port,
             avoid_cpus=run.engine.get("cpus") or [],
             profile_first=run.engine.get("device") == "cuda",
             sampled=can_sample(run.engine),
@@ -186,7 +285,7 @@ class SweepPart:
     def _clocks_query(self) -> list[str]:
         """What samples the service's GPU; empty without one, and where it may be another machine's."""
         local_gpu = self._run.engine.get("device") == "cuda" and self._target.is_local
-        command, why = query_of() if local_gpu else ([], None)
+        command, why = clocks_query() if local_gpu else ([], None)
         if why is not None:
             self._progress.print_line(f"no clocks of the GPU during the sweep: {why}")
         return command
@@ -210,179 +309,32 @@ class SweepPart:
         write_run(self._folder, run)
 
 
-def now() -> str:
-    """The time in UTC, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-Service = str | AbstractContextManager[str]
-"""The address of a service, or a block that starts one, gives its address, and ends it."""
-
-
-def new_folder(root: Path | str = "results", *, remote: bool = False) -> Path:
-    """A new folder `<root>/<UTC>-<commit>`; `<UTC>-remote` for a service whose commit is not ours."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    commit = "remote" if remote else git_state()["commit"] or "nocommit"
-    folder = Path(root) / f"{stamp}-{commit[:8]}"
-    folder.mkdir(parents=True)
-    return folder
-
-
-def run_sweep(
-    service: Service,
-    plan: Plan,
-    folder: Path,
-    *,
-    console: Console | None = None,
-    prompt_file: Path = PROMPT_FILE,
-    exporter_port: int = PORT,
-    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
-    settings: dict[str, Any] | None = None,
-    started_with: dict[str, dict[str, str]] | None = None,
-    overrides: dict[str, Any] | None = None,
-    plan_text: str | None = None,
-    plan_from_file: bool = False,
-    workers: int = 1,
-) -> SweepResult:
-    """Sweep `service` by `plan` into `folder`, which is created where it is missing.
-
-    `settings` (how the service was started), `started_with`, `overrides` and `plan_from_file` are kept in
-    `run.json`, and `plan_text`, the plan as a file, in `plan.toml`. With more than one of `workers`, so many
-    load processes post the requests. The API key is taken from LAUNCHBOUND_API_KEY. The service may take as
-    long to be ready as something of it changes at least every `without_progress_seconds`. Ctrl-C stops the
-    sweep: rows so far are kept and the result is marked incomplete. Raises PlanError, PromptError or
-    TargetError before anything is measured, FolderInUse where another sweep writes to the folder, DiskFull.
-    """
-    check(plan)
-    read_prompts(prompt_file)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder) as lock:
-        if (folder / ROWS_FILE).exists():
-            raise TargetError(
-                f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
-            )
-        kept = {
-            **(settings or {}),
-            "prompt_file": prompt_file.name,
-            "exporter_port": exporter_port,
-            "workers": workers,
-        }
-        run = SweepRun(
-            run=f"{now()}-{os.urandom(3).hex()}",
-            url="",
-            plan=plan,
-            seed=plan.seed,
-            started=now(),
-            load_tests=git_state(),
-            method=METHOD,
-            settings=kept,
-            service=started_with,
-            overrides=overrides or {},
-            plan_from_file=plan_from_file,
-        )
-        if plan_text is not None:
-            (folder / PLAN_FILE).write_text(plan_text, encoding="utf-8")
-        options = PartOptions(prompt_file, exporter_port, without_progress_seconds, lock)
-        return _run_part(service, run, folder, options, console)
-
-
-def resume_sweep(
-    service: Service,
-    folder: Path,
-    *,
-    console: Console | None = None,
-    prompt_file: Path = PROMPT_FILE,
-    exporter_port: int = PORT,
-    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
-    workers: int | None = None,
-) -> SweepResult:
-    """Go on with the sweep of `folder`: what it owes is measured, and nothing that it has is measured again.
-
-    `workers` as in `run_sweep`; None: as many as the sweep had.
-
-    Raises CannotResume where it is complete, or where commit, machine, prompts or service are not those it
-    began with; else as `run_sweep`.
-    """
-    with _held(folder) as lock:
-        run = reopen(folder, git_state(), prompt_file)
-        if workers is not None:
-            run.settings["workers"] = workers
-        options = PartOptions(prompt_file, exporter_port, without_progress_seconds, lock)
-        return _run_part(service, run, folder, options, console)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[int]:
-    """Hold the folder's lock, and name a full disk."""
-    with disk_full_named(folder), locked(folder) as lock:
-        yield lock
-
-
-def _run_part(
-    service: Service, run: SweepRun, folder: Path, options: PartOptions, console: Console | None
-) -> SweepResult:
-    key = os.environ.get("LAUNCHBOUND_API_KEY")
-    if isinstance(service, str):
-        Target(service, key)  # refused before the folder is written to
-        service = nullcontext(service)
-    with service as url, SweepProgress(console or Console(), run.plan) as progress:
-        return SweepPart(Target(url, key), run, folder, progress, options).run()
-
-
 Measure = Callable[[Dtype, Path, bool], SweepResult]
 """Sweeps in a precision into a folder; True: goes on with what is there. It ends the service it started."""
 
 Report = Callable[[str], None]
 
 
-def begin_series(
-    folder: Path,
-    dtypes: list[Dtype],
-    plan: str,
-    measure: Measure,
-    report: Report,
-    *,
-    options: dict[str, str],
-    overrides: dict[str, Any] | None = None,
-    plan_from_file: bool = False,
-    workers: int = 1,
-) -> Series:
-    """Sweep `plan`, the text of a plan file, in each of `dtypes` into a folder of its name in `folder`.
+def begin_series(folder: Path, series: Series, measure: Measure, report: Report) -> None:
+    """Sweep the plan of `series` in each of its precisions into a folder of that name in `folder`.
 
-    A run that fails does not stop the others; Ctrl-C does. `report` is called with lines to print; the other
-    arguments are kept in `series.json`. Raises TargetError where `folder` holds results already, FolderInUse
-    where another sweep writes to it, and DiskFull.
+    A run that fails does not stop the others; Ctrl-C does. `report` is called with lines to print. Raises
+    TargetError where `folder` holds results already, FolderInUse and DiskFull.
     """
-    for name in (SERIES_FILE, ROWS_FILE):
-        if (folder / name).exists():
-            raise TargetError(
-                f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
-            )
-    series = Series(
-        started=now(),
-        plan=plan,
-        options=options,
-        environment=service_environment(),
-        load_tests=git_state(),
-        overrides=overrides or {},
-        plan_from_file=plan_from_file,
-        workers=workers,
-        runs=[SeriesRun(dtype=dtype) for dtype in dtypes],
-    )
+    _refuse_used(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with disk_full_named(folder), locked(folder):
-        (folder / PLAN_FILE).write_text(plan, encoding="utf-8")
-        _run(folder, series, measure, report)
-    return series
+    with _held(folder):
+        (folder / PLAN_FILE).write_text(series.plan, encoding="utf-8")
+        _run_series(folder, series, measure, report)
 
 
-def resume_series(folder: Path, measure: Measure, report: Report) -> Series:
+def resume_series(folder: Path, measure: Measure, report: Report) -> None:
     """Go on with the series in `folder`: with the run that ended early, then with those not begun.
 
     Raises CannotResume where nothing is left, or where code or variables are not those it began with, else as
     `begin_series`.
     """
-    with disk_full_named(folder), locked(folder):
+    with _held(folder):
         series = read_series(folder)
         write_series(folder, series)
         if all(run.over for run in series.runs):
@@ -391,18 +343,16 @@ def resume_series(folder: Path, measure: Measure, report: Report) -> Series:
                 "precision that failed is swept anew by itself, with --dtype and another folder"
             )
         refuse_other_start(folder, series.load_tests, git_state(), series.environment)
-        _run(folder, series, measure, report)
-    return series
+        _run_series(folder, series, measure, report)
 
 
-def _run(folder: Path, series: Series, measure: Measure, report: Report) -> None:
-    """Measure what is owed, in order, up to an interruption."""
-    write_series(folder, series)
+def _run_series(folder: Path, series: Series, measure: Measure, report: Report) -> None:
+    """Measure what is left, in order, up to an interruption."""
     for number, run in enumerate(series.runs, start=1):
         if run.over:
             continue
         report(f"precision {number} of {len(series.runs)}: {run.dtype}")
-        run.begin()
+        run.state, run.said = "begun", None
         write_series(folder, series)
         stopped = _run_one(folder / run.dtype, run, measure)
         write_series(folder, series)
@@ -418,7 +368,7 @@ def _run_one(folder: Path, run: SeriesRun, measure: Measure) -> bool:
     try:
         result = measure(run.dtype, folder, (folder / RUN_FILE).exists())
     except CannotResume as error:
-        # The others are measured all the same; with a failed request it can never become whole.
+        # The others are measured all the same.
         run.state, run.said = "failed" if _hopeless(folder) else "begun", str(error)
         return False
     except TargetError as error:

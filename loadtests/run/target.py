@@ -22,7 +22,6 @@ COMPILE_COUNTERS = (
     "launchbound_recompiles_total", "launchbound_graph_breaks_total", "launchbound_compile_seconds_count",
 )  # fmt: skip
 
-
 REPLICA_HEADER = "X-Launchbound-Replica"
 """Of answers that came through Ray Serve's proxy: the name of the replica that answered."""
 
@@ -214,11 +213,15 @@ def wait_until_ready(
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all modes of `plan` are ready and no other is warming up.
 
-    Raises what `await_modes` raises, and TargetError for a plan with `auto` where the service has none, and
-    for a proxy of replicas where the plan does not say that it may be one.
+    Raises what `await_modes` raises, and TargetError for a service that cannot run `plan`.
     """
     document = await_modes(target, plan.ladder_modes, report, without_progress_seconds, settled=True)
-    _check_fits(document, plan)
+    buckets = document["engine"].get("batch_buckets") or []
+    if buckets and plan.batch_sizes[-1] > max(buckets):
+        raise TargetError(
+            f"the plan has batch size {plan.batch_sizes[-1]}, the service takes up to {max(buckets)}: "
+            f"start it with --batch-sizes {','.join(map(str, plan.batch_sizes))}"
+        )
     if not plan.replicas and (replica := target.replica()) is not None:
         raise TargetError(
             f"{target.url} is a proxy of replicas (this was {replica}), and requests run on any of them: "
@@ -237,31 +240,34 @@ def await_modes(
     without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
     settled: bool = False,
 ) -> dict[str, Any]:
-    """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the engine has
-    finished warming up all its modes, of which then those may have failed that `modes` does not name.
+    """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the engine is warm.
 
-    `report` is called with one line of state at every poll. Raises TargetError where the service does not
-    answer or does not serve a mode, or after `without_progress_seconds` in which it did not come nearer, and
-    ModeFailed where a mode failed (out of parity included).
+    A warm engine has finished warming up all its modes, of which those may have failed that `modes` does not
+    name. `report` is called with one line of state at every poll. Raises TargetError where the service does
+    not answer or does not serve a mode, or after `without_progress_seconds` without a new stage of warming
+    up, and ModeFailed where a mode failed (out of parity included).
     """
-    began = monotonic()
-    progress = _Progress(began)
+    began = last = monotonic()
+    stages = set[Hashable]()
     while True:
         waited = monotonic() - began
         try:
             document = target.modes()
         except Unreachable:
-            if progress.stages or waited > CONNECT_GRACE_SECONDS:
+            if stages or waited > CONNECT_GRACE_SECONDS:
                 raise
             report(f"{waited:.0f} s: waiting for {target.url} to answer")
         else:
-            states = _states(document, modes)
-            ready = all(state == "ready" for state in states.values())
-            if ready and _is_up(document.get("engine"), settled):
+            if _is_ready(document, modes, settled):
                 return document
-            quiet = progress.quiet_seconds(document)
+            # A change alone is no progress: an engine that dies and is replaced repeats its stages for ever.
+            if (stage := _stage(document)) not in stages:
+                stages.add(stage)
+                last = monotonic()
+            quiet = monotonic() - last
+            without = f", {quiet:.0f} s without a change" if quiet > QUIET_SECONDS else ""
             doing = _doing(document, modes)
-            report(f"{waited:.0f} s{_quiet(quiet)}: {doing}")
+            report(f"{waited:.0f} s{without}: {doing}")
             if quiet > without_progress_seconds:
                 raise TargetError(
                     f"not ready after {waited:.0f} s, of which the last {quiet:.0f} s brought nothing new "
@@ -270,23 +276,21 @@ def await_modes(
         sleep(POLL_SECONDS)
 
 
-class _Progress:
-    """When the service was last at a stage of warming up that it had not been at before.
-
-    A change alone is none: an engine that dies and is replaced goes through the same stages for ever.
-    """
-
-    def __init__(self, began: float) -> None:
-        self.stages = set[Hashable]()
-        self._last = began
-
-    def quiet_seconds(self, document: dict[str, Any]) -> float:
-        """Seconds without a new stage; `document` is that of GET /v1/modes now."""
-        stage = _stage(document)
-        if stage not in self.stages:
-            self.stages.add(stage)
-            self._last = monotonic()
-        return monotonic() - self._last
+def _is_ready(document: dict[str, Any], modes: Sequence[str], settled: bool) -> bool:
+    """Raises TargetError for a mode that is not served, ModeFailed for one that has failed."""
+    served = {mode["mode"]: mode for mode in document["modes"]}
+    if missing := [mode for mode in modes if mode not in served]:
+        raise TargetError(
+            f"the service does not serve {', '.join(missing)} (it serves {', '.join(served)}): "
+            "start it with these modes, or choose others"
+        )
+    for mode in modes:
+        if served[mode]["state"] == "failed":
+            why = served[mode].get("detail") or served[mode].get("reason") or "without a reason"
+            raise ModeFailed(f"mode {mode} failed to become ready: {why}; sweep without it, or fix it")
+    engine = document.get("engine")
+    is_up = engine is not None and (not settled or bool(engine.get("warm")))
+    return is_up and all(served[mode]["state"] == "ready" for mode in modes)
 
 
 def _stage(document: dict[str, Any]) -> Hashable:
@@ -305,6 +309,14 @@ def _stage(document: dict[str, Any]) -> Hashable:
     return (bool(engine), bool(engine.get("warm")), modes)
 
 
+def _doing(document: dict[str, Any], modes: Sequence[str]) -> str:
+    """What is ready and what is not, of `modes` or, where none are named, of all."""
+    states = {m["mode"]: m["state"] for m in document["modes"] if not modes or m["mode"] in modes}
+    waiting = [f"{mode} {state}" for mode, state in states.items() if state != "ready"]
+    rest = "engine starting" if document.get("engine") is None else "sampling steps"
+    return f"{len(states) - len(waiting)} of {len(states)} modes ready; {', '.join(waiting) or rest}"
+
+
 def without_doubles(document: dict[str, Any], plan: Plan, report: Callable[[str], None]) -> Plan:
     """`plan` without the modes that run as another one of it on the device of the service.
 
@@ -317,50 +329,9 @@ def without_doubles(document: dict[str, Any], plan: Plan, report: Callable[[str]
     return msgspec.structs.replace(plan, cells=tuple(c for c in plan.cells if c.mode not in doubled))
 
 
-def _is_up(engine: dict[str, Any] | None, settled: bool) -> bool:
-    return engine is not None and (not settled or bool(engine.get("warm")))
-
-
-def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
-    """State by mode. Raises TargetError for a mode that is not served, ModeFailed for one that has failed."""
-    served = {mode["mode"]: mode for mode in document["modes"]}
-    if missing := [mode for mode in modes if mode not in served]:
-        raise TargetError(
-            f"the service does not serve {', '.join(missing)} (it serves {', '.join(served)}): "
-            "start it with these modes, or choose others"
-        )
-    for mode in modes:
-        if served[mode]["state"] == "failed":
-            why = served[mode].get("detail") or served[mode].get("reason") or "without a reason"
-            raise ModeFailed(f"mode {mode} failed to become ready: {why}; sweep without it, or fix it")
-    return {mode: served[mode]["state"] for mode in modes}
-
-
-def _doing(document: dict[str, Any], modes: Sequence[str]) -> str:
-    """What is ready and what is not, of `modes` or, where none are named, of all."""
-    states = {m["mode"]: m["state"] for m in document["modes"] if not modes or m["mode"] in modes}
-    waiting = [f"{mode} {state}" for mode, state in states.items() if state != "ready"]
-    rest = "engine starting" if document.get("engine") is None else "sampling steps"
-    return f"{len(states) - len(waiting)} of {len(states)} modes ready; {', '.join(waiting) or rest}"
-
-
-def _quiet(seconds: float) -> str:
-    return f", {seconds:.0f} s without a change" if seconds > QUIET_SECONDS else ""
-
-
-def _check_fits(document: dict[str, Any], plan: Plan) -> None:
-    buckets = document["engine"].get("batch_buckets") or []
-    if buckets and plan.batch_sizes[-1] > max(buckets):
-        raise TargetError(
-            f"the plan has batch size {plan.batch_sizes[-1]}, the service takes up to {max(buckets)}: "
-            f"start it with --batch-sizes {','.join(map(str, plan.batch_sizes))}"
-        )
-
-
 SCRAPES_FOLDER = "server_metrics"
 COUNTED_WITHIN_SECONDS = 3.0
 """The server counts a request after sending the response, which may be after the client has received it."""
-
 
 Moment = Literal["before", "after"]
 
@@ -387,27 +358,21 @@ def scrape(
 
 def settled_scrape(
     target: Target, folder: Path, before: str | None, rows: int, part: int, note: Callable[[str], None]
-) -> str | None:
-    """The scrape `after` of `part`, once the server has counted as many requests as it has `rows`."""
+) -> None:
+    """Take the scrape `after` of `part`, once the server has counted as many requests as it has `rows`."""
     deadline = monotonic() + COUNTED_WITHIN_SECONDS
-    while True:
-        after = scrape(target, folder, "after", part, note)
-        if before is None or after is None or monotonic() > deadline:
-            return after
-        if _total(after) - _total(before) >= rows:
-            return after
+    while (after := scrape(target, folder, "after", part, note)) is not None and before is not None:
+        if _total(after) - _total(before) >= rows or monotonic() > deadline:
+            return
         sleep(0.1)
-
-
-def read_scrapes(folder: Path, part: int) -> tuple[str | None, str | None]:
-    """The scrapes before and after `part`; None for one that was not taken."""
-    before, after = (_path(folder, moment, part) for moment in get_args(Moment))
-    return _text(before), _text(after)
-
-
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def _total(metrics_text: str) -> float:
     return sum(sum(outcomes.values()) for outcomes in requests_by_mode(metrics_text).values())
+
+
+def read_scrapes(folder: Path, part: int) -> tuple[str | None, str | None]:
+    """The scrapes before and after `part`; None for one that was not taken."""
+    paths = (_path(folder, moment, part) for moment in get_args(Moment))
+    before, after = (path.read_text(encoding="utf-8") if path.exists() else None for path in paths)
+    return before, after

@@ -19,7 +19,7 @@ VALIDATION_FILE = "validation.json"
 
 
 class CheckedRows:
-    """What gates and the run's history keep of rows that pass by once: at most some 50 bytes of each."""
+    """What gates and resumption keep of rows that are read once: at most some 50 bytes of each."""
 
     def __init__(self) -> None:
         self.finished = Finished()
@@ -42,7 +42,7 @@ class CheckedRows:
         self._add_counted = [one.add for one in of_counted]
 
     def passing(self, rows: Iterable[RequestRow]) -> Iterator[RequestRow]:
-        """`rows` as they are, each taken in as it passes."""
+        """Yield `rows`, each added as it passes."""
         for row in rows:
             self.add(row)
             yield row
@@ -65,10 +65,9 @@ class CheckedRows:
     def gates(
         self, run: SweepRun, before: str | None, after: str | None, earlier: Sequence[Scrapes] = ()
     ) -> list[Gate]:
-        """All gates, then all warnings; `before` and `after` are scrapes of /metrics.
+        """All gates, then all warnings.
 
-        They are those of the last part where the sweep was resumed; the parts before it have theirs in
-        `earlier`.
+        `before` and `after` are scrapes of /metrics of the last part, `earlier` those of the parts before it.
         """
         found = [
             gates.complete(run, self.finished, self.errors.failed),
@@ -102,25 +101,10 @@ class CheckedRows:
 
 def check_rows(folder: Path) -> CheckedRows:
     """Read the rows of a results folder once: none where no request has ended yet. Raises as `each_row`."""
-    return _checked(each_row(folder) if (folder / ROWS_FILE).exists() else ())
-
-
-def _checked(rows: Iterable[RequestRow]) -> CheckedRows:
     checked = CheckedRows()
-    for row in rows:
+    for row in each_row(folder) if (folder / ROWS_FILE).exists() else ():
         checked.add(row)
     return checked
-
-
-def validate(
-    run: SweepRun,
-    rows: Iterable[RequestRow],
-    before: str | None,
-    after: str | None,
-    earlier: Sequence[Scrapes] = (),
-) -> list[Gate]:
-    """The gates of `run` and its `rows`, as `CheckedRows.gates`."""
-    return _checked(rows).gates(run, before, after, earlier)
 
 
 def validate_folder(folder: Path, run: SweepRun) -> list[Gate]:
@@ -128,9 +112,8 @@ def validate_folder(folder: Path, run: SweepRun) -> list[Gate]:
     return check_rows(folder).gates_of(folder, run)
 
 
-def write_validation(folder: Path, gates: Iterable[Gate]) -> None:
+def write_validation(folder: Path, gates: Sequence[Gate]) -> None:
     """Write `validation.json`."""
-    gates = list(gates)
     document = {"passed": not any(gate.failed for gate in gates), "gates": gates}
     (folder / VALIDATION_FILE).write_bytes(
         msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"

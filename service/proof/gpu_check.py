@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.run.folder import git_state
-from loadtests.run.machine import clocks_summary, query_of, watched
+from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.parent_death import owned
 from service.proof.gpu_goals import (
     MOST_SECONDS_COLD,
@@ -181,7 +181,7 @@ def run_sections(
     started, until = time.time(), monotonic() + total_seconds
     cold = not cache.exists() or not any(cache.iterdir())
     environment = _environment(cache)
-    command, unwatched = query_of()
+    command, unwatched = clocks_query()
     ended = []
     for place, section in enumerate(sections):
         left = until - monotonic()

@@ -35,7 +35,7 @@ from loadtests.run.rows import RequestRow, read_rows
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.sweep import run_sweep
 from loadtests.run.target import Target, TargetError, wait_until_ready
-from loadtests.run.validation import validate
+from tests.support.gates import validate
 from service.cli.options import EXIT_BAD_INPUT
 from service.front.settings import read_advice
 from service.modes import AUTO, MODES, named_endpoints

@@ -11,7 +11,7 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
-from loadtests.run.events import LookEnded
+from loadtests.run.events import InterimCheckEnded
 from loadtests.run.schedule import Latencies, group_name, rounds
 
 CLEAR = {"eager": 2.2, "no_grad": 1.7, "inference_mode": 1.5, "compiled": 1.0, "reduce-overhead": 0.8}
@@ -19,10 +19,10 @@ CLEAR = {"eager": 2.2, "no_grad": 1.7, "inference_mode": 1.5, "compiled": 1.0, "
 
 def run(
     plan: Plan, true: Mapping[int, Mapping[str, float]], scatter: float = 0.01, seed: int = 1
-) -> tuple[list[list[str]], list[LookEnded]]:
+) -> tuple[list[list[str]], list[InterimCheckEnded]]:
     """The cells visited by round and the looks, where a mode takes the `true` time of its batch size."""
     random = Random(seed)
-    latencies, looked, visited = Latencies(), list[LookEnded](), list[list[str]]()
+    latencies, looked, visited = Latencies(), list[InterimCheckEnded](), list[list[str]]()
     for number, cells in rounds(plan, latencies, looked.append):
         visited.append([cell.name for cell in cells])
         drift = 0.3 * math.sin(number)

@@ -13,8 +13,9 @@ from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.run.gates import Gate, some
 from loadtests.run.rows import RequestRow, RowSources, read_rows
-from loadtests.run.run_file import Look, Part, RoundMachine, SweepRun, read_run
-from loadtests.run.validation import VALIDATION_FILE, validate
+from loadtests.run.run_file import InterimCheck, Part, RoundMachine, SweepRun, read_run
+from loadtests.run.validation import VALIDATION_FILE
+from tests.support.gates import validate
 from tests.support.made_results import make_results
 
 
@@ -163,8 +164,8 @@ def test_groups_left_undecided_are_named(made: Made) -> None:
     run, rows = made
     name = "fastest modes told apart"
     assert gate(name, run, rows).passed is None
-    assert gate(name, changed(run, looks=[Look(round=8, undecided=[])]), rows).passed
-    looks = [Look(round=8, undecided=["b=1", "b=4"]), Look(round=24, undecided=["b=4"])]
+    assert gate(name, changed(run, looks=[InterimCheck(round=8, undecided=[])]), rows).passed
+    looks = [InterimCheck(round=8, undecided=["b=1", "b=4"]), InterimCheck(round=24, undecided=["b=4"])]
     found = gate(name, changed(run, looks=looks), rows)
     assert found.passed is False
     assert "after 24 rounds still undecided: b=4;" in found.detail

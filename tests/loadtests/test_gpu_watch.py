@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.report.surroundings import environment
-from loadtests.run.machine import clocks_file, clocks_summary, query_of, watched
+from loadtests.run.machine import clocks_file, clocks_query, clocks_summary, watched
 from loadtests.run.resumption import recover
 from loadtests.run.run_file import Part, read_run
 from loadtests.run.schedule import Finished
@@ -70,7 +70,7 @@ def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    command, why = query_of()
+    command, why = clocks_query()
     assert command == []
     assert why is not None
     assert "nvidia-smi does not run here" in why
@@ -82,14 +82,14 @@ def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
 def test_an_older_driver_is_asked_by_the_older_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse = 'case "$1" in *clocks_event_reasons*) echo "not a valid field"; exit 2;; esac; exit 0'
     fake_nvidia_smi(tmp_path, monkeypatch, refuse)
-    command, why = query_of()
+    command, why = clocks_query()
     assert why is None
     assert "clocks_throttle_reasons.active" in command[1]
 
 
 def test_a_driver_that_refuses_both_names_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvidia_smi(tmp_path, monkeypatch, 'echo "driver mismatch"; exit 9')
-    assert query_of() == ([], "nvidia-smi refuses the query: driver mismatch")
+    assert clocks_query() == ([], "nvidia-smi refuses the query: driver mismatch")
 
 
 def test_samples_are_taken_for_as_long_as_the_section_runs(
@@ -100,7 +100,7 @@ def test_samples_are_taken_for_as_long_as_the_section_runs(
     line = LINES.splitlines()[0]
     loops = f'case "$*" in *--loop-ms*) echo "{line}"; echo x > "{told}"; read never < "{told}";; esac'
     fake_nvidia_smi(tmp_path, monkeypatch, loops)
-    command, _ = query_of()
+    command, _ = clocks_query()
     with watched(command, tmp_path / "clocks.csv"):
         assert told.read_text() == "x\n"
     assert clocks_summary(tmp_path / "clocks.csv")[0]["samples"] == 1

@@ -11,8 +11,8 @@ import pytest
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow
-from loadtests.run.run_file import CutVisit, SweepRun
-from loadtests.run.validation import validate
+from loadtests.run.run_file import CutBlock, SweepRun
+from tests.support.gates import validate
 
 CLOSED = Cell(mode="eager", batch_size=1)
 BELOW = Cell(mode="eager", batch_size=1, load=0.5, requests=200)
@@ -170,11 +170,11 @@ def test_the_rate_of_own_arrivals_is_checked_and_a_cut_visit_by_what_it_sent() -
 
 def test_visits_that_were_cut_are_counted_and_below_saturation_a_warning() -> None:
     name = "cut past saturation only"
-    cut = [CutVisit(round=n, cell=PAST.name, sent=40, reason="its queue only grew") for n in (1, 2)]
+    cut = [CutBlock(round=n, cell=PAST.name, sent=40, reason="its queue only grew") for n in (1, 2)]
     found = gate(name, run_of(BELOW, PAST, cut_visits=cut), [])
     assert found.passed
     assert found.detail == f"2 visits cut: {PAST.name} (2 ×)"
-    early = [CutVisit(round=1, cell=BELOW.name, sent=40, reason="its queue only grew")]
+    early = [CutBlock(round=1, cell=BELOW.name, sent=40, reason="its queue only grew")]
     found = gate(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
     assert (found.passed, found.warning) == (False, True)
     assert found.detail.endswith(f"; below saturation: {BELOW.name}")

@@ -57,7 +57,7 @@ def test_quick_is_five_modes_and_a_control_at_three_batches() -> None:
 
 def test_a_plan_without_more_rounds_looks_once_at_95_percent() -> None:
     plan = Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1),))
-    assert plan.looks == (8,)
+    assert plan.interim_checks == (8,)
     assert plan.confidence == 0.95
     assert estimate_most_seconds(plan) == estimate_seconds(plan)
     assert "go on" not in describe(plan)
@@ -65,7 +65,7 @@ def test_a_plan_without_more_rounds_looks_once_at_95_percent() -> None:
 
 def test_more_rounds_are_planned_as_looks_with_a_confidence_that_makes_up_for_them() -> None:
     plan = make_plan("quick")
-    assert plan.looks == (8, 12, 16)
+    assert plan.interim_checks == (8, 12, 16)
     assert plan.confidence == pytest.approx(1 - 0.05 / 3)
     assert "after rounds 8, 12, 16" in describe(plan)
     assert f"at most about {estimate_most_seconds(plan):.0f} s" in describe(plan)

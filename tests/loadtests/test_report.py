@@ -27,7 +27,8 @@ from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run, write_run
-from loadtests.run.validation import validate, write_validation
+from loadtests.run.validation import write_validation
+from tests.support.gates import validate
 from tests.support.made_results import (
     ALIKE,
     CLEAR,

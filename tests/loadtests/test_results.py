@@ -18,7 +18,8 @@ from loadtests.report.findings import Findings
 from loadtests.report.results import frame_of, read_results
 from loadtests.run.rows import RequestRow, RowsError, RowWriter, each_row, read_rows
 from loadtests.run.run_file import read_run, write_run
-from loadtests.run.validation import VALIDATION_FILE, validate
+from loadtests.run.validation import VALIDATION_FILE
+from tests.support.gates import validate
 from tests.support.made_results import make_results
 
 

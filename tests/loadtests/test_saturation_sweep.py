@@ -15,16 +15,16 @@ from rich.console import Console
 from loadtests.plan.cells import Cell, Plan, Slo
 from loadtests.run import sweep, target
 from loadtests.run.events import (
+    BlockCut,
     GeneratorEvent,
     RequestEnded,
     SloSettled,
-    VisitCut,
     read_events,
     run_load_generator,
 )
 from loadtests.run.rows import RequestRow, read_rows
 from loadtests.run.run_file import read_run
-from loadtests.run.schedule import Finished, Owed, is_whole
+from loadtests.run.schedule import Finished, Planned, is_whole
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from tests.support.fake_service import Script, fake_service
 
@@ -136,7 +136,7 @@ def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_visits(
         after = 0
         for event in run_load_generator(*arguments):
             yield event
-            after += isinstance(event, VisitCut) or (after > 0 and isinstance(event, RequestEnded))
+            after += isinstance(event, BlockCut) or (after > 0 and isinstance(event, RequestEnded))
             if after > 2:
                 raise KeyboardInterrupt
 
@@ -156,7 +156,7 @@ def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_visits(
     assert is_whole(run, Finished(rows))
     assert run.complete
     measured = Counter((r.round, r.cell, r.index) for r in rows if r.stage == "measure")
-    requests = Owed(run.cut_visits).requests
+    requests = Planned(run.cut_visits).requests
     owed = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(requests(n, c))}
     assert owed <= measured.keys()
     assert set(measured.values()) == {1}

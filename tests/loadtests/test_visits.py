@@ -11,15 +11,15 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan, Slo
 from loadtests.plan.prompts import PROMPT_FILE
-from loadtests.run.events import Assignment, GeneratorEvent, VisitCut
+from loadtests.run.events import Assignment, BlockCut, GeneratorEvent
 from loadtests.run.exporter import Exporter
 from loadtests.run.requests import (
     FAILURES_IN_A_ROW,
     Abort,
+    Blocks,
     Ended,
     LoadRequest,
     LoadResponse,
-    Visits,
     can_sample,
 )
 from loadtests.run.rows import RowWriter, read_rows
@@ -35,7 +35,7 @@ class SimulatedService:
 
     status: int = 200
     users: int = 64
-    lead_seconds: float = 0.0
+    early_seconds: float = 0.0
     sent: list[LoadRequest] = field(default_factory=list)
 
     def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
@@ -65,14 +65,14 @@ class SimulatedService:
 class Bench:
     """Visits of `cells` by a simulated service, with what they emit."""
 
-    visits: Visits
+    visits: Blocks
     service: SimulatedService
     assignment: Assignment
     events: list[GeneratorEvent]
 
     @property
-    def cuts(self) -> list[VisitCut]:
-        return [event for event in self.events if isinstance(event, VisitCut)]
+    def cuts(self) -> list[BlockCut]:
+        return [event for event in self.events if isinstance(event, BlockCut)]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
             )
             simulated, events = SimulatedService(**service), list[GeneratorEvent]()
             exporter = Exporter({"run": "a run", "preset": "own"})
-            visits = Visits(assignment, simulated, rows, exporter, events.append, 0)
+            visits = Blocks(assignment, simulated, rows, exporter, events.append, 0)
             return Bench(visits, simulated, assignment, events)
 
         yield make
