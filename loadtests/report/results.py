@@ -10,13 +10,14 @@ from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import polars as pl
 
 from loadtests.run.resumption import recover
 from loadtests.run.rows import RequestRow, RowsError, RowSources, each_row
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import CheckedRows, Gate
-from service.records import PHASES, SIDES, Phase, SampleCounts
+from service.records import PHASES, SIDES, Phase, PhaseTimings, SampleCounts
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""
@@ -42,13 +43,17 @@ _FIELDS: dict[str, _Type] = {
 }  # fmt: skip
 """Fields and properties of a row. Texts that repeat in most rows are categories, a tenth of their size."""
 
+def _type_of(field: str) -> _Type:
+    if field.endswith("_seconds"):
+        return pl.Float64
+    return pl.Categorical if field == "samples_of" else pl.Int32
+
+
 _PHASE: dict[str, _Type] = {
-    "steps": pl.Int32, "wall_seconds": pl.Float64, "dispatch_seconds": pl.Float64,
-    "dispatch_low_seconds": pl.Float64, "dispatch_high_seconds": pl.Float64, "kernel_seconds": pl.Float64,
-    "sync_wait_seconds": pl.Float64, "minor_faults": pl.Int32,
-    "samples_of": pl.Categorical, **{f"{side}_samples": pl.Int32 for side in SIDES},
-    "device_span_seconds": pl.Float64, "period_seconds": pl.Float64,
-}  # fmt: skip
+    field.name: _type_of(field.name)
+    for field in msgspec.structs.fields(PhaseTimings)
+    if not field.name.endswith("_steps_seconds")
+}
 """Fields of a phase, in columns `prefill_…` and `decode_…`."""
 _NO_PHASE = SimpleNamespace(**dict.fromkeys(_PHASE))
 """Of a request that failed: all its columns are null."""

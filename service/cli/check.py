@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from service.cli.options import (
     BatchSizes,
@@ -14,10 +16,13 @@ from service.cli.options import (
     Model,
     Modes,
     bad_input,
+    ended_in_order,
     settings_from,
     split_list,
 )
-from service.cli.signals import ended_in_order
+
+if TYPE_CHECKING:
+    from service.records import EngineSettings, ModeStatus, ToFront
 
 app = typer.Typer()
 
@@ -32,12 +37,45 @@ def parity(
 ) -> None:
     """Run every mode teacher-forced beside eager, and report whether it still computes the same."""
     settings = settings_from(model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes)
-    from service.cli.parity import check_parity
-
     try:
-        raise typer.Exit(check_parity(settings.engine_settings("")))
+        raise typer.Exit(_parity(settings.engine_settings("")))
     except ValueError as error:
         bad_input(error)
+
+
+def _parity(settings: EngineSettings) -> int:
+    """Warm every mode up, without a service, and print its parity; 0 if all pass, else 1."""
+    from service.engine.inbox import LocalInbox
+    from service.engine.loop import Engine
+    from service.records import ModeStatus
+    from service.step.process_state import prepare_process
+
+    console = Console()
+
+    def watch(message: ToFront) -> None:
+        if isinstance(message, ModeStatus) and message.state == "warming":
+            console.print(f"{message.mode}: warming up (compiled modes take up to two minutes at first)")
+
+    inbox = LocalInbox([], watch)
+    prepare_process(settings.cache_folder, settings.model)
+    Engine(settings, inbox).run()
+    table = Table("mode", "runs as", "largest logit difference", "tolerance", "tokens that differ", "parity")
+    for status in inbox.modes.values():
+        table.add_row(status.mode, status.effective, *_cells(status))
+    console.print(table)
+    return 0 if all(s.parity is not None and s.parity.passed for s in inbox.modes.values()) else 1
+
+
+def _cells(status: ModeStatus) -> tuple[str, str, str, str]:
+    parity = status.parity
+    if parity is None:
+        return "–", "–", "–", f"NO: {status.detail}"
+    return (
+        f"{parity.max_abs_logit_difference:.2e}",
+        f"{parity.tolerance:.2e}",
+        f"{parity.differing_tokens} of {parity.positions} (near ties {parity.near_ties})",
+        "yes" if parity.passed else f"NO: {status.detail}",
+    )
 
 
 @app.command()

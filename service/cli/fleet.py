@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from service.cli.endings import last_line, pictured
-from service.cli.options import EXIT_MACHINE, bad_input
-from service.cli.report import picture_of_fleet
-from service.cli.series_run import printed
-from service.cli.signals import ended_in_order
+from service.cli.options import EXIT_MACHINE, bad_input, ended_in_order
+from service.cli.report import last_line, picture_of_fleet, pictured, printed
 
 if TYPE_CHECKING:
     from loadtests.fleet.plan import FleetPlan
@@ -42,6 +38,7 @@ def fleet(
     """
     from loadtests.fleet.plan import read_fleet, read_fleet_plan
     from loadtests.plan.cells import PlanError
+    from loadtests.run.folder import results_path
     from loadtests.run.rows import RowsError
 
     if (plan is None) == (resume is None):
@@ -54,7 +51,7 @@ def fleet(
             address = read_fleet(resume).address
     except (PlanError, RowsError) as error:
         bad_input(error)
-    folder = resume or out or Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-fleet"
+    folder = resume or out or results_path("fleet")
     raise typer.Exit(_run(chosen, folder, address, wait, dry_run))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,6 @@ from loadtests.run.target import RequestRefused, Target, TargetError, await_mode
 READ_TIMEOUT_SECONDS = 600.0
 """Read timeout: longer than the service's own deadline, after which it answers."""
 
-TOO_MANY = 429
 _PRINTABLE = {ord("\n"), ord("\t")}
 _CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in _PRINTABLE}
 
@@ -25,67 +25,35 @@ class GenerationFailed(RuntimeError):
     """The service accepted the request and could not complete it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A prompt, its mode and its sampling parameters."""
+def show(url: str, mode: str, prompt: str, parameters: Mapping[str, Any], settled: bool) -> None:
+    """Generate at `url` once `mode` is ready: print text and bar, and the wait to standard error.
 
-    prompt: str
-    mode: str
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_k: int | None = None
-    seed: int | None = None
-
-    def body(self) -> dict[str, object]:
-        """The request's JSON."""
-        return {
-            "prompts": [self.prompt],
-            "max_new_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "seed": self.seed,
-            "stream": True,
-        }
-
-
-def show(
-    url: str,
-    api_key: str | None,
-    request: GenerationRequest,
-    console: Console,
-    progress: Console,
-    settled: bool = False,
-) -> None:
-    """Generate at `url` once the mode is ready: text and bar to `console`, the wait to `progress`.
-
-    `settled`: wait until all warm-up is over, so that the request does not queue behind the rest of it.
-    Raises GenerationFailed, ModeFailed where the mode failed to warm up, or TargetError where the request
-    cannot be served or nothing answers.
+    `parameters` are of the request's body. `settled`: wait until all warm-up is over, so that the request
+    does not queue behind the rest of it. Raises GenerationFailed, ModeFailed where the mode failed to warm
+    up, or TargetError where the request cannot be served or nothing answers.
     """
-    target = Target(url, api_key, READ_TIMEOUT_SECONDS)
-    with progress.status(f"waiting for {request.mode}") as status:
-        await_modes(target, [request.mode], status.update, settled=settled)
+    console = Console()
+    target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"), READ_TIMEOUT_SECONDS)
+    with Console(stderr=True).status(f"waiting for {mode}") as status:
+        await_modes(target, [mode], status.update, settled=settled)
+    console.out(printable(prompt), end="", style="dim", highlight=False)
     try:
-        result = _stream(target, request, console)
+        result = _stream(target, mode, {**parameters, "prompts": [prompt], "stream": True}, console)
     except (GenerationFailed, TargetError):
         console.out("")  # the error goes on a line of its own
         raise
-    sampled = request.temperature > 0
-    timings, usage = result["timings"], result["usage"]
+    timings, tokens = result["timings"], result["usage"]["completion_tokens"]
     console.print(f"\n\n{_headline(result)}", style="bold", highlight=False)
-    console.print(timing_bar(timings, sampled))
+    console.print(timing_bar(timings, sampled=parameters["temperature"] > 0))
     first = milliseconds(timings["time_to_first_token_seconds"])
-    tokens = usage["completion_tokens"]
-    rate = tokens / timings["total_seconds"]
-    text = f"first token after {first}; {tokens} tokens, {significant(rate)} per second"
-    console.print(text, highlight=False)
+    rate = significant(tokens / timings["total_seconds"])
+    console.print(f"first token after {first}; {tokens} tokens, {rate} per second", highlight=False)
 
 
-def _stream(target: Target, request: GenerationRequest, console: Console) -> dict[str, Any]:
+def _stream(target: Target, mode: str, body: Mapping[str, Any], console: Console) -> dict[str, Any]:
     """Print the text as it arrives; returns the answer that comes last."""
-    console.out(printable(request.prompt), end="", style="dim", highlight=False)
     try:
-        for name, data in target.stream(f"/v1/modes/{request.mode}/generate", request.body()):
+        for name, data in target.stream(f"/v1/modes/{mode}/generate", body):
             if name == "token":
                 console.out(printable(data["text"]), end="", highlight=False)
             elif name == "error":
@@ -94,7 +62,7 @@ def _stream(target: Target, request: GenerationRequest, console: Console) -> dic
                 result: dict[str, Any] = data
                 return result
     except RequestRefused as error:
-        if error.status >= 500 or error.status == TOO_MANY:
+        if error.status >= 500 or error.status == 429:
             raise GenerationFailed(str(error)) from error
         raise
     raise GenerationFailed(f"{target.url} ended the stream before its result: see the service's log")
@@ -115,7 +83,7 @@ def printable(text: str) -> str:
 WIDTH = 60
 """Cells of the bar."""
 
-_LOOKS = {"queue": ("░", "yellow"), "dispatch": ("█", "blue"), "kernel": ("▓", "green"),
+_STYLES = {"queue": ("░", "yellow"), "dispatch": ("█", "blue"), "kernel": ("▓", "green"),
           "sync wait": ("▓", "green"), "stall": ("▒", "red"), "other": ("▒", "bright_black")}  # fmt: skip
 
 
@@ -161,13 +129,13 @@ def timing_bar(timings: Mapping[str, Any], sampled: bool, width: int = WIDTH) ->
     bar = Text()
     lengths = proportional_cells([segment.seconds or 0.0 for segment in segments], width)
     for segment, length in zip(segments, lengths, strict=True):
-        glyph, style = _LOOKS[segment.name]
+        glyph, style = _STYLES[segment.name]
         bar.append(glyph * length, style=style)
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "left"):
         table.add_column(justify=justify)
     for segment in segments:
-        glyph, style = _LOOKS[segment.name]
+        glyph, style = _STYLES[segment.name]
         share = "–" if segment.seconds is None or total <= 0 else f"{segment.seconds / total:.0%}"
         table.add_row(
             Text.assemble((glyph, style), f" {segment.name}"),

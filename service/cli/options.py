@@ -1,7 +1,8 @@
-"""What the commands share: options, settings, and the exit for bad input."""
+"""What the commands share: options, settings, the exit for bad input, and signals that end one in order."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
@@ -70,3 +71,17 @@ def flags(options: dict[str, Any]) -> list[str]:
 def split_list(text: str | None) -> list[str] | None:
     """The items of a list written with commas; None for None or an empty text."""
     return [item.strip() for item in text.split(",") if item.strip()] if text else None
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt in the block, as Ctrl-C does; an ignored one stays so."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -6,14 +6,12 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.cli.options import EXIT_FAILED, bad_input, flags, settings_from, split_list
-from service.cli.signals import ended_in_order
+from service.cli.options import EXIT_FAILED, bad_input, ended_in_order, flags, settings_from, split_list
 
 app = typer.Typer()
 
@@ -38,11 +36,11 @@ def peers(
         str | None, typer.Option(help="A running, warm service; without it one is started.")
     ] = None,
     model: Annotated[str, typer.Option(help="tiny, small, base or a folder of launchbound's.")] = "tiny",
-    modes: Annotated[str, typer.Option(help="Modes to start with; all: every rung of the ladder.")] = "all",
+    modes: Annotated[str, typer.Option(help="Modes to start with; all: the whole ladder.")] = "all",
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 12,
-    calls: Annotated[int, typer.Option(min=1, help="Timed calls per visit.")] = 3,
-    requests: Annotated[int, typer.Option(min=1, help="Timed requests per visit of a server.")] = 10,
+    calls: Annotated[int, typer.Option(min=1, help="Timed calls per round.")] = 3,
+    requests: Annotated[int, typer.Option(min=1, help="Timed requests per round of a server.")] = 10,
     only: Annotated[str | None, typer.Option(help="Rivals that take part, with commas; default all.")] = None,
     seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
@@ -57,7 +55,7 @@ def peers(
     from loadtests.peers.results import PeersError
     from loadtests.peers.run import PeersPlan, run_peers
     from loadtests.peers.tables import MARKDOWN_FILE
-    from loadtests.run.folder import git_state
+    from loadtests.run.folder import commit_name, results_path
     from loadtests.run.target import Target, TargetError, Unreachable, await_modes
     from service.front.launch import LaunchError, launched
 
@@ -71,8 +69,7 @@ def peers(
         bad_input(f"unknown rival {', '.join(sorted(unknown))}; try some of {', '.join(known)}"
                   if sizes else "name at least one batch size")  # fmt: skip
     plan = PeersPlan(rounds=rounds, calls=calls, requests=requests, batches=sizes, seed=seed, only=wanted)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = out or Path("results") / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}-peers"
+    folder = out or results_path(commit_name(), "peers")
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
     if url is None:
         settings_from(**served)

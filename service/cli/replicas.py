@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, bad_input
-from service.cli.signals import ended_in_order
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, bad_input, ended_in_order
 
 log = logging.getLogger("launchbound.replicas")
 

@@ -1,17 +1,15 @@
-"""The command that makes a report again, `report`, and what sweeps, series and fleets print of theirs."""
+"""The command `report`, and how sweeps, series and fleets end: report, last line and exit code."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from service.cli.endings import last_line
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE, bad_input, report_extra_needed
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
+        typer.Option(help="Of several folders: output folder; default results/<UTC>-runs."),
     ] = None,
 ) -> None:
     """Write a folder's report again from its rows, its gates checked anew; of several runs, one page.
@@ -72,20 +70,17 @@ def report(
     from loadtests.fleet.plan import is_fleet
     from loadtests.peers.results import PeersError
     from loadtests.plan.cells import PlanError, parse_slo
-    from loadtests.run.folder import DiskFull, disk_full_named
+    from loadtests.run.folder import DiskFull, disk_full_named, results_path
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import is_series
 
-    of_fleet = len(folders) == 1 and is_fleet(folders[0])
-    series = len(folders) == 1 and is_series(folders[0])
     several = len(folders) > 1
-    if (several or series or of_fleet) and peers:
-        bad_input("--peers belongs to the report of one sweep: name its folder")
-    if (several or series or of_fleet) and slo:
-        bad_input("--slo belongs to the report of one sweep: name its folder")
-    if len(folders) == 1 and out:
+    of_fleet, series = (not several and is_kind(folders[0]) for is_kind in (is_fleet, is_series))
+    if (several or series or of_fleet) and (peers or slo):
+        bad_input("--peers and --slo belong to the report of one sweep: name its folder")
+    if out and not several:
         bad_input("--out belongs to several folders: the report of one is written into it")
-    written = (out or _new_folder()) if several else folders[0]
+    written = (out or results_path("runs")) if several else folders[0]
     try:
         judged_by = parse_slo(slo) if slo else None
         with disk_full_named(written), report_extra_needed():
@@ -93,10 +88,10 @@ def report(
                 valid = picture_of_fleet(written)
             elif series:
                 valid = picture_of_series(written)
+            elif several:
+                valid = _picture_of_several(folders, written)
             else:
-                valid = (
-                    _picture(folders, written) if several else conclude(written, Console(), peers, judged_by)
-                )
+                valid = conclude(written, Console(), peers, judged_by)
     except (PeersError, PlanError, RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
@@ -105,12 +100,8 @@ def report(
     raise typer.Exit(0 if valid else EXIT_FAILED)
 
 
-def _new_folder() -> Path:
-    return Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-runs"
-
-
-def _picture(folders: Sequence[Path], folder: Path) -> bool:
-    """Several runs on one page; headline, path and one JSON line are printed. Whether all are valid."""
+def _picture_of_several(folders: Sequence[Path], folder: Path) -> bool:
+    """Write a page over several runs, print its headline and path; returns whether all are valid."""
     from loadtests.compare.page import PAGE_FILE, make_picture
 
     return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
@@ -138,3 +129,52 @@ def _pictured(found: dict[str, Any], folder: Path, page: str) -> bool:
     typer.echo(f"page: {folder / page}")
     typer.echo(json.dumps({"path": str(folder), **found}))
     return not found["absent"] and all(run["valid"] for run in found["runs"])
+
+
+def last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> None:
+    """The one JSON document that ends the output."""
+    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
+
+
+def fail_without_rows(folder: Path, failed: Sequence[str], why: Exception) -> int:
+    """Nothing was measured: print failed gates, the reason, and the JSON line."""
+    for line in failed:
+        typer.echo(line)
+    typer.echo(f"launchbound: {why}", err=True)
+    last_line(folder, None, valid=False)
+    return EXIT_FAILED
+
+
+def conclude_later(folder: Path, failed: Sequence[str], missing: ModuleNotFoundError, valid: bool) -> None:
+    """The report's packages are not here: print failed gates, the remedy, and the JSON line."""
+    for line in failed:
+        typer.echo(line)
+    typer.echo(
+        f"{missing.name} is not installed here: the report is made later by `launchbound report {folder}`, "
+        "after `pip install '.[report]'`"
+    )
+    last_line(folder, None, valid)
+
+
+def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -> int:
+    """Make the page over the runs of `folder` by `picture`; returns the exit code.
+
+    Raises KeyboardInterrupt where an interruption has left none.
+    """
+    from loadtests.run.rows import RowsError
+
+    try:
+        valid = picture(folder)
+    except ModuleNotFoundError as error:
+        conclude_later(folder, [], error, valid=False)
+        return EXIT_FAILED
+    except RowsError as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        return fail_without_rows(folder, [], error)
+    return 0 if valid else EXIT_FAILED
+
+
+def printed(console: Console) -> Callable[[str], None]:
+    """A function that prints a line on `console` as it is."""
+    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

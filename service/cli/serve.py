@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from service.cli.options import (
     EXIT_FAILED,
@@ -23,11 +21,11 @@ from service.cli.options import (
     Model,
     Modes,
     bad_input,
+    ended_in_order,
     flags,
     settings_from,
 )
 from service.cli.replicas import serve_on_ray
-from service.cli.signals import ended_in_order
 
 app = typer.Typer()
 
@@ -54,7 +52,7 @@ def serve(
         str | None, typer.Option(help="Requests that get a line in the log: all, failed or off.")
     ] = None,
     replicas: Annotated[
-        str | None, typer.Option(help="Serve as so many replicas on Ray; 1-4: as the queues need.")
+        str | None, typer.Option(help="Serve N replicas on Ray, or MIN-MAX to autoscale.")
     ] = None,
     replica_cpus: Annotated[
         int | None, typer.Option(min=1, help="Cores of each replica; by default two, where there are.")
@@ -156,15 +154,19 @@ def generate(
     if url and (model or device or dtype):
         bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
     from loadtests.run.target import ModeFailed, TargetError
-    from service.cli.generate import GenerationFailed, GenerationRequest, show
+    from service.cli.generate import GenerationFailed, show
     from service.front.launch import LaunchError
 
     served = {"model": model, "device": device, "dtype": dtype, "modes": mode, "batch_sizes": "1"}
-    request = GenerationRequest(prompt, mode, max_new_tokens, temperature, top_k, seed)
+    parameters = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "seed": seed,
+    }
     try:
         with ended_in_order(), _service(url, served) as at:
-            key = os.environ.get("LAUNCHBOUND_API_KEY")
-            show(at, key, request, Console(), Console(stderr=True), settled=url is None)
+            show(at, mode, prompt, parameters, settled=url is None)
     except (GenerationFailed, ModeFailed) as error:
         typer.echo(f"launchbound: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None

@@ -142,7 +142,7 @@ def chosen_plan(named: PlanOptions, dtype: str | None = None) -> ChosenPlan:
     ValueError where an option cannot be read.
     """
     from loadtests.plan.cells import slo_table
-    from loadtests.plan.plan_file import plan_of, read_plan_file
+    from loadtests.plan.plan_file import DTYPES, plan_of, read_plan_file
     from loadtests.plan.presets import overridden, preset_document
 
     if named.file is not None and named.preset is not None:
@@ -152,7 +152,9 @@ def chosen_plan(named: PlanOptions, dtype: str | None = None) -> ChosenPlan:
     limits = None if named.slo is None else slo_table(named.slo)
     document = overridden(written, named.seed, split_list(named.modes), sizes or None, limits)
     if dtype is not None and document.dtypes:
-        document = msgspec.structs.replace(document, dtypes=[_checked_dtype(dtype)])
+        if dtype not in DTYPES:
+            raise ValueError(f"no precision '{dtype}': try one of {', '.join(DTYPES)}")
+        document = msgspec.structs.replace(document, dtypes=[dtype])
     overrides = {
         name: getattr(document, name)
         for name in ("seed", "modes", "batch_sizes", "dtypes")
@@ -164,14 +166,6 @@ def chosen_plan(named: PlanOptions, dtype: str | None = None) -> ChosenPlan:
     # The default modes by name: they may be others where the plan is read again.
     document = msgspec.structs.replace(document, modes=plan.modes)
     return ChosenPlan(document, plan, overrides, named.file is not None)
-
-
-def _checked_dtype(name: str) -> str:
-    from loadtests.plan.plan_file import DTYPES
-
-    if name not in DTYPES:
-        raise ValueError(f"no precision '{name}': try one of {', '.join(DTYPES)}")
-    return name
 
 
 def _shown(chosen: ChosenPlan, toml: bool) -> str:
@@ -212,8 +206,10 @@ def _begin(
     from loadtests.run.resumption import service_environment
     from loadtests.run.sweep import Origin, run_sweep
 
-    served = {} if url else _served(chosen.plan, options | {"dtype": dtype for dtype in chosen.dtypes})
+    served: dict[str, str] = {}
     if not url:
+        precision = {"dtype": chosen.dtypes[0]} if chosen.dtypes else {}
+        served = _served(chosen.plan, {**options, **precision})
         settings_from(**served)
     folder = out or results_path("remote" if url else commit_name())
     folder.mkdir(parents=True, exist_ok=True)
@@ -305,7 +301,7 @@ def _reported(folder: Path, console: Console, result: SweepResult) -> int:
 
 
 def _begin_series(
-    chosen: ChosenPlan, url: None | str, out: Path | None, options: dict[str, str], workers: int
+    chosen: ChosenPlan, url: str | None, out: Path | None, options: dict[str, str], workers: int
 ) -> int:
     """Sweep `chosen` in each of its precisions, with services of its own; returns the exit code."""
     from loadtests.plan.plan_file import toml_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from service.cli.signals import ended_in_order
+from service.cli.options import ended_in_order
 from tests.chaos.fault import Fault, NotPossible
 from tests.chaos.faults import all_faults
 from tests.chaos.table import Row, new_chaos, new_folder, row, row_without, shown, terminal, write

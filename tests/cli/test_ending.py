@@ -1,4 +1,4 @@
-"""Whatever a command starts ends with it, by whatever signal it ends."""
+"""What a command starts ends with it, by whatever signal; where its own service ends, it says why."""
 
 from __future__ import annotations
 
@@ -125,18 +125,11 @@ def test_the_processes_of_a_selftest_end_with_it(number: signal.Signals, tmp_pat
         until(lambda: all(gone(pid) for pid in started), "the end of what it started")
 
 
-def test_a_command_that_is_killed_while_its_service_starts_leaves_nothing(tmp_path: Path) -> None:
-    with running(COMMANDS["generate"], tmp_path) as process:
-        started = until(lambda: descendants(process.pid), "the front's start")
-        process.kill()
-        until(lambda: all(gone(pid) for pid in started), "the end of the front")
-
-
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     """As `nohup` has it."""
     code = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from service.cli.signals import ended_in_order\n"
+        "from service.cli.options import ended_in_order\n"
         "with ended_in_order():\n"
         "    signal.raise_signal(signal.SIGHUP)\n"
         "    try: signal.raise_signal(signal.SIGTERM)\n"
@@ -157,3 +150,38 @@ def test_exit_codes_stand_in_the_help_and_in_the_documentation() -> None:
     (documented_130,) = [line for line in documented.splitlines() if line.startswith("| 130 |")]
     for text in (shown.partition("130 ")[2], documented_130):
         assert all(verb in text.partition("ended")[0] for verb in ("sweep", "generate", "selftest"))
+
+
+REASON = "no folder nosuch: name one of tiny, small, base or an existing folder"
+
+
+def ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command, whose service's engine lives as long as one that looks for a model that is not there."""
+    refusing = ["bash", "-c", f"sleep 1; echo 'launchbound: {REASON}' >&2; exit 2"]
+    (folder / "launchbound.py").write_text(SERVICE.format(engine=refusing))
+    (folder / "plan.toml").write_text(PLAN)
+    own = {
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"),
+    }
+    return subprocess.run(
+        [sys.executable, str(ROOT / "launchbound.py"), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **own},
+    )
+
+
+@pytest.mark.parametrize(("command", "code"), [("sweep", 2), ("series", 1), ("generate", 2), ("peers", 2)])
+def test_a_model_that_cannot_be_loaded_is_named(command: str, code: int, tmp_path: Path) -> None:
+    done = ended(COMMANDS[command], tmp_path)
+    assert f"the service ended: {REASON}" in done.stderr + done.stdout
+    assert "nothing answers" not in done.stderr + done.stdout
+    assert done.returncode == code
+
+
+def test_a_selftest_has_it_as_a_failed_row(tmp_path: Path) -> None:
+    done = ended(["selftest", "--only=parts", "--modes=eager", "--out=results"], tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert f"the service ended: {REASON}" in (tmp_path / "results" / "selftest.json").read_text()

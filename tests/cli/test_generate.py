@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from launchbound import app
 from service.cli.generate import bar_segments, printable, proportional_cells, timing_bar
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front
 
 
 def generate(front: Front, *arguments: str) -> Result:
@@ -32,14 +32,6 @@ def test_a_generation_that_fails_ends_with_exit_code_1(own_front: Front, command
     shown = generate(own_front, command)
     assert shown.exit_code == 1
     assert shown.stderr.splitlines()[-1].startswith("launchbound: ")
-
-
-def test_a_mode_that_failed_ends_with_its_reason_and_exit_code_1() -> None:
-    with running(states={"compiled": "failed"}) as front:
-        until(lambda: front.state.client.engine is not None, "the engine's status")
-        shown = generate(front, "x", "--mode=compiled")
-    assert shown.exit_code == 1
-    assert "as commanded" in shown.stderr
 
 
 @pytest.mark.parametrize(
@@ -106,16 +98,3 @@ def test_on_cuda_the_host_waits_and_kernels_run_beside_it(cuda_front: Front) -> 
     assert sum(part.seconds or 0 for part in parts) == pytest.approx(timings["total_seconds"])
     known = {**timings, "kernel_seconds": 0.002, "sources": {"dispatch": "measured", "kernel": "sampled"}}
     assert "kernels ran for 2.00 ms beside the host (sampled)" in drawn(known)
-
-
-def test_what_is_not_measured_is_a_dash_and_noted_under_other(front: Front) -> None:
-    timings = front.generate().json()["timings"]
-    off = {
-        **timings,
-        "dispatch_seconds": None,
-        "kernel_seconds": None,
-        "sources": {"dispatch": None, "kernel": None},
-    }
-    shown = drawn(off)
-    assert "dispatch and kernel in it: not measured here" in shown
-    assert "–" in shown

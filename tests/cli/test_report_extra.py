@@ -17,9 +17,9 @@ from tests.support.made_results import make_results
 PROGRAM = "import sys; sys.modules['polars'] = None; "
 COMMAND = PROGRAM + "import launchbound; launchbound.app()"
 CONCLUDE = PROGRAM + (
-    "from pathlib import Path\nfrom rich.console import Console\nfrom loadtests.run.sweep import SweepResult\n"
-    "from loadtests.run.run_file import read_run\nfrom service.cli.sweep import _reported\n"
-    "folder = Path(sys.argv[1])\n"
+    "from pathlib import Path\nfrom rich.console import Console\n"
+    "from loadtests.run.sweep import SweepResult\nfrom loadtests.run.run_file import read_run\n"
+    "from service.cli.sweep import _reported\nfolder = Path(sys.argv[1])\n"
     "raise SystemExit(_reported(folder, Console(), SweepResult(folder, read_run(folder), ())))"
 )
 

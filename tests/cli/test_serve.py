@@ -1,14 +1,15 @@
-"""`serve` as a process of its own: exit codes, draining at SIGTERM, and nothing left behind."""
+"""`serve` as a process of its own: exit codes, draining at SIGTERM, its log, and nothing left behind."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +17,6 @@ import httpx
 import psutil
 import pytest
 
-from service.front.app import bound_socket
 from tests.support.processes import gone
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command, until
 
@@ -32,9 +32,9 @@ sys.exit(app.serve(Settings(port=0, drain_seconds=60, batch_sizes=[1, 4])))
 
 
 @contextmanager
-def served(launcher: Sequence[str] = (), **options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The service as a child process, run by `launcher` where there is one, and its URL."""
-    command = [*launcher, sys.executable, "-c", SERVE, *fake_engine_command(**options)]
+def served(**options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The service as a child process, and its URL."""
+    command = [sys.executable, "-c", SERVE, *fake_engine_command(**options)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -104,16 +104,6 @@ def test_the_engine_ends_with_a_front_that_is_killed_also_where_it_is_stopped(st
         until(lambda: gone(engine.pid), "the end of the engine")
 
 
-def test_a_hang_up_is_ignored_by_a_service_that_was_started_with_nohup() -> None:
-    with served(launcher=["nohup"]) as (process, url):
-        await_ready(url)
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGHUP)
-        assert httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0
-
-
 @pytest.mark.parametrize("state", ["warming", "stopped"])
 def test_one_signal_ends_a_service_whose_engine_hears_nothing_within_ten_seconds(state: str) -> None:
     """In warm-up, in one long call; or suspended."""
@@ -144,21 +134,6 @@ def listens(url: str) -> bool:
     except httpx.TransportError:
         return False
     return True
-
-
-def test_a_second_signal_does_not_wait_for_what_runs() -> None:
-    with served() as (process, url):
-        await_ready(url)
-        hold = {**BODY, "prompts": ["!hold"], "stream": True}
-        with httpx.stream(
-            "POST", f"{url}/v1/modes/eager/generate", json=hold, trust_env=False
-        ) as running_one:
-            lines = running_one.iter_lines()
-            next(lines)
-            process.send_signal(signal.SIGTERM)
-            await_draining(url)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(4) == 0
 
 
 def test_settings_that_the_engine_refuses_end_the_service_with_2() -> None:
@@ -201,14 +176,52 @@ def test_a_taken_port_ends_with_exit_code_2_and_no_engine_is_started() -> None:
     assert "choose another --port" in ended.stderr
 
 
-def test_a_port_is_taken_from_the_moment_that_a_service_begins_to_start() -> None:
-    """Else a second one that starts meanwhile finds it free, and both have an engine."""
-    first = bound_socket("127.0.0.1", 0)
-    with first, pytest.raises(OSError, match="in use"):
-        bound_socket("127.0.0.1", first.getsockname()[1])
-
-
 def test_more_than_one_worker_is_refused_with_exit_code_2() -> None:
     ended = serve_with({"WEB_CONCURRENCY": "2", "LAUNCHBOUND_PORT": "0"})
     assert ended.returncode == 2
     assert "one front process" in ended.stderr
+
+
+JSON = SERVE.replace("port=0", "port=0, log_format='json'")
+COMPONENTS = ("start", "request", "engine", "mode", "server")
+
+
+def test_every_line_is_an_object_of_the_front_the_server_and_the_engine(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as errors:
+        command = [sys.executable, "-c", JSON, *fake_engine_command(says="a library's warning")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().rpartition(" ")[2].strip()
+        await_ready(url)
+        headers = {"X-Request-ID": "mine"}
+        httpx.post(f"{url}/v1/modes/eager/generate", json=BODY, headers=headers, trust_env=False)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    told = {component: [line for line in lines if line["component"] == component] for component in COMPONENTS}
+    assert all(told.values()), {line["component"] for line in lines}
+    assert told["start"][0]["address"] == url
+    assert [line["id"] for line in told["request"]] == ["mine"]
+    assert "a library's warning" in [line["message"] for line in told["engine"] if "message" in line]
+
+
+def test_a_fault_at_the_start_is_a_line_too() -> None:
+    command = [sys.executable, "-c", JSON, *fake_engine_command(exit=2)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    last = json.loads(ended.stderr.splitlines()[-1])
+    assert (last["level"], last["component"]) == ("error", "service")
+    assert "exit code 2; see its message above" in last["message"]
+
+
+def test_a_setting_that_is_wrong_is_told_in_our_words() -> None:
+    command = [sys.executable, "-m", "launchbound", "serve", "--batch-sizes=0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "launchbound: batch_sizes: batch sizes lie between 1 and 4096, got [0]\n"

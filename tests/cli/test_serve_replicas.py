@@ -30,10 +30,6 @@ def test_options_of_replicas_need_them(option: str) -> None:
     assert "belong to --replicas: add it, or leave them out" in refusal(option)
 
 
-def test_a_number_of_replicas_that_is_none_is_refused() -> None:
-    assert "--replicas none: give a number from 1 to 1000" in refusal("--replicas=none")
-
-
 def test_an_address_at_which_nothing_answers_is_refused_before_ray_is_asked() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

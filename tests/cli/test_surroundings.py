@@ -61,11 +61,6 @@ def test_output_that_cannot_be_written_is_a_fault_of_the_machine(arguments: list
     assert said_once(done, EXIT_MACHINE).startswith("No space left on device: free some space")
 
 
-def test_nothing_can_be_said_where_errors_cannot_be_written_either() -> None:
-    done = run("sweep", "--dry-run", shell=">/dev/full 2>/dev/full")
-    assert (done.returncode, done.stdout, done.stderr) == (EXIT_MACHINE, "", "")
-
-
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_are_not_taken_by_files(closed: str, tmp_path: Path) -> None:
     """Of a command that opens a file and prints: neither ends up in the other."""
@@ -77,21 +72,6 @@ def test_streams_that_are_closed_are_not_taken_by_files(closed: str, tmp_path: P
     assert ("nonsense" in done.stderr) == ("2>" not in closed)
 
 
-def test_closed_streams_stay_open_for_what_is_started() -> None:
-    code = (
-        "import os, sys\n"
-        "from service.cli.surroundings import any_system\n"
-        "with any_system():\n"
-        "    print('nowhere')\n"
-        "    print('nowhere', file=sys.stderr)\n"
-        "    found = [os.readlink(f'/proc/self/fd/{number}') for number in range(3)]\n"
-        "    inherited = all(os.get_inheritable(number) for number in range(3))\n"
-        "    raise SystemExit(0 if found == [os.devnull] * 3 and inherited else 9)\n"
-    )
-    command = ["bash", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
-
-
 @pytest.mark.parametrize(
     "environment",
     [ASCII, {"PYTHONIOENCODING": "ascii"}, {"TERM": "dumb", "COLUMNS": "20"}, {"COLUMNS": "0"}],
@@ -101,12 +81,6 @@ def test_any_locale_and_terminal_will_do(environment: dict[str, str]) -> None:
     done = run("sweep", "--help", environment=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-
-
-def test_files_are_read_in_utf8_whatever_the_locale(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text('name = "grün"\nfarbe = "grün"\n', encoding="utf-8")
-    done = run("sweep", "--dry-run", "--plan", "plan.toml", environment=ASCII, cwd=tmp_path)
-    assert "farbe" in said_once(done, EXIT_BAD_INPUT)
 
 
 def test_an_argument_that_is_no_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -175,14 +149,6 @@ def test_no_temporary_folder_at_all_is_refused(
     assert "set TMPDIR" in capsys.readouterr().err
 
 
-def test_compilers_are_told_of_the_temporary_folder_that_python_found_usable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TMPDIR", "/nowhere")
-    with surroundings.any_system():
-        assert os.environ["TMPDIR"] == surroundings.tempfile.gettempdir()
-
-
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -206,8 +172,3 @@ def test_an_error_of_the_system_is_told_in_one_sentence(
         raise error
     assert ended.value.code == code
     assert capsys.readouterr().err.startswith(f"launchbound: {said}")
-
-
-def test_an_error_of_ours_stays_a_traceback() -> None:
-    with pytest.raises(ZeroDivisionError), surroundings.any_system():
-        _ = 1 / 0

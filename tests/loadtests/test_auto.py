@@ -35,11 +35,11 @@ from loadtests.run.rows import RequestRow, read_rows
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.sweep import run_sweep
 from loadtests.run.target import Target, TargetError, wait_until_ready
-from tests.support.gates import validate
 from service.cli.options import EXIT_BAD_INPUT
 from service.front.settings import read_advice
 from service.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
+from tests.support.gates import validate
 from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results, scrape_text
 
 pytestmark = pytest.mark.slow
@@ -142,7 +142,7 @@ def test_a_service_without_auto_is_refused_before_anything_is_measured() -> None
         wait_until_ready(Old("http://127.0.0.1:1"), PLAN, lambda _: None)
 
 
-def test_a_sweep_is_not_gone_on_with_where_something_else_is_advised(made: Path) -> None:
+def test_a_sweep_is_not_resumed_where_something_else_is_advised(made: Path) -> None:
     run = read_run(made)
     document = {"engine": run.engine, "service": run.environment, "auto": auto_status("compiled")}
     refuse_other_service(made, run, document, scrape_text({}))
@@ -217,7 +217,7 @@ def test_parity_is_asked_of_every_mode_that_it_can_run(made: Path) -> None:
 def test_more_rounds_are_never_for_auto(tmp_path: Path) -> None:
     """It equals the mode that it runs: told apart they never are, and equal within 2 % not for long."""
     plan = make_plan("quick", 1, ["eager", "compiled", AUTO], [1])
-    assert plan.looks[-1] > plan.rounds
+    assert plan.interim_checks[-1] > plan.rounds
     run = read_run(make_results(tmp_path, plan=plan, scatter=0.1))
     assert len(run.order) == plan.rounds
 

@@ -1,19 +1,21 @@
-"""Every gate on made results: what passes it, and what fails it."""
+"""Every gate: what passes it, and what fails it, of made results and of load by a schedule."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from loadtests.plan.cells import Cell, Plan
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
-from loadtests.run.gates import Gate, some
+from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow, RowSources, read_rows
-from loadtests.run.run_file import InterimCheck, Part, RoundMachine, SweepRun, read_run
+from loadtests.run.run_file import CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE
 from tests.support.gates import validate
 from tests.support.made_results import make_results
@@ -22,14 +24,10 @@ from tests.support.made_results import make_results
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepRun, list[RequestRow]]:
     folder = make_results(tmp_path_factory.mktemp("made"))
-    rows = read_rows(folder)
-    positions = dict[tuple[str, int], int]()
-    numbered = list[RequestRow]()
-    for row in rows:
-        index = positions[row.cell, row.round] = positions.get((row.cell, row.round), -1) + 1
-        digest = f"{row.batch_size}/{row.round}/{index}"
-        numbered.append(msgspec.structs.replace(row, index=index, text_digest=digest))
-    return read_run(folder), numbered
+    return read_run(folder), [
+        msgspec.structs.replace(row, text_digest=f"{row.batch_size}/{row.round}/{row.index}")
+        for row in read_rows(folder)
+    ]
 
 
 def gate(name: str, run: SweepRun, rows: list[RequestRow]) -> Gate:
@@ -47,11 +45,6 @@ def altered(rows: list[RequestRow], cell: str, **fields: Any) -> list[RequestRow
 
 Made = tuple[SweepRun, list[RequestRow]]
 COMPILED = "compiled b=4 short n=32 c=1"
-
-
-def test_failures_stand_before_warnings(made: Made) -> None:
-    warnings = [one.warning for one in validate(*made, None, None)]
-    assert warnings == sorted(warnings)
 
 
 def test_equal_texts_pass_and_one_that_differs_fails_in_float32_only(made: Made) -> None:
@@ -76,21 +69,6 @@ def test_counts_of_one_replica_are_not_held_against_the_rows_of_all(made: Made) 
     found = gate(name, changed(run, plan=msgspec.structs.replace(run.plan, replicas=True)), rows)
     assert found.passed is None
     assert found.detail.startswith("not judged: several replicas")
-
-
-def test_the_mode_that_differs_is_named_and_never_the_baseline(made: Made) -> None:
-    run, rows = made
-    others = [
-        msgspec.structs.replace(row, text_digest="other") if row.mode != "eager" else row for row in rows
-    ]
-    detail = gate("same texts in all modes", run, others).detail
-    assert "eager" not in detail
-
-
-def test_rows_without_texts_leave_that_gate_open(made: Made) -> None:
-    run, rows = made
-    older = [msgspec.structs.replace(row, text_digest=None) for row in rows]
-    assert gate("same texts in all modes", run, older).passed is None
 
 
 def test_eager_against_itself_warns_beyond_two_percent_only(made: Made) -> None:
@@ -124,14 +102,8 @@ def test_more_than_one_request_in_a_hundred_that_queued_is_a_warning(made: Made)
     assert "16 of 288 requests waited over 0.2 ms, the longest 0.8 ms" in gate(name, run, many).detail
     in_parallel = [msgspec.structs.replace(row, concurrency=4) for row in many]
     assert gate(name, run, in_parallel).passed is None
-
-
-def test_a_services_window_makes_every_request_wait_and_that_is_no_warning(made: Made) -> None:
-    run, rows = made
-    waiting = altered(rows, COMPILED, queue_seconds=0.005)
     window = changed(run, engine={**run.engine, "batching": "window"})
-    assert gate("queue at concurrency 1 is 0", run, waiting).passed is False
-    assert gate("queue at concurrency 1 is 0", window, waiting).passed is None
+    assert gate(name, window, many).passed is None
 
 
 def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: Made) -> None:
@@ -191,14 +163,158 @@ def test_gates_are_checked_anew_from_rows_and_scrapes_and_not_read_from_their_fi
     assert "the first request without a row is in round 8" in failed["complete"]
 
 
-def test_a_long_list_is_cut() -> None:
-    assert some(["a", "b"]) == "a, b"
-    assert some(["a", "b", "c", "d"]) == "a, b, c, …"
-
-
 def test_a_part_that_measured_nothing_leaves_its_gap_where_the_next_one_goes_on(made: Made) -> None:
     run, rows = made
     parts = [Part(number=number, started="then", ended="then") for number in (1, 2, 3)]
     later = [msgspec.structs.replace(row, part=3 if row.round >= 3 else 1) for row in rows]
     detail = gate("measured in one go", changed(run, parts=parts), later).detail
     assert detail.startswith("2 gaps: before round 3, from then to then; before round 3, ")
+
+
+CLOSED = Cell(mode="eager", batch_size=1)
+BELOW = Cell(mode="eager", batch_size=1, load=0.5, requests=200)
+PAST = Cell(mode="eager", batch_size=1, load=1.5, requests=200)
+OWN_RATE = Cell(mode="eager", batch_size=1, rate=40.0, requests=200)
+
+SERVICE_SECONDS = 0.02
+
+
+def run_of(*cells: Cell, **fields: Any) -> SweepRun:
+    plan = Plan(preset="own", seed=1, rounds=1, cells=(CLOSED, *cells))
+    return SweepRun(run="a-run", url="", plan=plan, seed=1, started="2026-01-01T00:00:00Z", **fields)
+
+
+def arrivals(cell: Cell, delay: float = 1e-4, count: int = 200, **fields: Any) -> list[RequestRow]:
+    """A block to a queue of one server: arrivals at equal gaps, each sent `delay` seconds late."""
+    rate = cell.rate or (cell.load or 0.0) / SERVICE_SECONDS
+    rows, free = list[RequestRow](), 0.0
+    for index in range(count):
+        start = index / rate + delay
+        free = max(free, start) + SERVICE_SECONDS
+        row = RequestRow(
+            run="a-run",
+            cell=cell.name,
+            control=False,
+            round=1,
+            sequence=index,
+            stage="measure",
+            mode=cell.mode,
+            effective_mode=cell.mode,
+            batch_size=1,
+            prompt_set="short",
+            new_tokens=32,
+            concurrency=1,
+            load=cell.load,
+            rate=cell.rate,
+            request_id=str(index),
+            intended_start=index / rate,
+            start=start,
+            latency_seconds=free - start,
+            latency_from_intended_seconds=free - index / rate,
+            queue_seconds=free - start - SERVICE_SECONDS,
+            status=200,
+            error=None,
+            index=index,
+        )
+        rows.append(msgspec.structs.replace(row, **fields))
+    return rows
+
+
+def refused(row: RequestRow) -> RequestRow:
+    """The same request, refused because the queue was full."""
+    return msgspec.structs.replace(row, status=429, error="64 requests are unfinished", queue_seconds=None)
+
+
+def gate_of(name: str, run: SweepRun, rows: Iterable[RequestRow], **scrapes: str) -> Gate:
+    before, after = scrapes.get("before"), scrapes.get("after")
+    return next(one for one in validate(run, rows, before, after) if one.name.startswith(name))
+
+
+@pytest.mark.parametrize("cell", [PAST, OWN_RATE], ids=lambda cell: cell.name)
+def test_what_a_full_queue_refuses_is_no_error(cell: Cell) -> None:
+    rows = arrivals(cell)
+    rows[-30:] = map(refused, rows[-30:])
+    found = gate_of("no errors", run_of(cell), rows)
+    assert found.passed
+    assert found.detail == "0 of 200 requests failed, 30 rejected past saturation"
+    assert gate_of("rejected", run_of(cell), rows).passed
+    before, after = (
+        f'launchbound_requests_total{{mode="eager",outcome="{kind}"}} {count}\n'
+        for kind, count in (("ok", 0), ("rejected", 200))
+    )
+    assert gate_of("client rows", run_of(cell), rows, before=before, after=after).passed
+
+
+def test_a_failure_past_saturation_stays_an_error() -> None:
+    rows = arrivals(PAST)
+    rows[3] = msgspec.structs.replace(rows[3], status=500, error="the engine broke")
+    rows[4] = refused(rows[4])
+    found = gate_of("no errors", run_of(PAST), rows)
+    assert found.failed
+    assert found.detail == "1 of 200 requests failed, 1 rejected past saturation; 1 × the engine broke"
+
+
+def test_a_refusal_below_saturation_is_a_warning_that_names_the_cell() -> None:
+    rows = arrivals(BELOW)
+    assert gate_of("rejected", run_of(BELOW), rows).passed
+    rows[7] = refused(rows[7])
+    found = gate_of("rejected", run_of(BELOW), rows)
+    assert (found.passed, found.warning) == (False, True)
+    assert f"{BELOW.name} (1 ×)" in found.detail
+    assert gate_of("no errors", run_of(BELOW), rows).passed
+
+
+def test_a_queue_past_saturation_is_no_delay_of_the_client() -> None:
+    rows = arrivals(PAST)
+    assert max(row.latency_from_intended_seconds for row in rows) > 10 * SERVICE_SECONDS
+    found = gate_of("schedule delay", run_of(PAST), rows)
+    assert found.passed
+    assert "99th percentile at most 0.10 ms, 0.5%" in found.detail
+
+
+@pytest.mark.parametrize(("share", "passed"), [(0.9, True), (1.1, False)])
+def test_sends_later_than_a_share_of_the_latency_without_load_are_a_warning(
+    share: float, passed: bool
+) -> None:
+    delay = share * MOST_DELAY * SERVICE_SECONDS
+    found = gate_of("schedule delay", run_of(BELOW, PAST), [*arrivals(PAST), *arrivals(BELOW, delay)])
+    assert found.passed is passed
+    assert BELOW.name in found.detail
+    assert found.warning
+
+
+def test_one_late_send_in_a_hundred_is_allowed_and_two_are_not() -> None:
+    rows = arrivals(BELOW, count=200)
+    late = arrivals(BELOW, delay=1.0, count=200)
+    assert gate_of("schedule delay", run_of(BELOW), [*late[:2], *rows[2:]]).passed
+    assert gate_of("schedule delay", run_of(BELOW), [*late[:3], *rows[3:]]).passed is False
+
+
+def test_the_rate_of_own_arrivals_is_checked_and_a_cut_block_by_what_it_sent() -> None:
+    name = "achieved/target rate"
+    assert gate_of(name, run_of(OWN_RATE), arrivals(OWN_RATE)).passed
+    slower = [
+        msgspec.structs.replace(row, start=1.05 * row.intended_start) for row in arrivals(OWN_RATE, count=30)
+    ]
+    assert gate_of(name, run_of(OWN_RATE), slower).failed
+    assert gate_of(name, run_of(PAST), arrivals(PAST, count=12)).passed
+    alone = gate_of(name, run_of(PAST), arrivals(PAST, count=1))
+    assert alone.passed is None
+
+
+def test_blocks_that_were_cut_are_counted_and_below_saturation_a_warning() -> None:
+    name = "cut past saturation only"
+    cut = [CutBlock(round=n, cell=PAST.name, sent=40, reason="its queue only grew") for n in (1, 2)]
+    found = gate_of(name, run_of(BELOW, PAST, cut_visits=cut), [])
+    assert found.passed
+    assert found.detail == f"2 blocks cut: {PAST.name} (2 ×)"
+    early = [CutBlock(round=1, cell=BELOW.name, sent=40, reason="its queue only grew")]
+    found = gate_of(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
+    assert (found.passed, found.warning) == (False, True)
+    assert found.detail.endswith(f"; below saturation: {BELOW.name}")
+
+
+def test_a_closed_loop_has_no_gate_of_arrivals() -> None:
+    rows = [msgspec.structs.replace(row, cell=CLOSED.name, load=None) for row in arrivals(BELOW)]
+    names = ("achieved", "schedule delay", "rejected", "cut")
+    assert [gate_of(name, run_of(), rows).passed for name in names] == [None] * 4

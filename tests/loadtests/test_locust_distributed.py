@@ -144,17 +144,3 @@ def test_wrong_options_of_the_steps_are_refused_at_once_with_the_remedy(
     assert done.returncode == 2
     assert options[0] in done.stderr
     assert message in done.stderr
-
-
-def test_no_option_of_ours_is_by_default_a_place_on_this_machine() -> None:
-    """A worker takes its master's options: a path would have to be the same on both machines."""
-    code = (
-        "import json, loadtests.locustfile, loadtests.batch_steps\n"
-        "from locust.argument_parser import default_args_dict, get_parser\n"
-        "known = default_args_dict()\n"
-        "print(json.dumps({k: v for k, v in vars(get_parser().parse_args([])).items() if k not in known}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    options = json.loads(done.stdout)
-    assert {"prompt_file", "modes", "step_seconds"} <= options.keys()
-    assert not [name for name, value in options.items() if "/" in str(value)]

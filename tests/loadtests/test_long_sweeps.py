@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadtests.run.rows import ROWS_FILE, RowWriter, each_row
+from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import read_run, write_run
 from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import CheckedRows, check_rows
@@ -40,7 +40,7 @@ def make_long_results(folder: Path, rows: int) -> int:
     times = max(1, rows // len(short))
     path.unlink()
     counts = Counter[str]()
-    with RowWriter(folder) as writer:
+    with LineWriter(folder / ROWS_FILE) as writer:
         for sequence, row in enumerate(_repeated(short, times)):
             writer.write(row | {"sequence": sequence, "request_id": f"{sequence:032x}"})
             counts[row["mode"]] += 1

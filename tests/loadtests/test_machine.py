@@ -1,42 +1,41 @@
-"""What the machine does to a round: steal time, the canary, and the rounds that they mark."""
+"""The machine during a sweep: steal time, the canary, the rounds that they mark, and a GPU's clocks."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from loadtests.report.surroundings import environment
 from loadtests.run import machine
-from loadtests.run.machine import Canary, CpuTimes, cpu_times, marked_rounds, steal_share, weights_bytes
-from loadtests.run.run_file import RoundMachine
+from loadtests.run.machine import (
+    Canary,
+    clocks_query,
+    clocks_summary,
+    cpu_times,
+    marked_rounds,
+    steal_share,
+    watched,
+    weights_bytes,
+)
+from loadtests.run.run_file import Part, RoundMachine, read_run
+from loadtests.run.target import Target
 from tests.support.fake_service import engine_status
-
-STAT = "cpu  100 5 20 800 10 1 4 60 7 0\ncpu0 50 2 10 400 5 0 2 30 3 0\n"
+from tests.support.made_results import make_results
 
 
 def made(number: int, steal: float | None = 0.0, rate: float | None = 10e9) -> RoundMachine:
     return RoundMachine(round=number, steal_share=steal, canary_bytes_per_second=rate)
 
 
-def test_steal_is_the_eighth_column_and_guests_are_not_counted_twice(tmp_path: Path) -> None:
-    path = tmp_path / "stat"
-    path.write_text(STAT)
-    assert cpu_times(path) == CpuTimes(total=1000, steal=60)
-
-
-@pytest.mark.parametrize("content", ["", "cpu 1 2 3\n", "btime 12345 1 1 1 1 1 1 1 1\n"])
-def test_without_steal_time_there_is_no_share(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "stat"
-    path.write_text(content)
-    assert cpu_times(path) is None
-    assert cpu_times(tmp_path / "missing") is None
-    assert steal_share(None, CpuTimes(1, 0)) is None
-    assert steal_share(CpuTimes(1, 0), CpuTimes(1, 0)) is None
-
-
-def test_the_share_is_of_the_time_between_two_readings() -> None:
-    assert steal_share(CpuTimes(1000, 60), CpuTimes(1200, 70)) == pytest.approx(0.05)
+def test_the_steal_share_is_of_the_time_between_two_readings() -> None:
+    before = (100.0, 5.0, 20.0, 800.0, 10.0, 1.0, 4.0, 60.0)
+    after = (200.0, 5.0, 20.0, 890.0, 10.0, 1.0, 4.0, 70.0)
+    assert steal_share(before, after) == pytest.approx(0.05)
+    assert steal_share(before, before) is None
+    assert len(cpu_times()) == 8
 
 
 def test_the_canary_reads_at_least_once_and_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +73,97 @@ def test_a_round_with_steal_time_or_a_canary_that_jumps_is_marked_with_its_reaso
     assert "15.0 GB/s" in marked[7]
 
 
-def test_the_order_of_rounds_marks_no_other_ones() -> None:
-    rounds = [made(n, rate=rate) for n, rate in enumerate((10e9, 11e9, 4e9, 10e9, 9e9), 1)]
-    forward = {one.round for one in marked_rounds(rounds)}
-    assert forward == {one.round for one in marked_rounds(rounds[::-1])} == {3}
-
-
 def test_what_cannot_be_read_marks_nothing() -> None:
     assert marked_rounds([made(n, None, None) for n in range(1, 9)]) == []
     assert marked_rounds([]) == []
+
+
+LINES = """\
+GPU-a, 1980, 2619, 310.50, 41, 0x0000000000000000, 2026/11/24 10:00:00.000
+GPU-a, 1200, 2619, 690.00, 71, 0x0000000000000024, 2026/11/24 10:00:01.000
+GPU-b, [N/A], 2619, [N/A], 30, [N/A], 2026/11/24 10:00:02.000
+GPU-a, 210, 405, 70.10, 30, 0x0000000000000001, 2026/11/24 10:00:03.000
+GPU-c, 210, 405, 69.90, 30, 0x0000000000000001, 2026/11/24 10:00:04.000
+not a line
+GPU-a, 1755, 2619, 500.00, 60, 0x0000000000000004, 2026/11/24 10:00:06.000
+"""
+
+
+def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_clocks_power_and_every_reason_are_summed_up_per_gpu(tmp_path: Path) -> None:
+    (tmp_path / "clocks.csv").write_text(LINES)
+    first, second, idle = clocks_summary(tmp_path / "clocks.csv")
+    assert idle == {"gpu": "GPU-c", "samples": 1, "idle": 1, "reasons": []}
+    assert (first["gpu"], first["samples"], first["idle"]) == ("GPU-a", 4, 1)
+    assert first["clocks.sm"] == {"least": 1200, "median": 1755, "most": 1980}
+    assert first["power.draw"]["most"] == 690
+    assert first["reasons"] == ["software power cap", "software thermal slowdown"]
+    assert "clocks.sm" not in second
+    assert second["reasons"] == []
+
+
+def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command, why = clocks_query()
+    assert command == []
+    assert why is not None
+    assert "nvidia-smi does not run here" in why
+    with watched(command, tmp_path / "clocks.csv"):
+        pass
+    assert not (tmp_path / "clocks.csv").exists()
+
+
+def test_an_older_driver_is_asked_by_the_older_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = 'case "$1" in *clocks_event_reasons*) echo "not a valid field"; exit 2;; esac; exit 0'
+    fake_nvidia_smi(tmp_path, monkeypatch, refuse)
+    command, why = clocks_query()
+    assert why is None
+    assert "clocks_throttle_reasons.active" in command[1]
+
+
+def test_a_driver_that_refuses_both_names_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch, 'echo "driver mismatch"; exit 9')
+    assert clocks_query() == ([], "nvidia-smi refuses the query: driver mismatch")
+
+
+def test_samples_are_taken_for_as_long_as_the_section_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    line = LINES.splitlines()[0]
+    loops = f'case "$*" in *--loop-ms*) echo "{line}"; echo x > "{told}"; read never < "{told}";; esac'
+    fake_nvidia_smi(tmp_path, monkeypatch, loops)
+    command, _ = clocks_query()
+    with watched(command, tmp_path / "clocks.csv"):
+        assert told.read_text() == "x\n"
+    assert clocks_summary(tmp_path / "clocks.csv")[0]["samples"] == 1
+
+
+def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_path: Path) -> None:
+    (tmp_path / "clocks.csv").write_text(LINES)
+    run = read_run(make_results(tmp_path))
+    run.parts = [Part(number=1, started="")]
+    run.parts[0].gpus = clocks_summary(tmp_path / "clocks.csv")
+    shown = [text for label, text in environment(run) if label == "GPU while measured"]
+    assert len(shown) == 3
+    assert "1755 MHz SM (1200 to 1980)" in shown[0]
+    assert (
+        "clocks lowered by software power cap, software thermal slowdown; 3 samples, 1 more of an idle GPU"
+        in shown[0]
+    )
+    assert "clocks never lowered" in shown[1]
+    assert shown[2] == "no numbers; never at work; 0 samples, 1 more of an idle GPU left out"
+
+
+@pytest.mark.parametrize(("url", "local"), [("http://127.0.0.1:8000", True), ("http://gpu-7:8000", False)])
+def test_only_a_service_on_this_machine_has_this_machine_s_gpus(url: str, local: bool) -> None:
+    assert Target(url).is_local is local

@@ -1,15 +1,14 @@
-"""Plans: what is visited, in which order, and what is refused."""
+"""Plans: cells, their order and arrivals, objectives, prompts, and what is refused."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.plan.cells import Cell, Plan, PlanError, Slo, check, order
+from loadtests.plan.cells import Cell, Plan, PlanError, Slo, SloTable, due_times, order, parse_slo, slo_table
 from loadtests.plan.presets import (
     PRESETS,
     describe,
@@ -20,13 +19,7 @@ from loadtests.plan.presets import (
 )
 from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
 from loadtests.run.requests import body
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_round_visits_every_cell_once(preset: str) -> None:
-    plan = make_plan(preset)
-    for number in range(1, plan.rounds + 1):
-        assert sorted(c.name for c in order(plan, number)) == sorted(c.name for c in plan.cells)
+from loadtests.run.schedule import group_name
 
 
 def test_rounds_differ_in_order_and_the_seed_fixes_them() -> None:
@@ -44,15 +37,6 @@ def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: s
     groups = {(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.load is None}
     controls = [(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.control]
     assert sorted(controls) == sorted(groups)
-
-
-def test_quick_is_five_modes_and_a_control_at_three_batches() -> None:
-    plan = make_plan("quick")
-    assert plan.batch_sizes == [1, 4, 16]
-    assert len(plan.modes) == 5
-    assert len(plan.cells) == 18
-    assert 40 < estimate_seconds(plan) < 100
-    assert estimate_seconds(plan) < estimate_most_seconds(plan) < 240
 
 
 def test_a_plan_without_more_rounds_looks_once_at_95_percent() -> None:
@@ -95,18 +79,6 @@ def test_leaving_groups_out_does_not_change_the_order_of_the_others() -> None:
         assert len(whole) == 12
 
 
-def test_a_cap_below_the_least_rounds_is_refused() -> None:
-    cell = Cell(mode="eager", batch_size=1)
-    with pytest.raises(PlanError, match="rounds_most is 7"):
-        check(Plan(preset="own", seed=0, rounds=8, rounds_most=7, cells=(cell,)))
-
-
-def test_modes_and_batch_sizes_can_be_chosen() -> None:
-    plan = make_plan("quick", modes=["eager", "compiled"], batch_sizes=[8, 2])
-    assert plan.modes == ["eager", "compiled"]
-    assert plan.batch_sizes == [2, 8]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -118,30 +90,6 @@ def test_modes_and_batch_sizes_can_be_chosen() -> None:
 def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments: dict, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         make_plan(**arguments)
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        Cell(mode="compiled", batch_size=1, load=3.5),
-        Cell(mode="compiled", batch_size=1, rate=-1.0),
-        Cell(mode="compiled", batch_size=1, rate=1.0, load=0.5),
-        Cell(mode="compiled", batch_size=1, requests=0),
-        Cell(mode="compiled", batch_size=1, concurrency=8, requests=14),
-        Cell(mode="compiled", batch_size=1, rate=float("inf")),
-        Cell(mode="eager", batch_size=1),
-    ],
-)
-def test_a_cell_that_makes_no_sense_is_refused(cell: Cell) -> None:
-    with pytest.raises(PlanError, match=r"twice|load|at least 1|above 0"):
-        check(Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1), cell)))
-
-
-def test_an_slo_by_output_tokens_needs_two_of_them() -> None:
-    slo = Slo(tpot_seconds=0.01)
-    cells = (Cell(mode="eager", batch_size=1), Cell(mode="eager", batch_size=1, new_tokens=1, load=0.5))
-    with pytest.raises(PlanError, match="leave tpot out"):
-        check(Plan(preset="own", seed=0, rounds=8, cells=cells, slo=slo))
 
 
 def test_the_saturation_preset_is_a_ladder_of_rates_within_forty_minutes() -> None:
@@ -170,14 +118,6 @@ def test_an_estimate_knows_how_long_a_visit_at_each_rate_takes() -> None:
     assert seconds(load=2.0) == pytest.approx(service, rel=0.01)
 
 
-def test_the_description_names_every_cell_and_the_order_and_the_time() -> None:
-    plan = make_plan("quick", seed=3)
-    text = describe(plan)
-    assert all(cell.name in text for cell in plan.cells)
-    assert "round  8" in text
-    assert f"about {estimate_seconds(plan):.0f} s" in text
-
-
 def test_all_modes_of_a_round_get_the_same_prompts() -> None:
     plan = make_plan("quick")
     texts = read_prompts()
@@ -185,20 +125,6 @@ def test_all_modes_of_a_round_get_the_same_prompts() -> None:
     assert body(plan, texts, eager, 2, 0) == body(plan, texts, compiled, 2, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 3, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 2, 1)
-
-
-def test_a_body_requests_exactly_the_cells_batch_and_tokens() -> None:
-    cell = Cell(mode="eager", batch_size=16, new_tokens=24)
-    sent = json.loads(body(make_plan("quick"), read_prompts(), cell, 1, 0))
-    assert len(sent["prompts"]) == 16
-    assert (sent["max_new_tokens"], sent["ignore_eos"]) == (24, True)
-    assert "profile" not in sent
-
-
-def test_the_prompts_that_ship_are_64_different_pieces_of_python() -> None:
-    texts = read_prompts()
-    assert len(texts) == len(set(texts)) == 64
-    assert all(20 <= len(text) <= 400 for text in texts)
 
 
 @pytest.mark.parametrize("name", PROMPT_SETS)
@@ -230,3 +156,86 @@ def test_drawing_repeats_nothing_while_there_is_enough(texts: list[str], count: 
     assert len(drawn) == count
     assert drawn == draw(texts, count, seed)
     assert len(set(drawn)) == min(count, len(texts))
+
+
+def test_cells_keep_the_names_and_groups_that_rows_and_orders_have() -> None:
+    closed = Cell(mode="eager", batch_size=4, concurrency=2)
+    assert (closed.name, closed.group) == ("eager b=4 short n=32 c=2", (4, "short", 32, 2, None))
+    opened = Cell(mode="eager", batch_size=1, load=0.9)
+    assert (opened.name, opened.group) == ("eager b=1 short n=32 load=0.9", (1, "short", 32, 1, 0.9))
+    assert (closed.open_loop, opened.open_loop) == (False, True)
+    cells = {
+        "rate=40/s": {"rate": 40.0},
+        "rate=40/s constant": {"rate": 40.0, "arrivals": "constant"},
+        "load=1.1": {"load": 1.1},
+        "load=1.1 constant": {"load": 1.1, "arrivals": "constant"},
+    }
+    made = {name: Cell(mode="compiled", batch_size=1, **given) for name, given in cells.items()}  # type: ignore[arg-type]
+    assert all(cell.name == f"compiled b=1 short n=32 {name}" for name, cell in made.items())
+    assert [group_name(cell.group) for cell in made.values()] == [f"b=1 short n=32 {name}" for name in cells]
+    assert group_name(closed.group) == "b=4 short n=32 c=2"
+
+
+RATES = st.floats(0.01, 1000)
+
+
+@given(RATES, st.floats(1.01, 10), st.integers(1, 50), st.text())
+def test_arrivals_are_fixed_by_the_seed_and_only_scaled_by_the_rate(
+    rate: float, times: float, count: int, seed: str
+) -> None:
+    slow, fast = due_times("poisson", rate, count, seed), due_times("poisson", times * rate, count, seed)
+    assert (len(slow), slow[0]) == (count, 0)
+    assert slow == sorted(slow)
+    assert slow == pytest.approx([times * due for due in fast])
+    constant = due_times("constant", rate, count, seed)
+    assert constant == pytest.approx([number / rate for number in range(count)])
+
+
+def test_arrivals_keep_their_rate_on_average() -> None:
+    assert due_times("poisson", 5.0, 4001, "a seed")[-1] / 4000 == pytest.approx(1 / 5, rel=0.1)
+
+
+LIMITS = st.none() | st.floats(1e-6, 3600)
+
+
+@given(LIMITS, LIMITS, LIMITS, st.floats(0.01, 1))
+def test_an_slo_that_is_written_in_one_line_is_read_again(
+    ttft: float | None, tpot: float | None, e2e: float | None, share: float
+) -> None:
+    table = SloTable(ttft=ttft, tpot=tpot, e2e=e2e, share=share)
+    assert slo_table(table.text) == table
+
+
+def test_an_slo_is_read_in_seconds_with_a_usual_share() -> None:
+    assert parse_slo("ttft=0.05, tpot=0.01,e2e=0.1,share=0.99") == Slo(
+        ttft_seconds=0.05, tpot_seconds=0.01, e2e_seconds=0.1, share=0.99
+    )
+    assert parse_slo("e2e=1").share == 0.95
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "write it as in ttft="),
+        ("e2e=0", "> 0.0"),
+        ("e2e=nan", "e2e"),
+        ("e2e=inf", "<= 3600"),
+        ("e2e=0.1,e2e=0.2", "e2e twice"),
+        ("latency=0.1", "unknown field `latency`"),
+        ("e2e=0.1,share=1.5", "<= 1.0"),
+        ("share=0.5", "give ttft, tpot or e2e"),
+        ("e2e_of_eager=1", "> 1.0"),
+        ("e2e=0.1,e2e_of_eager=3", "leave one out"),
+        ("e2e_of_eager=3", "give e2e in seconds"),
+    ],
+)
+def test_what_is_no_slo_is_refused_with_the_remedy(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        parse_slo(text)
+
+
+def test_a_multiple_of_eagers_latency_becomes_seconds() -> None:
+    settled = slo_table("e2e_of_eager=3,share=0.9").slo.settled(0.0671)
+    assert settled == Slo(e2e_seconds=0.2, e2e_of_eager=3.0, share=0.9)
+    assert settled.settled(9.0) is settled
+    assert settled.text.startswith("the answer within 200 ms, which is 3 times eager's latency without load")

@@ -16,7 +16,7 @@ from loadtests.report import results
 from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.results import frame_of, read_results
-from loadtests.run.rows import RequestRow, RowsError, RowWriter, each_row, read_rows
+from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, RowsError, each_row, read_rows
 from loadtests.run.run_file import read_run, write_run
 from loadtests.run.validation import VALIDATION_FILE
 from tests.support.gates import validate
@@ -119,7 +119,7 @@ def test_rows_are_read_as_they_were_written_with_fields_of_others_kept(tmp_path:
 
 
 def test_a_row_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
-    with RowWriter(tmp_path) as rows:
+    with LineWriter(tmp_path / ROWS_FILE) as rows:
         rows.write({"a": 1})
         assert (tmp_path / "requests.jsonl").read_text() == '{"a":1}\n'
 

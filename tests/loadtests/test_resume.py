@@ -1,27 +1,35 @@
-"""A sweep that ended early is gone on with: no row is lost, none is there twice, nothing else is accepted."""
+"""A sweep that ended early is resumed: no row is lost or doubled, and nothing unlike it is accepted."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
 from loadtests.report.findings import Findings
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
-from loadtests.run import target
-from loadtests.run.events import EVENTS_FILE, read_events
+from loadtests.run import sweep, target
+from loadtests.run.events import EVENTS_FILE, GeneratorEvent, RequestEnded, read_events, run_load_generator
+from loadtests.run.folder import FolderInUse, locked
+from loadtests.run.resumption import CannotResume
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import read_run, write_run
-from service.cli.options import EXIT_FAILED, EXIT_MACHINE
+from loadtests.run.sweep import run_sweep
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
 from tests.support.killed_sweeps import (
     PLAN,
@@ -54,6 +62,23 @@ def unkilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    """A service, and the folder of a sweep of it that Ctrl-C stopped in round 3."""
+
+    def interrupted(*arguments: Any) -> Iterator[GeneratorEvent | None]:
+        for event in run_load_generator(*arguments):
+            yield event
+            if isinstance(event, RequestEnded) and event.round == 3:
+                raise KeyboardInterrupt
+
+    with fake_service(Script()) as url:
+        with monkeypatch.context() as patched:
+            patched.setattr(sweep, "run_load_generator", interrupted)
+            run_sweep(url, PLAN, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
+        yield url, tmp_path
+
+
 def test_a_sweep_that_is_killed_at_random_moments_ends_as_one_that_is_not(
     tmp_path: Path, unkilled: Path
 ) -> None:
@@ -82,33 +107,30 @@ def test_what_was_measured_stays_and_only_the_rest_is_sent(stopped: tuple[str, P
     before = (folder / ROWS_FILE).read_bytes()
     rates = read_run(folder).client.rates
     result = resumed(url, folder)
+    run = result.run
     assert (folder / ROWS_FILE).read_bytes().startswith(before)
     assert measured(folder) == every_request_of(PLAN)
     rows = read_rows(folder)
     assert [row.sequence for row in rows] == list(range(len(rows)))
     assert {row.part for row in rows} == {1, 2}
-    assert result.run.client.rates == rates != {}
+    assert run.client.rates == rates != {}
     assert failed(folder) == set()
-
-
-def test_a_resumed_sweep_says_so(stopped: tuple[str, Path]) -> None:
-    url, folder = stopped
-    run = resumed(url, folder).run
     assert [one.number for one in run.parts] == [1, 2]
     assert run.parts[0].stopped_because == "interrupted"
     assert all(one.canary_before and one.warmup_passes >= 2 for one in run.parts)
     assert run.parts[1].canary_after
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
-    assert [look.round for look in run.looks] == [8]
-    gap = next(gate for gate in read_results(folder).gates if gate.name == "measured in one go")
-    assert (gap.passed, gap.warning) == (False, True)
-    assert "1 gap: within round 3" in gap.detail
+    assert [check.round for check in run.looks] == [8]
     assert (folder / "server_metrics" / "before-2.prom").exists()
+    with pytest.raises(CannotResume, match="is complete"):
+        resumed(url, folder)
 
 
 def test_the_report_of_a_resumed_sweep_leaves_the_gap_out_and_names_it(stopped: tuple[str, Path]) -> None:
     url, folder = stopped
     resumed(url, folder)
+    gap = next(gate for gate in read_results(folder).gates if gate.name == "measured in one go")
+    assert (gap.passed, gap.warning) == (False, True)
     make_report(folder)
     assert "1 gap: within round 3" in (folder / "report.md").read_text()
     (timeline,) = (plot for plot in all_plots(Findings(read_results(folder))) if plot.id == "timeline")
@@ -171,7 +193,7 @@ def test_a_sweep_that_was_killed_after_its_last_row_is_completed_without_another
     assert failed(folder) == set()
 
 
-def test_a_full_disk_ends_with_3_keeps_the_rows_and_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_full_disk_ends_with_4_keeps_the_rows_and_is_resumed(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the write fails in the same place."""
     limit = 60_000
     plan = tmp_path / "plan.toml"
@@ -198,3 +220,77 @@ def test_a_full_disk_ends_with_3_keeps_the_rows_and_is_gone_on_from(tmp_path: Pa
         subprocess.run([*program, "--resume", str(folder)], capture_output=True, check=False)
     assert kept < {row.request_id for row in read_rows(folder)}
     assert failed(folder) == set()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda run: run.environment.update(commit="000000000000"), "commit was 000000000000, and is"),
+        (lambda run: run.environment.update(cpu="another"), "cpu was another"),
+        (lambda run: run.engine.update(model_hash="ffff"), "model_hash was ffff, and is 0123456789ab now"),
+        (lambda run: run.engine.update(threads=2), "threads was 2"),
+        (lambda run: run.engine.update(linears={"layout": "aten"}), "LAUNCHBOUND_LINEARS was aten"),
+        (
+            lambda run: setattr(run, "service", {"options": {}, "environment": {"LAUNCHBOUND_THREADS": "1"}}),
+            "LAUNCHBOUND_THREADS was 1, and is not set now",
+        ),
+    ],
+)
+def test_what_differs_from_the_beginning_is_refused_and_named(
+    stopped: tuple[str, Path], spoil: Any, message: str
+) -> None:
+    url, folder = stopped
+    run = read_run(folder)
+    spoil(run)
+    write_run(folder, run)
+    rows = (folder / ROWS_FILE).read_bytes()
+    with pytest.raises(CannotResume, match=message):
+        resumed(url, folder)
+    assert (folder / ROWS_FILE).read_bytes() == rows
+
+
+def test_a_sweep_with_a_failed_request_is_not_resumed(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    path = folder / ROWS_FILE
+    first, *others = path.read_text().splitlines(keepends=True)
+    failed = json.loads(first) | {"status": 503, "error": "the engine is restarting"}
+    path.write_text(json.dumps(failed) + "\n" + "".join(others))
+    with pytest.raises(CannotResume, match=r"1 requests of .* failed, .*: run the sweep again"):
+        resumed(url, folder)
+    complete = next(gate for gate in read_results(folder).failed_gates if gate.name == "complete")
+    assert "--resume" not in complete.detail
+    assert "run the sweep again" in complete.detail
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--preset", "quick"], "has another plan"),
+        (["--dry-run"], "leave out all but"),
+    ],
+)
+def test_options_that_would_change_it_are_refused(
+    stopped: tuple[str, Path], options: list[str], message: str
+) -> None:
+    shown = CliRunner().invoke(launchbound.app, ["sweep", "--resume", str(stopped[1]), *options])
+    assert shown.exit_code == EXIT_BAD_INPUT
+    assert message in shown.stderr
+
+
+def test_two_sweeps_cannot_share_a_folder_and_the_other_is_named(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    holder = (
+        "import sys; from pathlib import Path; from loadtests.run.folder import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holder, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(FolderInUse, match=f"process {other.pid}"):
+            resumed(url, folder)
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        with locked(folder):
+            assert (folder / "sweep.lock").read_text() == f"{os.getpid()}\n"
+    assert not (folder / "sweep.lock").exists()

@@ -61,30 +61,22 @@ def failed(result: SweepResult) -> set[str]:
     return {gate.name for gate in result.failed} - of_time
 
 
-def visits(rows: list[RequestRow]) -> Counter[tuple[int, str]]:
+def block_sizes(rows: list[RequestRow]) -> Counter[tuple[int, str]]:
     return Counter((row.round, row.cell) for row in rows if row.stage == "measure")
 
 
-def test_a_visit_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Path) -> None:
+def test_a_block_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Path) -> None:
     out = io.StringIO()
     result = swept(tmp_path, plan_of(PAST, CONSTANT), out)
     run, rows = read_run(tmp_path), read_rows(tmp_path)
     assert run.complete
     assert failed(result) == set()
     assert {(cut.round, cut.cell) for cut in run.cut_visits} == {(1, PAST.name), (2, PAST.name)}
-    assert all(visits(rows)[cut.round, cut.cell] == cut.sent < PAST.requests for cut in run.cut_visits)
-    assert visits(rows)[1, CONSTANT.name] == CONSTANT.requests
+    assert all(block_sizes(rows)[cut.round, cut.cell] == cut.sent < PAST.requests for cut in run.cut_visits)
+    assert block_sizes(rows)[1, CONSTANT.name] == CONSTANT.requests
     assert "cut after" in out.getvalue()
     assert run.client.rates[PAST.name] == 600.0
     assert {row.rate for row in rows if row.cell == PAST.name} == {600.0}
-
-
-def test_constant_arrivals_are_due_one_gap_apart(tmp_path: Path) -> None:
-    swept(tmp_path, plan_of(CONSTANT))
-    gap = 1 / read_run(tmp_path).client.rates[CONSTANT.name]
-    mine = [row for row in read_rows(tmp_path) if row.cell == CONSTANT.name and row.round == 1]
-    due = [row.intended_start for row in sorted(mine, key=lambda row: row.index or 0)]
-    assert [d - due[0] for d in due] == pytest.approx([n * gap for n in range(4)], abs=1e-4)
 
 
 def test_what_a_full_service_refuses_is_kept_and_is_no_failure(tmp_path: Path) -> None:
@@ -127,10 +119,10 @@ def test_a_multiple_of_eagers_latency_is_settled_once_and_kept_by_what_goes_on(
     assert [isinstance(one.event, SloSettled) for one in read_events(tmp_path)].count(True) == 1
 
 
-def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_visits(
+def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped at once after a visit was cut, while its requests are in flight."""
+    """Stopped at once after a block was cut, while its requests are in flight."""
 
     def stopping(*arguments: Any) -> Iterator[GeneratorEvent | None]:
         after = 0
@@ -150,13 +142,13 @@ def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_visits(
         result = resume_sweep(url, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
     run, rows = result.run, read_rows(tmp_path)
     assert before.client.rates.items() <= run.client.rates.items()
-    # What a cut visit still owes may be too much for its queue again: on a busy machine it is cut twice.
+    # What a cut block still lacks may be too much for its queue again: on a busy machine it is cut twice.
     sent = {(one.round, one.cell): one.sent for one in run.cut_visits}
     assert all(sent[one.round, one.cell] <= one.sent for one in before.cut_visits)
     assert is_whole(run, Finished(rows))
     assert run.complete
     measured = Counter((r.round, r.cell, r.index) for r in rows if r.stage == "measure")
     requests = Planned(run.cut_visits).requests
-    owed = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(requests(n, c))}
-    assert owed <= measured.keys()
+    planned = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(requests(n, c))}
+    assert planned <= measured.keys()
     assert set(measured.values()) == {1}

@@ -18,7 +18,7 @@ import launchbound
 from loadtests.plan.plan_file import plan_of, read_plan_file
 from loadtests.run import sweep, target
 from loadtests.run.events import GeneratorEvent, RequestEnded, run_load_generator
-from loadtests.run.folder import DiskFull, locked
+from loadtests.run.folder import DiskFull
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import PLAN_FILE, Series, read_run, read_series
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
@@ -194,16 +194,7 @@ def test_a_precision_that_fails_stops_no_other_and_is_said_on_the_page(
     assert said in (tmp_path / "out" / "runs.md").read_text()
 
 
-def test_where_none_is_measured_that_is_said_without_a_page(services: Services, tmp_path: Path) -> None:
-    services.raised = {dtype: LaunchError("no luck") for dtype in DTYPES}
-    result = begin(tmp_path)
-    assert result.exit_code == EXIT_FAILED
-    assert "float32: no luck" in result.stderr
-    assert last(result) == {"path": str(tmp_path / "out"), "headline": None, "valid": False}
-    assert not (tmp_path / "out" / "runs.html").exists()
-
-
-def test_an_interrupted_series_is_kept_shown_and_gone_on_with(
+def test_an_interrupted_series_is_kept_shown_and_resumed(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "run_load_generator", interrupting("/bfloat16", 2))
@@ -241,12 +232,6 @@ def test_a_series_that_is_stopped_while_a_service_starts_shows_what_it_has(
     assert states(tmp_path) == [(dtype, "complete") for dtype in DTYPES]
 
 
-def test_one_that_is_stopped_before_it_measured_has_no_page(services: Services, tmp_path: Path) -> None:
-    services.raised["float32"] = KeyboardInterrupt()
-    assert begin(tmp_path).exit_code not in (0, EXIT_FAILED, EXIT_BAD_INPUT)
-    assert not (tmp_path / "out" / "runs.html").exists()
-
-
 def test_a_run_that_can_never_be_valid_is_over_and_the_next_begins(
     services: Services, tmp_path: Path
 ) -> None:
@@ -256,7 +241,7 @@ def test_a_run_that_can_never_be_valid_is_over_and_the_next_begins(
     assert "requests in a row failed" in str(read_series(tmp_path / "out").runs[0].said)
 
 
-def test_what_is_complete_or_another_is_not_gone_on_with(
+def test_what_is_complete_or_another_is_not_resumed(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services.raised["bfloat16"] = KeyboardInterrupt()
@@ -277,16 +262,6 @@ def test_what_is_complete_or_another_is_not_gone_on_with(
     # The plan that it has already may be named.
     assert invoke("--resume", folder, "--plan", str(tmp_path / "out" / PLAN_FILE)).exit_code != EXIT_BAD_INPUT
     assert "nothing is left to measure" in invoke("--resume", folder).stderr
-
-
-def test_a_folder_holds_one_series_at_a_time(services: Services, tmp_path: Path) -> None:
-    services.raised["bfloat16"] = KeyboardInterrupt()
-    begin(tmp_path)
-    with locked(tmp_path / "out"):
-        busy = invoke("--resume", str(tmp_path / "out"))
-    assert busy.exit_code == EXIT_BAD_INPUT
-    assert "written by another sweep" in busy.stderr
-    assert "holds a sweep already" in begin(tmp_path).stderr
 
 
 def test_the_service_of_somebody_else_has_no_precision_to_choose(services: Services, tmp_path: Path) -> None:
@@ -322,15 +297,6 @@ def test_a_dry_run_shows_all_runs_with_the_sum_and_gives_the_plan_back(tmp_path:
     (tmp_path / "own.toml").write_text(text)
     assert read_plan_file(tmp_path / "own.toml").dtypes == DTYPES
     assert invoke(*plan, "--toml").stdout == text
-
-
-def test_the_report_of_a_series_is_its_page(whole: Whole) -> None:
-    page = whole.folder / "out" / "runs.html"
-    before = page.read_text()
-    page.unlink()
-    done = CliRunner().invoke(launchbound.app, ["report", str(whole.folder / "out")])
-    assert page.read_text() == before
-    assert len(last(done)["runs"]) == 3
 
 
 def test_a_full_disk_names_the_whole_series(whole: Whole) -> None:

@@ -46,13 +46,6 @@ def test_a_report_compares_and_ships_it_in_a_colour_of_its_own(six_modes: list[s
     assert f'"name": "{SIXTH}"' in page
 
 
-def test_two_rows_without_a_colour_have_different_ones(
-    six_modes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(MODES, "another", MODES[SIXTH])
-    assert len({colour(mode) for mode in MODES}) == len(MODES)
-
-
 def test_locust_offers_it_and_names_it_where_no_mode_is_chosen() -> None:
     # A process of its own, because locust replaces parts of the standard library.
     code = f"""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event as Flag
@@ -21,25 +22,25 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.plan_file import plan_of, read_plan_file
-from loadtests.plan.prompts import PromptError
+from loadtests.plan.presets import make_plan
 from loadtests.report.surroundings import environment, reproduce
 from loadtests.run import sweep, target
 from loadtests.run.events import (
     Assignment,
     GeneratorEvent,
     GeneratorStarted,
-    RequestEnded,
     run_load_generator,
 )
-from loadtests.run.machine import off_cores
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import PLAN_FILE, read_run
 from loadtests.run.schedule import group_name
-from loadtests.run.sweep import SweepResult, new_folder, run_sweep
+from loadtests.run.sweep import SweepResult, run_sweep
 from loadtests.run.target import Target, TargetError
-from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
+from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from service.records import METHOD
+from tests.support import fake_service as fake_service_module
 from tests.support.fake_service import Script, fake_service, service_itself
+from tests.support.made_results import make_results
 
 pytestmark = pytest.mark.slow
 
@@ -104,14 +105,11 @@ def test_every_row_has_the_fields_of_the_contract(good: tuple[SweepResult, Scrip
     assert all(row.keys() >= CONTRACT for row in rows)
     assert [row["sequence"] for row in rows] == list(range(len(rows)))
     assert {row["stage"] for row in rows} == {"warmup", "measure"}
+    warm = [row for row in rows if row["stage"] == "warmup"]
+    assert {row["cell"] for row in warm} == {cell.name for cell in SMALL.cells}
+    assert rows[: len(warm)] == warm
+    assert all(row["round"] <= 0 for row in warm)
     assert all(row["prefill"]["steps"] == 1 and row["decode"]["steps"] == 3 for row in rows)
-
-
-def test_every_cell_has_its_requests_in_every_round(good: tuple[SweepResult, Script, str]) -> None:
-    result, _, _ = good
-    counts = Counter((r.cell, r.round) for r in read_rows(result.folder) if r.stage == "measure")
-    expected = {(cell.name, n): cell.requests for cell in SMALL.cells for n in range(1, 9)}
-    assert counts == expected
 
 
 def test_rounds_run_in_the_planned_order_and_the_run_records_it(
@@ -122,14 +120,8 @@ def test_rounds_run_in_the_planned_order_and_the_run_records_it(
     measured = [row for row in read_rows(result.folder) if row.stage == "measure"]
     ran = [list(dict.fromkeys(row.cell for row in measured if row.round == n)) for n in range(1, 9)]
     assert ran == planned == read_run(result.folder).order
-
-
-def test_warm_up_visits_every_cell_before_anything_counts(good: tuple[SweepResult, Script, str]) -> None:
-    rows = read_rows(good[0].folder)
-    warm = [row for row in rows if row.stage == "warmup"]
-    assert {row.cell for row in warm} == {cell.name for cell in SMALL.cells}
-    assert max(row.sequence for row in warm) < min(r.sequence for r in rows if r.stage == "measure")
-    assert all(row.round <= 0 for row in warm)
+    counts = Counter((row.cell, row.round) for row in measured)
+    assert counts == {(cell.name, n): cell.requests for cell in SMALL.cells for n in range(1, 9)}
 
 
 def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, Script, str]) -> None:
@@ -141,18 +133,9 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert (run.method, run.environment) == (METHOD, service_itself())
     assert run.client.cpu_share is not None
     assert run.client.warmup_passes >= 2
-
-
-def test_the_folder_of_a_remote_service_is_not_named_by_our_commit(tmp_path: Path) -> None:
-    assert new_folder(tmp_path, remote=True).name.endswith("-remote")
-    assert not new_folder(tmp_path).name.endswith("-remote")
-
-
-def test_what_the_machine_did_in_each_round_is_kept(good: tuple[SweepResult, Script, str]) -> None:
-    run = read_run(good[0].folder)
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
     assert all(one.canary_bytes_per_second for one in run.machine_by_round)
-    assert (run.rounds, [look.round for look in run.looks]) == (8, [8])
+    assert (run.rounds, [check.round for check in run.looks]) == (8, [8])
 
 
 def test_a_mode_that_writes_other_texts_fails_the_sweep(tmp_path: Path) -> None:
@@ -173,14 +156,13 @@ def test_requests_of_all_modes_in_a_round_have_the_same_prompts(
     }
     prompts: dict[tuple[int, int, int], set[str]] = {}
     for row in read_rows(result.folder):
-        assert row.index is not None
         found = prompts.setdefault((row.batch_size, row.round, row.index), set())
         found.add(str(sent[row.request_id]["prompts"]))
     assert all(len(alike) == 1 for alike in prompts.values())
 
 
-def test_only_undecided_groups_go_on_and_to_the_last_look_at_most(tmp_path: Path) -> None:
-    """The stand-in answers all modes alike; whichever groups chance decides early, the looks say so."""
+def test_only_undecided_groups_go_on_and_to_the_last_check_at_most(tmp_path: Path) -> None:
+    """The stand-in answers all modes alike; whichever groups chance decides early, the checks say so."""
     modes = ("eager", "compiled")
     cells = [Cell(mode=m, batch_size=b, new_tokens=4, requests=1) for b in (1, 4) for m in modes]
     plan = Plan(preset="own", seed=2, rounds=8, rounds_most=10, cells=tuple(cells))
@@ -202,13 +184,6 @@ def test_only_undecided_groups_go_on_and_to_the_last_look_at_most(tmp_path: Path
     assert not {gate.name for gate in result.failed} - {"client CPU < 80%"}
 
 
-def test_scrapes_before_and_after_are_kept(good: tuple[SweepResult, Script, str]) -> None:
-    folder = good[0].folder / "server_metrics"
-    assert "launchbound_requests_total" in (folder / "after.prom").read_text()
-    assert (folder / "before.prom").exists()
-    assert json.loads((good[0].folder / "validation.json").read_text())["gates"]
-
-
 def test_requests_carry_the_run_and_an_id_of_their_own(good: tuple[SweepResult, Script, str]) -> None:
     result, script, _ = good
     assert {headers["x-launchbound-run"] for headers in script.headers} == {result.run.run}
@@ -223,21 +198,15 @@ def test_a_sweep_reports_its_progress(good: tuple[SweepResult, Script, str]) -> 
     assert "measured 80 requests" in printed
 
 
-def test_a_request_that_fails_is_a_row_and_fails_the_sweep(tmp_path: Path) -> None:
-    result = swept(tmp_path, Script(fail_after=20))
-    rows = read_rows(tmp_path)
-    assert "no errors" in failed(result)
-    assert result.exit_code == 1
-    assert {(row.status, row.error) for row in rows if not row.ok} == {(500, "the engine broke")}
-
-
 def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
     result = swept(tmp_path, Script(fail_after=20))
-    assert not result.run.complete
+    assert (result.run.complete, result.exit_code) == (False, 1)
     assert "requests in a row failed" in (result.run.stopped_because or "")
     # With two requests in flight the other one may end, and be kept, before the sweep does.
-    assert len(read_rows(tmp_path)) in (30, 31)
-    assert "complete" in failed(result)
+    rows = read_rows(tmp_path)
+    assert len(rows) in (30, 31)
+    assert {(row.status, row.error) for row in rows if not row.ok} == {(500, "the engine broke")}
+    assert failed(result) >= {"complete", "no errors"}
 
 
 def test_requests_of_another_client_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,68 +227,20 @@ def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:
     assert "parity" in failed(swept(tmp_path, Script(in_parity=False)))
 
 
-def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: Any) -> Iterator[GeneratorEvent | None]:
-        for event in run_load_generator(*arguments):
-            yield event
-            if isinstance(event, RequestEnded) and event.round == 3:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweep, "run_load_generator", interrupted)
-    result = swept(tmp_path, Script())
-    run = read_run(tmp_path)
-    assert (run.complete, run.stopped_because) == (False, "interrupted")
-    assert len(read_rows(tmp_path)) > 20
-    assert run.order[0] == [cell.name for cell in order(SMALL, 1)]
-    assert result.exit_code == 1
-
-
-def test_open_loop_arrivals_keep_their_schedule_and_count_from_it(tmp_path: Path) -> None:
-    opened = Cell(mode="eager", batch_size=1, new_tokens=4, requests=6, load=0.05)
-    cells = (Cell(mode="eager", batch_size=1, new_tokens=4, requests=1), opened)
-    result = swept(tmp_path, Script(), Plan(preset="own", seed=1, rounds=2, cells=cells))
-    mine = [row for row in read_rows(tmp_path) if row.load is not None and row.stage == "measure"]
-    assert len(mine) == 12
-    assert all(row.start >= row.intended_start for row in mine)
-    assert all(row.latency_from_intended_seconds >= row.latency_seconds for row in mine)
-    assert result.run.client.rates[opened.name] > 0
-    rate = next(gate for gate in result.gates if gate.name.startswith("achieved/target"))
-    assert rate.passed is not None
-
-
-def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_has(tmp_path: Path) -> None:
-    swept(tmp_path, Script())
-    rows = [row for row in read_rows(tmp_path) if row.concurrency == 2 and row.round == 1]
-    edges = sorted([(r.start, 1) for r in rows] + [(r.start + r.latency_seconds, -1) for r in rows])
-    in_flight = 0
-    most = 0
-    for _, step in edges:
-        in_flight += step
-        most = max(most, in_flight)
-    assert most <= 2
-
-
 @pytest.mark.parametrize(
     ("script", "message"),
     [
         (Script(failed_mode="compiled"), "compiled failed to become ready"),
         (Script(api_key="secret"), "LAUNCHBOUND_API_KEY"),
         (Script(largest_bucket=2), "takes up to 4"),
+        (Script(), "does not serve cuda-graph"),
     ],
 )
 def test_a_service_that_cannot_be_swept_is_refused_with_the_remedy(
     tmp_path: Path, script: Script, message: str
 ) -> None:
-    plan = Plan(
-        preset="own",
-        seed=1,
-        rounds=1,
-        cells=(*SMALL.cells, Cell(mode="eager", batch_size=16))
-        if script.largest_bucket == 2
-        else SMALL.cells,
-    )
+    more = (Cell(mode="cuda-graph", batch_size=1),) if "cuda-graph" in message else ()
+    plan = Plan(preset="own", seed=1, rounds=1, cells=(*SMALL.cells, *more))
     with pytest.raises(TargetError, match=message):
         swept(tmp_path, script, plan)
 
@@ -368,10 +289,6 @@ def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
     assert any(line.startswith("FAILED  no errors") for line in lines[:-1])
 
 
-def test_a_service_that_cannot_be_used_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert invoke_sweep(tmp_path, Script(api_key="secret"), monkeypatch)[0] == EXIT_BAD_INPUT
-
-
 def test_the_profiled_pass_of_warming_up_is_no_latency(tmp_path: Path) -> None:
     result = swept(tmp_path, Script(device="cuda"))
     assert result.run.client.warmup_passes >= 3
@@ -384,19 +301,6 @@ def test_the_api_key_of_the_environment_is_sent(tmp_path: Path, monkeypatch: pyt
     result = swept(tmp_path, Script(api_key="secret"))
     assert result.run.complete
     assert "secret" not in (tmp_path / "run.json").read_text()
-
-
-def test_a_mode_that_is_not_served_is_named(tmp_path: Path) -> None:
-    plan = Plan(preset="own", seed=1, rounds=1, cells=(*SMALL.cells, Cell(mode="cuda-graph", batch_size=1)))
-    with pytest.raises(TargetError, match="does not serve cuda-graph"):
-        swept(tmp_path, Script(), plan)
-
-
-def test_waiting_is_bounded(tmp_path: Path) -> None:
-    reported: list[str] = []
-    with fake_service(Script(states=["warming"])) as url, pytest.raises(TargetError, match="not ready after"):
-        target.wait_until_ready(Target(url), SMALL, reported.append, 0.1)
-    assert any("compiled warming" in line for line in reported)
 
 
 def test_an_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,19 +319,10 @@ def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path: Path) -> None
         swept(tmp_path, Script())
 
 
-def test_a_broken_prompt_file_is_found_before_any_request(tmp_path: Path) -> None:
-    script = Script()
-    with fake_service(script) as url, pytest.raises(PromptError):
-        run_sweep(url, SMALL, tmp_path / "out", prompt_file=tmp_path / "missing.jsonl")
-    assert script.polls == 0
-
-
 def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:
     hold = Flag()
     with fake_service(Script(hold=hold)) as url:
-        assignment = Assignment(
-            run="a", url=url, folder=str(tmp_path), plan=SMALL, prompt_file=str(sweep.PROMPT_FILE)
-        )
+        assignment = Assignment(run="a", url=url, folder=str(tmp_path), plan=SMALL)
         events = run_load_generator(assignment, tmp_path / "log")
         assert isinstance(next(event for event in events if event is not None), GeneratorStarted)
         events.close()
@@ -438,26 +333,47 @@ def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:
     assert "loadtests.run.load_generator" not in children.stdout
 
 
-def test_keeping_off_cores_holds_within_the_block_only() -> None:
-    before = os.sched_getaffinity(0)
-    with off_cores([max(before)]) as cores:
-        assert os.sched_getaffinity(0) == set(cores) == (before - {max(before)} or before)
-    assert os.sched_getaffinity(0) == before
-
-
-def test_sweeping_loads_neither_the_report_nor_locust_into_this_process() -> None:
-    code = (
-        "import sys, loadtests.run.sweep, loadtests.plan.presets; "
-        "print(sorted({'polars', 'plotly', 'gevent', 'locust', 'torch'} & set(sys.modules)))"
-    )
+@pytest.mark.parametrize(("module", "loaded"), [("sweep", set()), ("load_generator", {"gevent", "locust"})])
+def test_heavy_packages_are_loaded_only_where_they_are_needed(module: str, loaded: set[str]) -> None:
+    heavy = {"polars", "plotly", "gevent", "locust", "torch"}
+    code = f"import json, sys, loadtests.run.{module}; print(json.dumps(sorted({heavy} & set(sys.modules))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert set(json.loads(done.stdout)) == loaded
 
 
-def test_the_load_generator_loads_nothing_of_the_report() -> None:
-    code = (
-        "import sys, loadtests.run.load_generator; "
-        "print(sorted({'polars', 'plotly', 'torch'} & set(sys.modules)), 'gevent' in sys.modules)"
+def test_a_part_samples_clocks_and_sends_load_off_the_engines_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load generator ends at once."""
+    avoided = max(os.sched_getaffinity(0))
+    allowed = os.sched_getaffinity(0) - {avoided} or {avoided}
+    status, seen = fake_service_module.engine_status, list[tuple[str, object]]()
+    monkeypatch.setattr(
+        fake_service_module, "engine_status", lambda *args: status(*args) | {"cpus": [avoided]}
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] True"
+
+    @contextmanager
+    def watched(*_: object) -> Iterator[None]:
+        seen.append(("clocks", os.sched_getaffinity(0)))
+        yield
+
+    def generator(assignment: Assignment, log: Path, _: object) -> Iterator[None]:
+        seen.append(("generator", assignment.avoid_cpus))
+        log.write_text("no load in this test")
+        yield from ()
+
+    monkeypatch.setattr(sweep, "watched", watched)
+    monkeypatch.setattr(sweep, "run_load_generator", generator)
+    swept(tmp_path, Script())
+    assert seen == [("clocks", allowed), ("generator", [avoided])]
+
+
+@pytest.mark.parametrize(("complete", "following"), [(True, "report"), (False, "sweep --resume")])
+def test_a_report_that_finds_no_space_names_the_command_that_comes_next(
+    complete: bool, following: str, tmp_path: Path
+) -> None:
+    make_results(tmp_path, plan=make_plan("quick", 1, ["eager", "compiled"], [1]), complete=complete)
+    (tmp_path / "report.md").symlink_to("/dev/full")
+    done = CliRunner().invoke(launchbound.app, ["report", str(tmp_path)])
+    assert done.exit_code == EXIT_MACHINE
+    assert f"`launchbound {following} {tmp_path}`" in done.stderr

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -18,9 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-import launchbound
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run import sweep, target
 from loadtests.run.events import (
@@ -90,27 +87,10 @@ def test_requests_are_spread_over_the_load_processes(good: tuple[SweepResult, Sc
         assert min(workers.values()) >= 0.25 * workers.total()
 
 
-def test_as_many_are_in_flight_as_the_cell_has_over_all_processes(good: tuple[SweepResult, Script]) -> None:
-    for cell in CELLS[:2]:
-        rows = [row for row in read_rows(good[0].folder) if row.cell == cell.name and row.stage == "measure"]
-        ends = [(row.start + row.latency_seconds, -1) for row in rows]
-        edges = sorted([*((row.start, 1) for row in rows), *ends])
-        in_flight = most = 0
-        for _, step in edges:
-            in_flight += step
-            most = max(most, in_flight)
-        assert most <= cell.concurrency
-
-
 def test_no_open_loop_request_leaves_before_it_is_due(good: tuple[SweepResult, Script]) -> None:
     rows = [row for row in read_rows(good[0].folder) if row.load is not None and row.stage == "measure"]
     assert rows
     assert all(row.start >= row.intended_start for row in rows)
-
-
-def test_all_load_processes_read_one_clock() -> None:
-    """Due times are on it: each process of a machine has to read the same."""
-    assert time.get_clock_info("perf_counter").implementation == "clock_gettime(CLOCK_MONOTONIC)"
 
 
 def test_the_run_says_how_many_load_processes_it_had(good: tuple[SweepResult, Script]) -> None:
@@ -171,7 +151,6 @@ def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generat
             url=url,
             folder=str(tmp_path),
             plan=PLAN,
-            prompt_file=str(sweep.PROMPT_FILE),
             avoid_cpus=[avoided],
             workers=2,
         )
@@ -185,12 +164,6 @@ def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generat
         events.close()
 
 
-def test_what_waits_between_two_requests_lets_locusts_users_run() -> None:
-    code = "from loadtests.run import load_generator, locust_client; print(locust_client.sleep.__module__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["gevent.hub"]
-
-
 def test_the_busiest_process_or_a_core_they_share_is_the_cpu_of_a_round(tmp_path: Path) -> None:
     code = (
         "import os\n"
@@ -198,7 +171,7 @@ def test_the_busiest_process_or_a_core_they_share_is_the_cpu_of_a_round(tmp_path
         "from loadtests.run.events import Assignment\n"
         "from loadtests.plan.cells import Plan\n"
         "plan = Plan(preset='own', seed=1, rounds=1, cells=())\n"
-        "assignment = Assignment(run='a', url='', folder='', plan=plan, prompt_file='')\n"
+        "assignment = Assignment(run='a', url='', folder='', plan=plan)\n"
         "read = iter([[10.0, 1.0, 3.0], [10.5, 5.0, 4.0]])\n"
         "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
         "LoadGenerator(assignment, None, None, [], lambda: next(read))._measured_round(1, [])\n"
@@ -208,25 +181,6 @@ def test_the_busiest_process_or_a_core_they_share_is_the_cpu_of_a_round(tmp_path
     on_one_core, on_two = done.stdout.splitlines()
     assert json.loads(on_one_core)["machine"]["client_cpu_seconds"] == 5.5
     assert float(on_two) == 4.0
-
-
-def test_the_command_line_sets_the_number_and_a_resumed_sweep_may_have_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Any] = []
-
-    def refuse(*_: object, workers: int | None, **__: object) -> SweepResult:
-        given.append(workers)
-        raise target.TargetError("enough")
-
-    monkeypatch.setattr(sweep, "run_sweep", refuse)
-    monkeypatch.setattr(sweep, "resume_sweep", refuse)
-    with fake_service(Script()) as url:
-        run_sweep(url, PLAN, tmp_path / "kept", console=Console(file=io.StringIO()), exporter_port=0)
-    for options in (["--out", str(tmp_path / "new")], ["--resume", str(tmp_path / "kept")]):
-        CliRunner().invoke(launchbound.app, ["sweep", "--url", "http://127.0.0.1:1", *options])
-        CliRunner().invoke(launchbound.app, ["sweep", "--url", "http://127.0.0.1:1", *options, "--workers=3"])
-    assert given == [1, 3, None, 3]
 
 
 IN_FLIGHT = """

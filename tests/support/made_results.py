@@ -15,8 +15,8 @@ import numpy as np
 
 from loadtests.plan.cells import Arrivals, Cell, Plan, Slo, order
 from loadtests.plan.presets import make_plan
-from loadtests.run.rows import RowWriter, each_row
-from loadtests.run.run_file import Client, CutVisit, RoundMachine, SweepRun, read_run, write_run
+from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
+from loadtests.run.run_file import Client, CutBlock, RoundMachine, SweepRun, read_run, write_run
 from loadtests.run.schedule import Latencies, rounds
 from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
@@ -56,21 +56,22 @@ def make_results(
     plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
     orders = []
     latencies = Latencies()
-    visits = chain([(0, order(plan, 0))], rounds(plan, latencies, lambda _: None))
-    with RowWriter(folder) as rows:
-        for number, cells in visits:
+    numbered = chain([(0, order(plan, 0))], rounds(plan, latencies, lambda _: None))
+    with LineWriter(folder / ROWS_FILE) as rows:
+        for number, cells in numbered:
             drift = random.gauss(0, scatter)
             orders.append([cell.name for cell in cells])
             for cell in cells:
-                for _ in range(cell.requests if number else 1):
+                for index in range(cell.requests if number else 1):
                     factor = math.exp(random.gauss(drift, scatter)) * (1 if number else 3)
                     failed = bool(number) and fail > 0
                     fail -= failed
                     ran = auto_runs if cell.mode == AUTO else cell.mode
                     seconds = 0.02 * cell.batch_size * relative[ran] * factor
-                    rows.write(_row(cell, ran, number, sequence, now, seconds, failed, device, switches))
+                    row = _row(cell, ran, number, sequence, now, seconds, failed, device, switches)
+                    rows.write(row | {"index": index})
                     if number and not failed:
-                        latencies.add(cell.name, number, seconds)
+                        latencies.add(cell.name, number, [seconds])
                     now, sequence = now + seconds, sequence + 1
     engine = engine_status() | {"device": device}
     run = SweepRun(
@@ -315,7 +316,7 @@ def make_load(
     _replace_rows(folder, cells, most_waiting, rounds, set(cut_cells))
     edit_run(folder, lambda run: run.client.rates.update({cell.name: cell.rate or 0.0 for cell in cells}))
     visits = [
-        CutVisit(round=number, cell=name, sent=requests // 2, reason="its queue only grew")
+        CutBlock(round=number, cell=name, sent=requests // 2, reason="its queue only grew")
         for number, name in cut_cells
     ]
     edit_run(folder, lambda run: run.cut_visits.extend(visits))

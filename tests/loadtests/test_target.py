@@ -1,17 +1,34 @@
-"""A service may take its time to be ready as long as it comes nearer, and not a moment longer."""
+"""The service under test: how long it may take to be ready, and modes that it runs as another one."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from typer.testing import CliRunner
 
+import launchbound
 from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.plan_file import toml_of
+from loadtests.plan.presets import make_plan
+from loadtests.report.surroundings import environment
 from loadtests.run import target
-from loadtests.run.target import WITHOUT_PROGRESS_SECONDS, Target, TargetError, await_modes, wait_until_ready
-from tests.support.fake_service import Script, fake_service
+from loadtests.run.run_file import read_run
+from loadtests.run.target import (
+    WITHOUT_PROGRESS_SECONDS,
+    Target,
+    TargetError,
+    await_modes,
+    wait_until_ready,
+    without_doubles,
+)
+from service.cli.sweep import PlanOptions, chosen_plan
+from tests.support.fake_service import STEP_SECONDS, Script, engine_status, fake_service, mode_status
+from tests.support.made_results import edit_run, make_results
 
-STEP_SECONDS = 600.0
+POLL_SECONDS = 600.0
 
 
 class Clock:
@@ -21,7 +38,7 @@ class Clock:
         self.now = 0.0
 
     def sleep(self, seconds: float) -> None:
-        self.now += STEP_SECONDS
+        self.now += POLL_SECONDS
 
 
 class Warming(Target):
@@ -71,7 +88,7 @@ def test_a_service_that_goes_on_is_awaited_far_beyond_the_bound(clock: Clock) ->
 )
 def test_every_kind_of_progress_counts(onward: dict[str, Any]) -> None:
     before = document("warming", "warming")
-    patience = int(WITHOUT_PROGRESS_SECONDS / STEP_SECONDS)
+    patience = int(WITHOUT_PROGRESS_SECONDS / POLL_SECONDS)
     ready = document("ready", "ready")
     await_modes(Warming([*[before] * patience, *[onward] * patience, ready]), "ab", lambda line: None)
 
@@ -82,7 +99,7 @@ def test_one_that_stands_still_is_given_up_with_what_it_was_doing(clock: Clock) 
         await_modes(Warming([document("ready", "warming")]), "ab", reported.append)
     assert "1 of 2 modes ready; b warming" in str(refused.value)
     assert "s without a change: 1 of 2 modes ready; b warming" in reported[-1]
-    assert WITHOUT_PROGRESS_SECONDS < clock.now <= WITHOUT_PROGRESS_SECONDS + STEP_SECONDS
+    assert WITHOUT_PROGRESS_SECONDS < clock.now <= WITHOUT_PROGRESS_SECONDS + POLL_SECONDS
 
 
 def test_an_engine_that_dies_and_starts_again_makes_no_progress(clock: Clock) -> None:
@@ -90,17 +107,6 @@ def test_an_engine_that_dies_and_starts_again_makes_no_progress(clock: Clock) ->
     with pytest.raises(TargetError, match="nothing new"):
         await_modes(Warming(again), "ab", lambda line: None)
     assert clock.now < 2 * WITHOUT_PROGRESS_SECONDS
-
-
-def test_a_sweep_waits_for_the_warm_up_of_modes_that_it_does_not_measure() -> None:
-    """Else they would compile beside it."""
-    stages = [
-        document("ready", "warming"),
-        document("ready", "failed"),
-        document("ready", "failed", warm=True),
-    ]
-    service = Warming(stages)
-    assert await_modes(service, "a", lambda line: None, settled=True)["engine"]["warm"]
 
 
 @pytest.mark.parametrize("replicas", [False, True])
@@ -118,3 +124,50 @@ def test_a_proxy_of_replicas_is_swept_only_where_the_plan_says_so(replicas: bool
         else:
             with pytest.raises(TargetError, match="`replicas = true` into the plan"):
                 wait_until_ready(Target(url), plan, print)
+
+
+MODES = ["eager", "inference_mode", "cuda-graph"]
+
+
+def modes_on(device: str) -> dict[str, object]:
+    return {"engine": engine_status() | {"device": device}, "modes": []}
+
+
+def test_a_double_leaves_the_plan_with_a_line() -> None:
+    lines: list[str] = []
+    plan = make_plan("quick", 1, modes=MODES)
+    left = without_doubles(modes_on("cpu"), plan, lines.append)
+    assert left.modes == ["eager", "inference_mode"]
+    assert [cell for cell in plan.cells if cell.mode != "cuda-graph"] == list(left.cells)
+    assert lines == ["cuda-graph is left out: on this device it runs as inference_mode, which is measured"]
+
+
+@pytest.mark.parametrize(
+    ("device", "modes"),
+    [("cuda", MODES), ("cpu", ["eager", "cuda-graph"]), ("cpu", ["eager", "inference_mode"])],
+)
+def test_where_nothing_would_be_measured_twice_the_plan_stays(device: str, modes: list[str]) -> None:
+    lines: list[str] = []
+    plan = make_plan("quick", 1, modes=modes)
+    assert without_doubles(modes_on(device), plan, lines.append) == plan
+    assert lines == []
+
+
+def test_a_sweep_without_its_doubles_is_resumed_by_its_own_plan_file(tmp_path: Path) -> None:
+    chosen = chosen_plan(PlanOptions(seed=1, modes=",".join(MODES), batch_sizes="1"))
+    make_results(tmp_path, plan=without_doubles(modes_on("cpu"), chosen.plan, lambda _: None))
+    for modes, refusal in ((MODES, "is complete"), (MODES[:1], "has another plan")):
+        named = msgspec.structs.replace(chosen.document, modes=modes)
+        (tmp_path / "plan.toml").write_text(toml_of(named))
+        options = ["--resume", str(tmp_path), "--plan", str(tmp_path / "plan.toml")]
+        done = CliRunner().invoke(launchbound.app, ["sweep", *options])
+        assert refusal in done.stderr
+
+
+def test_the_report_names_what_was_served_and_left_out_with_the_reason(tmp_path: Path) -> None:
+    make_results(tmp_path, dict.fromkeys(STEP_SECONDS, 1.0))
+    names = {"mode": "cuda-graph", "effective": "inference_mode", "reason": "a CPU has none"}
+    doubled = mode_status("inference_mode", "ready") | names
+    edit_run(tmp_path, lambda run: run.modes.append(doubled))
+    rows = [text for label, text in environment(read_run(tmp_path)) if label == "left out"]
+    assert rows == ["cuda-graph, which runs as inference_mode here: a CPU has none"]

@@ -1,0 +1,284 @@
+"""Blocks of requests: what is sent and when, and what cuts a block whose queue only grows (simulated)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import pytest
+
+from loadtests.plan.cells import Arrivals, Cell, Plan, Slo, due_times
+from loadtests.plan.presets import make_plan
+from loadtests.run.events import Assignment, BlockCut, GeneratorEvent
+from loadtests.run.exporter import Exporter
+from loadtests.run.requests import (
+    FAILURES_IN_A_ROW,
+    LEAST_ANSWERS,
+    Abort,
+    Blocks,
+    Ended,
+    GrowingQueue,
+    LoadRequest,
+    LoadResponse,
+    rows_at_once,
+)
+from loadtests.run.rows import ROWS_FILE, LineWriter, read_rows
+from tests.support.fake_service import timings
+
+SLO = Slo(e2e_seconds=2.0)
+CAPACITY = 10.0
+
+
+@dataclass
+class SimulatedService:
+    """A client of a service that takes 1 / CAPACITY seconds per request, on a clock of its own."""
+
+    status: int = 200
+    users: int = 64
+    early_seconds: float = 0.0
+    sent: list[LoadRequest] = field(default_factory=list)
+
+    def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
+        assert concurrency == 1
+        for request in requests:
+            yield request, self._response(0.0, 1 / CAPACITY)
+
+    def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Ended:
+        ends = list[float]()
+        for request in requests:
+            assert request.intended is not None
+            if not goes_on(sum(end > request.intended for end in ends)):
+                break
+            self.sent.append(request)
+            ends.append(max(request.intended, ends[-1] if ends else 0.0) + 1 / CAPACITY)
+        for request, end in zip(self.sent[-len(ends) :], ends, strict=True):
+            assert request.intended is not None
+            yield request, self._response(request.intended, end - request.intended)
+
+    def _response(self, started: float, seconds: float) -> LoadResponse:
+        body = {"timings": timings("eager", 1, 32)} if self.status == 200 else {}
+        failure = None if self.status == 200 else "refused"
+        return LoadResponse(started, seconds, self.status, json.dumps(body), failure)
+
+
+@dataclass
+class Bench:
+    """Blocks of `cells` by a simulated service, with what they emit."""
+
+    blocks: Blocks
+    service: SimulatedService
+    assignment: Assignment
+    events: list[GeneratorEvent]
+
+    @property
+    def cuts(self) -> list[BlockCut]:
+        return [event for event in self.events if isinstance(event, BlockCut)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    with LineWriter(tmp_path / ROWS_FILE) as rows:
+
+        def make(*cells: Cell, slo: Slo | None = SLO, sampled: bool = False, **service: int) -> Bench:
+            plan = Plan(preset="own", seed=3, rounds=8, cells=cells, slo=slo)
+            assignment = Assignment(
+                run="a run",
+                url="",
+                folder=str(tmp_path),
+                plan=plan,
+                sampled=sampled,
+            )
+            simulated, events = SimulatedService(**service), list[GeneratorEvent]()
+            exporter = Exporter({"run": "a run", "preset": "own"})
+            blocks = Blocks(assignment, simulated, rows, exporter, events.append, 0)
+            return Bench(blocks, simulated, assignment, events)
+
+        yield make
+
+
+def opened(load: float, requests: int = 100, **other: str) -> Cell:
+    return Cell(mode="eager", batch_size=1, load=load, requests=requests, **other)  # type: ignore[arg-type]
+
+
+def test_a_block_past_saturation_is_cut_and_what_is_in_flight_has_its_rows(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    cell = opened(3.0)
+    made = bench(cell)
+    rows = list(made.blocks.measured(cell, 4, range(100), 3 * CAPACITY))
+    (cut,) = made.cuts
+    assert len(rows) == len(read_rows(tmp_path)) == cut.visit.sent < 60
+    assert (cut.visit.round, cut.visit.cell) == (4, cell.name)
+    assert "only grows" in cut.visit.reason
+    assert made.events.index(cut) < made.events.index(next(e for e in made.events if e != cut))
+
+
+def test_a_cut_block_that_goes_on_says_up_to_which_index_it_was_sent(bench: Callable[..., Bench]) -> None:
+    cell = opened(3.0)
+    made = bench(cell)
+    indexes = [*range(3, 100)]
+    rows = list(made.blocks.measured(cell, 1, indexes, 3 * CAPACITY))
+    assert [row["index"] for row in rows] == [*range(3, made.cuts[0].visit.sent)]
+
+
+def test_no_request_waits_for_a_user_of_the_load_generator(bench: Callable[..., Bench]) -> None:
+    cell = opened(3.0)
+    made = bench(cell, users=5)
+    rows = list(made.blocks.measured(cell, 1, range(100), 3 * CAPACITY))
+    assert "5 requests are in flight, as many as" in made.cuts[0].visit.reason
+    assert len(rows) == made.cuts[0].visit.sent < 12
+
+
+def test_requests_that_a_full_queue_refuses_are_rows_and_do_not_end_the_sweep(
+    bench: Callable[..., Bench],
+) -> None:
+    cell = opened(0.5)
+    made = bench(cell, status=429)
+    rows = list(made.blocks.measured(cell, 1, range(3 * FAILURES_IN_A_ROW), 1.0))
+    assert {row["status"] for row in rows} == {429}
+    assert len(rows) == 3 * FAILURES_IN_A_ROW
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_what_fails_in_a_closed_loop_ends_it(bench: Callable[..., Bench], status: int) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=30)
+    with pytest.raises(Abort, match="10 requests in a row failed"):
+        list(bench(cell, status=status).blocks.measured(cell, 1, range(30), None))
+
+
+def sent_before(made: Bench, cell: Cell, indexes: Sequence[int]) -> tuple[list[str], list[dict[str, object]]]:
+    """The stages of a block's rows, and the bodies of its requests."""
+    bodies: list[dict[str, object]] = []
+    closed = made.service.closed
+
+    def noted(requests: Sequence[LoadRequest], concurrency: int) -> Ended:
+        bodies.extend(json.loads(request.body) for request in requests)
+        return closed(requests, concurrency)
+
+    made.service.closed = noted  # type: ignore[method-assign]
+    rows = list(made.blocks.measured(cell, 4, indexes, None))
+    return [row["stage"] for row in rows], bodies
+
+
+def test_before_a_closed_block_one_more_request_is_sampled(bench: Callable[..., Bench]) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=3)
+    assert sent_before(bench(cell, sampled=True), cell, [2])[0] == ["sample", "measure"]
+    stages, bodies = sent_before(bench(cell, sampled=True), cell, range(3))
+    assert stages == ["sample", "measure", "measure", "measure"]
+    assert [body.pop("sample", False) for body in bodies] == [True, False, False, False]
+    assert bodies[0] == bodies[1]
+
+
+def test_nothing_is_sampled_where_the_service_cannot_or_in_an_open_loop(bench: Callable[..., Bench]) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=3)
+    assert sent_before(bench(cell), cell, range(3))[0] == ["measure"] * 3
+    rows = bench(opened(0.3), sampled=True).blocks.measured(opened(0.3), 4, range(100), 3.0)
+    assert {row["stage"] for row in rows} == {"measure"}
+
+
+USERS = 64
+
+Service = Callable[[], float]
+"""Gives the service time of the next request."""
+
+
+def in_flight(
+    due: Sequence[float], service: Service, room: float = math.inf, at_once: int = 1
+) -> Iterator[int]:
+    """What each arrival finds in flight: so many servers `at_once`, first come first served, refusing above
+    `room`; each takes so many times as long as one alone.
+    """
+    ends, free = deque[float](), [0.0] * at_once
+    for now in due:
+        while ends and ends[0] <= now:
+            ends.popleft()
+        yield len(ends)
+        if len(ends) < room:
+            ends.append(max(now, heappop(free)) + at_once * service())
+            heappush(free, ends[-1])
+            ends = deque(sorted(ends)) if at_once > 1 else ends
+
+
+def cut_after(
+    load: float,
+    requests: int,
+    seed: int,
+    service: Service = lambda: 1.0,
+    arrivals: Arrivals = "poisson",
+    room: float = math.inf,
+    at_once: int = 1,
+) -> tuple[int | None, str]:
+    """After how many arrivals a block at `load` of the capacity is cut, and why; None where it is not."""
+    queue = GrowingQueue(requests, USERS, at_once)
+    for found in in_flight(due_times(arrivals, load, requests, str(seed)), service, room, at_once):
+        if reason := queue.arrival(found):
+            return queue.accepted, reason
+    return None, ""
+
+
+def share_cut(load: float, requests: int, blocks: int, scatter: float = 0.0, at_once: int = 1) -> float:
+    random = Random(f"{load} {requests}")
+
+    def service() -> float:
+        return math.exp(random.gauss(-(scatter**2) / 2, scatter)) if scatter else 1.0
+
+    found = [cut_after(load, requests, seed, service, at_once=at_once)[0] for seed in range(blocks)]
+    return sum(after is not None for after in found) / blocks
+
+
+@pytest.mark.parametrize(("requests", "blocks"), [(36, 1000), (200, 800)])
+@pytest.mark.parametrize("load", [0.5, 0.9])
+def test_below_saturation_fewer_than_one_block_in_a_hundred_is_cut(
+    load: float, requests: int, blocks: int
+) -> None:
+    assert share_cut(load, requests, blocks) < 0.01
+
+
+@pytest.mark.parametrize("at_once", [4, 16])
+def test_a_service_that_merges_is_not_cut_for_the_requests_that_it_runs_together(at_once: int) -> None:
+    assert share_cut(0.9, 200, 400, scatter=0.1, at_once=at_once) < 0.01
+    assert share_cut(2.0, 400, 100, at_once=at_once) > 0.9
+
+
+def test_past_saturation_a_block_is_cut_soon() -> None:
+    shares = [share_cut(load, 200, 200) for load in (1.0, 1.2, 2.0)]
+    assert shares[0] < 0.1 < shares[1] < shares[2] == 1.0
+    assert median(cut_after(2.0, 1000, seed)[0] or 1000 for seed in range(100)) < 50
+    after, reason = cut_after(2.0, 1000, 1, arrivals="constant")
+    assert (after or 1000) < 60
+    assert "at least 1.9" in reason
+    assert cut_after(0.99, 1000, 1, arrivals="constant") == (None, "")
+
+
+def test_a_service_runs_as_many_together_as_its_largest_bucket_where_it_merges() -> None:
+    engine = {"batch_buckets": [1, 4, 16]}
+    assert rows_at_once(engine) == rows_at_once({**engine, "batching": "off"}) == 1
+    assert rows_at_once({**engine, "batching": "window"}) == 16
+    plan = make_plan("quick", modes=["eager"])
+    assignment = Assignment(run="r", url="u", folder="f", plan=plan, rows_at_once=16)
+    assert [assignment.at_once(size) for size in (1, 4, 16, 32)] == [16, 4, 1, 1]
+
+
+def test_a_stall_of_the_service_is_no_growing_queue() -> None:
+    times = iter([40.0, *[0.2] * 500])
+    assert cut_after(0.5, 200, 3, service=lambda: next(times)) == (None, "")
+
+
+def test_a_queue_that_refuses_more_does_not_grow() -> None:
+    """Of three arrivals two are refused; what is in flight stays as it is."""
+    assert cut_after(3.0, 200, 1, room=5) == (None, "")
+
+
+def test_nothing_is_judged_before_some_answers() -> None:
+    queue = GrowingQueue(200, USERS)
+    assert not any(queue.arrival(found) for found in range(USERS))
+    answered = GrowingQueue(200, USERS)
+    found = [*range(40), 41 - LEAST_ANSWERS, 41 - LEAST_ANSWERS]  # one answer too few, then enough
+    assert [answered.arrival(each) is None for each in found] == [True] * 41 + [False]
