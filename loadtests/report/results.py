@@ -43,6 +43,7 @@ _FIELDS: dict[str, _Type] = {
 }  # fmt: skip
 """Fields and properties of a row. Texts that repeat in most rows are categories, a tenth of their size."""
 
+
 def _type_of(field: str) -> _Type:
     if field.endswith("_seconds"):
         return pl.Float64

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from loadtests.report.results import read_results
 from loadtests.report.surroundings import environment
 from loadtests.run import machine
 from loadtests.run.machine import (
@@ -20,7 +21,7 @@ from loadtests.run.machine import (
     watched,
     weights_bytes,
 )
-from loadtests.run.run_file import Part, RoundMachine, read_run
+from loadtests.run.run_file import Part, RoundMachine, read_run, write_run
 from loadtests.run.target import Target
 from tests.support.fake_service import engine_status
 from tests.support.made_results import make_results
@@ -153,7 +154,9 @@ def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_
     run = read_run(make_results(tmp_path))
     run.parts = [Part(number=1, started="")]
     run.parts[0].gpus = clocks_summary(tmp_path / "clocks.csv")
-    shown = [text for label, text in environment(run) if label == "GPU while measured"]
+    write_run(tmp_path, run)
+    results = read_results(tmp_path)
+    shown = [text for label, text in environment(results) if label == "GPU while measured"]
     assert len(shown) == 3
     assert "1755 MHz SM (1200 to 1980)" in shown[0]
     assert (

@@ -23,6 +23,7 @@ import launchbound
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.plan_file import plan_of, read_plan_file
 from loadtests.plan.presets import make_plan
+from loadtests.report.results import read_results
 from loadtests.report.surroundings import environment, reproduce
 from loadtests.run import sweep, target
 from loadtests.run.events import (
@@ -277,7 +278,9 @@ def test_options_over_a_plan_and_the_plan_itself_are_kept(
     assert reproduce(run)[-1].startswith("LAUNCHBOUND_CONTEXT=128 LAUNCHBOUND_X='a b' launchbound sweep ")
     run.plan_from_file = True
     assert f"--plan {PLAN_FILE} " in reproduce(run)[-1]
-    assert ("options over the plan", "modes ['eager', 'compiled'], batch_sizes [1]") in environment(run)
+    assert ("options over the plan", "modes ['eager', 'compiled'], batch_sizes [1]") in environment(
+        read_results(tmp_path)
+    )
 
 
 def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(

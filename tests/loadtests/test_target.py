@@ -13,9 +13,9 @@ import launchbound
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.plan_file import toml_of
 from loadtests.plan.presets import make_plan
+from loadtests.report.results import read_results
 from loadtests.report.surroundings import environment
 from loadtests.run import target
-from loadtests.run.run_file import read_run
 from loadtests.run.target import (
     WITHOUT_PROGRESS_SECONDS,
     Target,
@@ -169,5 +169,5 @@ def test_the_report_names_what_was_served_and_left_out_with_the_reason(tmp_path:
     names = {"mode": "cuda-graph", "effective": "inference_mode", "reason": "a CPU has none"}
     doubled = mode_status("inference_mode", "ready") | names
     edit_run(tmp_path, lambda run: run.modes.append(doubled))
-    rows = [text for label, text in environment(read_run(tmp_path)) if label == "left out"]
+    rows = [text for label, text in environment(read_results(tmp_path)) if label == "left out"]
     assert rows == ["cuda-graph, which runs as inference_mode here: a CPU has none"]
