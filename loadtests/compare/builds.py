@@ -16,8 +16,8 @@ from rich.text import Text as Styled
 from loadtests.compare.runs import SAID, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
+from loadtests.report.page import WIDTH, Table, Text, as_markdown, as_rich
 from loadtests.report.results import PARTS
-from loadtests.report.tables import WIDTH, Table, Text, as_markdown, as_rich
 from service.modes import AUTO
 from service.statistics.choice import (
     LATENCY_SCATTER,

@@ -31,11 +31,10 @@ from loadtests.report import wording
 from loadtests.report.formatting import UNKNOWN, colour, listed, milliseconds, share_span, significant, span
 from loadtests.report.load import Ladder, LoadCell, LoadGroup
 from loadtests.report.load_section import conditions, value
-from loadtests.report.page import Plot, Section, write_page
+from loadtests.report.page import Plot, Section, Table, Text, write_page
 from loadtests.report.plots import base, batch_axis, log_axis, whiskers
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary, Verdict
-from loadtests.report.tables import Table, Text
 from loadtests.report.wording import crossing, ratio
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series

@@ -10,8 +10,8 @@ from loadtests.plan.cells import BASELINE, Group
 from loadtests.report import wording
 from loadtests.report.findings import PLAIN, Findings
 from loadtests.report.formatting import colour, level, milliseconds, span, times
+from loadtests.report.page import Table, Text, lines
 from loadtests.report.summaries import Summary, Verdict
-from loadtests.report.tables import Table, Text, lines
 from service.statistics.choice import Comparison
 
 

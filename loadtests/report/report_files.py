@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 from loadtests.plan.cells import Slo
-from loadtests.report import load_plots, plots, wording
-from loadtests.report.auto import auto_numbers
+from loadtests.report import load_section, plots, wording
 from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.page import Plot, write_page
 from loadtests.report.results import read_results
-from loadtests.report.sections import comparable, context
+from loadtests.report.sections import auto_numbers, comparable, context
 from loadtests.report.summaries import Count, Requests, Verdict
 from loadtests.report.surroundings import wall_time
 from loadtests.run.validation import write_validation
@@ -54,9 +53,9 @@ def all_plots(findings: Findings) -> Iterator[Plot]:
         plots.throughput,
         plots.index_map,
         plots.trade_off,
-        load_plots.goodput,
-        load_plots.saturation,
-        load_plots.concurrency,
+        load_section.goodput,
+        load_section.saturation,
+        load_section.concurrency,
         plots.timeline,
     ):
         if made := plot(findings):

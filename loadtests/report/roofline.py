@@ -7,9 +7,8 @@ from typing import Any
 
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, microseconds, significant, size, span
-from loadtests.report.page import Section
+from loadtests.report.page import Section, Table, Text
 from loadtests.report.summaries import Summary
-from loadtests.report.tables import Table, Text
 from loadtests.report.wording import short_name
 from loadtests.run.run_file import SweepRun
 from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline

@@ -10,14 +10,13 @@ from rich.text import Text as Styled
 from loadtests.plan.cells import BASELINE
 from loadtests.report import wording
 from loadtests.report.answer import compared, conditions
-from loadtests.report.auto import auto_runs
 from loadtests.report.findings import PLAIN, Findings
 from loadtests.report.formatting import significant
 from loadtests.report.load_section import load_section
+from loadtests.report.page import NARROW, WIDTH, Table, Text, as_rich
 from loadtests.report.results import read_results
-from loadtests.report.sections import auto_table, kernel_share
+from loadtests.report.sections import auto_runs, auto_table, kernel_share
 from loadtests.report.summaries import Summary, Verdict
-from loadtests.report.tables import NARROW, WIDTH, Table, Text, as_rich
 
 HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share", f"against {BASELINE}", PLAIN)
 

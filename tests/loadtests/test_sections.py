@@ -14,13 +14,12 @@ from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import microseconds, size
-from loadtests.report.page import Section
+from loadtests.report.page import Section, Text
 from loadtests.report.report_files import headline, make_report
 from loadtests.report.results import Results, read_results
 from loadtests.report.roofline import roofline_section
 from loadtests.report.sections import sections
 from loadtests.report.surroundings import environment, reproduce, wall_time
-from loadtests.report.tables import Text
 from loadtests.run.run_file import Part, SweepRun, read_run, write_run
 from service.statistics.boundedness import decode_bytes
 from tests.support.fake_service import STEP_SECONDS

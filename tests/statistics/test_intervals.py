@@ -8,7 +8,6 @@ from statistics import mean
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from scipy import stats
 
 from service.statistics.intervals import (
@@ -29,7 +28,6 @@ from service.statistics.intervals import (
 DRAWS = Random("references")
 FIRST, SECOND, SHORT = ([DRAWS.lognormvariate(0.1, 0.4) for _ in range(count)] for count in (9, 9, 4))
 CONFIDENCES = (0.8, 0.95, 0.99)
-DURATIONS = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=40)
 
 
 def logs(values: list[float]) -> list[float]:
