@@ -45,9 +45,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Modes and batches to measure (None: all configured), and the step of the budget.
 
-    The budget is of `mode` (an uncompiled one; None: the first) at `batch_size` (None: the smallest).
-    `ops_per_step`, `microseconds_per_op` and `kernel_microseconds` replace the measured value; with all three
-    and an empty list of modes, nothing is measured.
+    `mode` is an uncompiled one (None: the first), `batch_size` None the smallest. The three numbers replace
+    measured ones; with all three and an empty list of modes, nothing is measured.
     """
 
     modes: list[str] | None = None
@@ -63,8 +62,7 @@ class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Amortisation over batches, the crossover of each mode, and the budget of one step.
 
-    `gains` are of the other modes at the budget's batch, where its own mode was measured too. `bandwidth`
-    is the roof of the points, over a buffer as large as the weights; None without points.
+    `gains` are of the other modes at the budget's batch; `bandwidth` is the roof of the points.
     """
 
     device: str
@@ -80,10 +78,7 @@ class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> BudgetFinding:
-    """Measure modes over batches and make the budget.
-
-    Raises StudyError for a mode or batch not configured, and where the parts of a step are unknown.
-    """
+    """Measure modes over batches and make the budget. Raises StudyError where a step's parts are unknown."""
     device = bench.device.type
     own = _budgeted(bench, arguments)
     requested = bench.modes if arguments.modes is None else arguments.modes
@@ -164,11 +159,7 @@ _HELP: dict[Bound, str] = {
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of the budget and its source.
-
-    `measured` here, or `given` in the arguments. On a CPU microseconds per operator and kernels are
-    `sampled`: shares of the step.
-    """
+    """A number of the budget: `measured` here, `given`, or `sampled` as a share of the step, on a CPU."""
 
     value: float
     source: Source
@@ -177,10 +168,9 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """A step of `mode`: dispatch is operators × microseconds per operator, against kernels.
 
-    `without_dispatch_speedup` is how many times as fast a step with these kernels would be without dispatch
-    (None: no kernel); on a CPU that is the headroom. Compiling can gain more, because it also shortens
-    kernels. `device_bound_index` is the kernel share, and `bound` its class, a GPU's term.
-    `will_compile_help` is a sentence about it.
+    `without_dispatch_speedup` is how many times as fast a step with these kernels would be without dispatch;
+    None without kernels. Compiling can gain more, because it also shortens kernels. `device_bound_index` is
+    the kernel share, and `bound` its class, a GPU's term.
     """
 
     mode: str
@@ -201,10 +191,7 @@ def step_of(dispatch: float, kernel: float, device: str) -> float:
 
 
 def without_dispatch(step: float, kernel: float, left: float = 0.0) -> float:
-    """How many times as fast a step is if `left` is all that remains of its dispatch.
-
-    Raises ZeroDivisionError where neither kernels nor dispatch would remain.
-    """
+    """How many times as fast a step is if `left` is all that remains of its dispatch."""
     return max(1.0, step / (kernel + left))
 
 
@@ -261,9 +248,8 @@ def _gain(speedup: float | None) -> str:
 class ModeGain(msgspec.Struct, frozen=True, kw_only=True):
     """`mode` against the budget's own mode, at the budget's batch.
 
-    `dispatch_ratio` and `kernel_ratio` are its seconds over that mode's, None where the latter are 0; each
-    bound combines the worse ends of both. `speedup` is measured, round by round. `compiles`: kernels are
-    fused, so that `kernel_ratio` is the compiler's work. `graph_replay`: the host issues one call.
+    The ratios are its seconds over that mode's, None where those are 0; each bound combines the worse ends of
+    both. `speedup` is paired by round. `graph_replay`: the host issues one call.
     """
 
     mode: str
@@ -311,14 +297,12 @@ def _ratio(above: Interval, below: Interval) -> Interval | None:
 
 
 class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A decode step of one mode at one batch.
+    """A decode step of one mode at one batch; `speedup` is against the first mode.
 
     `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
-    other dispatch, on CUDA by a graph. It keeps this mode's kernels; compiling may also shorten those.
-    `device_bound_index` is the kernel share, and `bound` its class, a GPU's term. `source`: `sampled`, on a
-    CPU, or `measured`. `speedup` is measured, against the first mode. `disturbed`: more than one involuntary
-    context switch in 20 steps (`switches_per_step`). `roofline` sets the bytes that the step must move over
-    its kernels, against the finding's `bandwidth`; None without kernels.
+    other dispatch. `device_bound_index` is the kernel share, and `bound` its class, a GPU's term.
+    `disturbed`: more than one involuntary context switch in 20 steps. `roofline` sets the bytes that the step
+    must move over its kernels against the finding's `bandwidth`; None without kernels.
     """
 
     mode: str
@@ -339,10 +323,7 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
-    """The batch at which kernels take as long as dispatch.
-
-    `where`: `at`, `below` or `above` all that were measured, or at `several`.
-    """
+    """Where kernels take as long as dispatch: `at`, `below` or `above` all measured, or `several`."""
 
     mode: str
     where: str

@@ -42,10 +42,7 @@ class StudyError(Exception):
 
 
 class Report(Protocol):
-    """Takes what the study does now, as one short line; shown or sent to the client as it comes.
-
-    `done` of `total` alike parts are finished, where there are such.
-    """
+    """Takes what the study does now, as one short line; `done` of `total` alike parts are finished."""
 
     def __call__(self, text: str, done: int | None = None, total: int | None = None, /) -> None:
         """Report."""
@@ -184,8 +181,7 @@ def print_notes(notes: Iterable[str], console: Console) -> None:
 def load_library(cache_folder: str, name: str, source: str, report: Report) -> None:
     """Load the operators of `source`, built (some seconds) where `cache_folder` has no library of it.
 
-    To be called once per process and library: an operator cannot be registered again. Raises StudyError where
-    there is no C++ compiler.
+    Once per process: an operator cannot be registered again. Raises StudyError without a C++ compiler.
     """
     from torch.utils.cpp_extension import include_paths, library_paths  # slow to import
 

@@ -275,10 +275,7 @@ def lesson(run: Runs, claim: Claim) -> list[Measured] | str:
 
 
 def printed(run: Runs, study: str, arguments: dict[str, Any], begins: str = "") -> str:
-    """What a terminal shows of it, a refusal included: the first lines from that which begins with `begins`.
-
-    Raises ValueError where no line begins so.
-    """
+    """What a terminal shows, a refusal included: the first lines from the one that begins with `begins`."""
     text = StringIO()
     try:
         studies.shown(study)(run(study, **arguments), Console(file=text, width=COLUMNS))

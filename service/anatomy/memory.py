@@ -45,10 +45,7 @@ class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one step: its tape, its peak in torch's allocator, and the bytes that the process grew by.
-
-    `resident` exists on a CPU only, and is None where it cannot be measured.
-    """
+    """One step's tape, its peak in torch's allocator, and on a CPU the bytes that the process grew by."""
 
     mode: str
     effective: str
@@ -58,10 +55,7 @@ class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only.
-
-    `files` are the names of those written.
-    """
+    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only."""
 
     device: str
     batch_bucket: int
@@ -157,10 +151,7 @@ class Statistic(msgspec.Struct, frozen=True):
 
 
 def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
-    """From `service.step.device.memory` and the size of private pools.
-
-    `fragmentation` is computed here from two of them; `torch.cuda.memory_stats` has no such statistic.
-    """
+    """From `service.step.device.memory` and the size of private pools; fragmentation is computed here."""
     found = [
         Statistic(
             name,
@@ -236,10 +227,7 @@ SAMPLES = 9
 
 
 class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The process's resident size now, and its maximum since the process began.
-
-    `growth` resets the kernel's own peaks, VmHWM and `ru_maxrss`, so the largest one before is kept here.
-    """
+    """The process's resident size now, and its maximum, although `growth` resets the kernel's."""
 
     resident_bytes: int
     peak_bytes: int
@@ -286,8 +274,7 @@ def why_not() -> str | None:
 def growth(run: Callable[[], object]) -> Interval:
     """Bytes by which the process grows at most during `run`: the median of several runs, in whole pages.
 
-    Kernels' scratch that is not from torch's allocator is in it, and so is what malloc keeps. Raises OSError
-    where `why_not` has a reason.
+    Kernels' scratch that is not from torch's allocator is in it, and so is what malloc keeps.
     """
     run()
     return median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])

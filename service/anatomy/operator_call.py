@@ -46,11 +46,7 @@ from service.study_names import operator_named
 
 
 class OperatorCallArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call of `OPERATOR_CALLS` on tensors of [size, size], and the state of torch.
-
-    `grad`: grad mode on (`enabled`), off (`no_grad`), or `inference_mode`. `autocast` is to bfloat16, and
-    needs float32 tensors. `rounds` are the repeats behind every interval.
-    """
+    """A call of `OPERATOR_CALLS` on tensors of [size, size], in a state of torch; autocast is to bfloat16."""
 
     expression: str = "torch.add(x, y)"
     size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 64
@@ -84,8 +80,7 @@ class VisitedKey(msgspec.Struct, frozen=True, kw_only=True):
 class DispatchedCall(msgspec.Struct, frozen=True, kw_only=True):
     """One entry into the dispatcher, in order; `depth` counts the calls around it, 0 for the user's own.
 
-    `keys` are those visited, first to last. None inside a backend's kernel, where the arguments are no longer
-    the user's: what such a call visits is not known.
+    `keys` are those visited, first to last; None inside a backend's kernel, where they are not known.
     """
 
     operator: str
@@ -107,15 +102,11 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the call's time, in the order in which the call passes them.
+    """A part of the call's time, in order, and the visited `keys` whose kernels it is the time of.
 
-    The names: `python` (torch's own Python around the call), `binding` (arguments parsed, overload chosen),
-    `autocast`, `autograd`; then dispatch to the backend: `dispatcher` (one pass), `operator` (further passes,
-    shapes, types), `allocator`; then `launch` and `kernel`. `microseconds` is a median over rounds with its
-    95 % interval, None where it cannot be separated on this device, with the reason in `why_not`;
-    `running_microseconds` is the sum up to here, with an interval of its own, None where this slice is not in
-    it. `in_sum` False: switched off here, or beside the host. `keys` are the visited dispatch keys whose
-    kernels this slice is the time of. `method` is the experiment that separates it.
+    `microseconds` is a median over rounds, None where it cannot be separated here (`why_not`).
+    `running_microseconds` is the sum up to here, None where this slice is not in it. `in_sum` False: switched
+    off here, or beside the host. `method` is the experiment that separates it.
     """
 
     name: str
@@ -158,7 +149,7 @@ class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
 def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) -> OperatorCallFinding:
     """Time the call's parts in interleaved rounds, then follow it through the dispatcher, by the profiler.
 
-    Raises StudyError for an unknown call, for autocast of bfloat16, and where there is no C++ compiler.
+    Raises StudyError for an unknown call, for autocast of bfloat16, and without a C++ compiler.
     """
     operation = _operation(arguments)
     loops = load_loops(bench.settings.cache_folder, report)

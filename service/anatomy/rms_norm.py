@@ -46,10 +46,9 @@ class RmsNormArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RmsNormForm(msgspec.Struct, frozen=True, kw_only=True):
-    """One form of the norm, eager or compiled. `call` is in seconds, on CUDA until the device is done.
+    """One form of the norm; `call` in seconds, `kernels` that Inductor generated, None in eager.
 
-    `kernels` counts what Inductor generated for it, None in eager. `fits` is the largest difference from
-    ATen's form in eager, as a share of the tolerance of the dtype.
+    `fits` is the largest difference from ATen's form in eager, as a share of the dtype's tolerance.
     """
 
     name: str
@@ -61,9 +60,8 @@ class RmsNormForm(msgspec.Struct, frozen=True, kw_only=True):
 class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The custom operator beside ATen's form, each between an addition and a gate that can be fused with it.
 
-    `opaque_ratio` is the compiled custom form over the compiled ATen form, per round: above 1, hiding the
-    norm from the compiler costs time. Both were compiled with `fullgraph`, which raises at a break. `notes`
-    say what else was at work.
+    `opaque_ratio` is the compiled custom form over the compiled ATen form: above 1, hiding the norm costs
+    time.
     """
 
     device: str
@@ -123,10 +121,7 @@ def surrounded(norm: Norm) -> Form:
 
 
 def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) -> RmsNormFinding:
-    """Time both forms, eager and compiled, in interleaved rounds under inference mode.
-
-    Raises StudyError where a form does not compile whole or does not compute what ATen's eager form does.
-    """
+    """Time both forms, eager and compiled. Raises StudyError where one breaks or computes something else."""
     width = arguments.width or bench.model.config.width
     inputs = _inputs(bench, arguments.rows, width)
     norms = {"ATen": aten_rms_norm, "custom": rms_norm_operator()}

@@ -63,11 +63,7 @@ class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One or two tracks, each from the begin of its own step, and the names of the files written.
-
-    `speedup`: how many times as fast the second track's step is as the first's, without a profiler; the
-    median of paired rounds, None for one track. `notes` say what else was at work in `wall`.
-    """
+    """One or two tracks, each from the begin of its own step; `speedup` of the second is paired by round."""
 
     device: str
     batch_bucket: int
@@ -183,11 +179,7 @@ HOW_ON_CUDA = (
 
 
 class Tax(msgspec.Struct, frozen=True, kw_only=True):
-    """Share of a step's wall time in which no kernel ran.
-
-    `sampled`: by samples of the thread, on a CPU. `measured`: from the time in which any kernel ran. `how`
-    explains that in a sentence.
-    """
+    """Share of a step's wall time in which no kernel ran: `sampled` on a CPU, `measured` on CUDA."""
 
     fraction: Interval
     source: Literal["sampled", "measured"]
@@ -240,10 +232,10 @@ class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The step of median length among those recorded; `profiled_seconds` lasts until its last block's end.
+    """The step of median length among those recorded, until its last block's end.
 
-    The profiler lengthens a step, the more so the more blocks it has. `counted` are the sums of its trace.
-    Where its kernels are unknown, with the reason in `counted.unknown`, there are no device blocks.
+    The profiler lengthens a step, the more so the more blocks it has. Where kernels are unknown
+    (`counted.unknown`) there are no device blocks.
     """
 
     blocks: list[TraceBlock]
@@ -259,10 +251,7 @@ def record_step(bench: Bench, case: Case) -> StepBlocks:
 
 
 def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
-    """The marked step of median length, after `skip` others, of those with known kernels if there are any.
-
-    Raises ValueError where there is no step.
-    """
+    """The marked step of median length after `skip` others, one with known kernels if there are any."""
     complete = complete_events(events)
     marks = step_marks(events)
     work = match_work(complete, marks) if cuda else [StepWork([])] * len(marks)

@@ -40,8 +40,8 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Operators on float tensors of [size, size], in a state of torch.
 
-    `grad`: grad mode on (`enabled`), off (`no_grad`), or `inference_mode`. `autocast` to bfloat16; None: as
-    the service's precision has it. `rounds` are the repeats behind every interval.
+    `autocast` is to bfloat16; None: as the service's precision has it. `rounds` are the repeats of an
+    interval.
     """
 
     operations: Annotated[list[OperationName], msgspec.Meta(min_length=1)] = msgspec.field(
@@ -58,8 +58,7 @@ class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of one call, and the experiment that isolates it.
 
-    `in_sum` False: it is switched off here, or runs beside the host. `microseconds` None: it cannot be
-    isolated on this device, and `why_not` has the reason.
+    `in_sum` False: it is switched off here, or runs beside the host. `microseconds` None: see `why_not`.
     """
 
     name: str
@@ -91,11 +90,7 @@ class OperationLayers(Agreeing, frozen=True, kw_only=True):
 
 
 class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """The layer table.
-
-    Calls follow each other directly: within a model, with other operators and memory between, each costs
-    more. `notes` say what else was at work.
-    """
+    """The layer table. Calls follow each other: within a model each costs more."""
 
     device: str
     dtype: str
@@ -108,10 +103,7 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> LayersFinding:
-    """Time every variant of every operator and size in interleaved rounds.
-
-    Raises StudyError where there is no C++ compiler.
-    """
+    """Time every variant of every operator and size. Raises StudyError without a C++ compiler."""
     autocast = bench.precision.autocast is not None if arguments.autocast is None else arguments.autocast
     loops = load_loops(bench.settings.cache_folder, report)
     setup = Setup(bench.device, bench.precision.weights, State(arguments.grad, autocast), loops)

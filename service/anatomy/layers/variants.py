@@ -286,10 +286,7 @@ class Operation:
     def tensors(
         self, rows: int, size: int, device: torch.device, dtype: torch.dtype, requires_grad: bool = True
     ) -> list[Tensor]:
-        """Its arguments as in a model: an activation with a grad_fn, then parameters; all require grad.
-
-        Without `requires_grad` none does.
-        """
+        """Its arguments as in a model: an activation with a grad_fn, then parameters."""
         shapes = [self.shape(argument, rows, size) for argument in self.arguments]
         first, *others = (torch.randn(shape, device=device, dtype=dtype) for shape in shapes)
         if not requires_grad:
@@ -375,8 +372,7 @@ class Loops:
     """Seconds of `times` calls of a named operator; see `_SOURCE` for the names.
 
     `plain` is (name, tensors, times). `after` is (name, tensors, before, others, times): each call follows an
-    untimed call of `before`, which sets the state of the caches; the seconds include reading the clock, which
-    `nothing` measures alone.
+    untimed call of `before`, and reading the clock, which `nothing` measures alone, is included.
     """
 
     plain: Callable[[str, list[Tensor], int], float]
@@ -478,10 +474,7 @@ TORCH_LIBRARY(launchbound_layers, m) {
 
 
 def load_loops(cache_folder: str, report: Report) -> Loops:
-    """The loops, compiled (about five seconds) where `cache_folder` has none for this torch and compiler.
-
-    The operators are registered once per process. Raises StudyError where there is no C++ compiler.
-    """
+    """The loops, compiled (about five seconds) where `cache_folder` has none. Raises as `load_library`."""
     registered: Any = torch.ops.launchbound_layers
     if not hasattr(registered, "loop"):
         load_library(cache_folder, "layers", _SOURCE, report)

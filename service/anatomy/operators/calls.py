@@ -53,9 +53,8 @@ class Operand:
 class OperatorCall:
     """One call of an operator below autograd, in its place in the step.
 
-    `within` names the enclosing composite operators, outermost first. `inner` counts the calls that its
-    kernel makes into the dispatcher, and `copied` has the destination of every copy among them, its own
-    included. `begin_ns` is on the profiler's clock.
+    `within` names the enclosing composite operators, outermost first. `inner` counts the calls of its kernel,
+    and `copied` has the destination of every copy among them. `begin_ns` is on the profiler's clock.
     """
 
     name: str
@@ -344,10 +343,7 @@ def keys_in_order(keys: KeySet) -> Iterator[tuple[str, Any]]:
 
 
 def visited(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
-    """The keys whose kernels a call of `schema_name` with `tensors` runs, first to last.
-
-    A key without a kernel, or with a fallthrough kernel, is left out.
-    """
+    """The keys whose kernels a call of `schema_name` with `tensors` runs, first to last."""
     keys = key_set(keys_of(tensors), thread.included) - thread.excluded
     entries = dispatch_entries(schema_name)
     return [name for name, _ in keys_in_order(keys) if name in entries and entries[name].runs]
@@ -463,10 +459,9 @@ NO_DEVICE = "on a CPU operators run where they are called: there are no launches
 
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """Steps of a case under the profiler, alike and in one session.
+    """The typical one of several profiled steps, and the median kernel time of those where it is known.
 
-    `step` is the typical one. `kernel_seconds` is the median over those whose kernels are known, without ends
-    where they are fewer than six; None where none is known, for the reason that `step` has.
+    `kernel_seconds` None: none is known, for the reason that `step` has.
     """
 
     step: ProfiledStep

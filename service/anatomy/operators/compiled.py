@@ -93,10 +93,7 @@ class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a trace without `fullgraph`, as by `torch._dynamo.explain`.
-
-    `graph_breaks` has one entry for each break for which the compiler gave a reason.
-    """
+    """Counts of a trace without `fullgraph`, as by `torch._dynamo.explain`; reasons where there are any."""
 
     graphs: int
     graph_break_count: int
@@ -188,10 +185,9 @@ _FUSED_NAME = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w+?)_\d+$")
 
 
 class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel that the generated code calls `calls` times per step.
+    """A kernel, `generated` by Inductor or a `library`'s, and how often the generated code calls it per step.
 
-    `generated` by Inductor, or a `library`'s. `operators` are the ATen operators that it computes, each
-    once: Inductor writes them above a call, or into the kernel's name.
+    `operators` are the ATen operators that it computes, each once.
     """
 
     name: str
@@ -409,8 +405,7 @@ Stage = Literal["dynamo", "aot"]
 class GraphText(msgspec.Struct, frozen=True, kw_only=True):
     """One graph as the Python that torch.fx writes for it: the first LINES_KEPT of `lines`.
 
-    `dynamo`: torch's functions and methods as the model calls them. `aot`: the same in ATen, functional,
-    after the decompositions that Inductor asks for; this is what it fuses. `operations` counts its calls.
+    `dynamo`: torch's functions as the model calls them. `aot`: in ATen, functional; what Inductor fuses.
     """
 
     stage: Stage
@@ -463,11 +458,9 @@ class OperatorCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
-    """The step's graph by `torch.export`: as written, composite operators whole, and in core ATen.
+    """The step's graph by `torch.export`, as written and in core ATen, by operator, most frequent first.
 
-    `after` counts operators once torch's core ATen decompositions have replaced what they can, and writes in
-    place are functional. `not_core` of these are not tagged as core: a backend has to know them besides.
-    `operators` has every overload of both, those that were most frequent before first.
+    `not_core` of those `after` are not tagged as core: a backend has to know them besides.
     """
 
     before: int
@@ -479,10 +472,7 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decompose(bench: Bench, case: Case) -> Decomposition:
-    """Export the served model's step of the phase and bucket of `case`; nothing of it is run.
-
-    Raises whatever `torch.export` raises for a model that it cannot export.
-    """
+    """Export the step of the phase and bucket of `case`; raises what `torch.export` does. Runs nothing."""
     arguments = case.buffers.arguments(case.phase)
     # Tensors of inference mode cannot be traced into an exported program.
     with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
@@ -533,11 +523,7 @@ def read_dispatch_table(operator: str) -> DispatchTable:
 
 
 class Registry(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts over the dispatcher of this process: `overloads` of ATen in total, under `operators` names.
-
-    `core_overloads` and `core_operators` are those that carry `torch.Tag.core`: the set that a backend has to
-    know after decomposition.
-    """
+    """Overloads and operators of ATen in this process; core ones carry `torch.Tag.core`."""
 
     overloads: int
     operators: int

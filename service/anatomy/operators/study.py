@@ -347,10 +347,7 @@ LONG = (1, 3)
 
 @dataclass(frozen=True, slots=True)
 class OperatorTimes:
-    """Per call of the step, in order: its seconds and those since the call before it, less events' cost.
-
-    `lead_seconds` is Python, binding and composite operators. `tail_seconds` is the time after the last call.
-    """
+    """Per call of the step, in order: its seconds and those since the call before it, less events' cost."""
 
     plain: Interval
     profiled: Interval
@@ -476,10 +473,7 @@ class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """`symbols` are the most frequent functions, `sides` the samples of each class.
-
-    `kernel_share` is kernel / (kernel + host). Without samples, `reason` is set and the rest is empty.
-    """
+    """The most frequent functions, and the samples of each class. Without samples, `reason` is set."""
 
     samples: int
     steps: int

@@ -67,10 +67,9 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class FaultComparison:
-    """Both steps, warmed.
+    """Both steps, warmed; `blame` is the faulty line as `file:number`.
 
-    `blame` is the faulty line as `file:number`. `most_repeats` limits the repeats where each one compiles.
-    `subject` is what is timed where that is no step of the model.
+    `most_repeats` limits the repeats where each one compiles. `subject`: what is timed that is no step.
     """
 
     without: TimedStep

@@ -50,10 +50,9 @@ class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A probe's result. Times are seconds of one step, or of `subject`, until `device` has finished.
 
-    `phase` and `layers` are None where that is no step of the model. `counter` has its value without and with
-    the fault. `ratio` is the time with the fault over that without, per pair. `blame` is `file:line` of the
-    fault, found as it happened. `verdict` is `slower` or `faster` only where the interval of `ratio` excludes
-    1 and it differs from 1 by SMALLEST_DIFFERENCE.
+    `phase` and `layers` are None where that is no step of the model. `ratio` is the time with the fault over
+    that without, per pair. `verdict` is another than none only where the interval of `ratio` excludes 1 and
+    it differs from 1 by SMALLEST_DIFFERENCE.
     """
 
     name: str
@@ -76,8 +75,7 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
 def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> ProbeFinding:
     """Run the probe `arguments.name` and restore the process's state.
 
-    Raises StudyError for a probe that does not exist or that this device cannot show, a batch that no bucket
-    holds, or a model without the part that the fault is in.
+    Raises StudyError for a probe that does not exist or that this device or model cannot show.
     """
     if arguments.name not in TABLE:
         known = ", ".join(TABLE)

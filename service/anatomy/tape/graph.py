@@ -24,10 +24,7 @@ ACCUMULATE = "AccumulateGrad"
 
 
 class ForwardOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator below autograd, in order. `node` is its grad_fn node, None where it has none.
-
-    `new_bytes` is the memory that its results allocated: 0 for a view and for a write in place.
-    """
+    """One operator below autograd, its grad_fn node, and the memory that its results allocated."""
 
     operator: str
     shape: tuple[int, ...]
@@ -37,10 +34,7 @@ class ForwardOperator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One grad_fn node; `index` is its place in the engine's order.
-
-    `feeds` are the nodes that receive its gradients, one entry per edge.
-    """
+    """One grad_fn node, by its place in the engine's order, and the nodes that receive its gradients."""
 
     index: int
     name: str
@@ -54,10 +48,7 @@ class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that gets a `.grad` of `grad_bytes`, accumulated by `node`.
-
-    One of kind `input` stands for an activation: in a real step it is not a leaf, and has no `.grad`.
-    """
+    """A tensor that gets a `.grad`, accumulated by `node`; an `input` stands for an activation."""
 
     name: str
     kind: OwnerKind
@@ -101,10 +92,7 @@ class Tape:
 def record(
     run: Callable[[], Tensor], storages: Storages, owner: Callable[[Tensor], tuple[OwnerKind, str]]
 ) -> Tape:
-    """The tape of `run`'s result, with grad mode on. `owner` gives a leaf's kind and name.
-
-    Raises StudyError where the result has no grad_fn, or where a saved tensor was changed in place since.
-    """
+    """The tape of `run`'s result, with grad mode on. Raises StudyError where it has none."""
     with torch.enable_grad(), ForwardRecorder() as recorder:
         result = run()
     if result.grad_fn is None:
@@ -229,10 +217,9 @@ class SavedTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over saved tensors. `tensor_bytes` counts a tensor each time it is saved.
+    """Sums over saved tensors; `storage_bytes` counts each storage once, and `by_kind` splits it.
 
-    `storage_bytes` counts each storage once, and `by_kind` splits it; `own_bytes` are the intermediates,
-    which only the tape keeps alive.
+    `own_bytes` are the intermediates, which only the tape keeps alive.
     """
 
     tensors: int
@@ -321,9 +308,7 @@ CPU_DEVICE_TYPE = 0
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that one step got from torch's allocator: the peak above its start, and the sum.
 
-    CPU: from the profiler's memory events; scratch that kernels allocate otherwise is not in it. CUDA: the
-    allocator's peak; a replayed graph allocates nothing, its pool was allocated at capture. `allocations` and
-    `allocated_bytes` are None on CUDA.
+    On CUDA it is the allocator's peak alone, and a replayed graph, whose pool is older, allocates nothing.
     """
 
     peak_bytes: int

@@ -66,11 +66,9 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A tape. `backward` is in the order in which autograd's engine would run it.
 
-    `held` sums the nodes' saved tensors, `hooked` those that saved-tensor hooks saw in a second run. They
-    differ by results that were dropped meanwhile and by Python numbers, which hooks do not see.
-    `grad_bytes` is the size of `.grad` of the parameters among `leaves` after a backward: an input is a leaf
-    here only because it stands for an activation. `untaped` is the same computation with grad mode off.
-    `steps` has each mode's step.
+    `held` sums the nodes' saved tensors, `hooked` those that hooks saw in a second run: these also see what
+    was dropped meanwhile, and no Python numbers. `grad_bytes` is the size of the parameters' `.grad`.
+    `untaped` is the same with grad mode off.
     """
 
     expression: str
@@ -124,11 +122,7 @@ OFF: tuple[GradMode, ...] = ("no_grad", "inference_mode")
 
 
 class UntapedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One computation under `grad`. `forward` are its operators, in order.
-
-    `has_grad_fn`: whether its result has a tape behind it. `held` sums the tensors that autograd saved
-    meanwhile, by saved-tensor hooks, in a second run.
-    """
+    """One computation under `grad`: its operators, whether it has a tape, and what hooks saw saved."""
 
     grad: GradMode
     forward: list[ForwardOperator]
@@ -139,10 +133,7 @@ class UntapedRun(msgspec.Struct, frozen=True, kw_only=True):
 def run_untaped(
     run: Callable[[], Tensor], owned: list[tuple[OwnerKind, str, Tensor]], grad: GradMode
 ) -> UntapedRun:
-    """Run it twice under `grad`, one of `OFF`: recorded, and with saved-tensor hooks.
-
-    Raises StudyError where the computation does not work in that grad mode.
-    """
+    """Run it twice under `grad`, one of `OFF`: recorded, and with saved-tensor hooks."""
     with GRAD_MODES[grad]():
         with ForwardRecorder() as recorder:
             result = run()
@@ -179,10 +170,7 @@ class Computation:
 
 
 def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Computation:
-    """The computation `name`; where `own_expressions` is set, `name` may be an expression.
-
-    Raises StudyError, which lists the known names, for any other, and for an expression that cannot work.
-    """
+    """The computation `name`. Raises StudyError, which lists the known names, for an unknown one."""
     if name == "block":
         return _block(bench, bucket, phase)
     if name == "step":
