@@ -15,12 +15,11 @@ import pytest
 
 import service.machine
 from service.front import app, launch, machine
-from service.front.app import LAG_INTERVAL_SECONDS, report_lag
+from service.front.app import report_lag
 from service.front.launch import LaunchError, last_log_line, launched
 from service.front.logs import TextFormatter
 from service.front.machine import CoreClaims
 from service.machine import engine_cpus, front_cpus, physical_cores, share_cpus
-from service.statistics.choice import is_disturbed
 from tests.cli.test_serve import await_ready, served
 from tests.support.serving import BODY, Front, until
 
@@ -94,11 +93,6 @@ def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch:
 
     asyncio.run(read_twice())
     assert lags[:2] == [pytest.approx(0.3), 0.0]
-
-
-def test_readings_on_the_engines_own_core_disturb_no_step_of_up_to_10_ms() -> None:
-    readings_per_second, steps_per_second = 1 / LAG_INTERVAL_SECONDS, 100
-    assert not is_disturbed(readings_per_second, steps_per_second)
 
 
 def test_a_running_front_exports_its_lag(front: Front) -> None:

@@ -74,11 +74,6 @@ def test_every_control_is_reached_by_tab_and_shows_that_it_is(view: Tab) -> None
     assert {outline for _, outline in reached} == {"solid"}
 
 
-def test_the_first_view_is_at_the_root(lab: Tab) -> None:
-    lab.open("/", SETTLED)
-    assert lab.value("nav [aria-current=page]", "href") == "/lab/play"
-
-
 def test_a_view_is_chosen_by_keyboard_and_its_heading_gets_the_focus(lab: Tab) -> None:
     lab.open("/", SETTLED)
     lab.page.locator("nav a[href='/lab/live']").focus()
@@ -88,16 +83,6 @@ def test_a_view_is_chosen_by_keyboard_and_its_heading_gets_the_focus(lab: Tab) -
     assert lab.page.evaluate("document.activeElement.textContent") == "Live"
     lab.page.go_back()
     lab.page.wait_for_selector("h1:has-text('Play')")
-
-
-def test_the_policy_keeps_a_script_within_the_page_from_running(lab: Tab) -> None:
-    lab.open("/", SETTLED)
-    lab.page.evaluate(
-        """() => { const script = document.createElement("script"); script.textContent = "window.ran = true";
-          document.body.append(script); }"""
-    )
-    assert lab.page.evaluate("window.ran") is None
-    lab.expected("Content Security Policy")
 
 
 def test_the_key_is_asked_for_once_and_kept_in_memory_alone(browser: Browser) -> None:
@@ -234,12 +219,6 @@ def test_a_link_to_a_finding_that_is_gone_says_so_and_leaves_the_button(fake_lab
     fake_lab.open("/lab/timeline?finding=timeline-7", ".failed")
     assert "the finding timeline-7 is not kept any more: measure it again" in fake_lab.text(".failed")
     assert fake_lab.page.get_by_role("button", name="Draw both steps").is_enabled()
-
-
-def test_a_link_opens_no_finding_of_another_study(fake_lab: Tab) -> None:
-    identity = keep(fake_lab, "tape", {})
-    fake_lab.open(f"/lab/timeline?finding={identity}", ".failed")
-    assert "is not kept any more" in fake_lab.text(".failed")
 
 
 def test_a_study_is_cancelled_by_a_button_and_by_leaving_the_view(fake_lab: Tab) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -237,17 +237,6 @@ def test_the_calls_and_expressions_to_choose_are_those_that_the_studies_know(pag
     assert {option["value"] for option in options} == {*TAPE_EXPRESSIONS, *OF_THE_MODEL}
     shown = {option["value"]: option["label"] for option in options if option["value"] not in OF_THE_MODEL}
     assert shown == TAPE_EXPRESSIONS
-
-
-def test_ticks_are_round_rising_and_within_the_axis(page: Tab) -> None:
-    axes = [(0, 1200, 8), (0, 1200, 2), (311.5, 312.5, 6), (0.002, 0.0021, 5), (0, 0.7, 3), (999, 10001, 10)]
-    for (begin, end, count), found in zip(
-        axes, run(page, "parts/axis", "return given.map((axis) => it.ticks(...axis))", axes), strict=True
-    ):
-        assert 1 <= len(found) <= count + 1
-        assert all(begin - 1e-9 <= tick <= end + 1e-9 for tick in found)
-        steps = {round((after - before) / (end - begin), 6) for before, after in pairwise(found)}
-        assert len(steps) <= 1
 
 
 def test_zooming_and_moving_stay_within_the_step(page: Tab) -> None:

@@ -268,25 +268,6 @@ def test_a_timeline_is_zoomed_and_walked_by_keys(lab: Tab, timeline: Kept) -> No
     assert lab.page.locator(".block.chosen").count() == 1
 
 
-def test_dragging_over_a_stretch_zooms_into_it_and_a_press_picks_a_block(lab: Tab, timeline: Kept) -> None:
-    identity, finding = timeline
-    lab.open(f"/lab/timeline?finding={identity}", ".drawing svg")
-    lab.page.locator(".drawing").scroll_into_view_if_needed()
-    box = lab.page.locator(".drawing svg").bounding_box()
-    assert box is not None
-    mark = lab.page.locator(".block.mark").first.bounding_box()
-    assert mark is not None
-    lab.page.mouse.click(mark["x"] + 10, mark["y"] + 5)
-    assert lab.text(".picked").startswith(finding["tracks"][0]["blocks"][0]["name"])
-    lab.page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 4)
-    lab.page.mouse.down()
-    lab.page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 4)
-    lab.page.mouse.up()
-    end = max(one["profiled_seconds"] for one in finding["tracks"]) * 1e6
-    assert float(lab.value(".drawing", "data-from")) == pytest.approx(end * 0.25, rel=0.02)
-    assert float(lab.value(".drawing", "data-to")) == pytest.approx(end * 0.5, rel=0.02)
-
-
 INTERVAL = {"value": 1e-3, "low": 0.9e-3, "high": 1.1e-3, "samples": 60}
 ENDLESS = {"value": 1e-3, "low": None, "high": None, "samples": 5}
 
@@ -386,15 +367,3 @@ def test_a_probe_without_a_difference_says_so_and_its_counter_answers_the_questi
         in fake_lab.page.locator(".question details p").inner_text()
     )
     assert "Add .item() to the loop" in fake_lab.text(".question")
-
-
-def test_a_probe_that_is_new_to_the_page_is_shown_all_the_same(fake_lab: Tab) -> None:
-    answer(fake_lab, "**/v1/probes", {"probes": [{"name": "fragmentation", "teaches": "small holes add up"}]})
-    short = {key: PROBE[key] for key in ("without", "with", "counter", "blame", "cure")} | {
-        "name": "fragmentation"
-    }
-    answer(fake_lab, "**/v1/probes/fragmentation", short)
-    fake_lab.open("/lab/probes", ".study")
-    fake_lab.page.get_by_role("button", name="Run fragmentation").click()
-    assert quantity(fake_lab.text('[data-side="with"]')) == pytest.approx(0.002)
-    assert fake_lab.page.locator(".verdict").count() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -46,11 +45,6 @@ def result_of(body: str) -> dict[str, Any]:
     return answer
 
 
-def chosen(opened: Tab, name: str) -> None:
-    """Until the address has this choice."""
-    opened.page.wait_for_function("(name) => location.search.includes(name)", arg=name)
-
-
 def duration(seconds: float) -> str:
     """As the page writes seconds."""
     scale, unit = next((s, u) for s, u in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")) if seconds >= s or u == "µs")
@@ -85,27 +79,6 @@ def test_the_data_is_the_answer(lab: Tab) -> None:
     with lab.page.expect_download() as saved:
         lab.page.locator("text=Save as play.json").click()
     assert json.loads(saved.value.path().read_text()) == answer
-
-
-def test_a_prompt_is_sent_by_keyboard_alone(lab: Tab) -> None:
-    lab.open("/lab/play?mode=eager&tokens=4", "form textarea")
-    page = lab.page
-    page.locator("textarea").focus()
-    page.keyboard.press("Control+A")
-    page.keyboard.type("import os")
-    page.keyboard.press("Tab")
-    page.keyboard.press("ArrowRight")
-    chosen(lab, "mode=inference_mode")
-    for name in ("batch=4", "tokens=8"):
-        page.keyboard.press("Tab")
-        page.keyboard.press("ArrowRight")
-        chosen(lab, name)
-    page.keyboard.press("Tab")
-    with page.expect_response("**/inference_mode/generate") as answered:
-        page.keyboard.press("Enter")
-    page.wait_for_selector(RESULT)
-    sent = answered.value.request.post_data_json
-    assert sent == {"prompts": ["import os"] * 4, "max_new_tokens": 8, "stream": True}
 
 
 def test_while_tokens_come_the_page_says_that_the_clock_is_its_own(browser: Browser) -> None:
@@ -327,13 +300,6 @@ def test_a_report_opens_in_a_page_apart_and_draws_itself(lab: Tab) -> None:
     assert report.evaluate("self.origin") == "null"
     assert report.evaluate("fetch('/v1/modes').then(() => 'reached', () => 'kept out')") == "kept out"
     assert problems == []
-
-
-def test_a_report_is_saved_as_the_file_that_it_is(lab: Tab, sweeps: Path) -> None:
-    lab.open("/lab/runs", "table tbody tr")
-    with lab.page.expect_download() as saved:
-        lab.page.locator("[aria-label='Save the report of before']").click()
-    assert saved.value.path().read_bytes() == (sweeps / "before" / "report.html").read_bytes()
 
 
 def test_two_are_compared_and_the_words_are_the_verbs(lab: Tab) -> None:
