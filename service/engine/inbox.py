@@ -220,9 +220,7 @@ class LocalInbox:
 
     def take(self) -> Job | None:
         """The next job, as if it had been sent this moment."""
-        if not self._warm or not self._jobs:
-            return None
-        return msgspec.structs.replace(self._jobs.popleft(), sent_ns=perf_counter_ns())
+        return self.join() if self.next_job is not None else None
 
     @property
     def next_job(self) -> Job | None:

@@ -65,7 +65,7 @@ def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     except ValueError as error:
         return _refuse(error)
     try:
-        engine.parts.warmup.share(partial(second_compiler, engine.parts))
+        engine.parts.warmup.start_elsewhere = partial(second_compiler, engine.parts)
         engine.run()
     except Unservable as error:
         return _refuse(error)

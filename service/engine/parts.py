@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,7 +26,6 @@ from service.step.device import device_name, free_memory, is_out_of_memory, memo
 from service.step.loaded_model import LoadedModel, Precision, load_model
 from service.step.parity import DECODE_STEPS
 from service.step.roofs import (
-    NullKernel,
     matrix_rate,
     measure_null_kernel,
     memory_bandwidth,
@@ -35,15 +34,6 @@ from service.step.roofs import (
 )
 
 Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredMachine:
-    """What an engine measures of its machine, once; a roof is None where the device is too full for it."""
-
-    null_kernel: NullKernel
-    memory_bandwidth: MemoryBandwidth | None
-    matrix_rate: MatrixRate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +47,26 @@ class EngineParts:
     warmup: Warmup
     shares: StepShares
 
-    def measure(self) -> MeasuredMachine:
-        """Measure the machine. On CUDA this gives the allocators' unused memory back to the device."""
+    def measure(self) -> dict[str, Any]:
+        """Measure the machine, for the status; a roof is None where the device is too full for it.
+
+        On CUDA this gives the allocators' unused memory back to the device.
+        """
         device, precision = self.loaded.device, self.loaded.precision
         weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
-        return MeasuredMachine(
-            measure_null_kernel(device),
-            _unless_full(lambda: memory_bandwidth(device, weights)),
-            _unless_full(lambda: matrix_rate(device, precision.autocast or precision.weights)),
-        )
+        null_kernel = measure_null_kernel(device)
+        return {
+            "null_kernel_seconds": null_kernel.seconds,
+            "no_null_kernel_graph": null_kernel.no_graph,
+            "memory_bandwidth": _unless_full(lambda: memory_bandwidth(device, weights)),
+            "matrix_rate": _unless_full(lambda: matrix_rate(device, precision.autocast or precision.weights)),
+        }
 
-    def status(self, measured: MeasuredMachine | None = None) -> EngineStatus:
+    def status(self, measured: Mapping[str, Any] | None = None) -> EngineStatus:
         """The engine's and its machine's status; with what was `measured` of it that of a warm engine."""
         loaded = self.loaded
         config = loaded.model.config
         settings = self.settings
-        null_kernel = measured.null_kernel if measured else None
         moved = step_bytes(loaded.model, self.buffers[max(self.buffers)])
         return EngineStatus(
             pid=os.getpid(),
@@ -97,18 +91,15 @@ class EngineParts:
             modes=list(self.warmup.modes),
             memory=memory(loaded.device),
             peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            null_kernel_seconds=null_kernel.seconds if null_kernel else None,
-            no_null_kernel_graph=null_kernel.no_graph if null_kernel else None,
             attention=self.warmup.attention,
-            memory_bandwidth=measured.memory_bandwidth if measured else None,
             step_bytes=moved,
-            matrix_rate=measured.matrix_rate if measured else None,
             step_flops=step_flops(loaded.model),
             blas=blas_libraries(torch.__config__.show()),
             no_samples=self.shares.missing,
             batching=settings.batching,
             batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
             warm=measured is not None,
+            **(measured or {}),
         )
 
 

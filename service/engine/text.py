@@ -152,15 +152,12 @@ class Completion:
 
     def output(self) -> Output:
         """What is answered for this row; `length` where the generation ended early."""
-        return Output(
-            text=self._text if self._decoder is not None else self._decoded(),
-            token_ids=self.token_ids,
-            finish_reason=self.finish_reason or "length",
-        )
-
-    def _decoded(self) -> str:
-        """All tokens at once. Without a decoder there are no stop strings: an end-of-text token stopped."""
-        return self._tokenizer.decode(self.token_ids[:-1] if self.finish_reason == "stop" else self.token_ids)
+        text = self._text
+        if self._decoder is None:
+            # All tokens at once; there are no stop strings, so what stopped is an end-of-text token.
+            stopped = self.finish_reason == "stop"
+            text = self._tokenizer.decode(self.token_ids[:-1] if stopped else self.token_ids)
+        return Output(text=text, token_ids=self.token_ids, finish_reason=self.finish_reason or "length")
 
 
 class Completions:
@@ -184,7 +181,7 @@ class Completions:
         for index, row in examined:
             row.examine()
             if row.finish_reason is not None:
-                self._appends[index] = _ignore
+                self._appends[index] = lambda token: None
         return examined
 
     def end(self) -> list[tuple[int, Completion]]:
@@ -197,6 +194,3 @@ class Completions:
 
     def outputs(self) -> list[Output]:
         return [row.output() for row in self._rows]
-
-
-def _ignore(token: int) -> None: ...

@@ -82,7 +82,8 @@ class Warmup:
         self.reference_seconds = self.reference_busy_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
         self._compiler_loaded = False
-        self._start_elsewhere: Callable[[], CompiledElsewhere | None] = lambda: None
+        # Starts another process that compiles into the same cache.
+        self.start_elsewhere: Callable[[], CompiledElsewhere | None] = lambda: None
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -114,10 +115,6 @@ class Warmup:
         for configured in self.modes.values():
             self.update(configured, state="warming")
             yield from self._or_fail(configured, self._warm(configured, parity_check))
-
-    def share(self, start: Callable[[], CompiledElsewhere | None]) -> None:
-        """Have another process compile into the same cache, which `start` starts where anything compiles."""
-        self._start_elsewhere = start
 
     def compile(self) -> Iterator[tuple[str, float | None]]:
         """Compile every callable of the configured modes, for the cache alone, in the order in which `run`
@@ -187,7 +184,7 @@ class Warmup:
             return
         retry = self._cache_retry if self._compiles(configured) else None
         if self._compiles(configured) and not self._compiler_loaded:
-            self._capture.elsewhere = self._start_elsewhere()
+            self._capture.elsewhere = self.start_elsewhere()
             loading = self._load_compiler()
             yield from (retry.watched(name, loading) if retry else loading)
         before, resident = read_compile_counts(), resident_bytes()

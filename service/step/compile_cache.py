@@ -23,7 +23,6 @@ from service.machine import processor_facts
 _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 """Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
 
-
 HEADERS = "precompiled_headers"
 
 

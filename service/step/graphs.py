@@ -17,6 +17,9 @@ from models.served import Cache
 from service.step.buffers import Arguments
 from service.step.device import is_device_lost, is_out_of_memory, root_cause
 
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
+
 _RAISED_IN = "torch._dynamo.eval_frame"
 
 
@@ -41,9 +44,6 @@ def is_recompile_error(error: BaseException) -> bool:
         traceback = traceback.tb_next
     return traceback.tb_frame.f_globals.get("__name__") == _RAISED_IN
 
-
-if TYPE_CHECKING:
-    from torch.cuda import _POOL_HANDLE
 
 Result = tuple[Tensor, Tensor]
 Run = Callable[[Tensor, Tensor, Tensor, Cache], Result]

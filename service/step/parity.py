@@ -1,6 +1,4 @@
-"""Parity: a mode's logits against eager's, teacher-forced on fixed prompts, and eager's attention against the
-reference.
-"""
+"""Parity: a mode's logits against those of eager, and eager's attention against the reference."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def step_flops(model: Served) -> StepFlops:
     per attended position two products of the width of the residual stream in each layer.
     """
     return StepFlops(
-        per_row=2 * sum(_elements(module) for module in model.modules()),
+        per_row=2 * sum(weight.numel() for weight in _weights(model)),
         per_position=4 * model.config.layers * model.config.width,
     )
 
@@ -143,7 +143,7 @@ def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
     cache = [tensor for pair in buffers.cache for tensor in pair]
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     return StepBytes(
-        weights=sum(_weights_of(module) for module in model.modules()),
+        weights=sum(weight.numel() * weight.element_size() for weight in _weights(model)),
         cache_per_position=sum(tensor[0, 0].numel() * tensor.element_size() for tensor in cache),
         activations_per_row=sum(
             (linear.in_features + linear.out_features) * linear.weight.element_size() for linear in linears
@@ -151,19 +151,11 @@ def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
     )
 
 
-def _weights_of(module: nn.Module) -> int:
-    """Bytes of the weights that are `module`'s own."""
-    return sum(weight.numel() * weight.element_size() for weight in _weights(module))
-
-
-def _elements(module: nn.Module) -> int:
-    return sum(weight.numel() for weight in _weights(module))
-
-
-def _weights(module: nn.Module) -> Iterator[nn.Parameter]:
+def _weights(model: nn.Module) -> Iterator[nn.Parameter]:
     """Those of matrix products; an embedding reads one row of its table per token."""
-    if not isinstance(module, nn.Embedding):
-        yield from (weight for weight in module.parameters(recurse=False) if weight.dim() > 1)
+    for module in model.modules():
+        if not isinstance(module, nn.Embedding):
+            yield from (weight for weight in module.parameters(recurse=False) if weight.dim() > 1)
 
 
 def _read(size: int) -> float:

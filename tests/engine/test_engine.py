@@ -262,7 +262,7 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Failing:
-        parts = SimpleNamespace(warmup=SimpleNamespace(share=lambda _: None))
+        parts = SimpleNamespace(warmup=SimpleNamespace())
 
         def __init__(self, *_: object, **__: object) -> None: ...
 

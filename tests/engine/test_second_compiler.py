@@ -160,7 +160,7 @@ prepare_process(settings.cache_folder, settings.model)
 inbox = LocalInbox([local_job("a", "compiled", ["def mean"], 2)])
 engine = Engine(settings, inbox)
 there = SecondCompiler(settings, ["compiled"])
-engine.parts.warmup.share(lambda: there)
+engine.parts.warmup.start_elsewhere = lambda: there
 engine.run()
 print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], there._seconds)).decode())
 """
