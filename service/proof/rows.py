@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from scipy.special import betaincinv
 
-from service.measure.rounds import Log, OffCpuTime
+from service.measure.rounds import Log, OffCpuTime, paired_median_ratio
 from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
@@ -64,6 +64,12 @@ class Property:
         return self._row(
             "pass" if inside else "fail" if outside else "undecided", interval, of, note, numbers
         )
+
+    def ratio(self, of: str, note: str, **seconds: Sequence[float]) -> Row:
+        """As `within`, of the median ratio of the first of two arms' `seconds` over the second, by round."""
+        above, below = seconds.values()
+        numbers = {f"{arm}_seconds": found for arm, found in seconds.items()}
+        return self.within(paired_median_ratio(above, below), of, note, numbers)
 
     def exactly(
         self, holds: bool, value: float, of: str = "", note: str = "", numbers: Numbers | None = None
