@@ -161,10 +161,9 @@ def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
     low, high = added.low * 1e3, added.high * 1e3
     note = f"{added.value * 1e3:.2f} ms [{low:.2f}, {high:.2f}], the client on the front's cores"
     beside = f"the bare route answers with the same JSON in {alone.value * 1e3:.2f} ms"
-    numbers = {"service_seconds": service, "bare_seconds": bare}
     return [
         ADDS.within(added, "", note, {"seconds": service}),
-        ADDS_RATIO.within(paired_median_ratio(service, bare), "", beside, numbers),
+        ADDS_RATIO.ratio("", beside, service=service, bare=bare),
     ]
 
 

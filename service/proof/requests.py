@@ -30,7 +30,7 @@ from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench, Variants
 from service.measure.cpu_sampler import SamplerError, counts_of
-from service.measure.rounds import Log, in_rounds, isolated, paired_median_ratio
+from service.measure.rounds import Log, in_rounds, isolated
 from service.modes import MODES
 from service.proof.rows import Check, NotMeasurableError, Property, Row
 from service.proof.running_service import NEW_TOKENS, PROMPT, FrontSocket
@@ -145,8 +145,7 @@ def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
     full, off = found["full"], found["off"]
     added = median(a - b for a, b in zip(full, off, strict=True))
     note = f"{added * 1e6:.0f} µs of requests of {median(off) * 1e3:.1f} ms: meters, samples, metrics"
-    numbers = {"full_seconds": full, "off_seconds": off}
-    return [MEASURING.within(paired_median_ratio(full, off), "", note, numbers)]
+    return [MEASURING.ratio("", note, full=full, off=off)]
 
 
 INSTRUMENTATION = Check(measure_instrumentation, judge_instrumentation, (MEASURING,))
@@ -229,8 +228,7 @@ def judge_minimal_loop(found: Mapping[LoopArm, list[float]]) -> list[Row]:
         service, minimal = found[mode, "service"], found[mode, "minimal"]
         added = median(a - b for a, b in zip(service, minimal, strict=True))
         note = f"{added * 1e6:.0f} µs of requests of {median(minimal) * 1e3:.1f} ms"
-        numbers = {"service_seconds": service, "minimal_seconds": minimal}
-        rows.append(LOOP.within(paired_median_ratio(service, minimal), f", {mode}", note, numbers))
+        rows.append(LOOP.ratio(f", {mode}", note, service=service, minimal=minimal))
     return rows
 
 
@@ -472,8 +470,7 @@ def _asked_row(claimed: Property, name: str, found: Mapping[Arm, list[float]], a
     above, below = (found[arm] for arm in arms)
     sizes = " and ".join(str(arm.size) for arm in arms)
     note = f"{sizes}: {median(above) * 1e3:.2f} and {median(below) * 1e3:.2f} ms"
-    numbers = {"above_seconds": above, "below_seconds": below}
-    return claimed.within(paired_median_ratio(above, below), name, note, numbers)
+    return claimed.ratio(name, note, above=above, below=below)
 
 
 ASKED_WORK = Check(measure_asked, judge_asked, (CONTEXTS, PROMPTS))

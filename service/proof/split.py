@@ -28,7 +28,7 @@ from service.measure.cpu_sampler import (
     SamplerError,
     sample_steps,
 )
-from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.measure.rounds import Log, in_rounds
 from service.proof.rows import Check, NotMeasurableError, Property, Row
 from service.records import PHASES, Phase, SampleCounts
 from service.statistics.boundedness import RATE
@@ -219,8 +219,7 @@ def judge_background(found: Mapping[BackgroundArm, list[float]]) -> list[Row]:
     for mode in dict.fromkeys(mode for mode, _ in found):
         on, off = found[mode, "sampled"], found[mode, "unsampled"]
         note = f"{BACKGROUND_PER_SECOND} samples per second of steps of {median(off) * 1e6:.0f} µs"
-        numbers = {"sampled_seconds": on, "unsampled_seconds": off}
-        rows.append(COST.within(paired_median_ratio(on, off), f": {mode}, decode, batch 1", note, numbers))
+        rows.append(COST.ratio(f": {mode}, decode, batch 1", note, sampled=on, unsampled=off))
     return rows
 
 
