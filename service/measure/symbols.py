@@ -117,13 +117,13 @@ class _Table:
 
     def function(self, offset: int) -> str | None:
         """The mangled name of the function at `offset` of the file; None between functions."""
-        place = next(
-            (o - at + address for at, size, address in self.loads if at <= (o := offset) < at + size), None
-        )
-        if place is None or not len(self.addresses):
+        loaded_at = (address + offset - at for at, size, address in self.loads if at <= offset < at + size)
+        address = next(loaded_at, None)
+        if address is None or not len(self.addresses):
             return None
-        index = int(np.searchsorted(self.addresses, place, side="right")) - 1
-        if index < 0 or (self.sizes[index] and place >= self.addresses[index] + self.sizes[index]):
+        # With a Python int numpy converts the whole table at every call: 0.1 ms for libtorch's.
+        index = int(np.searchsorted(self.addresses, np.uint64(address), side="right")) - 1
+        if index < 0 or (self.sizes[index] and address >= self.addresses[index] + self.sizes[index]):
             return None
         begin = int(self.names[index])
         return self.strings[begin : self.strings.index(b"\0", begin)].decode(errors="replace")
