@@ -104,7 +104,8 @@ def describe(plan: Plan) -> str:
     """The plan as text: its cells, the order of every round, and its estimated duration."""
     seconds = estimate_seconds(plan)
     numbers = {cell.name: number for number, cell in enumerate(plan.cells, start=1)}
-    *_, last = checks = plan.interim_checks
+    checks = plan.interim_checks
+    last = checks[-1]
     more = [
         f"after rounds {', '.join(map(str, checks))}: batch sizes whose fastest mode is not told apart "
         f"(at {plan.confidence:.1%}) go on, to {last} rounds; at most about "

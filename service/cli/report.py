@@ -75,7 +75,8 @@ def report(
     from loadtests.run.run_file import is_series
 
     several = len(folders) > 1
-    of_fleet, series = (not several and is_kind(folders[0]) for is_kind in (is_fleet, is_series))
+    of_fleet = not several and is_fleet(folders[0])
+    series = not several and is_series(folders[0])
     if (several or series or of_fleet) and (peers or slo):
         bad_input("--peers and --slo belong to the report of one sweep: name its folder")
     if out and not several:

@@ -28,7 +28,6 @@ from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.surroundings import reproduce
 from loadtests.report.terminal import print_table
-from loadtests.run import target
 from loadtests.run.gates import Gate
 from loadtests.run.resumption import CannotResume, refuse_other_service
 from loadtests.run.rows import RequestRow, read_rows
@@ -90,13 +89,7 @@ def test_it_has_a_colour_of_its_own() -> None:
 # ---------------------------------------------------------------- a sweep
 
 
-@pytest.fixture
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
-
-
-@pytest.mark.usefixtures("_impatient")
+@pytest.mark.usefixtures("impatient")
 def test_a_sweep_keeps_what_ran_and_its_gates_hold(tmp_path: Path) -> None:
     cells = [Cell(mode=mode, batch_size=1, new_tokens=4, requests=2) for mode in ("eager", "compiled", AUTO)]
     plan = Plan(preset="own", seed=5, rounds=8, cells=tuple(cells))
@@ -117,7 +110,7 @@ def test_a_sweep_keeps_what_ran_and_its_gates_hold(tmp_path: Path) -> None:
     assert fallbacks.passed
 
 
-@pytest.mark.usefixtures("_impatient")
+@pytest.mark.usefixtures("impatient")
 def test_past_saturation_refused_requests_of_auto_are_counted_too(tmp_path: Path) -> None:
     cells = [Cell(mode=mode, batch_size=1, new_tokens=4, requests=2) for mode in ("eager", AUTO)]
     cells.append(Cell(mode=AUTO, batch_size=1, new_tokens=4, requests=30, rate=400.0))

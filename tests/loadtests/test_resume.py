@@ -22,7 +22,7 @@ import launchbound
 from loadtests.report.findings import Findings
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
-from loadtests.run import sweep, target
+from loadtests.run import sweep
 from loadtests.run.events import EVENTS_FILE, GeneratorEvent, RequestEnded, read_events, run_load_generator
 from loadtests.run.folder import FolderInUse, locked
 from loadtests.run.resumption import CannotResume
@@ -45,12 +45,7 @@ from tests.support.killed_sweeps import (
 )
 from tests.support.serving import until
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from loadtests.plan.cells import Cell, Plan, Slo
-from loadtests.run import sweep, target
+from loadtests.run import sweep
 from loadtests.run.events import (
     BlockCut,
     GeneratorEvent,
@@ -27,8 +27,9 @@ from loadtests.run.run_file import read_run
 from loadtests.run.schedule import Finished, Planned, is_whole
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from tests.support.fake_service import Script, fake_service
+from tests.support.sweeping import failed, swept
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
 SERVICE_SECONDS = 0.005
 CLOSED = Cell(mode="eager", batch_size=1, new_tokens=4, requests=1)
@@ -38,27 +39,13 @@ CONSTANT = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.2, 
 SHARE = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.5)
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
-
-
 def plan_of(*cells: Cell, e2e: float | None = None) -> Plan:
     slo = None if e2e is None else Slo(e2e_seconds=e2e)
     return Plan(preset="own", seed=5, rounds=2, cells=(CLOSED, *cells), slo=slo)
 
 
-def swept(folder: Path, plan: Plan, out: io.StringIO | None = None, **script: Any) -> SweepResult:
-    script = {"service_seconds": SERVICE_SECONDS, **script}
-    with fake_service(Script(**script)) as url:
-        return run_sweep(url, plan, folder, console=Console(file=out or io.StringIO()), exporter_port=0)
-
-
-def failed(result: SweepResult) -> set[str]:
-    """The failed gates, but for those of time, which have no meaning against a stand-in."""
-    of_time = {"client CPU < 80%", "achieved/target rate ≥ 0.98"}
-    return {gate.name for gate in result.failed} - of_time
+def saturated(folder: Path, plan: Plan, out: io.StringIO | None = None, **script: Any) -> SweepResult:
+    return swept(folder, Script(service_seconds=SERVICE_SECONDS, **script), plan, out)
 
 
 def block_sizes(rows: list[RequestRow]) -> Counter[tuple[int, str]]:
@@ -67,7 +54,7 @@ def block_sizes(rows: list[RequestRow]) -> Counter[tuple[int, str]]:
 
 def test_a_block_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Path) -> None:
     out = io.StringIO()
-    result = swept(tmp_path, plan_of(PAST, CONSTANT), out)
+    result = saturated(tmp_path, plan_of(PAST, CONSTANT), out)
     run, rows = read_run(tmp_path), read_rows(tmp_path)
     assert run.complete
     assert failed(result) == set()
@@ -81,7 +68,7 @@ def test_a_block_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Pat
 
 def test_what_a_full_service_refuses_is_kept_and_is_no_failure(tmp_path: Path) -> None:
     out = io.StringIO()
-    result = swept(tmp_path, plan_of(PAST), out, room=3)
+    result = saturated(tmp_path, plan_of(PAST), out, room=3)
     rows = [row for row in read_rows(tmp_path) if row.cell == PAST.name and row.stage == "measure"]
     refused = [row for row in rows if row.rejected]
     assert {row.status for row in rows} == {200, 429}
