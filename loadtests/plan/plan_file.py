@@ -277,7 +277,8 @@ def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
     seen = set[str]()
     closed = (("closed_loop", index, table) for index, table in enumerate(document.closed_loop))
     opened = (("open_loop", index, table) for index, table in enumerate(document.open_loop))
-    for name, index, table in (*closed, *opened):
+    tables: list[tuple[str, int, ClosedLoop | OpenLoop]] = [*closed, *opened]
+    for name, index, table in tables:
         if isinstance(table, OpenLoop) and (table.loads is None) == (table.rates is None):
             message = "give `loads`, shares of each mode's capacity, or `rates`, per second: one of them"
             raise DocumentError(message, name, index)

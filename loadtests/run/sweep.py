@@ -352,9 +352,7 @@ def _run_series(folder: Path, series: Series, measure: Measure, report: Report) 
         if run.over:
             continue
         report(f"precision {number} of {len(series.runs)}: {run.dtype}")
-        run.state, run.said = "begun", None
-        write_series(folder, series)
-        stopped = _run_one(folder / run.dtype, run, measure)
+        stopped = _run_one(folder, series, run, measure)
         write_series(folder, series)
         if run.said is not None:
             report(f"{run.dtype}: {run.said}")
@@ -362,8 +360,11 @@ def _run_series(folder: Path, series: Series, measure: Measure, report: Report) 
             return
 
 
-def _run_one(folder: Path, run: SeriesRun, measure: Measure) -> bool:
+def _run_one(root: Path, series: Series, run: SeriesRun, measure: Measure) -> bool:
     """Measure one run, or go on with it, and note how that ended; returns whether it was interrupted."""
+    run.state, run.said = "begun", None
+    write_series(root, series)
+    folder = root / run.dtype
     folder.mkdir(exist_ok=True)
     try:
         result = measure(run.dtype, folder, (folder / RUN_FILE).exists())
@@ -376,7 +377,7 @@ def _run_one(folder: Path, run: SeriesRun, measure: Measure) -> bool:
         run.state, run.said = "begun" if (folder / RUN_FILE).exists() else "failed", str(error)
         return False
     except DiskFull as error:
-        raise DiskFull(folder.parent) from error
+        raise DiskFull(root) from error
     if result.run.complete:
         run.state = "complete"
         return False

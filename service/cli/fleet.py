@@ -82,7 +82,7 @@ def _on_cluster(
 ) -> bool:
     """Run or show; returns whether it was interrupted."""
     from loadtests.fleet import run
-    from service import ray_cluster as cluster
+    import service.ray_cluster as cluster
 
     report = printed(Console())
     os.environ.update(cluster.environment(address))
