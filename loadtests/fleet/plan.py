@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -24,7 +23,6 @@ from loadtests.plan.plan_file import (
     Dtype,
     Grammar,
     PlanDocument,
-    Steps,
     line_of,
     plan_of,
     read_plan_file,
@@ -36,7 +34,6 @@ from loadtests.run.validation import validate_folder
 from models.config import CONFIGS
 
 FLEET_FILE = "fleet.json"
-FORMAT_VERSION = 1
 
 DeviceName = Literal["cpu", "cuda"]
 Kind = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
@@ -73,7 +70,7 @@ class FleetDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     dtypes: Annotated[list[Dtype], Meta(min_length=1)] = msgspec.field(default_factory=lambda: [REFERENCE])
     devices: Annotated[list[DeviceName], Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["cpu"])
     machines: Annotated[list[Kind], Meta(min_length=1)] | None = None
-    prices: dict[Kind, Annotated[float, Meta(gt=0)]] = {}
+    prices: dict[Kind, Annotated[float, Meta(gt=0, lt=1e9)]] = {}
 
 
 GRAMMAR = Grammar(
@@ -101,15 +98,13 @@ class Try(msgspec.Struct, kw_only=True):
 
     `sweep_seconds` is the sweep alone, by the node's clock; `control_seconds` all else from its beginning
     there until its folder is here, None where it is not. `niceness` of the sweep's processes: above 0
-    anything else on that machine goes first. `said`: what ended it early.
+    anything else on that machine runs first. `said`: what ended it early.
     """
 
     node: str
     address: str
-    submitted: str
-    started: str | None = None
+    started: str
     ended: str | None = None
-    written: str | None = None
     sweep_seconds: float | None = None
     control_seconds: float | None = None
     niceness: int | None = None
@@ -147,7 +142,7 @@ class Fleet(msgspec.Struct, kw_only=True):
     `address` of the cluster; None: one of its own, on this machine.
     """
 
-    format_version: int = FORMAT_VERSION
+    format_version: int = 1
     name: str
     started: str
     ended: str | None = None
@@ -188,8 +183,8 @@ class FleetPlan:
             )
         if strange := [kind for kind in one.prices if kind not in machines]:
             raise PlanError(
-                f"[prices] names {', '.join(strange)}, and the cluster has machines of kind "
-                f"{', '.join(machines)}: name one of these, or list in `machines` what is still to join"
+                f"[prices] names {', '.join(strange)}, and the machines are of kind {', '.join(machines)}: "
+                "name one of these, or list in `machines` what is still to join"
             )
         found = [
             FleetTask(
@@ -202,7 +197,8 @@ class FleetPlan:
             )
             for machine, device, dtype, model in product(machines, one.devices, one.dtypes, one.models)
         ]
-        if same := _twice([task.name for task in found]):
+        names = Counter(task.name for task in found)
+        if same := [name for name, count in names.items() if count > 1]:
             raise PlanError(f"two tasks are called {', '.join(same)}: take one of them out of the plan")
         if len(found) > MOST_TASKS:
             raise PlanError(f"{len(found)} tasks: one report takes {MOST_TASKS}, make several plans")
@@ -219,8 +215,13 @@ def read_fleet_plan(path: Path) -> FleetPlan:
         document = GRAMMAR.parse(text)
     except PlanError as error:
         raise PlanError(f"{path}, {error}") from error
-    for steps, fault in _faults(document, path.parent):
-        raise PlanError(f"{path}, line {line_of(text, steps)}: {fault}")
+    for index, model in enumerate(document.models):
+        if _is_relative(model):
+            line = line_of(text, ("models", index))
+            raise PlanError(
+                f"{path}, line {line}: `{model}` is a relative path, and nodes run elsewhere: name one "
+                f"of {', '.join(CONFIGS)}, hf:HUB-ID, or the absolute path of a folder that every node has"
+            )
     try:
         sweep = _sweep_of(document, path.parent)
         plan = plan_of(sweep)
@@ -236,35 +237,11 @@ def read_fleet_plan(path: Path) -> FleetPlan:
     return FleetPlan(document, text, toml_of(sweep), plan)
 
 
-def _twice(values: Sequence[str]) -> list[str]:
-    return sorted({value for value in values if values.count(value) > 1})
-
-
-def _faults(document: FleetDocument, folder: Path) -> Iterator[tuple[Steps, str]]:
-    for key in ("models", "dtypes", "devices", "machines"):
-        if twice := _twice(getattr(document, key) or []):
-            yield (key,), f"{', '.join(twice)} is in `{key}` twice: name each once"
-    for kind, price in document.prices.items():
-        if document.machines is not None and kind not in document.machines:
-            yield ("prices", kind), f"`{kind}` has a price and is not in `machines`: add it there"
-        if not isfinite(price):
-            yield ("prices", kind), f"`{kind}` has the price {price}: write its dollars per hour"
-    for index, model in enumerate(document.models):
-        if _of_this_machine(model, folder):
-            yield (
-                ("models", index),
-                f"`{model}` is a relative path, and nodes do not run in this folder: name one of "
-                f"{', '.join(CONFIGS)}, hf:HUB-ID, or the absolute path of a folder that every node has",
-            )
-
-
-def _of_this_machine(model: str, folder: Path) -> bool:
-    """Whether `model` is a relative path; beside such a folder also what else would be an id of the hub."""
-    if not model.startswith(HUB):
-        return model not in CONFIGS and not Path(model).is_absolute()
-    path = Path(os.path.expanduser(model.removeprefix(HUB)))
-    here = model.startswith(f"{HUB}.") or path.is_dir() or (folder / path).is_dir()
-    return here and not path.is_absolute()
+def _is_relative(model: str) -> bool:
+    """Whether `model` is a folder by its relative path, and no name of a model or id of the hub."""
+    if model in CONFIGS or (model.startswith(HUB) and not model.startswith(f"{HUB}.")):
+        return False
+    return not Path(model.removeprefix(HUB)).is_absolute()
 
 
 def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:
@@ -287,7 +264,7 @@ def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:
 _FILE = DocumentFile(
     FLEET_FILE,
     Fleet,
-    FORMAT_VERSION,
+    1,
     RunError,
     folder="fleet",
     writer="launchbound fleet",
@@ -295,14 +272,8 @@ _FILE = DocumentFile(
 )
 
 
-def is_fleet(folder: Path) -> bool:
-    """Whether `folder` holds the results of a fleet."""
-    return _FILE.is_in(folder)
-
-
-def write_fleet(folder: Path, fleet: Fleet) -> None:
-    """Write `fleet.json` atomically."""
-    _FILE.write(folder, fleet)
+is_fleet, write_fleet = _FILE.is_in, _FILE.write
+"""Whether a folder holds the results of a fleet; and write its `fleet.json` atomically."""
 
 
 def read_fleet(folder: Path) -> Fleet:

@@ -1,4 +1,4 @@
-"""A fleet's report: what each machine gives for its time, money and energy, and where one gives most.
+"""A fleet's report: what each machine gives for its time and money, and where one gives most.
 
 `fleet.html` (one file, offline), `fleet.md` and `fleet.csv`, written from a fleet's folder.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from loadtests.plan.cells import MINIMUM_ROUNDS, Group
 from loadtests.report import formatting, wording
 from loadtests.report.csv_files import no_formula
 from loadtests.report.formatting import colour
-from loadtests.report.gpu_power import GpuPower, gpu_power
 from loadtests.report.page import write_page
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary
@@ -33,24 +31,20 @@ MARKDOWN_FILE = "fleet.md"
 CSV_FILE = "fleet.csv"
 TEMPLATES = (Path(__file__).with_name("templates"), RUNS_TEMPLATES)
 
-SECOND, DOLLAR, JOULE = RATES = ("tokens per second", "tokens per dollar", "tokens per joule")
+SECOND, DOLLAR = RATES = ("tokens per second", "tokens per dollar")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A task with its results, and what is known of its GPU's power."""
+    """A task with its results."""
 
     task: FleetTask
     entry: Entry
-    power: GpuPower
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A machine in one group of cells, in the mode that it would ship there, with the rates that it has.
-
-    Tokens per joule count the energy of the GPU's board alone.
-    """
+    """A machine in one group of cells, in the mode that it would ship there, with the rates that it has."""
 
     measured: Measured
     summary: Summary
@@ -110,12 +104,7 @@ def make_fleet_report(folder: Path) -> dict[str, Any]:
     if not one_model:  # they do not share any work
         context["sections"] = context["sections"][:1]
     write_page(folder, PAGE_FILE, context, TEMPLATES)
-    rows = [
-        _numbers(model, row)
-        for model, by_group in tables.items()
-        for rows in by_group.values()
-        for row in rows
-    ]
+    rows = [_numbers(row) for by_group in tables.values() for found in by_group.values() for row in found]
     with (folder / CSV_FILE).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["task"], lineterminator="\n")
         writer.writeheader()
@@ -147,7 +136,7 @@ def _read(folder: Path, fleet: Fleet) -> tuple[list[Measured], dict[str, str]]:
             absent[task.name] = "; ".join([task.state, *([task.said] if task.said else []), go_on])
     tasks = [task for task in fleet.tasks if task.name in results]
     entries = entries_of(list(results.values()), [_label(task, fleet) for task in tasks])
-    return [Measured(t, e, gpu_power(results[t.name])) for t, e in zip(tasks, entries, strict=True)], absent
+    return [Measured(task, entry) for task, entry in zip(tasks, entries, strict=True)], absent
 
 
 def _label(task: FleetTask, fleet: Fleet) -> str:
@@ -181,16 +170,7 @@ def _row_of(one: Measured, group: Group) -> Row | None:
     if one.task.price is not None:
         factor = 3600 / one.task.price
         rates[DOLLAR] = Interval(rate.value * factor, rate.low * factor, rate.high * factor, rate.samples)
-    if (watts := one.power.by_cell.get(summary.cell.name)) is not None:
-        rates[JOULE] = per_watt(rate, watts)
     return Row(one, summary, verdict.shipped is not None, rates)
-
-
-def per_watt(rate: Interval, watts: Interval) -> Interval:
-    """Tokens per joule, from the ends of both intervals that lie furthest apart: wider than 95 %."""
-    high = rate.high / watts.low if watts.low > 0 else math.inf
-    low = rate.low / watts.high
-    return Interval(rate.value / watts.value, low, high, min(rate.samples, watts.samples))
 
 
 def most(rows: Sequence[Row], rate: str) -> Most | None:
@@ -224,6 +204,7 @@ def _headline(tables: Tables, measured: Sequence[Measured], absent: Mapping[str,
 
 def _answers(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
     """One sentence per rate that two machines have; of a single machine, its modes."""
+    places = {group: place_of_group(group, list(by_group)) for group in by_group}
     found = []
     for rate in RATES:
         at: dict[str, list[str]] = {}
@@ -231,30 +212,26 @@ def _answers(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
         for group, rows in by_group.items():
             if (first := most(rows, rate)) is None:
                 continue
-            where = place_of_group(group, list(by_group))
             if first.alike:
-                alike.append(where)
+                alike.append(places[group])
                 continue
             letters = sorted(row.measured.entry.letter for row in first.near)
             near = f" (not apart from {formatting.listed(letters)})" if letters else ""
-            at.setdefault(first.row.named, []).append(where + near)
+            at.setdefault(first.row.named, []).append(places[group] + near)
         if at:
             found.append(f"Most {rate}: {_listed(at)}.")
         if alike:
             found.append(f"The machines are not told apart in {rate} at {formatting.listed(alike)}.")
-    return found or [_alone(by_group)]
-
-
-def _alone(by_group: Mapping[Group, Sequence[Row]]) -> str:
-    """No two machines have a group in common that is valid."""
-    at: dict[str, list[str]] = {}
+    if found:
+        return found
+    alone: dict[str, list[str]] = {}
     for group, rows in by_group.items():
         for row in rows:
             if row.valid:
-                at.setdefault(row.named, []).append(place_of_group(group, list(by_group)))
-    if not at:
-        return "No valid sweep: no machine and no mode can be named."
-    return f"One machine alone: {_listed(at)}; there is nothing to compare it with."
+                alone.setdefault(row.named, []).append(places[group])
+    if not alone:
+        return ["No valid sweep: no machine and no mode can be named."]
+    return [f"One machine alone: {_listed(alone)}; there is nothing to compare it with."]
 
 
 def _listed(at: Mapping[str, list[str]]) -> str:
@@ -267,32 +244,27 @@ def _table(model: str | None, group: Group, rows: Sequence[Row]) -> dict[str, An
     return {
         "title": f"Batch {batch}" + (f", {model}" if model else ""),
         "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
-        "rows": [_row(row, firsts) for row in rows],
+        "rows": [
+            {
+                "entry": row.measured.entry,
+                "valid": row.valid,
+                "mode": wording.short_name(row.summary),
+                "mode_colour": colour(row.summary.cell.mode),
+                "note": "" if row.decided else f"not decided below {MINIMUM_ROUNDS} rounds",
+                "latency": formatting.milliseconds(row.summary.latency.value),
+                "latency_span": formatting.span(row.summary.latency, 1e3),
+                "tokens": _cell(row, SECOND, firsts),
+                "per_dollar": _cell(row, DOLLAR, firsts),
+            }
+            for row in rows
+        ],
     }
 
 
-def _row(row: Row, firsts: Mapping[str, Most | None]) -> dict[str, Any]:
-    entry, latency = row.measured.entry, row.summary.latency
-    return {
-        "letter": entry.letter,
-        "label": entry.label,
-        "colour": entry.colour,
-        "mode": wording.short_name(row.summary),
-        "mode_colour": colour(row.summary.cell.mode),
-        "note": "" if row.decided else f"not decided below {MINIMUM_ROUNDS} rounds",
-        "valid": row.valid,
-        "latency": formatting.milliseconds(latency.value),
-        "latency_span": formatting.span(latency, 1e3),
-        "tokens": _cell(row, SECOND, "", firsts),
-        "per_dollar": _cell(row, DOLLAR, "no price in the plan", firsts),
-        "per_joule": _cell(row, JOULE, row.measured.power.absent, firsts),
-    }
-
-
-def _cell(row: Row, rate: str, why: str, firsts: Mapping[str, Most | None]) -> dict[str, str]:
+def _cell(row: Row, rate: str, firsts: Mapping[str, Most | None]) -> dict[str, str]:
     """A rate with its interval, and a word where it is the most, or is not apart from that."""
     if (found := row.rates.get(rate)) is None:
-        return {"value": "–", "span": why, "word": ""}
+        return {"value": "–", "span": "no price in the plan", "word": ""}
     first = firsts[rate]
     word = ""
     if first is not None and first.row is row:
@@ -304,7 +276,7 @@ def _cell(row: Row, rate: str, why: str, firsts: Mapping[str, Most | None]) -> d
 
 def _task(task: FleetTask) -> dict[str, Any]:
     last = task.tries[-1] if task.tries else None
-    seconds = last.sweep_seconds if last else None
+    seconds, control = (last.sweep_seconds, last.control_seconds) if last else (None, None)
     return {
         "name": task.name,
         "state": task.state,
@@ -314,12 +286,12 @@ def _task(task: FleetTask) -> dict[str, Any]:
         "tries": len(task.tries),
         "lost": "; ".join(one.said for one in task.tries if one.said),
         "sweep": "–" if seconds is None else f"{seconds:.1f} s",
-        "control": "–" if task.control_seconds is None else f"{task.control_seconds:.2f} s",
+        "control": "–" if control is None else f"{control:.2f} s",
         "niceness": last.niceness if last and last.niceness is not None else "–",
     }
 
 
-def _numbers(model: str, row: Row) -> dict[str, Any]:
+def _numbers(row: Row) -> dict[str, Any]:
     """One machine in one group, for programs: seconds are seconds, and None is what is not known."""
     batch, prompts, tokens, concurrency, _ = row.summary.cell.group
     task = row.measured.task
@@ -328,7 +300,7 @@ def _numbers(model: str, row: Row) -> dict[str, Any]:
         "machine": task.machine,
         "device": task.device,
         "dtype": task.dtype,
-        "model": model,
+        "model": task.model,
         "batch_size": batch,
         "prompt_set": prompts,
         "new_tokens": tokens,
@@ -341,7 +313,6 @@ def _numbers(model: str, row: Row) -> dict[str, Any]:
         **_ends("latency_seconds", row.summary.latency),
         **_ends("tokens_per_second", row.rates.get(SECOND)),
         **_ends("tokens_per_dollar", row.rates.get(DOLLAR)),
-        **_ends("tokens_per_gpu_joule", row.rates.get(JOULE)),
     }
 
 

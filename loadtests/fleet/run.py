@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import zipfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,6 +19,7 @@ from loadtests.fleet.plan import (
     FleetPlan,
     FleetTask,
     State,
+    Try,
     measured_state,
     now,
     read_fleet,
@@ -64,16 +63,12 @@ def unpack(data: bytes, folder: Path) -> None:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def last_words(folder: Path) -> str:
-    """Why a sweep ended, from what it printed: its own last line, but for the JSON document that ends it."""
+def last_line_of(folder: Path) -> str:
+    """Why a sweep ended: the last line that it printed, but for the JSON document that ends it."""
     log = folder / SWEEP_LOG
-    for line in reversed(log.read_text(errors="replace").splitlines() if log.is_file() else []):
-        with suppress(ValueError):
-            if isinstance(json.loads(line), dict):
-                continue
-        if line.strip():
-            return line.strip()
-    return "it said nothing"
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    said = [line.strip() for line in lines if line.strip() and not line.startswith("{")]
+    return said[-1] if said else "it printed nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,30 +108,32 @@ def alive(ray: ModuleType) -> list[Node]:
 
 def lacks(task: FleetTask, nodes: Sequence[Node]) -> str | None:
     """Why no node can run `task` now, with the remedy; None where one can."""
-    if any(node.fits(task) for node in nodes):
-        return None
-    if without_device(task, nodes):
-        return f"no node of kind {task.machine} offers a GPU to Ray"
-    if any(node.kind == task.machine for node in nodes):
+    own = [node for node in nodes if node.kind == task.machine]
+    if not own:
+        return (
+            f"there is no node of kind {task.machine}: start one with "
+            f"`ray start --address=HEAD --labels {LABEL}={task.machine}`"
+        )
+    if not any(node.cpus >= 1 for node in own):
         return f"no node of kind {task.machine} offers a CPU to Ray: start it without --num-cpus=0"
-    return (
-        f"there is no node of kind {task.machine}: start one with "
-        f"`ray start --address=HEAD --labels {LABEL}={task.machine}`"
-    )
+    return None if any(node.fits(task) for node in own) else _without_gpu(task)
 
 
-def without_device(task: FleetTask, nodes: Sequence[Node]) -> bool:
-    """Whether its kind of machine is there, and lacks its device."""
-    usable = [node for node in nodes if node.kind == task.machine and node.cpus >= 1]
-    return bool(usable) and not any(node.fits(task) for node in usable)
+def _without_gpu(task: FleetTask) -> str:
+    return f"no node of kind {task.machine} offers a GPU to Ray"
 
 
-@dataclass(slots=True)
-class _Running:
-    """A task that Ray has; `began` where its sweep did, by the driver's clock."""
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A task that is owed: `ref` once Ray has it, `began` when its sweep did, by the driver's clock.
+
+    `missing_since`: no node has been able to run it.
+    """
 
     task: FleetTask
-    began: float | None = None
+    ref: Handle | None = None
+    began: float = 0.0
+    missing_since: float | None = None
 
 
 class FleetRun:
@@ -148,14 +145,12 @@ class FleetRun:
         fleet: Fleet,
         folder: Path,
         report: Report,
-        wait_seconds: float = 0.0,
-        command: Sequence[str] = SWEEP_COMMAND,
+        wait_seconds: float,
+        command: Sequence[str],
     ) -> None:
         self._ray, self._fleet, self._folder, self._report = ray, fleet, folder, report
-        self._wait_seconds, self._command = wait_seconds, tuple(command)
-        self._waiting = fleet.owed
-        self._running: dict[Handle, _Running] = {}
-        self._missing_since: dict[str, float] = {}
+        self._wait_seconds, self._command = wait_seconds, command
+        self._jobs = [_Job(task) for task in fleet.owed]
         driver = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
         self._starts = ray.remote(num_cpus=0)(Starts).options(label_selector=driver).remote()
 
@@ -163,8 +158,10 @@ class FleetRun:
         """Until nothing is owed that can still be run. KeyboardInterrupt ends what runs, and is raised."""
         self._fleet.ended = self._fleet.stopped_because = None
         try:
-            while self._waiting or self._running:
-                self._look_at_nodes()
+            while self._jobs:
+                nodes = alive(self._ray)
+                for job in list(self._jobs):
+                    self._place(job, nodes)
                 self._note_starts()
                 self._take_what_ended()
         except BaseException as error:
@@ -173,37 +170,27 @@ class FleetRun:
         self._fleet.ended = now()
         self._keep()
 
-    def _look_at_nodes(self) -> None:
-        """Submit what can run, and give up what no node could run for long enough."""
-        nodes = alive(self._ray)
-        for task in [*self._waiting, *(one.task for one in self._running.values())]:
-            if (why := lacks(task, nodes)) is not None:
-                self._lacking(task, why, nodes)
-                continue
-            self._missing_since.pop(task.name, None)
-            if task in self._waiting:
-                self._submit(task, [node for node in nodes if node.fits(task)])
-
-    def _lacking(self, task: FleetTask, why: str, nodes: Sequence[Node]) -> None:
-        if task in self._waiting and not task.tries and without_device(task, nodes):
-            self._waiting.remove(task)
-            self._over(task, "left out", why)
-        elif task.name not in self._missing_since:
-            self._missing_since[task.name] = monotonic()
+    def _place(self, job: _Job, nodes: Sequence[Node]) -> None:
+        """Submit it where it can run, and give it up where no node could run it for long enough."""
+        task, why = job.task, lacks(job.task, nodes)
+        if why is None:
+            job.missing_since = None
+            if job.ref is None:
+                self._submit(job, [node for node in nodes if node.fits(task)])
+        elif why == _without_gpu(task) and job.ref is None and not task.tries:
+            self._over(job, "left out", why)
+        elif job.missing_since is None:
+            job.missing_since = monotonic()
             self._report(f"{task.name}: {why}; waiting for {self._wait_seconds:.0f} s")
-        elif monotonic() - self._missing_since[task.name] >= self._wait_seconds:
-            state: State = "not begun"
-            for ref, one in list(self._running.items()):
-                if one.task is task:
-                    state = "not begun" if one.began is None else "lost"
-                    self._ray.cancel(ref, force=True)
-                    del self._running[ref]
-            if task in self._waiting:
-                self._waiting.remove(task)
-            self._over(task, state, f"{why}; none came within {self._wait_seconds:.0f} s")
+        elif monotonic() - job.missing_since >= self._wait_seconds:
+            if job.ref is not None:
+                self._ray.cancel(job.ref, force=True)
+            state: State = "lost" if job.began else "not begun"
+            self._over(job, state, f"{why}; none came within {self._wait_seconds:.0f} s")
 
-    def _submit(self, task: FleetTask, nodes: Sequence[Node]) -> None:
+    def _submit(self, job: _Job, nodes: Sequence[Node]) -> None:
         """All CPUs of a node of its kind, so that no other task is there; GPUs where it runs on them."""
+        task = job.task
         options = [f"--model={task.model}", f"--device={task.device}", f"--dtype={task.dtype}"]
         sweep = self._ray.remote(sweep_on_node).options(
             num_cpus=min(node.cpus for node in nodes),
@@ -211,97 +198,107 @@ class FleetRun:
             label_selector={LABEL: task.machine},
             max_retries=MOST_TRIES - 1,
         )
-        ref = sweep.remote(
+        job.ref = sweep.remote(
             task.name, self._fleet.sweep, [*self._command, *options], self._fleet.code, self._starts
         )
-        self._running[ref] = _Running(task)
-        self._waiting.remove(task)
         task.state, task.said, task.exit_code = "running", None, None
         self._report(f"{task.name}: submitted")
         self._keep()
 
     def _note_starts(self) -> None:
         """A sweep that begins again was on a node that is lost."""
-        tasks = {one.task.name: one for one in self._running.values()}
-        for name, at, attempt in self._ray.get(self._starts.take.remote()):
-            if (one := tasks.get(name)) is None:
+        jobs = {job.task.name: job for job in self._jobs}
+        for name, at, event in self._ray.get(self._starts.take.remote()):
+            if (job := jobs.get(name)) is None:
                 continue
-            if one.began is not None:
-                one.task.tries[-1].said = "its node was lost"
+            if isinstance(event, str):
+                self._report(f"{name}: {event}")
+                continue
+            if job.began:
+                job.task.tries[-1].said = "its node was lost"
                 self._report(f"{name}: its node was lost; it runs again")
-            one.began = at
-            one.task.tries.append(attempt)
-            late = "; all else there goes first: set RAY_worker_niceness=0 where Ray is started"
-            nice = f" at niceness {attempt.niceness}{late}" if attempt.niceness else ""
-            self._report(f"{name}: begins on {attempt.address} ({attempt.node[:8]}){nice}")
+            job.began = at
+            job.task.tries.append(event)
+            self._report(f"{name}: begins on {_described(event)}")
             self._keep()
 
     def _take_what_ended(self) -> None:
-        if not self._running:
+        jobs = {job.ref: job for job in self._jobs if job.ref is not None}
+        if not jobs:
             sleep(POLL_SECONDS)
             return
-        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_SECONDS)
+        ready, _ = self._ray.wait(list(jobs), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
-            one = self._running[ref]
+            job = jobs[ref]
             try:
                 brought: Brought = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError as error:
-                self._failed(ref, "failed", str(error.cause or error).strip().rpartition("\n")[2])
+                self._failed(job, "failed", str(error.cause or error).strip().rpartition("\n")[2])
             except self._ray.exceptions.RayError as error:
-                self._failed(ref, "lost", f"{type(error).__name__}: {str(error).partition('. ')[0]}")
+                self._failed(job, "lost", f"{type(error).__name__}: {str(error).partition('. ')[0]}")
             else:
                 self._note_starts()
-                self._arrived(ref, one, brought)
+                self._arrived(job, brought)
 
-    def _failed(self, ref: Handle, state: State, why: str) -> None:
-        task = self._running.pop(ref).task
-        if task.tries:
-            task.tries[-1].said = why
-        self._over(task, state, why)
+    def _failed(self, job: _Job, state: State, why: str) -> None:
+        if job.task.tries:
+            job.task.tries[-1].said = why
+        self._over(job, state, why)
 
-    def _arrived(self, ref: Handle, one: _Running, brought: Brought) -> None:
+    def _arrived(self, job: _Job, brought: Brought) -> None:
         """The whole folder is here: what it says of itself is the task's state.
 
         Where this is interrupted, the task is said to run beside its results, which `read_fleet` then judges.
         """
-        task, folder = one.task, self._folder / one.task.name
-        last = task.tries[-1]
+        task, folder = job.task, self._folder / job.task.name
         unpack(brought.folder, folder)
-        last.ended = last.written = now()
-        last.sweep_seconds = brought.seconds
-        last.control_seconds = monotonic() - (one.began or 0.0) - brought.seconds
+        last = task.tries[-1]
+        last.ended, last.sweep_seconds = now(), brought.seconds
+        last.control_seconds = monotonic() - job.began - brought.seconds
         task.exit_code = brought.exit_code
-        del self._running[ref]
+        self._jobs.remove(job)
         if task.exit_code not in WITH_RESULTS or not (folder / RUN_FILE).is_file():
-            self._over(task, "failed", f"the sweep ended with code {task.exit_code}: {last_words(folder)}")
+            why = f"the sweep ended with code {task.exit_code}: {last_line_of(folder)}"
+            self._over(job, "failed", why)
             return
         self._keep()
         try:
-            self._over(task, measured_state(folder), None)
+            self._over(job, measured_state(folder), None)
         except RowsError as error:
-            self._over(task, "failed", str(error))
+            self._over(job, "failed", str(error))
 
-    def _over(self, task: FleetTask, state: State, said: str | None) -> None:
-        task.state, task.said = state, said
-        self._report(f"{task.name}: {state}" + (f": {said}" if said else ""))
+    def _over(self, job: _Job, state: State, said: str | None) -> None:
+        if job in self._jobs:
+            self._jobs.remove(job)
+        job.task.state, job.task.said = state, said
+        self._report(f"{job.task.name}: {state}" + (f": {said}" if said else ""))
         self._keep()
 
     def _stop(self, why: str) -> None:
         """End what runs, and keep what is there."""
-        for ref, one in self._running.items():
+        for job in self._jobs:
+            if job.ref is None:
+                continue
             try:
-                self._ray.cancel(ref, force=True)
+                self._ray.cancel(job.ref, force=True)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others are ended and all is kept
-                self._report(f"{one.task.name}: could not be ended ({error!r}): it ends with this command")
-            if one.began is not None:
-                one.task.tries[-1].said = why
-            one.task.state = "not begun"
-        self._running.clear()
+                self._report(f"{job.task.name}: could not be ended ({error!r}): it ends with this command")
+            if job.began:
+                job.task.tries[-1].said = why
+            job.task.state = "not begun"
         self._fleet.stopped_because, self._fleet.ended = why, now()
         self._keep()
 
     def _keep(self) -> None:
         write_fleet(self._folder, self._fleet)
+
+
+def _described(attempt: Try) -> str:
+    on = f"{attempt.address} ({attempt.node[:8]})"
+    if not attempt.niceness:
+        return on
+    remedy = "set RAY_worker_niceness=0 where Ray is started"
+    return f"{on} at niceness {attempt.niceness}: all else there runs first; {remedy}"
 
 
 def begin(
@@ -316,9 +313,9 @@ def begin(
 ) -> Fleet:
     """Run all tasks of `plan` on the cluster that `ray` is connected to, into `folder`, which is created.
 
-    `report` is told each change; `address` is kept for going on; `wait_seconds` for a node of a kind that has
-    none. Raises PlanError, RunError where `folder` holds a fleet already, FolderInUse, and KeyboardInterrupt,
-    with what has finished kept.
+    `report` is given each change; `address` is kept for --resume; `wait_seconds` for a node of a kind that
+    has none. Raises PlanError, RunError where `folder` holds a fleet already, FolderInUse, and
+    KeyboardInterrupt, with what has finished kept.
     """
     if (folder / FLEET_FILE).exists():
         raise RunError(
@@ -399,17 +396,11 @@ def described(plan: FleetPlan, tasks: Sequence[FleetTask], nodes: Sequence[Node]
         "",
     ]
     for task in tasks:
-        on = f"on {', '.join(node.name for node in nodes if node.fits(task))}"
-        if (why := lacks(task, nodes)) is not None:
-            on = f"{'left out' if without_device(task, nodes) else 'CANNOT RUN NOW'}: {why}"
-        lines.append(f"  {task.name:<40} {on}")
-    for kind in dict.fromkeys(task.machine for task in tasks):
-        own = [task for task in tasks if task.machine == kind and lacks(task, nodes) is None]
-        machines = len({node.address for node in nodes if node.kind == kind}) or 1
-        hours, price = len(own) * seconds / 3600, own[0].price if own else None
-        cost = "no price" if price is None else f"about ${hours * price:.2f} at ${price:g} per hour"
-        in_all = _minutes(seconds * -(-len(own) // machines))
-        lines.append(f"  {kind}: {len(own)} tasks on {machines} machines, about {in_all}, {cost}")
+        why = lacks(task, nodes)
+        place = f"on {', '.join(node.name for node in nodes if node.fits(task))}"
+        price = "" if task.price is None else f", about ${seconds / 3600 * task.price:.2f}"
+        verdict = "left out" if why == _without_gpu(task) else "CANNOT RUN NOW"
+        lines.append(f"  {task.name:<40} " + (f"{verdict}: {why}" if why else place + price))
     return "\n".join(lines)
 
 

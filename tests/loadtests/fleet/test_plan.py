@@ -51,23 +51,20 @@ def test_there_is_a_task_per_machine_device_precision_and_model(tmp_path: Path) 
     assert plan.document.prices == {"epyc": 0.1}
 
 
-def test_without_machines_it_takes_the_kinds_that_are_there_and_refuses_none(tmp_path: Path) -> None:
+def test_without_machines_it_takes_the_kinds_that_are_there(tmp_path: Path) -> None:
     plan = read_fleet_plan(written(tmp_path, 'name = "all"\nmodels = ["hf:org/a model"]\n'))
     assert [task.name for task in plan.tasks(["a", "b"])] == [
         "a-cpu-float32-hf-org-a-model",
         "b-cpu-float32-hf-org-a-model",
     ]
-    with pytest.raises(PlanError, match="launchbound-machine=KIND"):
-        plan.tasks([])
 
 
-def test_a_sweep_is_a_preset_a_file_beside_it_or_a_table_with_its_modes_by_name(tmp_path: Path) -> None:
+def test_a_sweep_is_a_preset_or_a_file_beside_it_with_its_modes_by_name(tmp_path: Path) -> None:
     preset = read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "quick"\n'))
     assert parse_plan(preset.sweep).rounds == preset_document("quick").rounds
     assert parse_plan(preset.sweep).modes == preset.plan.modes
-    (tmp_path / "night.toml").write_text(
-        'name = "n"\nbatch_sizes = [2]\nrounds = 3\n[[closed_loop]]\nrequests = 1\n'
-    )
+    night = 'name = "n"\nbatch_sizes = [2]\nrounds = 3\n[[closed_loop]]\nrequests = 1\n'
+    (tmp_path / "night.toml").write_text(night)
     beside = read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "night.toml"\n'))
     assert (beside.plan.rounds, beside.plan.batch_sizes) == (3, [2])
 
@@ -78,9 +75,7 @@ def test_a_sweep_is_a_preset_a_file_beside_it_or_a_table_with_its_modes_by_name(
         (("machines =", "machine ="), 2, "did you mean `machines`"),
         (('"bfloat16"]', '"int4"]'), 4, "write one of float32, bfloat16"),
         (("epyc = 0.1", "epyc = 0"), 5, "change the value"),
-        (("epyc = 0.1", "epyc = inf"), 6, "write its dollars per hour"),
-        (("epyc = 0.1", "xeon = 1"), 6, "add it there"),
-        (('["tiny"]', '["tiny", "tiny"]'), 3, "name each once"),
+        (("epyc = 0.1", "epyc = inf"), 5, "change the value"),
         (('"epyc", "h200"', '"my epyc"'), 2, "change the value"),
         (("rounds = 8", "round = 8"), 11, "did you mean `rounds`"),
         (("requests = 2", "request = 2"), 13, "did you mean `requests`"),
@@ -101,37 +96,31 @@ def test_what_makes_no_plan_is_named_with_line_and_remedy(
     assert remedy in str(error.value)
 
 
-def test_a_price_of_a_kind_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    plan = read_fleet_plan(written(tmp_path, 'name = "x"\n[prices]\nepyc = 1\nh20 = 2\n'))
-    assert len(plan.tasks(["epyc", "h20", "h200"])) == 3
-    with pytest.raises(PlanError, match=r"names h20, and .* of kind epyc, h200: name one of these"):
-        plan.tasks(["epyc", "h200"])
-
-
-def test_a_model_is_a_name_an_id_of_the_hub_or_a_folder_that_is_the_same_from_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert HUB == PREFIX
-    names = [*CONFIGS, "hf:org/name", "/data/model", "hf:/data/model", "hf:~/model"]
-    text = f'name = "x"\nmodels = {json.dumps(names)}\n'
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny").mkdir()
-    assert read_fleet_plan(written(tmp_path, text)).document.models == names
-    (tmp_path / "org" / "name").mkdir(parents=True)
-    with pytest.raises(PlanError, match="line 2: `hf:org/name` is a relative path"):
-        read_fleet_plan(written(tmp_path, text))
-
-
 def test_a_sweep_that_is_neither_preset_nor_file_is_refused_with_both(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"fleet\.toml, line 2: .* no preset \(quick, .*no file"):
         read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "nothing.toml"\n'))
 
 
-def test_no_two_tasks_share_a_folder_and_a_report_has_a_letter_for_each(tmp_path: Path) -> None:
-    same = read_fleet_plan(written(tmp_path, 'name = "x"\nmodels = ["hf:a/b", "hf:a-b"]\n'))
-    with pytest.raises(PlanError, match="two tasks are called m-cpu-float32-hf-a-b"):
-        same.tasks(["m"])
-    many = read_fleet_plan(written(tmp_path, 'name = "x"\n'))
-    with pytest.raises(PlanError, match="make several plans"):
-        many.tasks([f"kind{number}" for number in range(MOST_TASKS + 1)])
+@pytest.mark.parametrize(
+    ("more", "kinds", "refusal"),
+    [
+        ("", [], "launchbound-machine=KIND"),
+        ("[prices]\nepyc = 1\nh20 = 2", ["epyc", "h200"], "names h20, and .* epyc, h200: name one of these"),
+        ('models = ["hf:a/b", "hf:a-b"]', ["m"], "two tasks are called m-cpu-float32-hf-a-b"),
+        ("", [f"kind{number}" for number in range(MOST_TASKS + 1)], "make several plans"),
+    ],
+)
+def test_tasks_that_a_fleet_cannot_have_are_refused(
+    more: str, kinds: list[str], refusal: str, tmp_path: Path
+) -> None:
+    plan = read_fleet_plan(written(tmp_path, f'name = "x"\n{more}\n'))
+    with pytest.raises(PlanError, match=refusal):
+        plan.tasks(kinds)
     assert len(LETTERS) == MOST_TASKS
+
+
+def test_a_model_is_a_name_an_id_of_the_hub_or_a_folder_by_its_absolute_path(tmp_path: Path) -> None:
+    assert HUB == PREFIX
+    names = [*CONFIGS, "hf:org/name", "/data/model", "hf:/data/model", "hf:~/model"]
+    text = f'name = "x"\nmodels = {json.dumps(names)}\n'
+    assert read_fleet_plan(written(tmp_path, text)).document.models == names

@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.fleet.node import installed_code
 from loadtests.fleet.plan import Fleet, FleetTask, Try, write_fleet
-from loadtests.fleet.report import CSV_FILE, PAGE_FILE, make_fleet_report, per_watt
+from loadtests.fleet.report import CSV_FILE, PAGE_FILE, make_fleet_report
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowsError
-from service.statistics.intervals import Interval
 from tests.support.made_results import CLEAR, make_results
 
 pytestmark = pytest.mark.slow
@@ -27,9 +26,7 @@ TWICE = {mode: 0.5 * value for mode, value in CLEAR.items()}
 def task(
     machine: str, *, model: str = "tiny", price: float | None = None, state: Any = "complete"
 ) -> FleetTask:
-    attempt = Try(
-        node="n", address=machine, submitted="", sweep_seconds=60.0, control_seconds=1.25, niceness=0
-    )
+    attempt = Try(node="n", address=machine, started="", sweep_seconds=60.0, control_seconds=1.25, niceness=0)
     return FleetTask(
         name=f"{machine}-{model}",
         machine=machine,
@@ -82,7 +79,6 @@ def test_tokens_per_dollar_are_those_of_an_hour_over_its_price(two: tuple[Path, 
         for end in ("", "_low", "_high"):
             hour = 3600 * row[f"tokens_per_second{end}"]
             assert row[f"tokens_per_dollar{end}"] == pytest.approx(hour / row["price_dollars_per_hour"])
-        assert row["tokens_per_gpu_joule"] is None
 
 
 def test_page_markdown_and_csv_have_the_same_numbers_states_and_control_plane_time(
@@ -90,7 +86,7 @@ def test_page_markdown_and_csv_have_the_same_numbers_states_and_control_plane_ti
 ) -> None:
     folder, found = two
     page, text = ((folder / name).read_text() for name in (PAGE_FILE, "fleet.md"))
-    for shown in (found["headline"], "its node died", "not measured on a CPU", "1.25 s", "slow-tiny"):
+    for shown in (found["headline"], "its node died", "1.25 s", "slow-tiny"):
         assert shown in page
         assert shown in text
     assert "src=" not in page.partition("<main>")[0]
@@ -163,9 +159,3 @@ def test_a_fleet_of_which_nothing_is_measured_says_what_its_tasks_said(tmp_path:
     gone.said = "no such model"
     with pytest.raises(RowsError, match="gone-tiny: failed; no such model"):
         make_fleet_report(fleet_in(tmp_path, gone))
-
-
-def test_tokens_per_joule_allow_for_both_intervals() -> None:
-    found = per_watt(Interval(100, 90, 110, 8), Interval(50, 40, 60, 8))
-    assert (found.value, found.low, found.high) == (2, 1.5, 2.75)
-    assert per_watt(Interval(100, 90, 110, 8), Interval(50, -5, 60, 8)).high == float("inf")

@@ -1,27 +1,35 @@
-"""What a fleet does with its tasks, on a Ray that is a few lines of Python."""
+"""What a fleet and its command do with tasks, on a Ray that is a few lines of Python."""
 
 from __future__ import annotations
 
 import errno
 import io
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+import launchbound
 from loadtests.fleet import run
 from loadtests.fleet.node import installed_code
 from loadtests.fleet.plan import FLEET_FILE, Fleet, FleetPlan, read_fleet, read_fleet_plan, write_fleet
+from loadtests.fleet.report import PAGE_FILE
 from loadtests.fleet.run import MOST_TRIES, alive, begin, described, go_on, planned, unpack
 from loadtests.plan.presets import make_plan
 from loadtests.run.run_file import RunError
+from service import ray_cluster
+from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from tests.loadtests.fleet.fake_ray import FakeRay, RayError, RayTaskError, Told, brought, node
 from tests.support.made_results import make_results
 
 LOST = RayError("the node died. Look there")
+KIND = 'machines = ["k"]'
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +57,21 @@ def silent(line: str) -> None:
     """A report that nobody reads."""
 
 
+def raising(error: BaseException) -> Callable[..., Any]:
+    def raises(*_: object, **__: object) -> None:
+        raise error
+
+    return raises
+
+
 def ray_of(results: Path, *nodes: str) -> FakeRay:
     """Nodes of kinds of their own names, on which every task begins and brings `results`."""
     return FakeRay(*(node(name, name) for name in nodes), script=lambda task, _: [task[0], brought(results)])
+
+
+def one_node(*told: Told) -> FakeRay:
+    """One node of kind k, on which every task is told of so."""
+    return FakeRay(node("a", "k"), script=lambda *_: told)
 
 
 def test_every_task_comes_back_with_its_folder_whole(tmp_path: Path, results: Path) -> None:
@@ -61,22 +81,20 @@ def test_every_task_comes_back_with_its_folder_whole(tmp_path: Path, results: Pa
     for task in fleet.tasks:
         rows = (tmp_path / "out" / task.name / "requests.jsonl").read_bytes()
         assert rows == (results / "requests.jsonl").read_bytes()
-        assert [(one.address, one.sweep_seconds, one.said) for one in task.tries] == [
-            (task.machine, 60.0, None)
-        ]
+        tries = [(one.address, one.sweep_seconds, one.said) for one in task.tries]
+        assert tries == [(task.machine, 60.0, None)]
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left == {FLEET_FILE, "plan.toml", *(task.name for task in fleet.tasks)}
+    with pytest.raises(RunError, match="holds a fleet already"):
+        begin(ray_of(results, "a", "b"), plan_of(tmp_path), tmp_path / "out", silent)
 
 
 def test_ray_is_told_the_kind_of_machine_all_its_cpus_and_how_often_to_try_again(
     tmp_path: Path, results: Path
 ) -> None:
-    ray = FakeRay(
-        node("a", "k", cpus=16, gpus=2),
-        node("b", "k", cpus=16),
-        script=lambda *_: ["a", brought(results)],
-    )
-    begin(ray, plan_of(tmp_path, 'machines = ["k"]\ndevices = ["cpu", "cuda"]'), tmp_path / "out", silent)
+    nodes = node("a", "k", cpus=16, gpus=2), node("b", "k", cpus=16)
+    ray = FakeRay(*nodes, script=lambda *_: ["a", brought(results)])
+    begin(ray, plan_of(tmp_path, f'{KIND}\ndevices = ["cpu", "cuda"]'), tmp_path / "out", silent)
     asked = {"num_cpus": 16, "label_selector": {"launchbound-machine": "k"}, "max_retries": MOST_TRIES - 1}
     assert [options for _, options in ray.submitted] == [
         {**asked, "num_gpus": 0},
@@ -85,16 +103,22 @@ def test_ray_is_told_the_kind_of_machine_all_its_cpus_and_how_often_to_try_again
 
 
 def test_a_task_that_begins_again_has_lost_the_node_of_before(tmp_path: Path, results: Path) -> None:
-    ray = FakeRay(node("a", "k"), node("b", "k"), script=lambda *_: ["a", "b", brought(results)])
-    fleet = begin(ray, plan_of(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent)
-    (task,) = fleet.tasks
+    ray = one_node("a", "b", brought(results))
+    (task,) = begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent).tasks
     assert task.state == "complete"
     assert [(one.address, one.said) for one in task.tries] == [("a", "its node was lost"), ("b", None)]
     assert len(ray.submitted) == 1
 
 
+def test_it_says_that_a_task_waits_for_another_sweep_on_its_machine(tmp_path: Path, results: Path) -> None:
+    lines = list[str]()
+    ray = one_node("waits: another sweep runs", "a", brought(results))
+    begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", lines.append)
+    assert "k-cpu-float32-tiny: another sweep runs" in lines
+
+
 def test_it_waits_for_a_node_of_the_kind_but_not_for_ever(tmp_path: Path, results: Path) -> None:
-    plan = plan_of(tmp_path, 'machines = ["k"]')
+    plan = plan_of(tmp_path, KIND)
     ray = FakeRay(script=lambda *_: ["c", brought(results)])
     lines: list[str] = []
 
@@ -118,7 +142,7 @@ def test_a_task_whose_node_died_and_that_no_other_can_run_is_given_up_and_run_by
         ray.alive = []
 
     ray.on_wait = dies
-    (task,) = begin(ray, plan_of(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent).tasks
+    (task,) = begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent).tasks
     assert (task.state, ray.cancelled) == ("lost", [0])
     ray.on_wait, ray.alive = lambda: None, [node("a", "k")]
     assert states(go_on(ray, tmp_path / "out", silent)) == {"k": "complete"}
@@ -134,8 +158,8 @@ def test_a_task_whose_node_died_and_that_no_other_can_run_is_given_up_and_run_by
 def test_what_ray_gives_up_is_lost_and_what_the_node_says_has_failed(
     end: Exception, state: str, said: str, tmp_path: Path
 ) -> None:
-    ray = FakeRay(node("a", "k"), script=lambda *_: ["a", end])
-    (task,) = begin(ray, plan_of(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent).tasks
+    ray = one_node("a", end)
+    (task,) = begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent).tasks
     assert (task.state, task.said) == (state, said)
     assert len(ray.submitted) == 1
 
@@ -143,27 +167,37 @@ def test_what_ray_gives_up_is_lost_and_what_the_node_says_has_failed(
 def test_a_sweep_whose_gate_failed_is_kept_and_not_run_again(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     plan = make_plan("quick", 1, ["eager", "inference_mode"], [1])
-    invalid = make_results(tmp_path / "results", plan=plan, fail=1)
-    ray = FakeRay(node("a", "k"), script=lambda *_: ["a", brought(invalid, exit_code=1)])
-    fleet = begin(ray, plan_of(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent)
-    assert states(fleet) == {"k": "not valid"}
+    ray = one_node("a", brought(make_results(tmp_path / "results", plan=plan, fail=1), exit_code=1))
+    assert states(begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent)) == {"k": "not valid"}
     with pytest.raises(RunError, match="nothing is left to run"):
         go_on(ray, tmp_path / "out", silent)
 
 
-def test_a_sweep_without_results_has_failed_with_its_last_words_and_is_run_by_going_on(
-    tmp_path: Path, results: Path
+@pytest.mark.parametrize(
+    ("file", "content", "exit_code", "said"),
+    [
+        (
+            "sweep.log",
+            'launchbound: no such model\n{"valid": false}\n',
+            2,
+            "ended with code 2: launchbound: no such model",
+        ),
+        ("run.json", "{", 0, "run.json is broken"),
+    ],
+)
+def test_a_sweep_without_results_has_failed_with_its_reason_and_is_run_by_going_on(
+    file: str, content: str, exit_code: int, said: str, tmp_path: Path, results: Path
 ) -> None:
-    (tmp_path / "words").mkdir()
-    (tmp_path / "words" / "sweep.log").write_text('launchbound: no such model\n{"valid": false}\n')
+    (tmp_path / "came").mkdir()
+    (tmp_path / "came" / file).write_text(content)
 
     def script(_: str, number: int) -> Sequence[Told]:
-        return ["a", brought(tmp_path / "words", exit_code=2) if number == 0 else brought(results)]
+        return ["a", brought(tmp_path / "came", exit_code) if number == 0 else brought(results)]
 
     ray = FakeRay(node("a", "k"), script=script)
-    (task,) = begin(ray, plan_of(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent).tasks
-    assert (task.state, task.exit_code) == ("failed", 2)
-    assert task.said == "the sweep ended with code 2: launchbound: no such model"
+    (task,) = begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent).tasks
+    assert (task.state, task.exit_code) == ("failed", exit_code)
+    assert said in (task.said or "")
     assert states(go_on(ray, tmp_path / "out", silent)) == {"k": "complete"}
 
 
@@ -177,12 +211,12 @@ def test_a_kind_without_a_gpu_is_left_out_of_cuda_and_one_with_it_is_not(
     assert fleet.owed == []
 
 
-def two_at_once(results: Path, *last: Told) -> FakeRay:
-    """The task of `a` comes back, and that of `b` runs for ever, or tells `last`."""
+def two_at_once(results: Path) -> FakeRay:
+    """The task of `a` comes back, and that of `b` runs for ever."""
     return FakeRay(
         node("a", "a"),
         node("b", "b"),
-        script=lambda task, _: ["a", brought(results)] if task[0] == "a" else ["b", *last],
+        script=lambda task, _: ["a", brought(results)] if task[0] == "a" else ["b"],
     )
 
 
@@ -190,10 +224,8 @@ def test_an_interruption_ends_what_runs_and_going_on_runs_only_the_rest(
     tmp_path: Path, results: Path
 ) -> None:
     ray = two_at_once(results)
-    reports = list[str]()
 
     def interrupted(line: str) -> None:
-        reports.append(line)
         if line.endswith(": complete"):
             ray.on_wait = raising(KeyboardInterrupt())
 
@@ -202,8 +234,6 @@ def test_an_interruption_ends_what_runs_and_going_on_runs_only_the_rest(
     stopped = read_fleet(tmp_path / "out")
     assert states(stopped) == {"a": "complete", "b": "not begun"}
     assert (stopped.stopped_because, ray.cancelled) == ("interrupted", [1])
-    with pytest.raises(RunError, match="holds a fleet already"):
-        begin(ray, plan_of(tmp_path), tmp_path / "out", silent)
     again = ray_of(results, "b")
     finished = go_on(again, tmp_path / "out", silent)
     assert states(finished) == {"a": "complete", "b": "complete"}
@@ -211,28 +241,20 @@ def test_an_interruption_ends_what_runs_and_going_on_runs_only_the_rest(
     assert finished.stopped_because is None
 
 
-def test_an_interruption_while_a_folder_is_unpacked_is_kept_and_ends_the_rest(
-    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("at", "kept"), [("unpack", "not begun"), ("measured_state", "complete")])
+def test_an_interruption_while_a_folder_comes_in_keeps_it_once_it_is_whole_and_ends_the_rest(
+    at: str, kept: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "unpack", raising(KeyboardInterrupt()))
     ray = two_at_once(results)
-    with pytest.raises(KeyboardInterrupt):
-        begin(ray, plan_of(tmp_path), tmp_path / "out", silent)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, at, raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            begin(ray, plan_of(tmp_path), tmp_path / "out", silent)
     stopped = read_fleet(tmp_path / "out")
-    assert (stopped.stopped_because, states(stopped)) == ("interrupted", {"a": "not begun", "b": "not begun"})
+    assert (stopped.stopped_because, states(stopped)) == ("interrupted", {"a": kept, "b": "not begun"})
     assert 1 in ray.cancelled
-
-
-def test_an_interruption_while_a_whole_folder_is_judged_keeps_it(
-    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "measured_state", raising(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        begin(two_at_once(results), plan_of(tmp_path), tmp_path / "out", silent)
-    stopped = read_fleet(tmp_path / "out")
-    assert (stopped.stopped_because, states(stopped)) == ("interrupted", {"a": "complete", "b": "not begun"})
-    monkeypatch.undo()
-    assert states(go_on(ray_of(results, "b"), tmp_path / "out", silent)) == {"a": "complete", "b": "complete"}
+    finished = go_on(ray_of(results, "a", "b"), tmp_path / "out", silent)
+    assert states(finished) == {"a": "complete", "b": "complete"}
 
 
 def test_one_that_cannot_be_ended_leaves_no_other_running_and_all_is_kept(
@@ -250,59 +272,35 @@ def test_one_that_cannot_be_ended_leaves_no_other_running_and_all_is_kept(
     assert set(states(stopped).values()) == {"not begun"}
 
 
-def test_a_folder_that_cannot_be_read_is_a_failed_task_and_the_others_go_on(
-    tmp_path: Path, results: Path
+@pytest.mark.parametrize(
+    ("ended", "exit_code", "state"),
+    [(3, None, "running"), (0, 0, "complete")],
+    ids=["earlier try", "arrived"],
+)
+def test_a_driver_that_was_killed_keeps_a_folder_that_had_come_and_not_that_of_an_earlier_try(
+    ended: int, exit_code: int | None, state: str, tmp_path: Path, results: Path
 ) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "run.json").write_text("{")
-    ray = FakeRay(
-        node("a", "a"),
-        node("b", "b"),
-        script=lambda task, _: [task[0], brought(broken if task[0] == "a" else results)],
-    )
-    fleet = begin(ray, plan_of(tmp_path), tmp_path / "out", silent)
-    assert states(fleet) == {"a": "failed", "b": "complete"}
-    assert "run.json is broken" in (fleet.tasks[0].said or "")
+    ray = one_node("a", brought(results, exit_code=ended))
+    fleet = begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent)
+    fleet.tasks[0].state, fleet.tasks[0].exit_code = "running", exit_code
+    write_fleet(tmp_path / "out", fleet)
+    assert states(read_fleet(tmp_path / "out")) == {"k": state}
 
 
-def test_what_an_earlier_try_left_is_no_result_of_one_during_which_the_driver_was_killed(
-    tmp_path: Path, results: Path
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "..", ".hidden", "a/b"])
+def test_other_code_and_a_task_whose_name_leads_out_of_its_folder_are_not_gone_on_with(
+    name: str, tmp_path: Path
 ) -> None:
-    ray = FakeRay(node("a", "k"), script=lambda *_: ["a", brought(results, exit_code=3)])
-    fleet = begin(ray, plan_of(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent)
-    assert states(fleet) == {"k": "failed"}
-    fleet.tasks[0].state, fleet.tasks[0].exit_code = "running", None
-    write_fleet(tmp_path / "out", fleet)
-    assert [task.name for task in read_fleet(tmp_path / "out").owed] == ["k-cpu-float32-tiny"]
-
-
-def test_a_driver_that_was_killed_after_a_folder_had_come_keeps_it(tmp_path: Path, results: Path) -> None:
-    fleet = begin(ray_of(results, "k"), plan_of(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent)
-    fleet.tasks[0].state = "running"
-    write_fleet(tmp_path / "out", fleet)
-    assert states(read_fleet(tmp_path / "out")) == {"k": "complete"}
-
-
-def test_other_code_does_not_go_on_with_a_fleet(tmp_path: Path) -> None:
     ray = FakeRay(script=lambda *_: [])
     fleet = begin(ray, plan_of(tmp_path), tmp_path / "out", silent)
     fleet.code = msgspec.structs.replace(installed_code(), version="0.0.1")
     write_fleet(tmp_path / "out", fleet)
     with pytest.raises(RunError, match=r"begun with launchbound 0\.0\.1"):
         go_on(ray, tmp_path / "out", silent)
-
-
-def test_a_dry_run_says_where_how_long_at_what_price_and_what_is_missing(tmp_path: Path) -> None:
-    ray = FakeRay(node("a", "a"), node("h", None), script=lambda *_: [])
-    plan = plan_of(tmp_path, 'machines = ["a", "b"]\n[prices]\na = 36')
-    nodes = alive(ray)
-    text = described(plan, planned(plan, nodes, None).tasks, nodes)
-    assert "node h (hhhhhhhh) says no kind of machine" in text
-    assert "a-cpu-float32-tiny" in text
-    assert "on a (aaaaaaaa)" in text
-    assert "CANNOT RUN NOW: there is no node of kind b" in text
-    assert "at $36 per hour" in text
+    fleet.tasks[0].name = name
+    write_fleet(tmp_path / "out", fleet)
+    with pytest.raises(RunError, match=r"fleet\.json is broken"):
+        go_on(ray, tmp_path / "out", silent)
 
 
 def test_no_result_is_written_under_a_name_that_leads_out_of_its_folder(tmp_path: Path) -> None:
@@ -317,17 +315,63 @@ def test_no_result_is_written_under_a_name_that_leads_out_of_its_folder(tmp_path
     assert (tmp_path / "out" / "task" / "good").is_file()
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "..", ".hidden", "a/b"])
-def test_a_fleets_file_that_names_a_task_so_is_refused(name: str, tmp_path: Path) -> None:
-    fleet = begin(FakeRay(script=lambda *_: []), plan_of(tmp_path), tmp_path / "out", silent)
-    fleet.tasks[0].name = name
-    write_fleet(tmp_path / "out", fleet)
-    with pytest.raises(RunError, match=r"fleet\.json is broken"):
-        go_on(FakeRay(script=lambda *_: []), tmp_path / "out", silent)
+def test_a_dry_run_says_where_how_long_at_what_price_and_what_is_missing(tmp_path: Path) -> None:
+    ray = FakeRay(node("a", "a"), node("h", None), script=lambda *_: [])
+    plan = plan_of(tmp_path, 'machines = ["a", "b"]\n[prices]\na = 36')
+    nodes = alive(ray)
+    text = described(plan, planned(plan, nodes, None).tasks, nodes)
+    assert "node h (hhhhhhhh) says no kind of machine" in text
+    assert "a-cpu-float32-tiny" in text
+    assert "on a (aaaaaaaa), about $" in text
+    assert "CANNOT RUN NOW: there is no node of kind b" in text
 
 
-def raising(error: BaseException) -> Callable[..., Any]:
-    def raises(*_: object, **__: object) -> None:
-        raise error
+def stopped_by(error: BaseException, task: str, results: Path, folder: Path) -> Result:
+    """The command, on a cluster without Ray, which `error` stops while it unpacks `task`."""
+    unpack = run.unpack
 
-    return raises
+    def unpacked(data: bytes, into: Path) -> None:
+        if into.name == task:
+            raise error
+        unpack(data, into)
+
+    @contextmanager
+    def connected(*_: Any) -> Iterator[FakeRay]:
+        yield ray_of(results, "a", "b")
+
+    plan_of(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "unpack", unpacked)
+        patch.setattr(ray_cluster, "connected", connected)
+        patch.setattr(ray_cluster, "environment", lambda _: {})
+        command = ["fleet", str(folder / "plan.toml"), f"--out={folder / 'out'}"]
+        return CliRunner().invoke(launchbound.app, command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "task", "code", "said", "left"),
+    [
+        (KeyboardInterrupt(), "b-cpu-float32-tiny", EXIT_FAILED, "interrupted", ["complete", "not begun"]),
+        (KeyboardInterrupt(), "a-cpu-float32-tiny", 130, "interrupted", ["not begun", "not begun"]),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "b-cpu-float32-tiny",
+            EXIT_MACHINE,
+            "no space left for",
+            ["complete", "not begun"],
+        ),
+    ],
+    ids=["interrupted", "interrupted at the first", "disk full"],
+)
+def test_a_command_that_is_stopped_says_how_to_go_on_and_reports_what_has_finished(
+    error: BaseException, task: str, code: int, said: str, left: list[str], tmp_path: Path, results: Path
+) -> None:
+    ended = stopped_by(error, task, results, tmp_path)
+    assert ended.exit_code == code, ended.output
+    assert said in ended.output
+    assert f"launchbound fleet --resume {tmp_path / 'out'}" in ended.output
+    assert (tmp_path / "out" / PAGE_FILE).is_file() == (code == EXIT_FAILED)
+    fleet = read_fleet(tmp_path / "out")
+    assert [one.state for one in fleet.tasks] == left
+    assert said.partition(" for")[0] in (fleet.stopped_because or "").lower()
