@@ -82,12 +82,12 @@ def _on_cluster(
 ) -> bool:
     """Run or show; returns whether it was interrupted."""
     from loadtests.fleet import run
-    import service.ray_cluster as cluster
+    from service.ray_cluster import connected, environment
 
     report = printed(Console())
-    os.environ.update(cluster.environment(address))
+    os.environ.update(environment(address))
     # Ray takes SIGTERM for itself when it starts, hence the inner block.
-    with ended_in_order(), cluster.connected(address, {run.LABEL: run.LOCAL_KIND}) as ray, ended_in_order():
+    with ended_in_order(), connected(address, {run.LABEL: run.LOCAL_KIND}) as ray, ended_in_order():
         try:
             if plan is None:
                 run.go_on(ray, folder, report, wait_seconds=wait)
