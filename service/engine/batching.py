@@ -56,7 +56,7 @@ class Scheduler:
         self._switches = 0
 
     def serve(self, first: Job, idle_since_ns: int) -> None:
-        """Run `first`, and whoever may run with it, until all have ended; the engine was idle since
+        """Run `first`, and whoever may join it, until all have ended; the engine was idle since
         `idle_since_ns`.
         """
         configured = self._runner.warmup.modes.get(first.mode)

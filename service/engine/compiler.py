@@ -75,8 +75,8 @@ def read_compile_counts() -> CompileCounts:
 
 
 def load_compiler(device: torch.device) -> None:
-    """Compile something trivial: the compiler's own start takes seconds and belongs to no mode's warm-up.
-    From then on the wrappers that Inductor loads are counted.
+    """Compile something trivial, whose start takes seconds and belongs to no mode; wrappers are counted from
+    then on.
     """
     _count_wrappers()
     torch.compile(_trivial)(torch.zeros(1, device=device))
@@ -147,9 +147,7 @@ Result = TypeVar("Result")
 
 
 class CacheBroken(Exception):
-    """A mode failed on compiled code from before this process, where it has never failed without. That code
-    has been removed.
-    """
+    """A mode failed on compiled code from before this process, which has been removed."""
 
 
 class CacheRetry:
@@ -168,8 +166,8 @@ class CacheRetry:
         self._failed = read_record(self._file, list[str]) or []
 
     def watched(self, mode: str, capture: Generator[None, None, Result]) -> Generator[None, None, Result]:
-        """Do `capture`, which compiles what `mode` serves with. Raises what it raises, BuildError where
-        nothing can be compiled, or CacheBroken.
+        """Do `capture`, which compiles for `mode`. Raises what it raises, BuildError without a compiler, or
+        CacheBroken.
         """
         try:
             return (yield from capture)
@@ -182,8 +180,8 @@ class CacheRetry:
             raise
 
     def judged(self, mode: str, passed: bool) -> None:
-        """What `mode` serves with was compiled, and its numbers `passed`: a damaged library may load and
-        compute something else. Raises what `failed` raises.
+        """`mode` was compiled, and its numbers `passed`: damaged code may compute something else. Raises as
+        `failed`.
         """
         if passed:
             self.succeeded(mode)
@@ -233,9 +231,7 @@ FILE = "cold_starts.json"
 
 
 class ColdStarts:
-    """Seconds that each callable took from an empty cache, for one model, dtype and set of sizes (`key`), in
-    the cache's folder, which is that of one torch and processor.
-    """
+    """Seconds that each callable took from an empty cache, for one model, dtype and set of sizes (`key`)."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{FILE}"

@@ -128,7 +128,7 @@ class Generator:
                 self.stream(job, result.rows.end())
 
     def tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
-        """The token ids of the prompts, and their completions, still empty. Raises JobError where they do not
+        """The token ids of the prompts, and their completions, still empty. Raises JobError for what does not
         fit.
         """
         began = perf_counter_ns()

@@ -30,14 +30,12 @@ BEAT_NS = 1_000_000_000
 """How often the front hears of an engine that serves, at most."""
 
 STEP_LIMIT_SECONDS = 60.0
-"""An engine that serves polls its inbox within this time, unless its steps are known to take longer. Far more
-than a step takes: one may page a swapped-out model in.
+"""Within this an engine that serves polls its inbox, unless its steps are known to be slower. It may be
+swapped.
 """
 
 STEP_BUSY_SECONDS = 4.0
-"""Of CPU time in one thread, within which an engine that serves polls its inbox, unless its steps are known
-to use more: a step of a small model takes milliseconds of it.
-"""
+"""The same of CPU time in one thread: a step of a small model takes milliseconds of it."""
 
 
 class Inbox:
@@ -64,8 +62,8 @@ class Inbox:
         self._tell(perf_counter_ns())
 
     def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        """Between two calls of `receive` while it serves, this thread may take so long and use so much CPU
-        time, or the least that is always given, if that is more.
+        """Between two calls of `receive`, this thread may take so long and use so much CPU time, or the least
+        above.
         """
         self._serving = Doing(
             what=SERVING,

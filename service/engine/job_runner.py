@@ -69,8 +69,8 @@ class JobRunner:
                     free_memory(error)
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
-        """Run `job` with the steps of `configured`; everything, a failure too, is recorded in `result`.
-        Raises what loses the device's context.
+        """Run `job`; everything, a failure too, is recorded in `result`. Raises what loses the device's
+        context.
         """
         try:
             self._generate(job, configured, result)

@@ -39,9 +39,7 @@ LOAD_SECONDS = 3600.0
 """How long loading a model may take: gigabytes may come from a hub."""
 
 SLOWER = 4.0
-"""A request's step may take this many times what eager's reference took, which has steps of every batch; its
-CPU time as many times that of the reference.
-"""
+"""A request's step may take so many times what eager's reference took, which has steps of every batch."""
 
 IDLE_WAIT_MILLISECONDS = 250
 

@@ -35,9 +35,7 @@ def build_outcome(
     configured: ConfiguredMode | None,
     measured: Callable[[int], Timings],
 ) -> Outcome:
-    """What is answered to `job`; `configured` is None where its mode is not configured. `measured` makes its
-    timings, given the instant at which all else is done; not called where it never ran.
-    """
+    """What is answered to `job`. `measured` makes its timings, given the instant when all else is done."""
     kernels, launches = totals(result)
     effective, reason = ran_as(configured, result.profile) if configured else (job.mode, None)
     return Outcome(
@@ -60,9 +58,7 @@ def build_outcome(
 
 
 def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
-    """The effective mode of a request and the reason for it: a profiled request in a mode with graph replay
-    must show one graph launch per decode step.
-    """
+    """The effective mode of a request and why: a profiled step with replay must show one graph launch."""
     cuda, status = configured.mode.cuda, configured.status
     if cuda.graph_replay and status.effective == cuda.name:
         for entry in profile or ():
@@ -133,8 +129,8 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
 
 
 def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -> PhaseTimings:
-    """Dispatch is the host's share of the wall time, by the job's own samples where they are enough; what
-    chooses tokens after the steps is dispatch as well.
+    """Dispatch is the host's share of the wall time, by the job's own samples where they are enough, and
+    sampling.
     """
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9

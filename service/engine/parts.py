@@ -115,9 +115,7 @@ def _unless_full(measure: Callable[[], Roof]) -> Roof | None:
 
 
 def blas_libraries(config: str) -> str:
-    """From what torch was built with, and for which vector instructions: such as "MKL 2024.2, oneDNN 3.7.1,
-    ATen AVX2".
-    """
+    """What torch was built with, and its vector instructions: "MKL 2024.2, oneDNN 3.7.1, ATen AVX2"."""
     named = {
         "MKL": r"Math Kernel Library Version ([\d.]+)",
         "oneDNN": r"MKL-DNN v([\d.]+)",

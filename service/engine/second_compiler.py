@@ -57,8 +57,8 @@ class SecondCompiler:
         self._ended = False
 
     def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
-        """What compiling the callable `name` of `mode` took there: waits for it, and yields meanwhile. None:
-        it is not compiled there, was in the cache, or the process ended before.
+        """Wait for the callable `name`, yielding meanwhile: the seconds it took there; None where it was not
+        compiled.
         """
         while mode in self._modes and name not in self._seconds and not self._ended:
             self._read()
@@ -84,9 +84,7 @@ class SecondCompiler:
 
 
 def second_compiler(parts: EngineParts) -> SecondCompiler | None:
-    """Start it where it shortens a start; None where little is to be compiled, or there is no room for it. On
-    CUDA a second copy of the model would lie in the device's memory.
-    """
+    """Start it where it shortens a start and there is room for another copy of the model; else None."""
     settings, loaded = parts.settings, parts.loaded
     modes = _shared(settings.modes)
     cold = not has_code(code_of(settings.cache_folder, settings.model))

@@ -116,9 +116,7 @@ class Completion:
             self.end()
 
     def end(self) -> bool:
-        """No token follows: complete the text, once; an incomplete character becomes U+FFFD. Returns whether
-        that was left to do.
-        """
+        """No token follows: complete the text, once. Returns whether that was left to do."""
         if self._ended:
             return False
         self._ended = True

@@ -257,9 +257,7 @@ class CompiledElsewhere(Protocol):
 
 
 class Capture:
-    """Builds and captures the callables of one mode after another; yields between two callables. What
-    `elsewhere` compiles is waited for, and loaded from the cache.
-    """
+    """Builds and captures the callables of one mode after another, or waits for what `elsewhere` compiles."""
 
     def __init__(
         self,

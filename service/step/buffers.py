@@ -63,8 +63,8 @@ class Buffers:
         return next(reach for reach in self.caches if reach >= used)
 
     def arguments(self, phase: Phase, length: int | None = None, reach: int | None = None) -> Arguments:
-        """What a step of `phase` is called with. Without `length` (prefill) and `reach`: the longest chunk,
-        and as little of the cache as holds it.
+        """What a step of `phase` is called with; by default the longest chunk and as little of the cache as
+        holds it.
         """
         length = self.chunk_length if length is None else length
         tokens = self.token if phase == "decode" else self.chunks[length]
@@ -202,25 +202,19 @@ CALLS_TO_CAPTURE = 4
 """Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
 
 LEAD_STEPS = 10
-"""Before timed decode steps in a row: after other work a step takes up to twice as long, at batch 1 about ten
-times until weights and code lie in the caches where a request's own steps keep them.
-"""
+"""Before timed decode steps in a row: at batch 1 about ten pass until weights and code lie in the caches."""
 
 LEAD_STEPS_OF_PREFILL = 2
 """Before timed prefill steps in a row: each takes as long as many of decode."""
 
 LEAD_STEPS_OF_DISPATCH = 4
-"""Before a timed call of a decode step alone: after other code the first call reads up to 1.6 times too long,
-and four settle it.
-"""
+"""Before a timed call of a decode step alone: after other code the first reads up to 1.6 times too long."""
 
 LEAD_STEPS_UNDER_PROFILER = 2
 """Before recorded steps: the profiler's first mark takes milliseconds."""
 
 DECODE_POSITION = 60
-"""Cache position of a measured decode step: attention then reads the least part of the cache that it reads at
-all.
-"""
+"""Cache position of a measured decode step: attention then reads the least part of the cache."""
 
 PREFILL_TOKENS = 32
 """Tokens per row of a measured prefill step: a middle length; fewer where a chunk is shorter."""

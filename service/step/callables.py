@@ -60,9 +60,7 @@ def build_step(
 
 
 def _forward(model: nn.Module, name: str) -> Step:
-    """The model's forward with a code object of its own: entries of one code object share a recompile limit
-    and are searched in turn.
-    """
+    """The model's forward with a code object of its own: entries of one share a recompile limit."""
 
     def forward(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         result: tuple[Tensor, Tensor] = model(tokens, positions, last, cache)
@@ -73,8 +71,8 @@ def _forward(model: nn.Module, name: str) -> Step:
 
 
 def _frozen(run: Step) -> Step:
-    """`run`, compiled at its first call with the weights as constants. Dynamo reads the setting before
-    `torch.compile`'s own options apply: with these alone nothing is frozen.
+    """`run`, compiled at its first call with constant weights: `torch.compile`'s own options apply too late
+    for it.
     """
     compiled = False
 

@@ -72,9 +72,7 @@ def has_code(code: Path) -> bool:
 
 
 def discard(code: Path) -> None:
-    """Remove what was compiled of one model, and the headers that it was compiled with. Raises CacheRefused
-    where the disk refuses.
-    """
+    """Remove what was compiled of one model, and its headers. Raises CacheRefused where the disk refuses."""
     try:
         for one in (code, precompiled_headers(code)):
             if one.exists():

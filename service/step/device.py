@@ -90,9 +90,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(error: BaseException) -> None:
-    """Drop the variables of all frames that `error` came through, which hold every tensor of the call that
-    failed, then free the allocator's unused blocks.
-    """
+    """Drop the variables of all frames that `error` came through, then free the allocator's unused blocks."""
     for one in _chain(error):
         traceback.clear_frames(one.__traceback__)
     torch.cuda.empty_cache()

@@ -55,9 +55,7 @@ class DeviceQueue(Protocol):
 
 
 class CudaQueue:
-    """The current CUDA stream, held by torch's own spinning kernel, which counts cycles: its rate is measured
-    once.
-    """
+    """The current CUDA stream, held by torch's spinning kernel, whose rate of cycles is measured once."""
 
     PROBE_CYCLES = 2_000_000
 

@@ -1,6 +1,4 @@
-"""Steps captured by hand as CUDA graphs, one per set of static inputs; and the ban on compiling once all is
-warm.
-"""
+"""Steps captured by hand as CUDA graphs; and the ban on compiling once all is warm."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ def recompilation_forbidden() -> bool:
 
 
 def is_recompile_error(error: BaseException) -> bool:
-    """Whether `error` is the one that the stance `fail_on_recompile` raises: a plain RuntimeError, whose text
-    others may quote, so it is recognised by its traceback, which ends in dynamo's own callback.
+    """Whether the stance `fail_on_recompile` raised `error`: a plain RuntimeError, known by where it was
+    raised.
     """
     traceback = error.__traceback__
     if type(error) is not RuntimeError or traceback is None:

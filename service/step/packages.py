@@ -104,9 +104,7 @@ def _dynamic(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
-    """Dimension 1 of `tensor` where it is marked as one that changes, within its range. Where the mark is not
-    enforced, the package may refuse some lengths when it runs.
-    """
+    """Dimension 1 of `tensor` where it is marked as one that changes, within its range."""
     size = symbolic_size(tensor)
     if size is None:
         return None

@@ -44,9 +44,7 @@ def prepare_process(cache_folder: str, model: str = "") -> None:
 
 
 def _name_folders_plainly() -> None:
-    """Have torch build where it, Python or temporary files lie under a path with a blank: it quotes only the
-    folders of headers.
-    """
+    """Have torch build where it, Python or temporary files lie under a path with a blank."""
     os.environ["TMPDIR"] = tempfile.tempdir = str(plain_path(Path(tempfile.gettempdir())))
     cpp_extension.TORCH_LIB_PATH = str(plain_path(Path(cpp_extension.TORCH_LIB_PATH)))
     python = sysconfig.get_config_vars()
@@ -55,8 +53,8 @@ def _name_folders_plainly() -> None:
 
 
 def _fix_cache_keys() -> None:
-    """Have AOTAutograd find its entries again whether or not the variable CI is set: torch takes the default
-    of one setting from it, and all its settings are part of its key.
+    """Have AOTAutograd find its entries again whether or not CI is set, from which torch takes part of its
+    key.
     """
     if hasattr(functorch_config, "error_on_custom_op_aliasing"):
         functorch_config.error_on_custom_op_aliasing = False
@@ -75,9 +73,7 @@ def _keep_headers_in(folder: Path) -> None:
 
 
 def _fix_compiler() -> None:
-    """Have the compiler do what the ladder says, whatever torch's own variables in the environment say. What
-    turns it off altogether is left to do so: a mode that compiles nothing fails, and says why.
-    """
+    """Have the compiler do what the ladder says, whatever torch's variables in the environment say."""
     for name, value in PLAIN_INDUCTOR.items():
         setattr(inductor_config, name, value)
     for name, value in PLAIN_DYNAMO.items():

@@ -126,9 +126,7 @@ class Profiler:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
-        """Run the profiler once, before any request: its first use takes seconds. A disk that refuses costs
-        only this.
-        """
+        """Run the profiler once: its first use takes seconds. A disk that refuses costs only this."""
         try:
             warm_profiler(self._device)
         except UNREADABLE as error:
@@ -201,9 +199,7 @@ class Profiler:
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
-    """Profile a warm step a few times, without keeping a trace; returns the typical one, of median kernel
-    time.
-    """
+    """Profile a warm step a few times, without keeping a trace; returns the one of median kernel time."""
     return typical_step(profile_steps(step, buffers.arguments(phase), PROFILED_STEPS))
 
 

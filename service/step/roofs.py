@@ -159,8 +159,8 @@ def _weights(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _read(size: int) -> float:
-    """Bytes per second of the fastest read of `size` bytes by the threads that run the steps: a sum is the
-    fastest of torch's and numpy's readers.
+    """Bytes per second of the fastest read of `size` bytes: a sum is the fastest of torch's and numpy's
+    readers.
     """
     buffer = torch.ones(size // 4, dtype=torch.float32)
     return max(_rate(size, lambda: buffer.sum()) for _ in range(PASSES))

@@ -109,7 +109,7 @@ def inside(events: Iterable[Event], mark: Event) -> list[Event]:
 
 
 def clock_behind(items: Iterable[tuple[Event | None, Event]]) -> float:
-    """By how many microseconds the device's clock lies behind the host's at least: no work begins before its
+    """By how many microseconds the device's clock is at least behind the host's: no work begins before its
     call.
     """
     leads = (call["ts"] - item["ts"] for call, item in items if call is not None)
@@ -172,8 +172,8 @@ class KernelCounts:
         self._found[name][kernels] += 1
 
     def usual(self, name: str) -> int:
-        """The most frequent number, of equally frequent ones the larger: kernels get lost, and none is made
-        up. Raises ValueError where no step of this name was counted.
+        """The most frequent number, of equally frequent ones the larger, as kernels get lost and none is made
+        up.
         """
         found = self._found[name]
         return max(found, key=lambda kernels: (found[kernels], kernels))
@@ -295,8 +295,8 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class _Ids:
-    """What correlation ids say: by id its call and the work that it started. `plain` are the ids of one call
-    that is no graph launch and of one piece of work that it can have started.
+    """What correlation ids say. `plain`: ids of one call that is no graph launch, and of one piece of its
+    work.
     """
 
     calls: dict[int, Event]
@@ -367,9 +367,7 @@ def busy_microseconds(work: Iterable[Event]) -> float:
 
 
 def _windows(marks: Sequence[Event], ids: _Ids) -> list[tuple[float, float] | None]:
-    """Per step the device's times that its work lies between; None where nothing cuts it out. What was
-    started last before the step and first after it must both be separators.
-    """
+    """Per step the device's times that its work lies between; None without a separator on both sides."""
     gaps: list[list[Event]] = [[] for _ in range(len(marks) + 1)]
     for call in sorted(filter(_starts_work, ids.calls.values()), key=lambda call: float(call["ts"])):
         if not any(mark["ts"] <= call["ts"] < mark["ts"] + mark["dur"] for mark in marks):
