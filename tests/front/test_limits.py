@@ -125,7 +125,9 @@ def sent(data: bytes, segment_bytes: int, begun: bytes = b"") -> Transport:
                 break
             protocol.data_received(data[start : start + segment_bytes])
         await turns()
-        protocol.connection_lost(None)
+        ended = transport.ended
+        protocol.connection_lost(None)  # which closes the transport
+        transport.ended = ended
         return transport
 
     return asyncio.run(run())
