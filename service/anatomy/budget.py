@@ -426,7 +426,7 @@ def show(finding: BudgetFinding, console: Console) -> None:
         ("× µs per operator", budget.microseconds_per_op),
         ("against kernel, µs", budget.kernel_microseconds),
     )
-    rows = [(name, f"{one.value:.4g}", one.source) for name, one in quantities]
+    rows: list[tuple[str, str, str]] = [(name, f"{one.value:.4g}", one.source) for name, one in quantities]
     rows.insert(2, ("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", ""))
     title = f"budget of one step, {budget.mode}, batch {budget.batch_size}"
     console.print(table(title, ("quantity", "value", "from"), rows))

@@ -22,6 +22,7 @@ from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import GradMode
 from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval, median_interval
+from service.step.loaded_model import Precision
 from service.step.process_state import prepare_process
 from service.step.profiling import profiler_attached
 
@@ -137,10 +138,10 @@ GRAD_MODES: dict[GradMode, Callable[[], AbstractContextManager[object]]] = {
 }
 
 
-def served_precision(bench: Bench) -> AbstractContextManager[object]:
-    """Autocast, where the served precision uses it."""
-    lowered = bench.precision.autocast
-    return nullcontext() if lowered is None else torch.autocast(bench.device.type, lowered)
+def autocast_of(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """Autocast, where the served `precision` uses it."""
+    lowered = precision.autocast
+    return nullcontext() if lowered is None else torch.autocast(device.type, lowered)
 
 
 own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)

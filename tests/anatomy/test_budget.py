@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.anatomy import budget
+from service.anatomy import budget, step_times
 from service.anatomy.budget import (
     TIMED_STEPS,
     Budget,
@@ -185,7 +185,7 @@ def test_where_the_thread_cannot_be_sampled_the_reason_is_given(
 
 
 def test_a_step_without_a_sample_has_no_budget(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "sample_case", lambda *_: None)
+    monkeypatch.setattr(step_times, "sample_case", lambda *_: None)
     with pytest.raises(StudyError, match="no sample fell into a step of eager at 1"):
         draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1], rounds=6), quiet)
 

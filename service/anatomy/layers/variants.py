@@ -12,7 +12,7 @@ from itertools import repeat
 from time import perf_counter, perf_counter_ns
 from timeit import Timer
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -240,36 +240,29 @@ def _like(first: Tensor) -> list[Tensor]:
     return [torch.empty_like(first)]
 
 
-def _scalar(first: Tensor) -> list[Tensor]:
-    return [first.new_empty(())]
-
-
-def _view(first: Tensor) -> list[Tensor]:
-    del first
-    return []
-
-
 def _normalised(first: Tensor) -> list[Tensor]:
     """With mean and reciprocal standard deviation, which layer norm always computes."""
     rows = (*first.shape[:1], 1)
     return _like(first) + [torch.empty(rows, device=first.device, dtype=torch.float32) for _ in range(2)]
 
 
+ShapeName = Literal["rows", "square", "features"]
+"""Of an argument: [rows, size], [size, size] or [size]."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operator. `arguments` name its tensors in the statement, in the order of the loop's.
+    """One operator, and the shapes of its tensors by their names in the statement, in the loop's order.
 
     `name` is also that of its C++ loop, `loop_out` that of its out= form, None where torch has none.
-    `lowered`: autocast computes it in bfloat16. Arguments are [rows, size], those in `square` [size, size],
-    those in `features` [size]. `allocates`: from an argument without grad, the tensors that a call allocates.
+    `lowered`: autocast computes it in bfloat16. `allocates`: from the first argument without grad, tensors
+    like those that a call allocates.
     """
 
     name: str
-    arguments: tuple[str, ...] = ("x",)
+    arguments: Mapping[str, ShapeName] = field(default_factory=lambda: {"x": "rows"})
     loop_out: str | None = None
     lowered: bool = False
-    square: frozenset[str] = field(default_factory=frozenset)
-    features: frozenset[str] = field(default_factory=frozenset)
     allocates: Callable[[Tensor], list[Tensor]] = _like
 
     @property
@@ -277,47 +270,38 @@ class Operation:
         """How a user writes the call."""
         return OPERATOR_CALLS[self.name]
 
-    def shape(self, argument: str, rows: int, size: int) -> tuple[int, ...]:
-        """Shape of one argument."""
-        if argument in self.features:
-            return (size,)
-        return (size, size) if argument in self.square else (rows, size)
-
     def tensors(
         self, rows: int, size: int, device: torch.device, dtype: torch.dtype, requires_grad: bool = True
     ) -> list[Tensor]:
         """Its arguments as in a model: an activation with a grad_fn, then parameters."""
-        shapes = [self.shape(argument, rows, size) for argument in self.arguments]
-        first, *others = (torch.randn(shape, device=device, dtype=dtype) for shape in shapes)
+        shapes = {"rows": (rows, size), "square": (size, size), "features": (size,)}
+        first, *others = (
+            torch.randn(shapes[kind], device=device, dtype=dtype) for kind in self.arguments.values()
+        )
         if not requires_grad:
             return [first, *others]
         return [first.requires_grad_().mul(1.0), *(other.requires_grad_() for other in others)]
 
     def names(self, tensors: list[Tensor]) -> dict[str, Any]:
         """The names that the statement uses."""
-        shape = [tensors[0].shape[-1]]
-        return {"torch": torch, "F": functional, "shape": shape} | dict(
-            zip(self.arguments, tensors, strict=True)
-        )
+        of_torch = {"torch": torch, "F": functional, "shape": [tensors[0].shape[-1]]}
+        return of_torch | dict(zip(self.arguments, tensors, strict=True))
 
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("matmul", ("x", "weight"), "matmul_out", lowered=True, square=frozenset({"weight"})),
-        Operation("add", ("x", "y"), "add_out"),
+        Operation("matmul", {"x": "rows", "weight": "square"}, "matmul_out", lowered=True),
+        Operation("add", {"x": "rows", "y": "rows"}, "add_out"),
         Operation(
-            "layer_norm",
-            ("x", "weight", "bias"),
-            features=frozenset({"weight", "bias"}),
-            allocates=_normalised,
+            "layer_norm", {"x": "rows", "weight": "features", "bias": "features"}, allocates=_normalised
         ),
-        Operation("mul", ("x", "y"), "mul_out"),
+        Operation("mul", {"x": "rows", "y": "rows"}, "mul_out"),
         Operation("exp", loop_out="exp_out"),
         Operation("relu"),
-        Operation("sum", allocates=_scalar),
+        Operation("sum", allocates=lambda first: [first.new_empty(())]),
         Operation("softmax"),
-        Operation("transpose", allocates=_view),
+        Operation("transpose", allocates=lambda _: []),
     )
 }
 """By the names of `OPERATOR_CALLS`."""

@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._ops import OpOverload
@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from models.served import Served
+from service.anatomy.common import GRAD_MODES, autocast_of
 from service.measure.cases import Bench, Case
-from service.modes import Effect, Mode
+from service.modes import Mode
 from service.statistics.intervals import Interval, median_interval
-from service.step.callables import build_step
 from service.step.loaded_model import Precision
 from service.step.profiling import INTERVAL_STEPS, attach_profiler, profile_steps
 from service.step.trace import STEP_MARK, ProfiledStep, typical_step
@@ -299,27 +299,10 @@ class ThreadKeys:
         return cls(torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
 
 
-class _KeyRecorder(nn.Module):
-    """Takes the model's place and records the thread's keys in its forward."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1, device=device))
-        self.seen: ThreadKeys | None = None
-
-    def forward(self, *_: object) -> tuple[Tensor, Tensor]:
-        self.seen = ThreadKeys.now()
-        return self.weight, self.weight
-
-
 def thread_keys(mode: Mode, device: torch.device, precision: Precision) -> ThreadKeys:
-    """The keys that the contexts of `mode` set, read inside an uncompiled step of it."""
-    plain = Effect(mode.name)
-    recorder = _KeyRecorder(device)
-    step = build_step(replace(mode, cpu=plain, cuda=plain), recorder, precision=precision)
-    step(recorder.weight, recorder.weight, recorder.weight, ())
-    assert recorder.seen is not None
-    return recorder.seen
+    """The keys that the contexts of `mode` and `precision` set."""
+    with autocast_of(device, precision), GRAD_MODES[mode.grad_mode]():
+        return ThreadKeys.now()
 
 
 def key_set(*keys: KeySet) -> KeySet:

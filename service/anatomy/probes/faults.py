@@ -27,7 +27,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.common import GRAD_MODES, StudyError, paired_ratio, resolve_bucket, served_precision
+from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, paired_ratio, resolve_bucket
 from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
@@ -166,7 +166,7 @@ class ProbedModel:
     ) -> Callable[[], Result]:
         """A call of `run` with the arguments of `phase`, in `grad_mode` and the served precision."""
         arguments = self.arguments(phase)
-        grad, autocast = GRAD_MODES[grad_mode](), served_precision(self.bench)
+        grad, autocast = GRAD_MODES[grad_mode](), autocast_of(self.bench.device, self.bench.precision)
 
         def call() -> Result:
             with autocast, grad:

@@ -20,12 +20,12 @@ from service.anatomy.common import (
     GRAD_MODES,
     Report,
     StudyError,
+    autocast_of,
     optional_count,
     own_expressions,
     resolve_bucket,
     resolve_case,
     resolve_modes,
-    served_precision,
     table,
 )
 from service.anatomy.operators.calls import tensors_in
@@ -218,7 +218,7 @@ def _step(bench: Bench, bucket: int, phase: Phase) -> Computation:
     buffers = bench.buffers[bucket]
 
     def run() -> Tensor:
-        with served_precision(bench):
+        with autocast_of(bench.device, bench.precision):
             logits: Tensor = bench.model(*buffers.arguments(phase))[0]
         return logits
 
@@ -237,7 +237,7 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
 
     hook = block.register_forward_pre_hook(note, with_kwargs=True)
     try:
-        with torch.no_grad(), served_precision(bench):
+        with torch.no_grad(), autocast_of(bench.device, bench.precision):
             bench.model(*buffers.arguments(phase))
     finally:
         hook.remove()
@@ -246,7 +246,7 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
     bound.arguments[first_name] = bound.arguments[first_name].detach().clone().requires_grad_()
 
     def run() -> Tensor:
-        with served_precision(bench):
+        with autocast_of(bench.device, bench.precision):
             result = block(*bound.args, **bound.kwargs)
         first: Tensor = result[0] if isinstance(result, tuple) else result
         return first
