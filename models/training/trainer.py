@@ -54,7 +54,7 @@ class TrainingProgress:
     step: int
     fraction: float
     loss: float
-    evaluate: float | None = None
+    bits_per_byte: float | None = None
 
 
 def rate_at(plan: TrainingPlan, fraction: float) -> float:

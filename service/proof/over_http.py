@@ -31,6 +31,7 @@ from service.proof.bare_route import bare_route
 from service.proof.rows import (
     Check,
     NotMeasurableError,
+    Numbers,
     Property,
     Row,
     count_row,
@@ -219,7 +220,7 @@ def judge_concurrency(found: Mapping[int, list[Load]]) -> list[Row]:
     switches = {users: sum(load.switches for load in loads) for users, loads in found.items()}
     steps = {users: sum(load.steps for load in loads) for users, loads in found.items()}
     shown = ", ".join(f"{switches[users]} in {steps[users]} steps at {users}" for users in found)
-    numbers = {
+    numbers: Numbers = {
         "at_1_seconds": alone,
         "at_8_seconds": loaded,
         "switches_at_1": switches[1],

@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import count
@@ -149,12 +149,9 @@ class FrontSocket:
 
         Raises EOFError once the engine has closed its end and all are received.
         """
-        if self._stream is None:
-            try:
-                self._stream = accept(self._listener)
-            except TimeoutError:
-                return []
-        if not self._stream.wait(POLL_SECONDS * 1e3):
+        with suppress(TimeoutError):
+            self._stream = self._stream or accept(self._listener)
+        if self._stream is None or not self._stream.wait(POLL_SECONDS * 1e3):
             return []
         return [_decode(frame) for frame in self._stream.receive()]
 
