@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from service.cli.options import ended_in_order
-from tests.chaos.fault import Fault, NotPossible
 from tests.chaos.faults import all_faults
-from tests.chaos.table import Row, new_chaos, new_folder, row, row_without, shown, terminal, write
+from tests.chaos.table import Row, new_chaos, new_folder, row, row_without, shown, write
+from tests.chaos.victim import Fault, NotPossible
 
 EXIT_AMISS, EXIT_BAD_INPUT, EXIT_STOPPED = 1, 2, 130
 SOAK_SECONDS = 120.0
@@ -85,7 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chaos = new_chaos(rows, given.soak, complete=len(rows) == len(faults))
     folder = given.out or new_folder(chaos.environment["commit"])
     write(chaos, folder)
-    console.print(terminal(rows))
     console.print(f"written to {folder}", highlight=False)
     if len(rows) < len(wanted):
         return EXIT_STOPPED

@@ -14,8 +14,17 @@ from time import monotonic
 
 import psutil
 
-from tests.chaos.fault import ENDED_SECONDS, REPLACED_SECONDS, Experiment, Happened, seconds_until
-from tests.chaos.victim import PATIENCE_SECONDS, Setup, Victim, victim
+from tests.chaos.victim import (
+    ENDED_SECONDS,
+    PATIENCE_SECONDS,
+    REPLACED_SECONDS,
+    Experiment,
+    Happened,
+    Setup,
+    Victim,
+    seconds_until,
+    victim,
+)
 from tests.support.processes import descendants, gone
 from tests.support.serving import until
 

@@ -6,17 +6,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.anatomy_faults import (
-    anatomy_hit,
-    anatomy_hit_at_rest,
-    engine_hit_in_study,
-    front_killed_in_study,
-    front_stopped_in_study,
-    importing,
-    studying,
-    terminated_in_study,
-)
-from tests.chaos.body_faults import bodies_attack
 from tests.chaos.cache_faults import (
     cache_damaged,
     cut,
@@ -32,22 +21,25 @@ from tests.chaos.cache_faults import (
 from tests.chaos.client_faults import beyond_the_cap, crowded
 from tests.chaos.clock_faults import clock_stepped
 from tests.chaos.disk_faults import cache_full, results_full, traces_full, traces_limited
-from tests.chaos.engine_faults import engine_killed, engine_killed_with_requests, engine_stopped
-from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, Fault
-from tests.chaos.looping_engine import engine_loops
-from tests.chaos.overload_faults import overloaded
-from tests.chaos.service_faults import (
+from tests.chaos.load_faults import LONG_SECONDS, bodies_attack, overloaded, soaked
+from tests.chaos.process_faults import (
+    anatomy_hit,
+    anatomy_hit_at_rest,
+    at,
     cache_refused,
+    engine_hit,
+    engine_killed_with_requests,
+    engine_loops,
     front_killed,
     front_killed_importing,
     front_stopped,
+    importing,
+    studying,
     terminated,
     writable_by_all,
 )
-from tests.chaos.soak_faults import LONG_SECONDS, soaked
-from tests.chaos.victim import STAGES
+from tests.chaos.victim import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, STAGES, Fault
 
-SERVING = STAGES[-1]
 REPLACED = f"ready again within {REPLACED_SECONDS:.0f} s"
 NOTICED = f"noticed within {NOTICED_SECONDS:.0f} s, ready {REPLACED_SECONDS:.0f} s later"
 ENDED = f"ended within {ENDED_SECONDS:.0f} s, nothing left"
@@ -63,16 +55,15 @@ def all_faults(soak_seconds: float) -> list[Fault]:
 
 def _of_engine() -> Iterator[Fault]:
     for stage in STAGES:
-        yield Fault(f"engine killed, {stage}", REPLACED, engine_killed(stage))
-        yield Fault(f"engine stopped, {stage}", NOTICED, engine_stopped(stage))
+        yield Fault(f"engine killed, {stage}", REPLACED, engine_hit(signal.SIGKILL, at(stage)))
+        yield Fault(f"engine stopped, {stage}", NOTICED, engine_hit(signal.SIGSTOP, at(stage)))
     yield Fault("engine in an endless loop, step", "503 within 15 s, replaced", engine_loops)
-    yield Fault(
-        "engine killed, compiled modes serving", f"{REPLACED}, tokens as before", engine_killed_compiled
-    )
+    must = f"{REPLACED}, tokens as before"
+    yield Fault("engine killed, compiled modes serving", must, engine_killed_compiled)
     yield Fault("engine killed, requests running", "503 within 2 s", engine_killed_with_requests)
     for word, number in SIGNALS:
         must = f"gone within {NOTICED_SECONDS:.0f} s, study answered, ready {REPLACED_SECONDS:.0f} s later"
-        yield Fault(f"engine {word}, study", must, engine_hit_in_study(number))
+        yield Fault(f"engine {word}, study", must, engine_hit(number, studying))
 
 
 def _of_anatomy() -> Iterator[Fault]:
@@ -84,20 +75,17 @@ def _of_anatomy() -> Iterator[Fault]:
 
 
 def _of_front() -> Iterator[Fault]:
+    moments = {**{stage: at(stage) for stage in STAGES}, "study": studying}
+    serving = moments[STAGES[-1]]
     yield Fault("front killed, its own start", "nothing left", front_killed_importing)
-    for stage in STAGES:
-        yield Fault(f"front killed, {stage}", "nothing left", front_killed(stage))
-    yield Fault("front killed, study", "nothing left", front_killed_in_study)
-    for stage in STAGES:
-        yield Fault(f"front stopped for 18 s, {stage}", "the same engine serves on", front_stopped(stage))
-    yield Fault("front stopped for 18 s, study", "the same engine; studies go on", front_stopped_in_study)
-    for stage in STAGES:
-        yield Fault(f"SIGTERM, {stage}", ENDED, terminated(stage))
+    for name, moment in moments.items():
+        yield Fault(f"front killed, {name}", "nothing left", front_killed(moment))
+        yield Fault(f"front stopped for 18 s, {name}", "the same engine serves on", front_stopped(moment))
+        yield Fault(f"SIGTERM, {name}", ENDED, terminated(moment))
     yield Fault("SIGTERM, compiling", ENDED, terminated_compiling)
-    yield Fault("SIGTERM, requests waiting", "all of them served", terminated(SERVING, requests=24))
-    yield Fault("SIGTERM, study", ENDED, terminated_in_study)
-    yield Fault("SIGTERM, engine stopped", ENDED, terminated(SERVING, stopped=True))
-    yield Fault("SIGTERM twice, engine stopped", "ended within 2 s", terminated(SERVING, 2, stopped=True))
+    yield Fault("SIGTERM, requests waiting", "all of them served", terminated(serving, requests=24))
+    yield Fault("SIGTERM, engine stopped", ENDED, terminated(serving, stopped=True))
+    yield Fault("SIGTERM twice, engine stopped", "ended within 2 s", terminated(serving, 2, stopped=True))
 
 
 def _of_folders() -> Iterator[Fault]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from rich.table import Table
 
 from service.front.machine import machine
-from tests.chaos.fault import Fault, Happened
+from tests.chaos.victim import Fault, Happened
 
 FORMAT_VERSION = 1
 JSON_FILE, MARKDOWN_FILE = "chaos.json", "chaos.md"
@@ -108,14 +107,6 @@ def markdown(chaos: Chaos) -> str:
         for one in chaos.rows
     ]
     return "\n\n".join([*head, "\n".join(lines)]) + "\n"
-
-
-def terminal(rows: Sequence[Row]) -> Table:
-    """The table for a terminal."""
-    table = Table("fault", "what must happen", "what happened", "seconds", "")
-    for one in rows:
-        table.add_row(one.fault, one.must, one.happened, shown(one.seconds), one.verdict)
-    return table
 
 
 def shown(seconds: float | None) -> str:

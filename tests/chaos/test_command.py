@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import __main__ as command
-from tests.chaos.fault import Fault, Happened, NotPossible
 from tests.chaos.faults import all_faults
 from tests.chaos.table import JSON_FILE, MARKDOWN_FILE
+from tests.chaos.victim import Fault, Happened, NotPossible
 
 
 def held(folder: Path) -> Happened:

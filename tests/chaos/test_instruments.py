@@ -13,14 +13,11 @@ from time import time
 import pytest
 
 from service.engine import generation
-from tests.chaos.body_faults import Lag
-from tests.chaos.disk_faults import sweep_amiss
-from tests.chaos.fault import NotPossible
-from tests.chaos.looping_engine import LOOP
-from tests.chaos.overload_faults import Flood, Served
-from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
-from tests.chaos.soak_faults import Sample, judge
-from tests.chaos.stepped_clock import SteppedClock
+from tests.chaos.clock_faults import SteppedClock
+from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, sweep_amiss
+from tests.chaos.load_faults import Flood, Lag, Sample, Served, judge
+from tests.chaos.process_faults import LOOP
+from tests.chaos.victim import NotPossible
 from tests.support.fake_service import Script, fake_service
 from tests.support.processes import without
 

@@ -12,18 +12,11 @@ from statistics import median
 
 import pytest
 
-from tests.chaos.body_faults import ATTACKERS, REFUSED, attacked
-from tests.chaos.client_faults import among, beside_silent
-from tests.chaos.clock_faults import DAY, amiss_after
-from tests.chaos.disk_faults import traces_amiss
-from tests.chaos.fault import NotPossible
-from tests.chaos.honest import ask
-from tests.chaos.mixed_load import burst
-from tests.chaos.overload_faults import FACTOR, LONG, flooded
-from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
-from tests.chaos.soak_faults import sample
-from tests.chaos.stepped_clock import SteppedClock
-from tests.chaos.victim import PATIENCE_SECONDS, Setup, Victim, victim
+from tests.chaos.client_faults import among, ask, beside_silent
+from tests.chaos.clock_faults import DAY, SteppedClock, amiss_after
+from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, traces_amiss
+from tests.chaos.load_faults import ATTACKERS, FACTOR, LONG, REFUSED, attacked, burst, flooded, sample
+from tests.chaos.victim import PATIENCE_SECONDS, NotPossible, Setup, Victim, victim
 from tests.front.test_bad_input import FLOODS
 from tests.support.processes import without
 from tests.support.serving import until
