@@ -14,7 +14,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.fuzz.seed import SEED, VARIABLE
+from tests.fuzz.service import SEED, VARIABLE
 from tests.support.serving import Front, running
 from tests.support.start_up import FEW_SAMPLES
 

@@ -1,19 +1,96 @@
-"""The service that generated requests are sent to: two plain modes of the real engine, and a key."""
+"""The service that generated requests are sent to, with a key, and what its document declares."""
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+from hypothesis import HealthCheck, seed, settings
 
 from service.front.launch import launched
-from tests.fuzz.declared import Declared
 from tests.support.serving import FRESH, until
 from tests.support.start_up import FEW_SAMPLES
+
+VARIABLE = "FUZZ_SEED"
+USUAL = "1"
+"""A gate that finds something else each time would refuse a change for what it has not done."""
+
+if os.environ.setdefault(VARIABLE, USUAL) == "random":
+    os.environ[VARIABLE] = str(random.getrandbits(32))  # which the test workers inherit
+
+SEED = int(os.environ[VARIABLE])
+
+
+EVENTS = "text/event-stream"
+
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def bounded(max_examples: int = 60) -> Callable[[Test], Test]:
+    """As many examples of a test, those of SEED."""
+    limits = settings(
+        max_examples=max_examples,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    return lambda test: seed(SEED)(limits(test))
+
+
+class Declared:
+    """One document."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+
+    def check(self, method: str, template: str, status: int, headers: Mapping[str, str], body: bytes) -> Any:
+        """Check one answer of an operation; returns its JSON, and None where it has another type.
+
+        `headers` are found in any case of their letters.
+        """
+        answers = self.document["paths"][template][method]["responses"]
+        assert str(status) in answers, f"{method} {template} declares no {status}: {body[:300]!r}"
+        declared = answers[str(status)]
+        for name, header in declared.get("headers", {}).items():
+            assert name in headers, f"{status} without {name}"
+            wants_number = header["schema"]["type"] == "integer"
+            self.conforms(int(headers[name]) if wants_number else headers[name], header["schema"])
+        kind = headers["Content-Type"].partition(";")[0]
+        assert kind in declared["content"], f"{kind} is not declared of {status}"
+        if kind != "application/json":
+            return None
+        value = json.loads(body)
+        self.conforms(value, declared["content"][kind]["schema"])
+        return value
+
+    def conforms(self, value: object, schema: dict[str, Any]) -> None:
+        """Raise ValidationError where `value` does not fit `schema`, whose references are the document's."""
+        from jsonschema import Draft202012Validator  # takes a second, which every collection would cost
+
+        Draft202012Validator({**schema, "components": self.document["components"]}).validate(value)
+
+    def conforms_to(self, name: str, value: object) -> None:
+        """The same for a named schema."""
+        self.conforms(value, {"$ref": f"#/components/schemas/{name}"})
+
+
+def events(body: bytes) -> list[tuple[str, Any]]:
+    """The events of a whole stream, as name and data; data that is no JSON stays text."""
+    assert body.endswith(b"\n\n")
+    found = []
+    for block in body.decode().removesuffix("\n\n").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        data = fields["data"]
+        found.append((fields.get("event", "message"), data if data == "[DONE]" else json.loads(data)))
+    return found
+
 
 KEY = "generated"
 MODES = ("eager", "inference_mode")

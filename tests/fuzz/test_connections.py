@@ -3,16 +3,107 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from hypothesis import given, seed, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.bodies import BOUNDED
-from tests.fuzz.raw import Answer, answers, exchange
-from tests.fuzz.seed import SEED
-from tests.fuzz.service import KEY, Fuzzed
+from tests.fuzz.service import KEY, PATIENCE_SECONDS, Fuzzed, bounded
+
+PAUSE_SECONDS = 0.05
+"""So long nothing has come: the service may be waiting for more. What is then sent is the end."""
+
+END_OF_HEAD = b"\r\n\r\n"
+
+
+class Answer(NamedTuple):
+    """One answer, its header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def exchange(url: str, segments: Iterable[bytes], closes: bool = False) -> bytes:
+    """Send `segments`, and read until the service closes. Where it is silent, our side ends the connection.
+
+    `closes`: the last request has the service close, so it is waited for, and every answer is received.
+    """
+    parts = urlsplit(url)
+    address = str(parts.hostname), int(parts.port or 0)
+    received = b""
+    with socket.create_connection(address, PATIENCE_SECONDS) as connection:
+        try:
+            for segment in segments:
+                connection.sendall(segment)
+            if not closes:
+                connection.settimeout(PAUSE_SECONDS)
+            while data := _receive(connection):
+                received += data
+        except ConnectionError:
+            return received  # closed with bytes of ours unread, or before all were sent
+    return received
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """What comes next; empty at the end. Raises TimeoutError where there is neither."""
+    try:
+        return connection.recv(65_536)
+    except TimeoutError:
+        if connection.gettimeout() != PAUSE_SECONDS:
+            raise
+    with suppress(OSError):  # it may just have closed
+        connection.shutdown(socket.SHUT_WR)
+    connection.settimeout(PATIENCE_SECONDS)
+    return connection.recv(65_536)
+
+
+def answers(received: bytes) -> list[Answer]:
+    """The answers in what was received. Raises AssertionError where that is no sequence of whole ones."""
+    found = []
+    while received:
+        answer, received = _first(received)
+        if answer.status >= 200:
+            found.append(answer)
+    return found
+
+
+def _first(received: bytes) -> tuple[Answer, bytes]:
+    head, separator, rest = received.partition(END_OF_HEAD)
+    assert separator, f"a head without end: {received[:200]!r}"
+    first, *lines = head.decode("latin-1").split("\r\n")
+    protocol, status, _ = first.split(" ", 2)
+    assert protocol == "HTTP/1.1"
+    pairs = [line.split(": ", 1) for line in lines]
+    headers = {name.lower(): value for name, value in pairs}
+    assert len(headers) == len(pairs), f"a header twice: {pairs}"
+    if int(status) < 200:
+        return Answer(int(status), headers, b""), rest
+    if headers.get("transfer-encoding") == "chunked":
+        body, rest = _chunks(rest)
+    else:
+        length = int(headers["content-length"])
+        assert len(rest) >= length, "a body that was cut off"
+        body, rest = rest[:length], rest[length:]
+    return Answer(int(status), headers, body), rest
+
+
+def _chunks(rest: bytes) -> tuple[bytes, bytes]:
+    body = b""
+    while True:
+        size, separator, rest = rest.partition(b"\r\n")
+        assert separator, "chunks without end"
+        length = int(size, 16)
+        assert rest[length : length + 2] == b"\r\n"
+        body, rest = body + rest[:length], rest[length + 2 :]
+        if not length:
+            return body, rest
+
 
 HOST = b"Host: localhost\r\nAuthorization: Bearer " + KEY.encode() + b"\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -61,8 +152,7 @@ def almost_http(draw: st.DrawFn) -> list[bytes]:
     return [stream[:cut], stream[cut:]]
 
 
-@seed(SEED)
-@settings(BOUNDED, max_examples=120)
+@bounded(120)
 @given(segments=almost_http())
 def test_what_is_almost_http_comes_to_an_end_with_whole_and_declared_answers(
     fuzzed: Fuzzed, segments: list[bytes]
@@ -70,15 +160,13 @@ def test_what_is_almost_http_comes_to_an_end_with_whole_and_declared_answers(
     check(fuzzed, answers(exchange(fuzzed.url, segments)))
 
 
-@seed(SEED)
-@settings(BOUNDED, max_examples=40)
+@bounded(40)
 @given(data=st.binary(min_size=1, max_size=400))
 def test_any_bytes_come_to_an_end(fuzzed: Fuzzed, data: bytes) -> None:
     check(fuzzed, answers(exchange(fuzzed.url, [data])))
 
 
-@seed(SEED)
-@settings(BOUNDED, max_examples=40)
+@bounded(40)
 @given(
     sent=st.lists(st.sampled_from(REQUESTS), max_size=7),
     cuts=st.lists(st.integers(0, 1200), max_size=6),
@@ -111,8 +199,7 @@ def false_chunks(draw: st.DrawFn) -> bytes:
     return b"".join(size + b"\r\n" + data + end for size, data, end in chunks) + draw(st.sampled_from(ENDS))
 
 
-@seed(SEED)
-@settings(BOUNDED, max_examples=60)
+@bounded(60)
 @given(body=false_chunks())
 def test_a_body_in_false_chunks_is_refused(fuzzed: Fuzzed, body: bytes) -> None:
     found = answers(exchange(fuzzed.url, [CHUNKED + body]))
@@ -123,8 +210,7 @@ def test_a_body_in_false_chunks_is_refused(fuzzed: Fuzzed, body: bytes) -> None:
 HIDDEN = b"GET /v1/models HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n"
 
 
-@seed(SEED)
-@settings(BOUNDED, max_examples=40)
+@bounded(40)
 @given(
     length=st.integers(0, len(HIDDEN) + 5),
     lengths=st.sampled_from([

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.seed import SEED
-from tests.fuzz.service import KEY, Fuzzed
+from tests.fuzz.service import KEY, SEED, Fuzzed
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = Path(__file__).parent / "schemathesis.toml"
