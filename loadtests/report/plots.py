@@ -76,7 +76,7 @@ def whiskers(values: Sequence[Interval], scale: float = 1.0) -> dict[str, Any]:
     }
 
 
-def line(figure: go.Figure, mode: str, name: str, x: list[float], y: list[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
+def line(figure: go.Figure, mode: str, name: str, x: list[float], y: list[float], /, **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
     """A line with markers in the mode's colour."""
     figure.add_scatter(
         x=x,
