@@ -247,9 +247,9 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     if found := summary.comparison:
         under.insert(0, f"{wording.compared(found)} over {BASELINE}, {found.word}")
     if bought := shared.against_reference(mode, number):
-        ratio, word = bought
+        times, word = bought
         name = shared.reference.letter if shared.reference else ""
-        under.append(f"{ratio(ratio)} the speed in {name}" if ratio else "one round: no interval")
+        under.append(f"{ratio(times)} the speed in {name}" if times else "one round: no interval")
     latency = summary.latency
     return Text(milliseconds(latency.value), span(latency, 1e3), tuple(under), word)
 
