@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -76,7 +76,7 @@ def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
     return BatchSummary(rows[0].batch, standings, best_mode, best_outside, leaving)
 
 
-def _ratio(fair: dict[str, Rounds], name: str | None, other: str | None) -> Interval | None:
+def _ratio(fair: Mapping[str, Rounds], name: str | None, other: str | None) -> Interval | None:
     """The time of `name` over that of `other`; None where one is missing or they share no round."""
     if name not in fair or other not in fair or name is None or other is None:
         return None
