@@ -229,22 +229,22 @@ def document(found: BuildComparison) -> dict[str, Any]:
     }
 
 
+DECISIONS: dict[Decision, str] = {
+    "slower": "Slower by more than {}, beyond doubt",
+    "not slower": "Not slower by more than {} in any cell",
+    "undecided": "Undecided whether it is slower by more than {}",
+}
+
+
 def headline(found: BuildComparison) -> str:
     """The verdict first, then the cells that it rests on."""
-    parts = []
+    total, parts = len(found.cells), list[str]()
     if found.decision:
-        limit = f"{significant(100 * (found.allowed or 0.0))} %"
-        parts.append(
-            {
-                "slower": f"slower by more than {limit}, beyond doubt",
-                "not slower": f"not slower by more than {limit} in any cell",
-                "undecided": f"undecided whether it is slower by more than {limit}",
-            }[found.decision]
-        )
-    total = len(found.cells)
-    moved = [(word, cells) for word in ("slower", "faster") if (cells := found.with_word(word))]
-    parts += [f"{len(cells)} of {total} cells {word}: {_named(cells)}" for word, cells in moved]
-    if not moved:
+        parts.append(DECISIONS[found.decision].format(f"{significant(100 * (found.allowed or 0.0))} %"))
+    for word in ("slower", "faster"):
+        if cells := found.with_word(word):
+            parts.append(f"{len(cells)} of {total} cells {word}: {_named(cells)}")
+    if len(found.with_word(NO_DIFFERENCE)) == total:
         smallest = [one.smallest_detectable for one in found.cells]
         reach = f"{percent(min(smallest)).removesuffix(' %')} to {percent(max(smallest))}"
         parts.append(f"{NO_DIFFERENCE} in any of {total} cells (could have shown {reach})")
@@ -285,8 +285,7 @@ def sentences(found: BuildComparison) -> Iterator[str]:
 
 def _unit(found: BuildComparison) -> str:
     if found.unit == "pairs of sweeps":
-        count = len(found.before.sweeps)
-        return f"Intervals rest on {count} pairs of sweeps in turn: Student's t on their differences."
+        return f"Intervals rest on {len(found.before.sweeps)} pairs of sweeps in turn: Student's t."
     if found.unit == "sweeps":
         return (
             "Intervals rest on whole sweeps: two-sample t, their variance pooled over both builds. The "
@@ -366,6 +365,6 @@ def print_comparison(found: BuildComparison, console: Console) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     console.print(Styled(headline(found), style="bold"), soft_wrap=True)
-    console.print(as_rich(table(found), wrapped=HEADS[-1:]))
+    console.print(as_rich(table(found)))
     for sentence in sentences(found):
         console.print(Styled(sentence), soft_wrap=True)

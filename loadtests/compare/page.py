@@ -135,6 +135,7 @@ def picture(
     drawn = plots(entries)
     context = {
         "headline": warning(entries, absent) + answer,
+        "subject": f"{len(entries)} runs side by side",
         "entries": entries,
         "absent": absent,
         "repeats": bool(repeated),
@@ -247,9 +248,9 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     if found := summary.comparison:
         under.insert(0, f"{wording.compared(found)} over {BASELINE}, {found.word}")
     if bought := shared.against_reference(mode, number):
-        times, word = bought
+        speed, word = bought
         name = shared.reference.letter if shared.reference else ""
-        under.append(f"{ratio(times)} the speed in {name}" if times else "one round: no interval")
+        under.append(f"{ratio(speed)} the speed in {name}" if speed else "one round: no interval")
     latency = summary.latency
     return Text(milliseconds(latency.value), span(latency, 1e3), tuple(under), word)
 

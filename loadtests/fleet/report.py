@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtests.compare.page import TEMPLATES as RUNS_TEMPLATES
-from loadtests.compare.page import picture, place_of_group, warning
+from loadtests.compare.page import PAGE_FILE as PAGE
+from loadtests.compare.page import TEMPLATES, picture, place_of_group, warning
 from loadtests.compare.runs import Entry, best, entries_of
 from loadtests.fleet.plan import MEASURED, Fleet, FleetTask, read_fleet
 from loadtests.plan.cells import MINIMUM_ROUNDS, Group
-from loadtests.report import formatting, wording
+from loadtests.report import wording
+from loadtests.report.answer import conditions
 from loadtests.report.csv_files import no_formula
-from loadtests.report.formatting import colour
-from loadtests.report.page import write_page
+from loadtests.report.formatting import colour, listed, milliseconds, significant, span
+from loadtests.report.page import Section, Table, Text, lines, write_page
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary
 from loadtests.run.rows import RowsError
@@ -27,9 +28,7 @@ from service.statistics.choice import LATENCY_SCATTER, apart
 from service.statistics.intervals import Interval, as_json
 
 PAGE_FILE = "fleet.html"
-MARKDOWN_FILE = "fleet.md"
 CSV_FILE = "fleet.csv"
-TEMPLATES = (Path(__file__).with_name("templates"), RUNS_TEMPLATES)
 
 SECOND, DOLLAR = RATES = ("tokens per second", "tokens per dollar")
 
@@ -90,20 +89,12 @@ def make_fleet_report(folder: Path) -> dict[str, Any]:
     entries = [one.entry for one in measured]
     context, _ = picture(entries, absent, ask_repeats=False)
     context["headline"] = _headline(tables, measured, absent)
-    one_model = len(tables) == 1
-    context["fleet"] = {
-        "name": fleet.name,
-        "left_out": left_out,
-        "tables": [
-            _table(None if one_model else model, group, rows)
-            for model, by_group in tables.items()
-            for group, rows in by_group.items()
-        ],
-        "tasks": [_task(task) for task in fleet.tasks],
-    }
-    if not one_model:  # they do not share any work
-        context["sections"] = context["sections"][:1]
-    write_page(folder, PAGE_FILE, context, TEMPLATES)
+    runs, *rest = context["sections"]
+    # Several models do not share any work.
+    side_by_side = rest if len(tables) == 1 else []
+    context["sections"] = [_answer(tables, left_out), runs, _tasks(fleet), *side_by_side]
+    context["subject"] = f"fleet {fleet.name} · {len(entries)} of {len(fleet.tasks)} tasks measured"
+    write_page(folder, PAGE, context, TEMPLATES, PAGE_FILE)
     rows = [_numbers(row) for by_group in tables.values() for found in by_group.values() for row in found]
     with (folder / CSV_FILE).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["task"], lineterminator="\n")
@@ -193,16 +184,16 @@ def _headline(tables: Tables, measured: Sequence[Measured], absent: Mapping[str,
     answers = [
         (f"{model}: " if len(tables) > 1 else "") + sentence
         for model, by_group in tables.items()
-        for sentence in _answers(by_group)
+        for sentence in _sentences(by_group)
     ]
     rows = [row for by_group in tables.values() for found in by_group.values() for row in found]
     if few := sorted({row.measured.entry.name for row in rows if not row.decided}):
-        told = formatting.listed(few)
+        told = listed(few)
         answers.append(f"Fewer than {MINIMUM_ROUNDS} rounds do not tell the modes of {told} apart.")
     return warning([one.entry for one in measured], absent) + " ".join(answers)
 
 
-def _answers(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
+def _sentences(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
     """One sentence per rate that two machines have; of a single machine, its modes."""
     places = {group: place_of_group(group, list(by_group)) for group in by_group}
     found = []
@@ -216,12 +207,12 @@ def _answers(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
                 alike.append(places[group])
                 continue
             letters = sorted(row.measured.entry.letter for row in first.near)
-            near = f" (not apart from {formatting.listed(letters)})" if letters else ""
+            near = f" (not apart from {listed(letters)})" if letters else ""
             at.setdefault(first.row.named, []).append(places[group] + near)
         if at:
             found.append(f"Most {rate}: {_listed(at)}.")
         if alike:
-            found.append(f"The machines are not told apart in {rate} at {formatting.listed(alike)}.")
+            found.append(f"The machines are not told apart in {rate} at {listed(alike)}.")
     if found:
         return found
     alone: dict[str, list[str]] = {}
@@ -235,60 +226,80 @@ def _answers(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
 
 
 def _listed(at: Mapping[str, list[str]]) -> str:
-    return "; ".join(f"{who} at {formatting.listed(where)}" for who, where in at.items())
+    return "; ".join(f"{who} at {listed(where)}" for who, where in at.items())
 
 
-def _table(model: str | None, group: Group, rows: Sequence[Row]) -> dict[str, Any]:
-    batch, prompts, tokens, concurrency, _ = group
+def _answer(tables: Tables, left_out: Mapping[str, str]) -> Section:
+    """Which machine, and in which mode, by model and group of cells."""
+    several = len(tables) > 1
+    found = [
+        _table(model if several else None, group, rows)
+        for model, by_group in tables.items()
+        for group, rows in by_group.items()
+    ]
+    told = "; ".join(f"{name} ({why})" for name, why in left_out.items())
+    note = (
+        "Tokens per dollar are tokens per second at the plan's price, with the machine busy all the time."
+        f"{f' Left out: {told}.' if told else ''}"
+    )
+    return Section("Which machine, and which mode", note, found)
+
+
+def _table(model: str | None, group: Group, rows: Sequence[Row]) -> Table:
     firsts = {rate: most(rows, rate) for rate in RATES}
-    return {
-        "title": f"Batch {batch}" + (f", {model}" if model else ""),
-        "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
-        "rows": [
-            {
-                "entry": row.measured.entry,
-                "valid": row.valid,
-                "mode": wording.short_name(row.summary),
-                "mode_colour": colour(row.summary.cell.mode),
-                "note": "" if row.decided else f"not decided below {MINIMUM_ROUNDS} rounds",
-                "latency": formatting.milliseconds(row.summary.latency.value),
-                "latency_span": formatting.span(row.summary.latency, 1e3),
-                "tokens": _cell(row, SECOND, firsts),
-                "per_dollar": _cell(row, DOLLAR, firsts),
-            }
-            for row in rows
-        ],
-    }
+    title = f"Batch {group[0]}{f', {model}' if model else ''}: {conditions(group)}"
+    heads = ("machine", "mode to ship", "tokens/s (95 %)", "latency (95 %)", "tokens/$")
+    return Table(title, heads, [_cells(row, firsts) for row in rows], left=2)
 
 
-def _cell(row: Row, rate: str, firsts: Mapping[str, Most | None]) -> dict[str, str]:
+def _cells(row: Row, firsts: Mapping[str, Most | None]) -> list[Text]:
+    entry, latency, mode = row.measured.entry, row.summary.latency, row.summary.cell.mode
+    undecided = None if row.decided else f"not decided below {MINIMUM_ROUNDS} rounds"
+    return [
+        Text(entry.name, under=lines(None if row.valid else "NOT VALID"), colour=entry.colour),
+        Text(wording.short_name(row.summary), under=lines(undecided), colour=colour(mode)),
+        _rate(row, SECOND, firsts),
+        Text(milliseconds(latency.value), span(latency, 1e3)),
+        _rate(row, DOLLAR, firsts),
+    ]
+
+
+def _rate(row: Row, rate: str, firsts: Mapping[str, Most | None]) -> Text:
     """A rate with its interval, and a word where it is the most, or is not apart from that."""
     if (found := row.rates.get(rate)) is None:
-        return {"value": "–", "span": "no price in the plan", "word": ""}
-    first = firsts[rate]
-    word = ""
+        return Text("–", "no price in the plan")
+    first, word = firsts[rate], ""
     if first is not None and first.row is row:
         word = "most, not apart" if first.near else "most"
     elif first is not None and any(one is row for one in first.near):
         word = "not apart"
-    return {"value": formatting.significant(found.value), "span": formatting.span(found), "word": word}
+    return Text(significant(found.value), span(found), word=word)
 
 
-def _task(task: FleetTask) -> dict[str, Any]:
+def _tasks(fleet: Fleet) -> Section:
+    note = (
+        "Control-plane time is all of a task, from its beginning on a node to its folder on this side, that is "
+        "not the sweep itself. At a niceness above 0 everything else on the machine went first."
+    )
+    heads = (
+        "task", "state", "node", "tries", "price per hour", "sweep", "control plane", "niceness",
+    )  # fmt: skip
+    return Section("The tasks", note, [Table("", heads, [_task(one) for one in fleet.tasks], left=3)])
+
+
+def _task(task: FleetTask) -> list[Text]:
     last = task.tries[-1] if task.tries else None
     seconds, control = (last.sweep_seconds, last.control_seconds) if last else (None, None)
-    return {
-        "name": task.name,
-        "state": task.state,
-        "said": task.said or "",
-        "price": "–" if task.price is None else f"${task.price:g}",
-        "node": last.address if last else "–",
-        "tries": len(task.tries),
-        "lost": "; ".join(one.said for one in task.tries if one.said),
-        "sweep": "–" if seconds is None else f"{seconds:.1f} s",
-        "control": "–" if control is None else f"{control:.2f} s",
-        "niceness": last.niceness if last and last.niceness is not None else "–",
-    }
+    return [
+        Text(task.name),
+        Text(task.state, under=lines(task.said)),
+        Text(last.address if last else "–"),
+        Text(str(len(task.tries)), under=tuple(one.said for one in task.tries if one.said)),
+        Text("–" if task.price is None else f"${task.price:g}"),
+        Text("–" if seconds is None else f"{seconds:.1f} s"),
+        Text("–" if control is None else f"{control:.2f} s"),
+        Text(str(last.niceness) if last and last.niceness is not None else "–"),
+    ]
 
 
 def _numbers(row: Row) -> dict[str, Any]:

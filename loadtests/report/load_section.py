@@ -13,7 +13,7 @@ from loadtests.plan.cells import Cell
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, listed, milliseconds, significant, span
 from loadtests.report.load import QUANTILES, SECONDS, LoadCell, LoadFindings, LoadGroup, ModeKnee
-from loadtests.report.page import Plot, Section, Table, Text, lines
+from loadtests.report.page import Plot, Section, Table, Text
 from loadtests.report.plots import SYMBOLS, base, line, log_axis, whiskers
 from loadtests.report.summaries import Summary
 from loadtests.report.wording import pair
@@ -69,20 +69,24 @@ def _knees(group: LoadGroup, findings: LoadFindings, label: Label) -> Table:
         "rounds", "rates, requests/s",
     )  # fmt: skip
     rows = [_knee(one, group, label) for one in group.knees]
-    return Table(conditions(group), heads, rows)
+    return Table(conditions(group), heads, rows, " ".join(_cautions(group, label)))
+
+
+def _cautions(group: LoadGroup, label: Label) -> Iterator[str]:
+    for one in group.knees:
+        if one.too_short is not None:
+            yield (
+                f"{label(one.mode)}: its knee reads too high, because blocks of {one.cells[0].cell.requests} "
+                "requests are too short for this objective: a queue that starts empty reaches it after about "
+                f"{one.too_short}."
+            )
 
 
 def _knee(one: ModeKnee, group: LoadGroup, label: Label) -> list[Text]:
     ratio, ratio_span = pair(group.ratio(one.mode), "×")
-    caution = None
-    if one.too_short is not None:
-        caution = (
-            f"reads too high: blocks of {one.cells[0].cell.requests} requests are too short for this "
-            f"objective, which a queue that starts empty reaches after about {one.too_short}"
-        )
     return [
         Text(label(one.mode), colour=colour(one.mode)),
-        Text(*pair(one.estimate), under=lines(caution)),
+        Text(*pair(one.estimate)),
         Text(ratio, ratio_span if ratio != "–" else ""),
         Text(str(one.rounds)),
         Text(", ".join(f"{cell.rate:.4g}" for cell in one.cells)),

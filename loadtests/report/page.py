@@ -13,6 +13,7 @@ import plotly.io
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import table as rich_table
 from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.text import Text as Styled
 
 WIDTH = 150
@@ -66,8 +67,8 @@ def as_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def as_rich(table: Table, left_out: Collection[str] = (), wrapped: Collection[str] = ()) -> rich_table.Table:
-    """For a terminal, without the columns `left_out`; those named in `wrapped` may be broken into lines."""
+def as_rich(table: Table, left_out: Collection[str] = ()) -> rich_table.Table:
+    """For a terminal, without the columns `left_out`; all but the first are wrapped where they do not fit."""
     shown = rich_table.Table(
         title=table.title or None,
         title_justify="left",
@@ -80,10 +81,8 @@ def as_rich(table: Table, left_out: Collection[str] = (), wrapped: Collection[st
     )
     kept = [number for number, head in enumerate(table.heads) if head not in left_out]
     for number in kept:
-        head = table.heads[number]
-        shown.add_column(
-            head, justify="left" if number < table.left else "right", no_wrap=head not in wrapped
-        )
+        justify: JustifyMethod = "left" if number < table.left else "right"
+        shown.add_column(table.heads[number], justify=justify, no_wrap=number == 0)
     for row in table.rows:
         cells = [row[number] for number in kept]
         shown.add_row(*(Styled(str(cell), style=STYLE.get(cell.word, "")) for cell in cells))
@@ -133,20 +132,23 @@ class Section:
 
 
 def write_page(
-    out: Path, name: str, context: Mapping[str, Any], templates: Path | Sequence[Path] = TEMPLATES
+    out: Path,
+    name: str,
+    context: Mapping[str, Any],
+    templates: Path = TEMPLATES,
+    written: str | None = None,
 ) -> None:
-    """Write the page `name` and its Markdown into `out`, from their templates and `context`."""
-    markdown = name.replace(".html", ".md")
+    """Write the page `name` and its Markdown into `out`, as `written` where it has another name there."""
     bundle = PLOTLY_BUNDLE.read_text(encoding="utf-8")
-    (out / name).write_text(_template(templates, name).render(**context, plotly_js=bundle), encoding="utf-8")
-    (out / markdown).write_text(_template(templates, markdown).render(**context), encoding="utf-8")
+    for suffix in (".html", ".md"):
+        text = _template(templates, Path(name).with_suffix(suffix).name).render(**context, plotly_js=bundle)
+        (out / Path(written or name).with_suffix(suffix).name).write_text(text, encoding="utf-8")
 
 
-def _template(folder: Path | Sequence[Path], name: str) -> Any:  # noqa: ANN401 - jinja2 is untyped
-    """A template of `folder`, or of several, which may use those of the report."""
-    folders = [folder] if isinstance(folder, Path) else folder
+def _template(folder: Path, name: str) -> Any:  # noqa: ANN401 - jinja2 is untyped
+    """A template of `folder`, which may use those of the report."""
     environment = Environment(
-        loader=FileSystemLoader([*folders, TEMPLATES]),
+        loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=name.endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -76,8 +76,8 @@ def whiskers(values: Sequence[Interval], scale: float = 1.0) -> dict[str, Any]:
     }
 
 
-def line(figure: go.Figure, mode: str, name: str, x: list[float], y: list[float], /, **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
-    """A line with markers in the mode's colour."""
+def line(figure: go.Figure, of: str, name: str, x: list[float], y: list[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
+    """A line with markers in the mode `of`'s colour."""
     figure.add_scatter(
         x=x,
         y=y,
@@ -86,7 +86,7 @@ def line(figure: go.Figure, mode: str, name: str, x: list[float], y: list[float]
             "mode": "lines+markers",
             "legendgroup": name,
             "marker": {"size": 8},
-            "line": {"color": colour(mode), "width": 2.5},
+            "line": {"color": colour(of), "width": 2.5},
             **more,
         },
     )

@@ -20,8 +20,25 @@ from loadtests.report.summaries import Summary, Verdict
 
 HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share", f"against {BASELINE}", PLAIN)
 
-LEFT_OUT = {"tokens/s", "kernel share", PLAIN, "in time/s", "effective batch", "sent", "replayed", "steady"}
+LEFT_OUT = {"tokens/s", "kernel share", PLAIN, "in time/s"}
 """Columns that a narrow terminal has no room for."""
+
+OF_LOAD = (
+    *(
+        "mode",
+        "requests/s",
+        "against",
+        "rounds",
+        "concurrency",
+        "offered",
+        "served",
+        "in time",
+        "rejected",
+        "cut",
+    ),
+    *("latency", "95th"),
+)
+"""What the heads of load's columns begin with that a terminal shows."""
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
@@ -46,13 +63,14 @@ def print_findings(findings: Findings, console: Console) -> None:
     if findings.proof.missing:
         say(findings.proof.missing, "yellow")
     for verdict in findings.verdicts:
-        console.print(as_rich(_table(verdict), left_out, wrapped=HEADS[6:7]))
+        console.print(as_rich(_table(verdict), left_out))
         say(f"  → {_conclusion(verdict, findings)}\n", "bold")
     if found := auto_runs(findings):
-        console.print(as_rich(auto_table(found), left_out))
+        console.print(as_rich(auto_table(found), {"latency", "its latency"}))
     if section := load_section(findings.load, findings.summaries, findings.label):
         for table in section.tables:
-            console.print(as_rich(table, left_out))
+            more = {head for head in table.heads if not head.startswith(OF_LOAD)}
+            console.print(as_rich(table, more.union(left_out)))
         say(f"{section.note}\n")
     say(wording.headline(findings), "bold")
     say(wording.crossing(findings.crossover))

@@ -276,11 +276,10 @@ def rests_on(findings: Findings) -> Iterator[tuple[str, str]]:
     if not sampled:
         return
     classes, rate = findings.left_open
-    whose = "a selftest that passes" if findings.left_open == PROVED else "what the selftest leaves open"
-    if findings.selftest is None:
-        whose = (
-            f"without a selftest; one that passes leaves {_points(PROVED.classes)} and {_points(PROVED.rate)}"
-        )
+    whose = "as a selftest that passes leaves open"
+    if findings.left_open != PROVED:
+        kind = "what the selftest leaves open" if findings.selftest else "without a selftest"
+        whose = f"{kind}; one that passes leaves {_points(PROVED.classes)} and {_points(PROVED.rate)}"
     yield "samples", f"{sum(one.kernel + one.host for _, one in sampled):,} of the engine's thread"
     yield "taken for the other part", f"{_points(classes)} % of either part ({whose})"
     yield "shifted by sampling", f"{_points(rate)} points of the share ({whose})"

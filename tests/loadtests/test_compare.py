@@ -269,7 +269,7 @@ def test_the_table_for_a_pull_request_has_a_row_per_cell(root: Path) -> None:
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     assert done.exit_code == 0
     assert done.stdout.startswith("**No detectable difference in any of 6 cells (could have shown +")
-    assert len(rows) == CELLS + 1
+    assert len(rows) == CELLS + 2
     assert len({row.count("|") for row in rows}) == 1
 
 

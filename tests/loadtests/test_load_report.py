@@ -352,7 +352,7 @@ def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
         for line in table.splitlines()
         if line.startswith("| ")
     ]
-    assert rows[1:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]
+    assert rows[2:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]
     assert "concurrency" in [plot.id for plot in all_plots(Findings(results(tmp_path)))]
 
 
