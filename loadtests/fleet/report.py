@@ -278,8 +278,8 @@ def _rate(row: Row, rate: str, firsts: Mapping[str, Most | None]) -> Text:
 
 def _tasks(fleet: Fleet) -> Section:
     note = (
-        "Control-plane time is all of a task, from its beginning on a node to its folder on this side, that is "
-        "not the sweep itself. At a niceness above 0 everything else on the machine went first."
+        "Control-plane time is all of a task, from its beginning on a node to its folder on this side, that "
+        "is not the sweep itself. At a niceness above 0 everything else on the machine went first."
     )
     heads = (
         "task", "state", "node", "tries", "price per hour", "sweep", "control plane", "niceness",

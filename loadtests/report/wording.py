@@ -249,7 +249,7 @@ def paid_back(summary: Summary) -> list[str]:
     against = [f"against {back.reference}"] if back.reference else []
     if isinstance(back.requests, str) or cost is None:
         return [_requests(back.requests), *against]
-    told = [f"{_requests(back.requests)} from a {cost.cache} cache, {in_seconds(cost.seconds)}"]
+    told = [_requests(back.requests), f"from a {cost.cache} cache, {in_seconds(cost.seconds)}"]
     if cost.cache != "cold":
         told.append(f"{_requests(back.cold_requests)} from an empty cache, {in_seconds(cost.cold_seconds)}")
     return [*told, *against]

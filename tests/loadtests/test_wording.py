@@ -130,13 +130,13 @@ def test_payback_is_told_from_both_caches_and_an_unknown_cost_has_its_remedy(tmp
     with_compilations(known, seconds=0.6, cold_seconds=12.0)
     with_compilations(half, cold_seconds=None)
     told = paid_back(found(known).main[0].of("compiled"))
-    assert [told[0].partition(" from ")[2], told[1].partition(" from ")[2], told[2]] == [
-        "a warm cache, 1.20 s",
+    assert [told[1], told[2].partition(" from ")[2], told[3]] == [
+        "from a warm cache, 1.20 s",
         "an empty cache, 24.0 s",
         "against no_grad",
     ]
     remedy = "unknown: run once with an empty compile cache"
-    assert paid_back(found(half).main[0].of("compiled"))[1].startswith(f"{remedy} from an empty cache")
+    assert paid_back(found(half).main[0].of("compiled"))[2].startswith(f"{remedy} from an empty cache")
     assert paid_back(found(unknown).main[0].of("compiled"))[0] == remedy
     assert paid_back(found(known).main[0].baseline) == []
 
