@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from loadtests.plan.cells import BASELINE, Arrivals, Cell, PromptSet, Slo
+from loadtests.plan.cells import BASELINE, Arrivals, Cell, Slo
+from loadtests.plan.prompts import PromptSet
 from loadtests.report.formatting import listed
 from loadtests.report.results import Results
 from service.statistics.intervals import (
@@ -188,7 +189,9 @@ def _block(number: int, rows: pl.DataFrame, cut: bool, cell: Cell, limits: dict[
         replayed_seconds=np.array(replayed_waits(good["start"].to_list(), service.tolist()))
         if in_turn
         else None,
-        effective_batch=None if together.null_count() or together.is_empty() else float(together.mean()),
+        effective_batch=None
+        if together.null_count() or together.is_empty()
+        else float(together.to_numpy().mean()),
     )
 
 

@@ -76,8 +76,8 @@ def whiskers(values: Sequence[Interval], scale: float = 1.0) -> dict[str, Any]:
     }
 
 
-def line(figure: go.Figure, of: str, name: str, x: list[float], y: list[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
-    """A line with markers in the mode `of`'s colour."""
+def line(figure: go.Figure, of: str, name: str, x: Sequence[float], y: Sequence[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
+    """A line with markers in the colour of the mode `of`."""
     figure.add_scatter(
         x=x,
         y=y,

@@ -139,7 +139,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
     """Latency and speed-ups of every cell of a group, and the parts of their time."""
     found, noise = level(findings.confidence), verdict.noise
     control = f" {BASELINE} against itself: {wording.ratio(noise)}." if noise else ""
-    heads = (
+    heads: tuple[str, ...] = (
         "mode", "latency", f"against {BASELINE} ({found})", f"against {PLAIN} ({found})", "first token",
         "tokens/s", "requests to pay back, this start", "from an empty cache",
     )  # fmt: skip

@@ -18,6 +18,7 @@ from loadtests.report.formatting import (
     times,
 )
 from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
+from service.records import SampleCounts
 from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan, counting_error
 from service.statistics.choice import EQUIVALENT, Choice, Comparison
 from service.statistics.intervals import Interval
@@ -283,16 +284,19 @@ def rests_on(findings: Findings) -> Iterator[tuple[str, str]]:
     yield "samples", f"{sum(one.kernel + one.host for _, one in sampled):,} of the engine's thread"
     yield "taken for the other part", f"{_points(classes)} % of either part ({whose})"
     yield "shifted by sampling", f"{_points(rate)} points of the share ({whose})"
-    for label, error, unit in (
-        ("counting", lambda one: counting_error(one.kernel, one.host), "points of the share"),
-        (
-            "in code of no class",
-            lambda one: one.unclassified / (one.kernel + one.host + one.unclassified),
-            "% of the samples, at either end",
-        ),
-    ):
-        case, worst = max(sampled, key=lambda one, error=error: error(one[1]))
-        yield label, f"at most {_points(error(worst))} {unit} ({case})"
+    case, worst = max(sampled, key=lambda one: _counting(one[1]))
+    yield "counting", f"at most {_points(_counting(worst))} points of the share ({case})"
+    case, worst = max(sampled, key=lambda one: _unclassified(one[1]))
+    share = _points(_unclassified(worst))
+    yield "in code of no class", f"at most {share} % of the samples, at either end ({case})"
+
+
+def _counting(one: SampleCounts) -> float:
+    return counting_error(one.kernel, one.host)
+
+
+def _unclassified(one: SampleCounts) -> float:
+    return one.unclassified / (one.kernel + one.host + one.unclassified)
 
 
 def _points(share: float) -> str:
