@@ -28,7 +28,7 @@ from service.modes import MODES
 from service.records import EngineStatus, Job, ModeStatus, Outcome, StepProfile, Timings, ToFront
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
+pytestmark = pytest.mark.usefixtures("restored_globals")
 
 
 def timings_of(inbox: LocalInbox, index: int = 0) -> Timings:
@@ -37,6 +37,7 @@ def timings_of(inbox: LocalInbox, index: int = 0) -> Timings:
     return timings
 
 
+@pytest.mark.slow
 def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_path: Path) -> None:
     jobs = [local_job(f"{m}{n}", m, [PROMPT] * n, 5, ignore_eos=True) for m in MODE_NAMES for n in (1, 2)]
     inbox = serve(tmp_path, jobs)
@@ -52,6 +53,7 @@ def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_p
         assert timings.taken_ns < (timings.first_token_ns or 0) < timings.done_ns
 
 
+@pytest.mark.slow
 def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
     outcome = serve(tmp_path, [local_job("a", "compiled", [PROMPT], 2)]).outcomes[0]
     assert outcome.kind == "error"
@@ -61,12 +63,14 @@ def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path
     assert outcome.timings is None
 
 
+@pytest.mark.slow
 def test_a_job_whose_deadline_passed_in_the_queue_never_starts(tmp_path: Path) -> None:
     late = msgspec.structs.replace(local_job("a", "eager", [PROMPT], 2), deadline_ns=1)
     outcome = serve(tmp_path, [late]).outcomes[0]
     assert (outcome.kind, outcome.timings) == ("timeout", None)
 
 
+@pytest.mark.slow
 def test_one_request_in_so_many_is_profiled_and_any_that_requests_it(tmp_path: Path) -> None:
     jobs = [local_job(str(n), "eager", [PROMPT], 4, ignore_eos=True, profile=n == 2) for n in range(6)]
     inbox = serve(tmp_path, jobs, profile_every=4)
@@ -79,6 +83,7 @@ def test_one_request_in_so_many_is_profiled_and_any_that_requests_it(tmp_path: P
     assert {path.name for path in (tmp_path / "traces").iterdir()} >= {"2.json", "2.trace.json.gz", "3.json"}
 
 
+@pytest.mark.slow
 def test_an_id_cannot_lead_a_trace_out_of_its_folder(tmp_path: Path) -> None:
     serve(tmp_path / "cache", [local_job("../../out", "eager", [PROMPT], 2, profile=True)])
     assert list(tmp_path.rglob("*.trace.json.gz")) == [
@@ -86,6 +91,7 @@ def test_an_id_cannot_lead_a_trace_out_of_its_folder(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_them(tmp_path: Path) -> None:
     inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 4, ignore_eos=True)], instrumentation="off")
     timings = timings_of(inbox)
@@ -111,6 +117,7 @@ def quoting() -> Callable[[], object]:
     return fail
 
 
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.parametrize(("prepare", "recompiles"), [(compiled_for_another_shape, 1), (quoting, 0)])
 def test_a_recompilation_while_serving_fails_its_job_and_is_counted_and_nothing_else_is(
@@ -139,6 +146,7 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
     assert ran_as(configured, None) == ("reduce-overhead", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "announced"), [(0.0, True), (3600.0, False)])
 def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_than_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, announced: bool
@@ -159,6 +167,7 @@ def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_
     assert [status.warm for status in statuses] == sorted(status.warm for status in statuses)
 
 
+@pytest.mark.slow
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
     parts = build_parts(settings(tmp_path), lambda status: None)
     cold, warm = parts.status(), parts.status(parts.measure())
@@ -189,6 +198,7 @@ def test_the_libraries_that_multiply_are_named_from_what_torch_says_of_itself() 
     assert blas_libraries(arm) == "BLAS open, ATen SVE256"
 
 
+@pytest.mark.slow
 def test_a_context_without_room_behind_a_chunk_is_refused_with_the_remedy(tmp_path: Path) -> None:
     """As a model with a window of one chunk has it."""
     short = settings(tmp_path, context=64, prefill_chunk=64)
@@ -221,6 +231,7 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", LOST, ids=str)
 def test_a_job_that_loses_the_device_ends_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -232,6 +243,7 @@ def test_a_job_that_loses_the_device_ends_the_engine(
     assert inbox.outcomes == []
 
 
+@pytest.mark.slow
 def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +270,7 @@ def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_ser
     assert freed == [True]
 
 
+@pytest.mark.slow
 def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,6 +292,7 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
         engine_run.run_engine(settings(tmp_path), LocalInbox([]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
@@ -306,6 +320,7 @@ def test_a_model_whose_eager_step_fails_is_refused_with_the_remedy(
     assert re.search(remedy, line)
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_loses_the_device_ends_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +329,7 @@ def test_a_warm_up_that_loses_the_device_ends_the_engine(
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
 
 
+@pytest.mark.slow
 def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +343,7 @@ def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
     assert freed == [True]
 
 
+@pytest.mark.slow
 def test_attention_that_is_wrong_in_every_mode_fails_every_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
