@@ -72,7 +72,7 @@ def conditions(group: Group) -> str:
     return f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}"
 
 
-_WIDE, _HIGH = 170, 14
+_WIDE, _HIGH = 120, 14
 """Pixels of a drawing in a cell."""
 
 
