@@ -60,8 +60,7 @@ CORES_SECONDS = 15.0
 """Ray hands out the cores of a replica that has ended, which may be before its claim has gone."""
 
 LEAST_PATIENCE_SECONDS = 60.0
-POLL_SECONDS = 0.5
-READY_POLL_SECONDS = 0.05
+POLL_SECONDS, READY_POLL_SECONDS = 0.5, 0.05
 
 
 class NotStarted(RuntimeError):
