@@ -39,7 +39,7 @@ from service.front.settings import read_advice
 from service.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
 from tests.support.gates import validate
-from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results, scrape_text
+from tests.support.made_results import CLEAR, edit_run, make_results, scrape_text
 
 pytestmark = pytest.mark.slow
 
@@ -260,11 +260,6 @@ def test_compiling_is_paid_back_against_a_mode_and_not_against_auto(tmp_path: Pa
     assert payback.reference == "eager"
 
 
-def test_of_equal_modes_it_is_in_no_tie(tmp_path: Path) -> None:
-    headline = make_report(make_results(tmp_path, ALIKE, plan=PLAN, scatter=0.004))
-    assert not [batch for batch in headline["batches"] if AUTO in batch["tied"]]
-
-
 def test_shares_are_told_where_it_ran_several_modes(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "requests.jsonl"
@@ -275,13 +270,6 @@ def test_shares_are_told_where_it_ran_several_modes(made: Path, tmp_path: Path) 
     path.write_text("".join(json.dumps(row) + "\n" for row in lines))
     make_report(tmp_path)
     assert "compiled 75 %, eager 25 %" in texts(tmp_path)["page"]
-
-
-def test_without_auto_there_is_no_section(tmp_path: Path) -> None:
-    headline = make_report(make_results(tmp_path, plan=make_plan("quick", 1, ["eager", "compiled"], [1])))
-    assert headline["batches"][0]["auto"] is None
-    assert "<h2>auto</h2>" not in texts(tmp_path)["page"]
-    assert "## auto" not in texts(tmp_path)["markdown"]
 
 
 def test_the_command_that_measures_again_names_auto_and_the_advice(made: Path) -> None:

@@ -278,20 +278,9 @@ def test_merged_requests_have_their_effective_batch_and_no_wait_in_turn(tmp_path
     assert before["effective_batch"] is None
 
 
-def test_constant_arrivals_are_a_ladder_of_their_own_without_a_steady_wait(tmp_path: Path) -> None:
-    make_load(tmp_path, (20, 100), slo=IN_TIME, arrivals="constant", requests=40)
-    assert group_of(tmp_path).ladder == (1, "short", 32, "constant")
-    assert cells(tmp_path, "eager")[20]["queue_pollaczek_khinchine_seconds"] is None
-
-
 def test_two_ladders_that_end_too_early_have_no_ratio(tmp_path: Path) -> None:
     make_load(tmp_path, (5, 10), slo=IN_TIME, requests=200)
     assert list(said(tmp_path).values()) == [["at least 10.0", "–"]] * 2
-
-
-def test_the_tightest_objective_says_how_long_visits_have_to_be(tmp_path: Path) -> None:
-    make_load(tmp_path, (20, 100), slo=Slo(e2e_seconds=0.4, ttft_seconds=0.05), requests=40)
-    assert knee_of(tmp_path, "eager").too_short is None
 
 
 def test_visits_too_short_for_the_objective_are_said(tmp_path: Path) -> None:

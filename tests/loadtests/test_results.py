@@ -17,7 +17,7 @@ from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.results import frame_of, read_results
 from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, RowsError, each_row, read_rows
-from loadtests.run.run_file import read_run, write_run
+from loadtests.run.run_file import read_run
 from loadtests.run.validation import VALIDATION_FILE
 from tests.support.gates import validate
 from tests.support.made_results import make_results
@@ -52,15 +52,6 @@ def test_profiled_requests_are_in_no_figure(tmp_path: Path) -> None:
     assert not any(summary.disturbed for summary in Findings(results).summaries)
     gate = next(g for g in validate(results.run, read_rows(tmp_path), None, None) if "disturbed" in g.name)
     assert gate.passed
-
-
-def test_kernel_times_learnt_from_a_profile_do_not_make_a_request_profiled(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    path = tmp_path / "requests.jsonl"
-    path.write_text(path.read_text().replace('"kernel":"sampled"', '"kernel":"profiled"'))
-    results = read_results(tmp_path)
-    assert set(results.rows["kernel_source"]) == {"profiled"}
-    assert results.rounds["requests"].sum() == results.run.plan.requests
 
 
 def test_throughput_of_one_request_at_a_time_is_tokens_over_latency(tmp_path: Path) -> None:
@@ -110,12 +101,6 @@ def test_csv_files_have_a_line_per_cell_and_round_and_per_cell(tmp_path: Path) -
     compiled = next(r for r in summary if r["mode"] == "compiled" and r["batch_size"] == "1")
     assert float(compiled["speedup"]) == pytest.approx(2.5, rel=0.05)
     assert (compiled["word"], compiled["rounds"]) == ("faster", "8")
-
-
-def test_rows_are_read_as_they_were_written_with_fields_of_others_kept(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    assert all(row.ok and row.steps == 32 for row in read_rows(tmp_path))
-    assert json.loads((tmp_path / "requests.jsonl").read_text().splitlines()[0])["kernels"] is None
 
 
 def test_a_row_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
@@ -189,13 +174,6 @@ def test_a_folder_that_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path,
         read_results(tmp_path)
 
 
-def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    run = read_run(make_results(tmp_path))
-    write_run(tmp_path, run)
-    assert read_run(tmp_path) == run
-    assert run.mode("compiled")["warmup_seconds"] == 41.5
-
-
 def failed(folder: Path) -> set[str]:
     """Names of the failed gates in `validation.json`."""
     gates = json.loads((folder / VALIDATION_FILE).read_text())["gates"]
@@ -212,10 +190,6 @@ def test_an_error_fails_its_gate_and_names_the_message(tmp_path: Path) -> None:
     gate = next(gate for gate in read_results(tmp_path).gates if gate.name == "no errors")
     assert failed(tmp_path) == {"no errors"}
     assert "2 × the engine broke" in gate.detail
-
-
-def test_an_interrupted_sweep_is_not_valid(tmp_path: Path) -> None:
-    assert failed(make_results(tmp_path, complete=False)) == {"complete"}
 
 
 def test_disturbed_cells_are_a_warning_that_does_not_fail(tmp_path: Path) -> None:

@@ -185,14 +185,6 @@ def test_the_ends_of_dispatch_are_those_of_the_share(tmp_path: Path) -> None:
     assert decode.dispatch_high_seconds == pytest.approx(decode.wall_seconds * (1 - decode.interval.low))
 
 
-def test_dispatch_and_kernel_still_make_the_time_of_the_steps(tmp_path: Path) -> None:
-    before = read_results(make_results(tmp_path)).measured.collect()
-    after = read_results(with_samples(tmp_path)).measured.collect()
-    for phase in ("prefill", "decode"):
-        parts = after[f"{phase}_dispatch_seconds"] + after[f"{phase}_kernel_seconds"]
-        assert parts.to_list() == pytest.approx(before[f"{phase}_wall_seconds"].to_list())
-
-
 def test_a_visit_whose_sample_failed_is_split_by_those_of_the_cells_others(tmp_path: Path) -> None:
     def fail(row: Row) -> bool:
         if row["stage"] == "sample" and row["round"] == 3:
@@ -358,12 +350,6 @@ def test_a_cold_start_is_its_own_cold_cost() -> None:
     cost = cost_of({"compilations": [compilation(cold=True, seconds=11.0, cold_seconds=None)]}, 4)
     assert cost is not None
     assert (cost.cache, cost.seconds, cost.cold_seconds) == ("cold", 11.0, 11.0)
-
-
-def test_a_partly_filled_cache_is_called_that() -> None:
-    cost = cost_of({"compilations": [compilation(), compilation(phase="prefill", cold=True)]}, 4)
-    assert cost is not None
-    assert cost.cache == "partly warm"
 
 
 def test_a_cold_cost_that_was_never_seen_is_unknown() -> None:
