@@ -16,6 +16,7 @@ from service.engine.generation import JobResult
 from service.engine.inbox import local_job
 from service.engine.outcome import totals
 from service.engine.profiler import (
+    CALLS,
     DEFAULT_EVERY,
     MOST_SHARE,
     REMEDY,
@@ -30,7 +31,7 @@ from service.engine.profiler import (
 from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
-from service.step.buffers import Buffers, allocate
+from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, allocate
 from service.step.meters import Meter, Readings
 from service.step.profiling import INTERVAL_STEPS
 from service.step.trace import ProfiledStep
@@ -349,3 +350,11 @@ def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(
     list(measured.made.attach())
     assert measured.made.profiler_note == UNKNOWN
     assert measured.warmup.sent == []
+
+
+def test_dispatch_is_measured_behind_untimed_calls_of_the_step(buffers: dict[int, Buffers]) -> None:
+    calls: list[Any] = []
+    step: Any = lambda *arguments: calls.append(arguments)  # noqa: E731
+    assert profiler.decode_dispatch(step, buffers[1]) > 0
+    assert len(calls) == LEAD_STEPS_OF_DISPATCH + CALLS
+    assert all(arguments[0].shape == (1, 1) for arguments in calls)
