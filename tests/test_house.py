@@ -24,7 +24,7 @@ LEAVES = {
 OF_LOADTESTS = {"service.modes", "service.parent_death", "service.records", "service.statistics"}
 
 ALLOWED: dict[str, set[str]] = {
-    **{name: set[str]() for name in LEAVES},
+    **{name: set[str]() for name in sorted(LEAVES)},
     "service.front": LEAVES,
     "service.ray_cluster": set(),
     "service.replicas": {"service.front", "service.ray_cluster", *LEAVES},
