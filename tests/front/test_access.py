@@ -58,6 +58,7 @@ def test_a_fault_of_the_front_is_a_500_with_the_request_id(
     assert refused(answer, 500)["type"] == "internal"
     assert "division" not in answer.text
     assert answer.headers["x-request-id"] == "find-me"
+    assert answer.headers["connection"] == "close"
 
 
 def test_every_answer_has_an_id_the_given_one_if_it_is_well_formed(front: Front) -> None:

@@ -42,7 +42,7 @@ def test_a_report_compares_and_ships_it_in_a_colour_of_its_own(six_modes: list[s
     assert {batch["ship"] for batch in headline["batches"]} == {SIXTH}
     page = (tmp_path / "report.html").read_text()
     assert colour(SIXTH) not in MODE_COLOURS.values()
-    assert re.search(rf'class="card" style="--mode: {colour(SIXTH)}"', page)
+    assert re.search(rf'style="--mode: {colour(SIXTH)}"', page)
     assert f'"name": "{SIXTH}"' in page
 
 

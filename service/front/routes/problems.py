@@ -98,4 +98,6 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request %s failed: %s: %s", request.state.request_id, type(error).__name__, error)
     state_of(request).request_log.broken(request.state.request_id)
     message = f"the service failed; its log has the reason under the request id {request.state.request_id}"
-    return reply(_body(request, "internal", message), {REQUEST_ID_HEADER: request.state.request_id}, 500)
+    # The server closes the connection where an endpoint raised, so a client must not send on it again.
+    headers = {REQUEST_ID_HEADER: request.state.request_id, "connection": "close"}
+    return reply(_body(request, "internal", message), headers, 500)

@@ -74,22 +74,24 @@ def times(control: Path, ending: str) -> dict[str, float]:
 def test_a_task_whose_node_dies_is_run_again_on_one_that_joins_and_the_report_is_complete(
     nodes: SimulatedNodes, control: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doomed, _ = nodes.add("a"), nodes.add("b")
+    doomed = nodes.add("a")
     (control / "hold").touch()
     path = tmp_path / "plan.toml"
     path.write_text(PLAN.format(machines='machines = ["a", "b"]'))
     for name, value in environment(nodes.address).items():
         monkeypatch.setenv(name, value)
-    # Ray starts nodes from the main thread only.
-    with connected(nodes.address) as ray, ThreadPoolExecutor(1) as pool:
+    pool = ThreadPoolExecutor(1)  # Ray starts nodes from the main thread only
+    with connected(nodes.address) as ray:
         options = {"wait_seconds": PATIENCE_SECONDS, "command": command(control)}
         running = pool.submit(begin, ray, read_fleet_plan(path), tmp_path / "out", print, **options)
         held = control / "held"
         until(lambda: held.exists() or running.done(), "a sweep that waits", PATIENCE_SECONDS)
         lost = list(times(control, "begun"))
+        nodes.add("b")  # not before, or its task might be the one that holds
         nodes.kill(doomed)
         nodes.add("a")
-        fleet = running.result()
+        fleet = running.result(PATIENCE_SECONDS)
+    pool.shutdown()
     first, second = fleet.tasks
     assert (first.state, second.state) == ("complete", "complete")
     assert len({one.node for one in first.tries}) == len(first.tries) == 2
