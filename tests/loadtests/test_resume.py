@@ -222,6 +222,7 @@ def test_a_full_disk_ends_with_4_keeps_the_rows_and_is_resumed(tmp_path: Path) -
     [
         (lambda run: run.environment.update(commit="000000000000"), "commit was 000000000000, and is"),
         (lambda run: run.environment.update(cpu="another"), "cpu was another"),
+        (lambda run: run.parts.clear(), "before sweeps could be resumed"),
         (lambda run: run.engine.update(model_hash="ffff"), "model_hash was ffff, and is 0123456789ab now"),
         (lambda run: run.engine.update(threads=2), "threads was 2"),
         (lambda run: run.engine.update(linears={"layout": "aten"}), "LAUNCHBOUND_LINEARS was aten"),
