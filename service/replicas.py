@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.front.access import EVERYWHERE, exposure, has_key
 from service.front.app import HEADERS, bound_socket, create_app, server_config
-from service.front.logs import set_up
+from service.front.logs import one_line, set_up
 from service.front.machine import CoreClaims
 from service.front.routes.health import missed, obstacle
 from service.front.routes.state import AppState
@@ -121,6 +121,11 @@ class Registry:
     def add(self, replica: Place) -> None:
         """It is ready."""
         self._replicas[replica.actor] = replica
+
+    def remove(self, actors: Sequence[str]) -> None:
+        """They have ended."""
+        for actor in actors:
+            self._replicas.pop(actor, None)
 
     def view(self) -> View:
         """Everything, replicas in the order of their names."""
@@ -248,7 +253,7 @@ class Command:
         Raises ValueError, ClusterError and NotStarted; RayError, RayServeException and ConnectionError where
         the cluster has ended.
         """
-        if not self._own and self._look().own:
+        if not self._own and ray.get(self._registry.view.remote()).own:
             raise ClusterError(
                 "this Ray ends with the `serve --replicas` that started it: start one by `ray start --head`"
             )
@@ -310,10 +315,12 @@ class Command:
         log.info("another command has taken over these replicas")
 
     def _look(self) -> View:
-        """The registry now, without replicas that have ended; the file says the same."""
+        """The registry now, which forgets replicas that have ended; the file says the same."""
         seen: View = ray.get(self._registry.view.remote())
         alive = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
         replicas = [replica for replica in seen.replicas if replica.actor in alive]
+        if ended := [replica.actor for replica in seen.replicas if replica.actor not in alive]:
+            ray.get(self._registry.remove.remote(ended))
         write_targets(self._targets, replicas)
         return msgspec.structs.replace(seen, replicas=replicas)
 
@@ -429,7 +436,8 @@ class ReplicaFront:
                     if self._serving.done():
                         raise NotStarted("the front of the replica did not start; its log says why")
                     if why := [*refusals, *self._lost()]:
-                        raise NotStarted(warnings[-1] if refusals and warnings else why[0])
+                        # Serve keeps a traceback, of which the command takes the last line.
+                        raise NotStarted(one_line(warnings[-1] if refusals and warnings else why[0]))
                     await asyncio.sleep(READY_POLL_SECONDS)
         except BaseException:
             await self._stop()

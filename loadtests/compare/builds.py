@@ -16,7 +16,7 @@ from rich.text import Text as Styled
 from loadtests.compare.runs import SAID, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
-from loadtests.report.page import WIDTH, Table, Text, as_markdown, as_rich
+from loadtests.report.page import NARROW, WIDTH, Table, Text, as_markdown, as_rich
 from loadtests.report.results import PARTS
 from service.modes import AUTO
 from service.statistics.choice import (
@@ -46,6 +46,9 @@ HEADS = (
     "cell", "before", "after", "latency", f"against {BASELINE}", "at most", "could show", "where it went",
 )  # fmt: skip
 """`at most`: the one-sided 95 % bound. `could show`: the smallest detectable slow-down."""
+
+LEFT_OUT = {"before", "after", "could show", "where it went"}
+"""Columns that a terminal of less than WIDTH has no room for; below NARROW `against` neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +368,9 @@ def print_comparison(found: BuildComparison, console: Console) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     console.print(Styled(headline(found), style="bold"), soft_wrap=True)
-    console.print(as_rich(table(found)))
+    left_out = LEFT_OUT if console.width < WIDTH else set[str]()
+    if console.width < NARROW:
+        left_out = left_out | {f"against {BASELINE}"}
+    console.print(as_rich(table(found), left_out))
     for sentence in sentences(found):
         console.print(Styled(sentence), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -216,7 +217,7 @@ def read_fleet_plan(path: Path) -> FleetPlan:
     except PlanError as error:
         raise PlanError(f"{path}, {error}") from error
     for index, model in enumerate(document.models):
-        if _is_relative(model):
+        if _is_relative(model, path.parent):
             line = line_of(text, ("models", index))
             raise PlanError(
                 f"{path}, line {line}: `{model}` is a relative path, and nodes run elsewhere: name one "
@@ -237,11 +238,15 @@ def read_fleet_plan(path: Path) -> FleetPlan:
     return FleetPlan(document, text, toml_of(sweep), plan)
 
 
-def _is_relative(model: str) -> bool:
-    """Whether `model` is a folder by its relative path, and no name of a model or id of the hub."""
-    if model in CONFIGS or (model.startswith(HUB) and not model.startswith(f"{HUB}.")):
-        return False
-    return not Path(model.removeprefix(HUB)).is_absolute()
+def _is_relative(model: str, folder: Path) -> bool:
+    """Whether `model` is a relative path; also what else is an id of the hub, where it is a folder here or in
+    `folder`.
+    """
+    if not model.startswith(HUB):
+        return model not in CONFIGS and not Path(model).is_absolute()
+    path = Path(os.path.expanduser(model.removeprefix(HUB)))
+    here = model.startswith(f"{HUB}.") or path.is_dir() or (folder / path).is_dir()
+    return here and not path.is_absolute()
 
 
 def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:

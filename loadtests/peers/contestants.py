@@ -39,7 +39,7 @@ class Client:
         """Ask for `new_tokens` greedy tokens of each prompt, end of text ignored.
 
         Returns the answer, and the seconds from the first byte sent until all of it was read. Raises
-        RivalError where it is not JSON with status 200.
+        RivalError where it is not a JSON object with status 200.
         """
         wanted = {"prompts": list(prompts), "max_new_tokens": new_tokens, "ignore_eos": True}
         body = json.dumps(wanted).encode()
@@ -58,7 +58,13 @@ class Client:
             raise RivalError(f"no answer to POST {path}: {error}") from error
         if response.status != 200:
             raise RivalError(f"POST {path} answered {response.status}: {content[:200]!r}")
-        return json.loads(content), self._used - began
+        try:
+            document = json.loads(content)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise RivalError(f"POST {path} answered no JSON object: {content[:200]!r}")
+        return document, self._used - began
 
     def close(self) -> None:
         """Close the connection."""
@@ -128,10 +134,16 @@ def call_visit(name: str, caller: Caller, rows: Sequence[ReferenceRow], calls: i
         contestant=name,
         batch=len(rows),
         seconds=[called.seconds for called in timed],
-        steps_seconds=[called.steps_seconds for called in timed if called.steps_seconds is not None] or None,
-        latency_seconds=[one.latency_seconds for one in timed if one.latency_seconds is not None] or None,
+        steps_seconds=_all([called.steps_seconds for called in timed]),
+        latency_seconds=_all([called.latency_seconds for called in timed]),
         difference=found[0] if found else None,
     )
+
+
+def _all(values: Sequence[float | None]) -> list[float] | None:
+    """The values where every call has one, else None."""
+    known = [value for value in values if value is not None]
+    return known if known and len(known) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +167,23 @@ def server_visit(name: str, server: Server, row: ReferenceRow, requests: int, nu
         texts = [output["text"] for output in document["outputs"]]
         if (found := text_difference(texts, [row])) is not None:
             raise RivalError(f"another text: {found}")
-    model = calls = None
-    if "model_seconds" in documents[0]:
-        model = [float(document["model_seconds"]) for document in documents]
-    elif server.runs_model:
-        model = [steps_seconds(document["timings"]) for document in documents]
-        calls = [call_seconds(document["timings"]) for document in documents]
+    measured = [_model(server, document) for document in documents]
     return ServiceRow(
         round=number,
         contestant=name,
         latency_seconds=[seconds for _, seconds in answers],
-        model_seconds=model,
-        call_seconds=calls,
+        model_seconds=_all([model for model, _ in measured]),
+        call_seconds=_all([call for _, call in measured]),
     )
+
+
+def _model(server: Server, document: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Seconds of the model's steps or of `generate`; and, of the service, of the whole call."""
+    if not server.runs_model:
+        return None, None
+    if "model_seconds" in document:
+        return float(document["model_seconds"]), None
+    return steps_seconds(document["timings"]), call_seconds(document["timings"])
 
 
 def steps_seconds(timings: Mapping[str, Any]) -> float:

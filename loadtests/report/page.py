@@ -70,10 +70,9 @@ def as_markdown(table: Table) -> str:
 def as_rich(table: Table, left_out: Collection[str] = ()) -> rich_table.Table:
     """For a terminal, without the columns `left_out`; all but the first are wrapped where they do not fit."""
     shown = rich_table.Table(
-        title=table.title or None,
+        title=Styled(table.title, "bold"),
         title_justify="left",
-        title_style="bold",
-        caption=table.note or None,
+        caption=Styled(table.note, "table.caption"),
         caption_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,
@@ -82,7 +81,7 @@ def as_rich(table: Table, left_out: Collection[str] = ()) -> rich_table.Table:
     kept = [number for number, head in enumerate(table.heads) if head not in left_out]
     for number in kept:
         justify: JustifyMethod = "left" if number < table.left else "right"
-        shown.add_column(table.heads[number], justify=justify, no_wrap=number == 0)
+        shown.add_column(Styled(table.heads[number]), justify=justify, no_wrap=number == 0)
     for row in table.rows:
         cells = [row[number] for number in kept]
         shown.add_row(*(Styled(str(cell), style=STYLE.get(cell.word, "")) for cell in cells))

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 import numpy as np
 import psutil
 
-from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RoundMachine
 from service.parent_death import owned
 
@@ -150,9 +148,6 @@ REASON_BITS = {
 }
 """`nvmlClocksEventReason…` of NVML's header, but for IDLE."""
 
-TIME_FORMAT = "%Y/%m/%d %H:%M:%S.%f"
-"""In the time zone of nvidia-smi's process, which is given UTC."""
-
 
 def clocks_file(folder: Path, part: int) -> Path:
     """The file with the GPU's samples of a sweep's part.
@@ -222,23 +217,6 @@ def _summary(samples: list[dict[str, str]]) -> dict[str, Any]:
             found[name] = {"least": min(values), "median": median(values), "most": max(values)}
     bits = reduce(or_, map(_bits, busy), 0)
     return {**found, "reasons": [text for bit, text in REASON_BITS.items() if bits & bit]}
-
-
-def power_samples(file: Path) -> dict[str, list[tuple[float, float]]]:
-    """Per GPU in `file` its (seconds since the epoch, watts), by time; only of samples with a power.
-
-    Raises RowsError for a sample whose time is none.
-    """
-    found: dict[str, list[tuple[float, float]]] = {}
-    for sample in _samples(file):
-        watts = _number(sample["power.draw"])
-        if watts is not None:
-            try:
-                when = datetime.strptime(sample["time"], TIME_FORMAT).replace(tzinfo=UTC)
-            except ValueError as error:
-                raise RowsError(f"{file}: {error}") from error
-            found.setdefault(sample["gpu"], []).append((when.timestamp(), watts))
-    return found
 
 
 def _samples(file: Path) -> Iterator[dict[str, str]]:

@@ -140,13 +140,15 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
     """The run of `folder` by its rows and events; torn last lines are cut off first.
 
     `load_tests` is the commit of this code and a digest of its changes. Raises CannotResume where the run is
-    complete, cannot become valid because a request failed, or was begun with other code or other variables,
-    and RowsError where it cannot be read.
+    complete, has no parts, cannot become valid because a request failed, or was begun with other code or
+    other variables, and RowsError where it cannot be read.
     """
     run = read_run(folder)
     for name in (ROWS_FILE, EVENTS_FILE):
         cut_torn_line(folder / name)
     rows = check_rows(folder)
+    if not run.parts:
+        raise CannotResume(f"{folder} was written before sweeps could be resumed: run the sweep again")
     recover(folder, run, rows.finished)
     if run.complete and is_whole(run, rows.finished):
         raise CannotResume(

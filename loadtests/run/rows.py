@@ -19,6 +19,12 @@ REJECTED = 429
 """The status of a request that the service's queue has no room for."""
 
 
+class RowPhase(PhaseTimings, frozen=True, kw_only=True, gc=False):
+    """Timings of one phase of a request, as in its response. `minor_faults` None: an older row has none."""
+
+    minor_faults: int | None = None  # type: ignore[assignment]  # the service always counts them
+
+
 class RowSources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How dispatch and kernel times were obtained: `measured`, `sampled`, `profiled`.
 
@@ -87,8 +93,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text_digest: str | None = None
     picked_mode: str | None = None
     profiled: bool = False
-    prefill: PhaseTimings | None = None
-    decode: PhaseTimings | None = None
+    prefill: RowPhase | None = None
+    decode: RowPhase | None = None
     sources: RowSources | None = None
 
     @property

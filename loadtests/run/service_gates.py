@@ -202,7 +202,7 @@ class Texts:
 
     def add(self, row: RequestRow) -> None:
         """Take in a row that counts."""
-        if row.text_digest is None or row.index is None:
+        if row.text_digest is None:
             return
         blocks = self._blocks[row.batch_size, row.prompt_set, row.new_tokens, row.round]
         block = blocks.get(row.cell)

@@ -125,6 +125,13 @@ def test_the_processes_of_a_selftest_end_with_it(number: signal.Signals, tmp_pat
         until(lambda: all(gone(pid) for pid in started), "the end of what it started")
 
 
+def test_a_command_that_is_killed_while_its_service_starts_leaves_nothing(tmp_path: Path) -> None:
+    with running(COMMANDS["generate"], tmp_path) as process:
+        started = until(lambda: descendants(process.pid), "the front's start")
+        process.kill()
+        until(lambda: all(gone(pid) for pid in started), "the end of the front")
+
+
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     """As `nohup` has it."""
     code = (

@@ -95,6 +95,28 @@ def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch:
     assert lags[:2] == [pytest.approx(0.3), 0.0]
 
 
+def test_a_lag_that_cannot_be_recorded_is_logged_and_the_next_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "LAG_INTERVAL_SECONDS", 0.001)
+    lags, said = list[float](), list[str]()
+    monkeypatch.setattr(app.log, "exception", said.append)
+
+    def record(lag: float) -> None:
+        lags.append(lag)
+        if len(lags) == 1:
+            raise OSError(28, "the disk is full")
+
+    async def record_twice() -> None:
+        task = asyncio.create_task(report_lag(record))
+        while len(lags) < 2:
+            await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(record_twice(), 10.0))
+    assert said == ["recording the lag of the event loop failed"]
+
+
 def test_a_running_front_exports_its_lag(front: Front) -> None:
     before = front.series()["event_loop_lag_seconds_count"]
     until(lambda: front.series()["event_loop_lag_seconds_count"] > before, "another reading")

@@ -32,7 +32,7 @@ SWEEP = {"X-Launchbound-Run": "20260101-1"}
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sweeps that are whole (`old`, `new`), of another machine (`far`), broken, and what is none."""
     folder = tmp_path_factory.mktemp("of") / "results"
-    for name in ("old", "new", "far", "cut", "list", "notes"):
+    for name in ("old", "new", "far", "cut", "list", "other", "notes"):
         (folder / name).mkdir(parents=True)
     make_results(folder / "old", plan=PLAN, seed=1, started="2026-01-01T00:00:00Z")
     make_results(
@@ -42,7 +42,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     edit_run(folder / "far", lambda run: run.environment.update(cpu="another CPU"))
     (folder / "old" / "report.md").write_text("# eager is as good as any.\n\nMore.\n")
     (folder / "old" / "report.html").write_text("<!doctype html><p>a report")
-    for name, text in {"cut": '{"format_ver', "list": "[]"}.items():
+    for name, text in {"cut": '{"format_ver', "list": "[]", "other": '{"plan": {"preset": 5}}'}.items():
         (folder / name / "run.json").write_text(text)
     for name in ("series", "others"):
         (folder / name / "float32").mkdir(parents=True)
@@ -69,7 +69,7 @@ def listed(front: Front) -> dict[str, dict[str, Any]]:
 
 
 def test_sweeps_are_listed_newest_first_and_what_is_none_is_not(keeping: Front) -> None:
-    assert list(listed(keeping)) == ["new", "far", "old", "series/float32", "list", "cut"]
+    assert list(listed(keeping)) == ["new", "far", "old", "series/float32", "other", "list", "cut"]
     assert keeping.http.get("/v1/runs").json()["folder"] == "results"
 
 
@@ -82,7 +82,7 @@ def test_a_sweep_is_described_from_its_own_files(keeping: Front) -> None:
     assert isinstance(old["valid"], bool)
 
 
-@pytest.mark.parametrize("name", ["cut", "list"])
+@pytest.mark.parametrize("name", ["cut", "list", "other"])
 def test_one_that_cannot_be_read_says_why(keeping: Front, name: str) -> None:
     run = listed(keeping)[name]
     assert run["problem"].startswith("cannot be read: ")

@@ -153,6 +153,12 @@ def test_what_fails_in_a_closed_loop_ends_it(bench: Callable[..., Bench], status
         list(bench(cell, status=status).blocks.measured(cell, 1, range(30), None))
 
 
+def test_requests_that_fail_in_an_open_loop_end_it(bench: Callable[..., Bench]) -> None:
+    cell = opened(0.5)
+    with pytest.raises(Abort, match="10 requests in a row failed"):
+        list(bench(cell, status=500).blocks.measured(cell, 1, range(30), 1.0))
+
+
 def sent_before(made: Bench, cell: Cell, indexes: Sequence[int]) -> tuple[list[str], list[dict[str, object]]]:
     """The stages of a block's rows, and the bodies of its requests."""
     bodies: list[dict[str, object]] = []

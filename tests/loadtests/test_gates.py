@@ -62,6 +62,20 @@ def test_equal_texts_pass_and_one_that_differs_fails_in_float32_only(made: Made)
     assert (found.passed, found.failed) == (False, False)
 
 
+def test_the_mode_that_differs_is_named_and_never_the_baseline(made: Made) -> None:
+    run, rows = made
+    others = [
+        msgspec.structs.replace(row, text_digest="other") if row.mode != "eager" else row for row in rows
+    ]
+    assert "eager" not in gate("same texts in all modes", run, others).detail
+
+
+def test_rows_without_texts_leave_that_gate_open(made: Made) -> None:
+    run, rows = made
+    older = [msgspec.structs.replace(row, text_digest=None) for row in rows]
+    assert gate("same texts in all modes", run, older).passed is None
+
+
 def test_counts_of_one_replica_are_not_held_against_the_rows_of_all(made: Made) -> None:
     run, rows = made
     name = "client rows = server's count"
@@ -252,6 +266,15 @@ def test_a_failure_past_saturation_stays_an_error() -> None:
     found = gate_of("no errors", run_of(PAST), rows)
     assert found.failed
     assert found.detail == "1 of 200 requests failed, 1 rejected past saturation; 1 × the engine broke"
+
+
+@pytest.mark.parametrize(("stage", "cell"), [("warmup", PAST), ("measure", CLOSED)])
+def test_a_refusal_of_requests_sent_one_at_a_time_is_an_error(stage: Any, cell: Cell) -> None:
+    rows = arrivals(PAST)
+    closed = {"cell": cell.name, "load": cell.load, "stage": stage}
+    rows[0] = msgspec.structs.replace(refused(rows[0]), **closed)
+    assert not rows[0].rejected
+    assert gate_of("no errors", run_of(PAST), rows).failed
 
 
 def test_a_refusal_below_saturation_is_a_warning_that_names_the_cell() -> None:

@@ -27,7 +27,7 @@ from loadtests.run.run_file import read_run
 from loadtests.run.schedule import Finished, Planned, is_whole
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from tests.support.fake_service import Script, fake_service
-from tests.support.sweeping import failed, swept
+from tests.support.sweeping import OF_TIME, failed, swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
@@ -57,7 +57,7 @@ def test_a_block_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Pat
     result = saturated(tmp_path, plan_of(PAST, CONSTANT), out)
     run, rows = read_run(tmp_path), read_rows(tmp_path)
     assert run.complete
-    assert failed(result) == set()
+    assert failed(result) <= OF_TIME
     assert {(cut.round, cut.cell) for cut in run.cut_visits} == {(1, PAST.name), (2, PAST.name)}
     assert all(block_sizes(rows)[cut.round, cut.cell] == cut.sent < PAST.requests for cut in run.cut_visits)
     assert block_sizes(rows)[1, CONSTANT.name] == CONSTANT.requests

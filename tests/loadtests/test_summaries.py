@@ -131,6 +131,16 @@ def test_faults_and_tokens_are_counted_per_cell(tmp_path: Path) -> None:
     assert (verdict.baseline.padded_prompt_tokens, verdict.baseline.attended_tokens) == (16, 64)
 
 
+def test_faults_that_a_row_does_not_have_are_not_recorded(tmp_path: Path) -> None:
+    def drop(row: Row) -> None:
+        for phase in ("prefill", "decode"):
+            row[phase].pop("minor_faults", None)
+
+    edit_rows(with_intervals(make_results(tmp_path)), drop)
+    baseline = found(tmp_path).main[0].baseline
+    assert baseline.minor_faults is baseline.decode.minor_faults is baseline.decode.typical_faults is None
+
+
 def test_parts_outside_and_skew_make_the_latency_that_is_shown(tmp_path: Path) -> None:
     for summary in found(make_results(tmp_path, scatter=0.1)).summaries:
         parts = sum(value for value in summary.parts.values() if value is not None)

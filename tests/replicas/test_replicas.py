@@ -27,7 +27,9 @@ from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
 
 try:
     from service import replicas as module
+    from service.ray_cluster import ClusterError
     from service.replicas import (
+        Command,
         NotStarted,
         Place,
         Registry,
@@ -75,6 +77,32 @@ def test_a_command_that_gives_up_leaves_the_replicas_to_the_one_before_and_the_l
     assert (registry.view().commands, registry.view().deployed) == (["a"], "b")
     registry.deploys("a", False)
     assert registry.leaves("a")
+
+
+def test_replicas_that_have_ended_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Registry()
+    command = joining(known, tmp_path, monkeypatch)
+    for name in ("x", "y"):
+        known.add(place(name))
+    monkeypatch.setattr(module.ray.util, "list_named_actors", lambda **_: [{"name": "SERVE_y"}])
+    assert command._look().replicas == known.view().replicas == [place("y")]
+
+
+def test_a_command_that_is_refused_writes_no_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Registry()
+    known.deploys("a", own=True)
+    with pytest.raises(ClusterError, match="ray start --head"):
+        joining(known, tmp_path, monkeypatch).serve()
+    assert not any(tmp_path.iterdir())
+
+
+def joining(known: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """A command on a cluster of others, without one: the calls of its registry, `known`, are made at once."""
+    remote = {name: SimpleNamespace(remote=getattr(known, name)) for name in ("view", "remove")}
+    monkeypatch.setattr(module, "registry", lambda: SimpleNamespace(**remote))
+    monkeypatch.setattr(module.ray, "get", lambda found: found)
+    monkeypatch.setattr(module.ray, "cluster_resources", lambda: {"CPU": 1.0})
+    return Command(Settings(device="cpu"), (1, 1), 1, False, folder / "targets.json")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +295,10 @@ def test_a_malformed_id_is_left_to_the_proxy_too_which_returns_it(tmp_path: Path
             {"exit": 2, "says": "launchbound engine: no model 'none': name a folder"},
             "^no model 'none': name a folder$",
         ),
-        ({"states": {"eager": "failed"}}, "^mode eager failed: "),
+        (
+            {"states": {"eager": "failed"}, "detail": "CppCompileError: g++ failed\nwith 1"},
+            r"^mode eager failed: CppCompileError: g\+\+ failed\\nwith 1$",
+        ),
     ],
 )
 def test_an_engine_that_refuses_its_settings_or_fails_its_modes_ends_the_start_with_its_words(

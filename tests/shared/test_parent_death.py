@@ -49,6 +49,29 @@ def test_a_child_whose_parent_was_replaced_before_it_looked_does_not_run(tmp_pat
     assert not ran.exists()
 
 
+SUSPENDED_CHILD = """
+import os, signal
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+FRONT = f"""
+import signal, subprocess, sys
+from service.parent_death import owned
+child = owned([sys.executable, "-c", {SUSPENDED_CHILD!r}], signal.SIGKILL)
+subprocess.run(child, start_new_session=True)
+"""
+
+
+def test_a_suspended_child_ends_with_a_front_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", FRONT], stdout=subprocess.PIPE, text=True) as front:
+        assert front.stdout is not None
+        child = psutil.Process(int(front.stdout.readline()))
+        until(lambda: child.status() == psutil.STATUS_STOPPED, "the child to be suspended")
+        front.kill()
+        until(lambda: gone(child.pid), "the end of the child")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_signal_is_the_one_asked_for(number: signal.Signals) -> None:
     code = "import ctypes; n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n)); print(n.value)"

@@ -191,6 +191,17 @@ def test_no_two_of_five_real_sweeps_of_one_build_differ_and_by_rounds_alone_some
     assert differing_pairs(NONE) > 10
 
 
+@pytest.mark.parametrize("first", list(combinations(range(11, 16), 2)))
+def test_no_split_of_five_real_sweeps_of_one_build_differs(first: tuple[int, int]) -> None:
+    cells = committed()
+    rest = [seed for seed in range(11, 16) if seed not in first]
+    for one in cells.values():
+        sides = [[[math.exp(one[seed][0])] for seed in seeds] for seeds in (first, rest)]
+        found = difference(*sides, NONE)
+        assert found.unit == "sweeps"
+        assert word_of(found.interval(confidence_of(len(cells)))) == SAME
+
+
 def test_the_assumed_scatter_is_that_of_the_committed_sweeps() -> None:
     beyond = []
     for one in committed().values():

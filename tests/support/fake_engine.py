@@ -1,12 +1,12 @@
 """An engine without torch: speaks the protocol's messages, and does as the first prompt commands.
 
-Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"),
-`states` (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (in every
-start but the first), `no_samples` (why its steps are not sampled), `silent` (announces no mode), `deaf`
-(ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm), `doing` (what
-its signs of life say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one),
-`says` (on standard error), `pause_fails` (the first pause does not hold). A prompt that is no command, or
-token ids, completes to one word per token.
+Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
+(mode → state at start, else ready), `detail` (why one has failed), `exit` (end at once with this code),
+`later_exit` (in every start but the first), `no_samples` (why its steps are not sampled), `silent` (announces
+no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
+`doing` (what its signs of life say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes`
+(limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold). A prompt that is no
+command, or token ids, completes to one word per token.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class FakeEngine:
                 state=state,
                 effective=self.effective[mode],
                 reason=MODES[mode].cpu.reason,
-                detail="as commanded" if state == "failed" else None,
+                detail=self.options.get("detail", "as commanded") if state == "failed" else None,
                 cache="cold" if compiled else None,
                 warmup_seconds=1.5 if state == "ready" else None,
                 compile_seconds=[0.7] * (2 * compiled + self.compilations.get(mode, 0)),

@@ -23,9 +23,16 @@ def swept(
         return run_sweep(url, plan, folder, console=console, exporter_port=0, workers=workers)
 
 
+CLIENT_CPU = "client CPU < 80%"
+"""Has no meaning against a stand-in that answers at once."""
+
+OF_TIME = {CLIENT_CPU, "achieved/target rate ≥ 0.98"}
+"""Have none in an open loop beside other tests."""
+
+
 def failed(result: SweepResult) -> set[str]:
-    """The failed gates, but for those of time, which have no meaning against a stand-in."""
-    return {gate.name for gate in result.failed} - {"client CPU < 80%", "achieved/target rate ≥ 0.98"}
+    """The names of the failed gates."""
+    return {gate.name for gate in result.failed}
 
 
 def raw_rows(folder: Path) -> list[dict[str, Any]]:

@@ -121,14 +121,27 @@ RUN_FILE, SERIES_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
 
+class _Plan(msgspec.Struct, frozen=True):
+    preset: str | None = None
+
+
+class _Environment(msgspec.Struct, frozen=True):
+    commit: str | None = None
+
+
+class _Engine(msgspec.Struct, frozen=True):
+    model: str | None = None
+    device_name: str | None = None
+
+
 class _Run(msgspec.Struct, frozen=True):
     """What is shown of `run.json`; it has far more."""
 
     started: str | None = None
     complete: bool | None = None
-    plan: dict[str, Any] = {}
-    environment: dict[str, Any] = {}
-    engine: dict[str, Any] | None = None
+    plan: _Plan = _Plan()
+    environment: _Environment = _Environment()
+    engine: _Engine | None = None
 
 
 class _Validation(msgspec.Struct, frozen=True):
@@ -183,15 +196,15 @@ def _described(folder: Path, name: str) -> RunBody:
             valid = msgspec.json.decode(checked.read_bytes(), type=_Validation).passed
     except (OSError, msgspec.DecodeError) as error:
         problem = f"cannot be read: {error}"
-    engine = run.engine or {}
+    engine = run.engine or _Engine()
     return {
         "name": name,
         "started": run.started,
         "complete": run.complete,
-        "preset": run.plan.get("preset"),
-        "model": engine.get("model"),
-        "device_name": engine.get("device_name"),
-        "commit": run.environment.get("commit"),
+        "preset": run.plan.preset,
+        "model": engine.model,
+        "device_name": engine.device_name,
+        "commit": run.environment.commit,
         "valid": valid,
         "headline": _headline(folder / MARKDOWN_FILE),
         "has_report": (folder / REPORT_FILE).is_file(),

@@ -119,8 +119,17 @@ def test_tasks_that_a_fleet_cannot_have_are_refused(
     assert len(LETTERS) == MOST_TASKS
 
 
-def test_a_model_is_a_name_an_id_of_the_hub_or_a_folder_by_its_absolute_path(tmp_path: Path) -> None:
+def test_a_model_is_a_name_an_id_of_the_hub_or_a_folder_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert HUB == PREFIX
     names = [*CONFIGS, "hf:org/name", "/data/model", "hf:/data/model", "hf:~/model"]
     text = f'name = "x"\nmodels = {json.dumps(names)}\n'
-    assert read_fleet_plan(written(tmp_path, text)).document.models == names
+    plan, here = written(tmp_path, text), tmp_path / "here"
+    assert read_fleet_plan(plan).document.models == names
+    for folder in (here, tmp_path):
+        (folder / "org" / "name").mkdir(parents=True)
+        monkeypatch.chdir(here)
+        with pytest.raises(PlanError, match="line 2: `hf:org/name` is a relative path"):
+            read_fleet_plan(plan)
+        (folder / "org" / "name").rmdir()
