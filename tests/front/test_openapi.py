@@ -59,7 +59,7 @@ def test_the_document_is_valid_openapi_and_every_link_leads_to_an_operation(docu
 
 
 def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Owner, name and schema of every parameter, of every field of a body, and of every field of an answer."""
+    """Owner, name and schema of every parameter and of every field of a body or an answer."""
     for operation in (one for methods in document["paths"].values() for one in methods.values()):
         yield from ((one["in"], one["name"], one) for one in operation.get("parameters", ()))
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
