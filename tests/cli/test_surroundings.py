@@ -13,8 +13,6 @@ import launchbound
 from service.cli import surroundings
 from service.cli.options import EXIT_BAD_INPUT, EXIT_MACHINE
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "launchbound.py")]
 SERIES = """\
@@ -56,11 +54,13 @@ def said_once(done: subprocess.CompletedProcess[str], code: int) -> str:
     return line.removeprefix("launchbound: ")
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written_is_a_fault_of_the_machine() -> None:
     done = run("sweep", "--dry-run", shell=">/dev/full")
     assert said_once(done, EXIT_MACHINE).startswith("No space left on device: free some space")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_are_not_taken_by_files(closed: str, tmp_path: Path) -> None:
     """Of a command that opens a file and prints: neither ends up in the other."""
@@ -72,6 +72,7 @@ def test_streams_that_are_closed_are_not_taken_by_files(closed: str, tmp_path: P
     assert ("nonsense" in done.stderr) == ("2>" not in closed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [{**ASCII, "COLUMNS": "0"}, {"PYTHONIOENCODING": "ascii", "TERM": "dumb", "COLUMNS": "20"}],
@@ -83,6 +84,7 @@ def test_any_locale_and_terminal_will_do(environment: dict[str, str]) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_an_argument_that_is_no_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = run("sweep", "--out", NO_UTF8, cwd=tmp_path)
     assert said_once(done, EXIT_BAD_INPUT).startswith("argument 3 is no UTF-8 ('bad\\udcff'): rename it")
@@ -131,6 +133,7 @@ def test_a_results_folder_that_cannot_be_is_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_present_folder_that_has_been_removed_is_refused(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -139,6 +142,7 @@ def test_a_present_folder_that_has_been_removed_is_refused(tmp_path: Path) -> No
     assert "the present folder has been removed" in said_once(done, EXIT_BAD_INPUT)
 
 
+@pytest.mark.slow
 def test_a_service_whose_address_nobody_can_read_ends() -> None:
     done = run("serve", "--port", "0", "--modes", "inference_mode", shell=">/dev/full")
     assert done.returncode == EXIT_MACHINE
