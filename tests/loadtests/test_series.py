@@ -156,9 +156,6 @@ def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(whole: Whole
     assert result.exit_code == (0 if all(run["valid"] for run in last(result)["runs"]) else EXIT_FAILED)
     assert "How far from A (float32)" in (folder / "runs.html").read_text()
     assert f"go on with `launchbound sweep --resume {folder}`" in str(DiskFull(folder))
-
-
-def test_all_precisions_get_the_same_prompts_in_the_same_order(whole: Whole) -> None:
     sent, orders = [], []
     for dtype in DTYPES:
         script = whole.services.scripts[dtype]

@@ -96,16 +96,25 @@ def test_a_good_sweep_passes_every_gate_and_its_rows_have_the_fields_of_the_cont
         assert told in printed
 
 
-def test_rounds_run_in_the_planned_order_and_the_run_records_it(
+def test_rounds_run_in_the_planned_order_with_the_same_prompts_for_all_modes(
     good: tuple[SweepResult, Script, str],
 ) -> None:
-    result, _, _ = good
+    result, script, _ = good
     planned = [[cell.name for cell in order(SMALL, n)] for n in range(1, 9)]
     measured = [row for row in read_rows(result.folder) if row.stage == "measure"]
     ran = [list(dict.fromkeys(row.cell for row in measured if row.round == n)) for n in range(1, 9)]
     assert ran == planned == read_run(result.folder).order
     counts = Counter((row.cell, row.round) for row in measured)
     assert counts == {(cell.name, n): cell.requests for cell in SMALL.cells for n in range(1, 9)}
+    sent = {
+        headers["x-request-id"]: body
+        for headers, (_, body) in zip(script.headers, script.bodies, strict=True)
+    }
+    prompts: dict[tuple[int, int, int], set[str]] = {}
+    for row in read_rows(result.folder):
+        found = prompts.setdefault((row.batch_size, row.round, row.index), set())
+        found.add(str(sent[row.request_id]["prompts"]))
+    assert all(len(alike) == 1 for alike in prompts.values())
 
 
 def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, Script, str]) -> None:
@@ -120,21 +129,6 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
     assert all(one.canary_bytes_per_second for one in run.machine_by_round)
     assert (run.rounds, [check.round for check in run.looks]) == (8, [8])
-
-
-def test_requests_of_all_modes_in_a_round_have_the_same_prompts(
-    good: tuple[SweepResult, Script, str],
-) -> None:
-    result, script, _ = good
-    sent = {
-        headers["x-request-id"]: body
-        for headers, (_, body) in zip(script.headers, script.bodies, strict=True)
-    }
-    prompts: dict[tuple[int, int, int], set[str]] = {}
-    for row in read_rows(result.folder):
-        found = prompts.setdefault((row.batch_size, row.round, row.index), set())
-        found.add(str(sent[row.request_id]["prompts"]))
-    assert all(len(alike) == 1 for alike in prompts.values())
 
 
 def test_only_undecided_groups_go_on_and_to_the_last_check_at_most(tmp_path: Path) -> None:
