@@ -11,14 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import launchbound
+from service.cli.options import EXIT_BAD_INPUT
+from service.front import launch
+from service.front.launch import LaunchError
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, fake_engine_command, until
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 
 COMMANDS = {
     "sweep": ["sweep", "--modes=eager", "--batch-sizes=1", "--out=results"],
@@ -90,11 +94,21 @@ def whole_service(process: subprocess.Popen[str]) -> list[int]:
     return descendants(process.pid)
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("command", ["sweep", "series", "generate", "peers"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("sweep", signal.SIGTERM),
+        ("sweep", signal.SIGKILL),
+        ("series", signal.SIGHUP),
+        ("generate", signal.SIGINT),
+        ("peers", signal.SIGHUP),
+        ("peers", signal.SIGKILL),
+    ],
+)
 def test_front_and_engine_end_with_the_command_that_started_them(
     command: str, number: signal.Signals, tmp_path: Path
 ) -> None:
+    """Each command takes every signal by one way, `ended_in_order`, and launches its service by one way."""
     with running(COMMANDS[command], tmp_path) as process:
         started = whole_service(process)
         process.send_signal(number)
@@ -103,7 +117,7 @@ def test_front_and_engine_end_with_the_command_that_started_them(
     assert process.returncode == (-number if number == signal.SIGKILL else 130)
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
 def test_service_and_prometheus_end_with_the_stack(number: signal.Signals, tmp_path: Path) -> None:
     with running(COMMANDS["stack"], tmp_path) as process:
         assert process.stdout is not None
@@ -116,40 +130,39 @@ def test_service_and_prometheus_end_with_the_stack(number: signal.Signals, tmp_p
     assert process.returncode == (-number if number == signal.SIGKILL else 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_the_processes_of_a_selftest_end_with_it(number: signal.Signals, tmp_path: Path) -> None:
-    with running(COMMANDS["selftest"], tmp_path) as process:
-        started = until(lambda: descendants(process.pid), "a process of the selftest")
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("selftest", signal.SIGTERM), ("selftest", signal.SIGKILL), ("generate", signal.SIGKILL)],
+)
+def test_what_a_command_starts_ends_with_it_also_while_it_starts(
+    command: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    with running(COMMANDS[command], tmp_path) as process:
+        started = until(lambda: descendants(process.pid), "a process of the command")
         process.send_signal(number)
         process.wait(PATIENCE_SECONDS)
         until(lambda: all(gone(pid) for pid in started), "the end of what it started")
 
 
-def test_a_command_that_is_killed_while_its_service_starts_leaves_nothing(tmp_path: Path) -> None:
-    with running(COMMANDS["generate"], tmp_path) as process:
-        started = until(lambda: descendants(process.pid), "the front's start")
-        process.kill()
-        until(lambda: all(gone(pid) for pid in started), "the end of the front")
-
-
-def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+def test_every_signal_ends_a_block_in_order_and_an_ignored_one_stays_ignored() -> None:
     """As `nohup` has it."""
     code = (
-        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "import signal; signal.signal(signal.SIGHUP, getattr(signal, {handler!r}))\n"
         "from service.cli.options import ended_in_order\n"
         "with ended_in_order():\n"
-        "    signal.raise_signal(signal.SIGHUP)\n"
-        "    try: signal.raise_signal(signal.SIGTERM)\n"
-        "    except KeyboardInterrupt: print('ended')\n"
+        "    for name in ('SIGHUP', 'SIGTERM', 'SIGINT'):\n"
+        "        try: signal.raise_signal(getattr(signal, name))\n"
+        "        except KeyboardInterrupt: print(name)\n"
         "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.split() == ["ended", "True"]
+    for handler, ended in (("SIG_IGN", []), ("SIG_DFL", ["SIGHUP"])):
+        command = [sys.executable, "-c", code.format(handler=handler)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        assert done.stdout.split() == [*ended, "SIGTERM", "SIGINT", "True"]
 
 
 def test_exit_codes_stand_in_the_help_and_in_the_documentation() -> None:
-    command = [sys.executable, str(ROOT / "launchbound.py"), "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = CliRunner().invoke(launchbound.app, ["--help"]).stdout
     documented = (ROOT / "docs" / "sweeps.md").read_text()
     for code in (0, 1, 2, 3, 4, 130):
         assert f"{code} " in shown.partition("Exit codes:")[2]
@@ -180,12 +193,29 @@ def ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.parametrize(("command", "code"), [("sweep", 2), ("series", 1), ("generate", 2), ("peers", 2)])
-def test_a_model_that_cannot_be_loaded_is_named(command: str, code: int, tmp_path: Path) -> None:
-    done = ended(COMMANDS[command], tmp_path)
+def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    done = ended(COMMANDS["sweep"], tmp_path)
     assert f"the service ended: {REASON}" in done.stderr + done.stdout
     assert "nothing answers" not in done.stderr + done.stdout
-    assert done.returncode == code
+    assert done.returncode == EXIT_BAD_INPUT
+
+
+@pytest.mark.parametrize("command", ["generate", "peers"])
+def test_a_service_that_could_not_start_is_bad_input_of_every_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a series: tests/loadtests/test_series.py."""
+
+    @contextmanager
+    def launched(*_: object, **__: object) -> Iterator[str]:
+        raise LaunchError(f"the service ended: {REASON}")
+        yield ""
+
+    monkeypatch.setattr(launch, "launched", launched)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(launchbound.app, COMMANDS[command])
+    assert done.exit_code == EXIT_BAD_INPUT
+    assert f"the service ended: {REASON}" in done.stderr
 
 
 def test_a_selftest_has_it_as_a_failed_row(tmp_path: Path) -> None:

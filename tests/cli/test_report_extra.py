@@ -34,7 +34,7 @@ def without_polars(program: str, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("verb", "count"), [("compare", 2), ("report", 1), ("report", 2)])
+@pytest.mark.parametrize(("verb", "count"), [("compare", 2), ("report", 1)])
 def test_what_needs_them_is_bad_input_and_names_the_extra(verb: str, count: int, folder: Path) -> None:
     done = without_polars(COMMAND, verb, *[str(folder)] * count)
     assert done.returncode == 2, done.stderr

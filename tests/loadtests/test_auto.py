@@ -41,8 +41,6 @@ from tests.support.fake_service import Script, auto_status, engine_status, fake_
 from tests.support.gates import validate
 from tests.support.made_results import CLEAR, edit_run, make_results, scrape_text
 
-pytestmark = pytest.mark.slow
-
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled", AUTO], [1, 4])
 CELL = "auto b=1 short n=32 c=1"
 COUNTS = "client rows = server's count"
@@ -78,17 +76,15 @@ def test_a_plan_with_auto_has_its_cells_and_comes_back_from_its_file(preset: str
     plan = plan_of(document)
     assert (plan.modes, plan.ladder_modes) == (["eager", "compiled", AUTO], ["eager", "compiled"])
     assert plan_of(parse_plan(toml_of(document))) == plan
+    assert colour(AUTO) not in map(colour, MODES)
     controls = [cell for cell in plan.cells if cell.control]
     assert not [cell for cell in controls if cell.mode == AUTO]
-
-
-def test_it_has_a_colour_of_its_own() -> None:
-    assert len({colour(mode) for mode in [*MODES, AUTO]}) == len(MODES) + 1
 
 
 # ---------------------------------------------------------------- a sweep
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_sweep_keeps_what_ran_and_its_gates_hold(tmp_path: Path) -> None:
     cells = [Cell(mode=mode, batch_size=1, new_tokens=4, requests=2) for mode in ("eager", "compiled", AUTO)]
@@ -110,6 +106,7 @@ def test_a_sweep_keeps_what_ran_and_its_gates_hold(tmp_path: Path) -> None:
     assert fallbacks.passed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_past_saturation_refused_requests_of_auto_are_counted_too(tmp_path: Path) -> None:
     cells = [Cell(mode=mode, batch_size=1, new_tokens=4, requests=2) for mode in ("eager", AUTO)]
@@ -179,10 +176,6 @@ def test_a_fallback_is_one_of_the_mode_that_was_picked(made: Path) -> None:
     found = gate("fallbacks", run, fell)
     assert not found.passed
     assert "× compiled ran as eager" in found.detail
-
-
-def test_fallbacks_are_counted_as_such_and_fail_no_count(made: Path) -> None:
-    run, rows = read_run(made), read_rows(made)
     fell = [
         msgspec.structs.replace(row, effective_mode="eager") if row.mode == "compiled" else row
         for row in rows

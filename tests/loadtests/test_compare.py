@@ -21,11 +21,8 @@ from loadtests.compare.runs import Unlike, read_side
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
 from loadtests.report.page import Table, Text, as_rich
-from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
 from tests.support.made_results import CLEAR, edit_run, make_results
-
-pytestmark = pytest.mark.slow
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
 CELLS = 6
@@ -66,7 +63,7 @@ def run(root: Path, *arguments: str) -> Any:
     return found
 
 
-def test_cells_are_matched_and_the_control_is_left_out(root: Path) -> None:
+def test_cells_of_equal_builds_are_matched_without_the_control_and_do_not_differ(root: Path) -> None:
     found = compared(root, "old", "same")
     assert len(found.cells) == CELLS
     assert {(one.mode, one.batch_size) for one in found.cells} == {
@@ -74,6 +71,9 @@ def test_cells_are_matched_and_the_control_is_left_out(root: Path) -> None:
     }
     assert all(one.rounds == [8, 8] for one in found.cells)
     assert found.confidence == pytest.approx(1 - 0.05 / CELLS)
+    assert found.unit == "rounds"
+    assert compared(root, "old", "same", allowed=0.05).decision == "undecided"  # a single sweep each
+    assert {one.word for one in found.cells} == {"no detectable difference"}
 
 
 def test_open_loops_are_not_compared_at_rates_of_ones_own_either(tmp_path: Path) -> None:
@@ -81,12 +81,6 @@ def test_open_loops_are_not_compared_at_rates_of_ones_own_either(tmp_path: Path)
     opened = (Cell(mode="eager", batch_size=1, load=0.5), Cell(mode="eager", batch_size=1, rate=9.0))
     make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=(closed, *opened)))
     assert list(read_side(tmp_path).cells) == [closed.name]
-
-
-def test_two_single_sweeps_of_equal_builds_do_not_differ(root: Path) -> None:
-    found = compared(root, "old", "same")
-    assert found.unit == "rounds"
-    assert {one.word for one in found.cells} == {"no detectable difference"}
 
 
 def test_a_fifth_in_a_single_sweep_is_within_what_sweeps_scatter_unless_stated_otherwise(root: Path) -> None:
@@ -111,22 +105,18 @@ def test_several_old_sweeps_and_a_new_one_rest_on_sweeps(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after", "allowed", "decision", "code"),
-    [("after", 0.05, "not slower", 0), ("late", 0.05, "slower", 1), ("late", 0.2, "undecided", 3)],
+    [
+        ("late", None, None, 0),
+        ("after", 0.05, "not slower", 0),
+        ("late", 0.05, "slower", 1),
+        ("late", 0.2, "undecided", 3),
+    ],
 )
-def test_the_decision_is_the_exit_code(
-    root: Path, after: str, allowed: float, decision: str, code: int
+def test_the_decision_is_the_exit_code_and_without_a_limit_there_is_none(
+    root: Path, after: str, allowed: float | None, decision: str | None, code: int
 ) -> None:
     found = compared(root, "before", after, allowed=allowed)
     assert (found.decision, found.exit_code) == (decision, code)
-
-
-def test_without_a_limit_a_comparison_ends_well(root: Path) -> None:
-    found = compared(root, "before", "late")
-    assert (found.decision, found.exit_code) == (None, 0)
-
-
-def test_a_single_sweep_leaves_a_limit_of_five_percent_undecided(root: Path) -> None:
-    assert compared(root, "old", "same", allowed=0.05).decision == "undecided"
 
 
 def with_replicas(plan: Plan) -> Plan:
@@ -147,6 +137,7 @@ UNLIKE: list[tuple[str, Callable[[SweepRun], None]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fact", "change"), UNLIKE)
 def test_unlike_runs_are_refused_and_named_and_forced_ones_say_so(
     root: Path, tmp_path: Path, fact: str, change: Callable[[SweepRun], None]
@@ -155,6 +146,9 @@ def test_unlike_runs_are_refused_and_named_and_forced_ones_say_so(
     edit_run(other, change)
     with pytest.raises(Unlike, match=f"{fact}: .*--force"):
         compare_builds(root / "old", other)
+    if fact == "layout of linear weights":
+        with pytest.raises(Unlike, match="LAUNCHBOUND_LINEARS=aten or transposed"):
+            compare_builds(root / "old", other)
     forced = compare_builds(root / "old", other, force=True)
     assert [one.fact for one in forced.forced] == [fact]
     assert (
@@ -166,15 +160,6 @@ def test_unlike_runs_are_refused_and_named_and_forced_ones_say_so(
 def test_a_sweep_is_not_compared_with_itself(root: Path) -> None:
     with pytest.raises(Unlike, match="same stands on both sides"):
         compare_builds(root / "same", root / "same", force=True)
-
-
-def test_a_layout_that_was_chosen_anew_is_refused_with_the_setting_that_keeps_it(
-    root: Path, tmp_path: Path
-) -> None:
-    other = shutil.copytree(root / "same", tmp_path / "other")
-    edit_run(other, lambda run: run.engine.update(linears={"layout": "transposed"}))
-    with pytest.raises(Unlike, match="LAUNCHBOUND_LINEARS=aten or transposed"):
-        compare_builds(root / "old", other)
 
 
 def test_a_service_that_did_not_say_its_machine_is_refused(root: Path, tmp_path: Path) -> None:
@@ -248,11 +233,6 @@ def test_too_few_rounds_in_a_single_sweep_are_left_out_with_the_reason(root: Pat
         compare_builds(root / "old", short)
 
 
-def test_a_folder_without_any_sweep_is_named(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(RowsError, match="holds no sweep"):
-        compare_builds(root / "old", tmp_path)
-
-
 def test_the_verb_begins_with_the_verdict_and_ends_with_one_json_line(root: Path) -> None:
     done = run(root, str(root / "before"), str(root / "late"), "--fail-if-slower", "5%")
     lines = done.stdout.strip().splitlines()
@@ -295,12 +275,11 @@ def test_the_table_for_a_pull_request_has_a_row_per_cell(root: Path) -> None:
     assert len({row.count("|") for row in rows}) == 1
 
 
-@pytest.mark.parametrize("limit", ["five", "-5%", "nan"])
-def test_a_limit_that_is_no_share_is_bad_input(root: Path, limit: str) -> None:
-    done = run(root, str(root / "old"), str(root / "same"), f"--fail-if-slower={limit}")
+def test_refused_runs_and_a_limit_that_is_no_share_are_bad_input(root: Path, tmp_path: Path) -> None:
+    for limit in ("five", "-5%", "nan"):
+        done = run(root, str(root / "old"), str(root / "same"), f"--fail-if-slower={limit}")
+        assert done.exit_code == 2
+        assert "give it in percent" in done.stderr
+    done = run(root, str(root / "old"), str(tmp_path))
     assert done.exit_code == 2
-    assert "give it in percent" in done.stderr
-
-
-def test_refused_runs_are_bad_input(root: Path, tmp_path: Path) -> None:
-    assert run(root, str(root / "old"), str(tmp_path)).exit_code == 2
+    assert "holds no sweep" in done.stderr

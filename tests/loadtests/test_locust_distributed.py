@@ -73,20 +73,15 @@ def test_a_master_counts_what_its_workers_report_each_request_once_and_unrounded
     assert total == pytest.approx(0.149)
 
 
-@pytest.mark.parametrize("how", ["--processes", "--master"])
-def test_the_master_exports_the_load_of_its_workers(how: str) -> None:
+def test_the_master_exports_the_load_of_its_workers() -> None:
     port, master_port = free_port(), str(free_port())
     script = Script()
     with fake_service(script) as url:
         load = ["--users", "2", "--spawn-rate", "2", "--metrics-port", str(port), "--modes", "eager"]
         distributed = ["--master-port", master_port, "--master-bind-port", master_port]
-        workers = []
-        if how == "--processes":
-            started = command(url, *load, *distributed, "--processes", "2", "--run-time", "20s")
-        else:
-            started = command(url, *load, *distributed, "--master", "--expect-workers", "2")
-            worker = command(url, "--worker", *distributed, "--metrics-port", str(port))
-            workers = [subprocess.Popen(worker, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
+        started = command(url, *load, *distributed, "--master", "--expect-workers", "2")
+        worker = command(url, "--worker", *distributed, "--metrics-port", str(port))
+        workers = [subprocess.Popen(worker, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
         master = subprocess.Popen(started, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         try:
             text = scrape_once(port, lambda text: "_users 2.0" in text and 'outcome="ok"' in text)
@@ -102,26 +97,32 @@ def test_the_master_exports_the_load_of_its_workers(how: str) -> None:
     assert runs == {dict(labels)["run"] for _, labels in samples(text, "launchbound_loadtest_run_info")}
 
 
-@pytest.mark.parametrize("distributed", [(), ("--processes", "2")], ids=["one process", "two workers"])
-def test_the_steps_send_one_batch_size_each_in_their_order_and_stop(distributed: tuple[str, ...]) -> None:
-    script = Script()
-    if distributed:
-        distributed = (*distributed, "--master-port", (port := str(free_port())), "--master-bind-port", port)
-    with fake_service(script) as url:
-        done = ran(command(url, *STEPPING, *distributed, files=STEPS))
-    assert done.returncode == 0, done.stderr
+def assert_sent_in_steps(script: Script) -> None:
+    """One batch size each, in their order."""
     sizes = [len(body["prompts"]) for _, body in script.bodies]
     assert (sizes[0], sizes[-1]) == (4, 1)
     # Each of two users learns of the step by itself.
     assert sum(before != after for before, after in pairwise(sizes)) <= 3
-    names = set(re.findall(r"^POST +(\S+ b=\d+) ", done.stdout + done.stderr, flags=re.MULTILINE))
+
+
+def test_workers_send_one_batch_size_each_in_their_order_and_stop() -> None:
+    script, master_port, port = Script(), str(free_port()), free_port()
+    distributed = ("--processes", "2", "--master-port", master_port, "--master-bind-port", master_port)
+    with fake_service(script) as url:
+        started = command(url, *STEPPING, *distributed, "--metrics-port", str(port), files=STEPS)
+        done = ran(started)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "load metrics are not exported" not in said
+    assert_sent_in_steps(script)
+    names = set(re.findall(r"^POST +(\S+ b=\d+) ", said, flags=re.MULTILINE))
     assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1"}
 
 
 def test_locusts_page_has_a_row_per_mode_and_batch_size_and_stops_after_the_last_step() -> None:
-    port = free_port()
+    port, script = free_port(), Script()
     page = ["--headful", "--autostart", "--web-host", "127.0.0.1", "--web-port", str(port)]
-    with fake_service(Script()) as url:
+    with fake_service(script) as url:
         started = command(url, *STEPPING, *page, files=STEPS)
         process = subprocess.Popen(started, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
@@ -129,18 +130,14 @@ def test_locusts_page_has_a_row_per_mode_and_batch_size_and_stops_after_the_last
         finally:
             process.terminate()
             process.wait()
+    assert_sent_in_steps(script)
     names = {row["name"] for row in json.loads(text)["stats"]}
     assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1", "Aggregated"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [(["--step-seconds", "0.5"], "give 1 or more"), (["--step-users", "0"], "give 1 or more")],
-)
-def test_wrong_options_of_the_steps_are_refused_at_once_with_the_remedy(
-    options: list[str], message: str
-) -> None:
+@pytest.mark.parametrize("options", [("--step-seconds", "0.5"), ("--step-users", "0")])
+def test_wrong_options_of_the_steps_are_refused_at_once_with_the_remedy(options: tuple[str, str]) -> None:
     done = ran(command("http://127.0.0.1:1", *options, files=STEPS))
     assert done.returncode == 2
     assert options[0] in done.stderr
-    assert message in done.stderr
+    assert "give 1 or more" in done.stderr

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import httpx
 import pytest
 
 from loadtests.run.target import samples
+from service.modes import MODES, default_modes
 from tests.support.fake_service import Script, fake_service
 from tests.support.plain_locust import ROOT, command, free_port, ran, scrape_once
 from tests.support.serving import until
@@ -43,19 +46,27 @@ def locust(url: str, *options: str, until_seen: Callable[[], object]) -> subproc
     return subprocess.CompletedProcess(process.args, process.returncode, said, errors)
 
 
-def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
-    script = Script()
+def test_every_mode_and_batch_has_a_row_of_its_own_and_the_load_generator_shows_itself(
+    tmp_path: Path,
+) -> None:
+    """With prompts of a file, and metrics of its own while it runs."""
+    script, port, shown = Script(), free_port(), list[str]()
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"text": "only this"}\n')
 
-    def all_answered() -> bool:
+    def seen() -> bool:
         """Two users have two requests on their way at most: who began a third has an answer."""
         begun = Counter((mode, len(body["prompts"])) for mode, body in script.bodies)
-        return len(begun) == 4 and min(begun.values()) >= 3
+        if len(begun) == 4 and min(begun.values()) >= 3:
+            shown.append(scrape_once(port, lambda text: 'outcome="ok"' in text and "_users 2.0" in text))
+        return bool(shown)
 
     with fake_service(script) as url:
         done = locust(
             url,
             *("--modes", "eager,auto", "--batch-sizes", "1,4", "--new-tokens", "7"),
-            until_seen=all_answered,
+            *("--prompt-file", str(path), "--metrics-port", str(port)),
+            until_seen=seen,
         )
     assert done.returncode == 0, done.stderr
     names = set(re.findall(r"^POST +(\S+ b=\d+) ", done.stdout + done.stderr, flags=re.MULTILINE))
@@ -63,76 +74,9 @@ def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
     assert {mode for mode, _ in script.bodies} == {"eager", "auto"}
     assert {len(body["prompts"]) for _, body in script.bodies} == {1, 4}
     assert {body["max_new_tokens"] for _, body in script.bodies} == {7}
-
-
-def test_prompts_come_from_the_file_that_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    script = Script()
-    path.write_text('{"text": "only this"}\n')
-    with fake_service(script) as url:
-        locust(url, "--prompt-file", str(path), until_seen=lambda: len(script.bodies) > 3)
     assert {prompt for _, body in script.bodies for prompt in body["prompts"]} == {"only this"}
-
-
-def test_what_is_not_a_200_is_a_failure_with_the_services_message() -> None:
-    script = Script(fail_after=3)
-    with fake_service(script) as url:
-        done = locust(url, until_seen=lambda: len(script.bodies) > 5)
-    assert done.returncode == 1
-    assert "the engine broke" in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--modes", ","], "--modes is empty"),
-        (["--batch-sizes", "one"], "whole numbers"),
-        (["--new-tokens", "0"], "at least 1"),
-        (["--prompt-file", "missing.jsonl"], "cannot read prompts"),
-    ],
-)
-def test_wrong_options_are_refused_at_once_with_the_remedy(options: list[str], message: str) -> None:
-    done = ran(command("http://127.0.0.1:1", *TWO_USERS, *options))
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-def test_a_metrics_port_in_use_is_reported_and_does_not_stop_the_load() -> None:
-    script = Script()
-    with socket.socket() as taken, fake_service(script) as url:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        done = locust(url, "--metrics-port", port, until_seen=lambda: script.bodies)
-    assert done.returncode == 0, done.stderr
-    assert "load metrics are not exported" in done.stderr
-    assert script.bodies
-
-
-@pytest.fixture
-def scraped() -> Iterator[str]:
-    """The load generator's own metrics while it runs."""
-    port = free_port()
-    with fake_service(Script()) as url:
-        options = ["--metrics-port", str(port), "--modes", "eager", "--run-time", "60s"]
-        process = subprocess.Popen(
-            command(url, *TWO_USERS, *options),
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            yield scrape_once(
-                port, lambda text: 'outcome="ok"' in text and "launchbound_loadtest_users 2.0" in text
-            )
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def test_the_load_generator_shows_users_requests_latency_and_its_run(scraped: str) -> None:
     found = samples(
-        scraped,
+        shown[0],
         "launchbound_loadtest_users",
         "launchbound_loadtest_requests_total",
         "launchbound_loadtest_latency_seconds_count",
@@ -142,7 +86,53 @@ def test_the_load_generator_shows_users_requests_latency_and_its_run(scraped: st
     assert len(by_name) == 4
     assert by_name["launchbound_loadtest_requests_total"].keys() == {"mode", "batch", "outcome"}
     assert by_name["launchbound_loadtest_run_info"]["run"].startswith("locust-")
-    assert "_created" not in scraped
+    assert "_created" not in shown[0]
+
+
+def test_what_is_not_a_200_is_a_failure_and_a_metrics_port_in_use_does_not_stop_the_load() -> None:
+    script = Script(fail_after=3)
+    with socket.socket() as taken, fake_service(script) as url:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = locust(url, "--metrics-port", port, until_seen=lambda: len(script.bodies) > 5)
+    assert done.returncode == 1
+    assert "the engine broke" in done.stdout + done.stderr
+    assert "load metrics are not exported" in done.stderr
+
+
+OPTIONS = """
+import json, sys
+from locust.argument_parser import LocustArgumentParser
+from service.modes import MODES
+MODES["sixth-mode"] = MODES["eager"]
+from loadtests.locustfile import add_options, load_of
+parser = LocustArgumentParser()
+add_options(parser)
+for arguments in json.loads(sys.argv[1]):
+    try:
+        print(",".join(load_of(parser.parse_args(arguments)).modes))
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_wrong_options_are_refused_at_once_with_the_remedy_and_a_row_of_the_ladder_is_offered() -> None:
+    """By the command one of them: it takes all refusals by one way."""
+    refused = {
+        (): ",".join([*default_modes(), "sixth-mode"]),
+        ("--modes", ","): f"--modes is empty: give one or more of {','.join([*MODES, 'sixth-mode'])}",
+        ("--batch-sizes", "one"): "whole numbers",
+        ("--new-tokens", "0"): "at least 1",
+        ("--prompt-file", "missing.jsonl"): "cannot read prompts",
+    }
+    code = [sys.executable, "-c", OPTIONS, json.dumps(list(refused))]
+    shown = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+    for line, message in zip(shown.stdout.splitlines(), refused.values(), strict=True):
+        assert message in line
+    done = ran(command("http://127.0.0.1:1", *TWO_USERS, "--new-tokens", "0"))
+    assert done.returncode == 2
+    assert "at least 1" in done.stderr
 
 
 @contextmanager
@@ -166,25 +156,14 @@ def page_of(at: str, **environment: str) -> Iterator[str]:
         process.wait()
 
 
-def test_only_the_host_of_the_start_gets_the_key_and_not_one_from_the_page() -> None:
-    given, other = Script(), Script()
+def test_the_page_answers_only_itself_and_only_the_host_of_the_start_gets_the_key() -> None:
+    script, other = Script(), Script()
+    own_settings = {"LAUNCHBOUND_ALLOWED_HOSTS": "load.example", "LAUNCHBOUND_API_KEY": "secret"}
     with (
-        fake_service(given) as at,
+        fake_service(script) as at,
         fake_service(other) as elsewhere,
-        page_of(at, LAUNCHBOUND_API_KEY="secret") as page,
+        page_of(at, **own_settings) as page,
     ):
-        for host, script in ((at, given), (elsewhere, other)):
-            form = {"user_count": 1, "spawn_rate": 1, "host": host}
-            assert httpx.post(f"{page}/swarm", data=form).status_code == 200
-            until(lambda script=script: script.headers, "a request")
-            assert httpx.post(f"{page}/stop").status_code == 200
-    assert all("authorization" not in headers for headers in other.headers)
-    assert all(headers["authorization"] == "Bearer secret" for headers in given.headers)
-
-
-def test_the_page_answers_only_itself_and_no_page_may_read_it() -> None:
-    script = Script()
-    with fake_service(script) as at, page_of(at, LAUNCHBOUND_ALLOWED_HOSTS="load.example") as page:
         place = page.removeprefix("http://")
         form = {"user_count": 1, "spawn_rate": 1, "host": at}
         for foreign in (
@@ -214,8 +193,13 @@ def test_the_page_answers_only_itself_and_no_page_may_read_it() -> None:
             assert answer.status_code == 200
             assert not [name for name in answer.headers if name.startswith("access-control-")]
         own = {"Origin": page, "Sec-Fetch-Site": "same-origin"}
-        assert httpx.post(f"{page}/swarm", data=form, headers=own).status_code == 200
-        until(lambda: script.bodies, "a request")
+        for host, its in ((at, script), (elsewhere, other)):
+            answer = httpx.post(f"{page}/swarm", data={**form, "host": host}, headers=own)
+            assert answer.status_code == 200
+            until(lambda its=its: its.headers, "a request")
+            assert httpx.post(f"{page}/stop").status_code == 200
+    assert all("authorization" not in headers for headers in other.headers)
+    assert all(headers["authorization"] == "Bearer secret" for headers in script.headers)
 
 
 def _answered(url: str) -> bool:

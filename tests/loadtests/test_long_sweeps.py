@@ -20,8 +20,6 @@ from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import CheckedRows, check_rows
 from tests.support.made_results import make_results, scrape_text
 
-pytestmark = pytest.mark.slow
-
 GATES_BYTES = 60
 """Of a request that has passed: two indexes, a latency and a hash, in arrays that grow ahead."""
 
@@ -78,9 +76,9 @@ def peak_bytes_of_report(folder: Path) -> int:
     return int(done.stdout)
 
 
-def test_gates_keep_some_bytes_of_a_request(tmp_path: Path) -> None:
+def test_gates_of_a_long_sweep_which_is_a_valid_one_keep_some_bytes_of_a_request(tmp_path: Path) -> None:
     few, many = 2_000, 12_000
-    make_long_results(tmp_path, many)
+    written = make_long_results(tmp_path, many)
     kept = []
     for count in (few, many):
         tracemalloc.start()
@@ -92,8 +90,15 @@ def test_gates_keep_some_bytes_of_a_request(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert checked.finished.requests > count / 2
     assert (kept[1] - kept[0]) / (many - few) < GATES_BYTES
+    gates = check_rows(tmp_path).gates_of(tmp_path, read_run(tmp_path))
+    assert not [gate.name for gate in gates if gate.passed is False]
+    details = {gate.name: gate.detail for gate in gates}
+    assert details["client rows = server's count"] == f"{written} both, per mode"
+    sets, of_sets = details["same texts in all modes"].split()[:3:2]
+    assert sets == of_sets != "0"
 
 
+@pytest.mark.long
 def test_a_report_takes_less_than_a_kilobyte_per_request(tmp_path: Path) -> None:
     counts, peaks = [], []
     for rows in (2_000, 60_000):
@@ -102,13 +107,3 @@ def test_a_report_takes_less_than_a_kilobyte_per_request(tmp_path: Path) -> None
         counts.append(make_long_results(folder, rows))
         peaks.append(peak_bytes_of_report(folder))
     assert (peaks[1] - peaks[0]) / (counts[1] - counts[0]) < REPORT_BYTES
-
-
-def test_a_long_sweep_made_for_these_tests_is_a_valid_one(tmp_path: Path) -> None:
-    count = make_long_results(tmp_path, 3_000)
-    gates = check_rows(tmp_path).gates_of(tmp_path, read_run(tmp_path))
-    assert not [gate.name for gate in gates if gate.passed is False]
-    details = {gate.name: gate.detail for gate in gates}
-    assert details["client rows = server's count"] == f"{count} both, per mode"
-    sets, of_sets = details["same texts in all modes"].split()[:3:2]
-    assert sets == of_sets != "0"

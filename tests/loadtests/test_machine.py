@@ -46,9 +46,6 @@ def test_the_canary_reads_at_least_once_and_no_longer_than_it_may(monkeypatch: p
     assert next(ticks) == 2
     monkeypatch.setattr(machine, "perf_counter", iter([0.0, 0.02, 0.03, 0.06]).__next__)
     assert Canary(8000).bytes_per_second() == pytest.approx(8000 / 0.02)
-
-
-def test_without_a_known_size_there_is_no_canary() -> None:
     assert Canary(0).bytes_per_second() is None
 
 
@@ -72,9 +69,6 @@ def test_a_round_with_steal_time_or_a_canary_that_jumps_is_marked_with_its_reaso
     assert "4.0 GB/s" in marked[6]
     assert "steal" in marked[7]
     assert "15.0 GB/s" in marked[7]
-
-
-def test_what_cannot_be_read_marks_nothing() -> None:
     assert marked_rounds([made(n, None, None) for n in range(1, 9)]) == []
     assert marked_rounds([]) == []
 
@@ -120,6 +114,8 @@ def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
     with watched(command, tmp_path / "clocks.csv"):
         pass
     assert not (tmp_path / "clocks.csv").exists()
+    fake_nvidia_smi(tmp_path, monkeypatch, 'echo "driver mismatch"; exit 9')
+    assert clocks_query() == ([], "nvidia-smi refuses the query: driver mismatch")
 
 
 def test_an_older_driver_is_asked_by_the_older_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +124,6 @@ def test_an_older_driver_is_asked_by_the_older_name(tmp_path: Path, monkeypatch:
     command, why = clocks_query()
     assert why is None
     assert "clocks_throttle_reasons.active" in command[1]
-
-
-def test_a_driver_that_refuses_both_names_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_nvidia_smi(tmp_path, monkeypatch, 'echo "driver mismatch"; exit 9')
-    assert clocks_query() == ([], "nvidia-smi refuses the query: driver mismatch")
 
 
 def test_samples_are_taken_for_as_long_as_the_section_runs(

@@ -204,8 +204,22 @@ def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pe
     return compared
 
 
-def test_every_rival_is_a_row_or_a_reason(compare: Callable[..., PeersRun], tmp_path: Path) -> None:
-    run = compare()
+def test_every_rival_is_a_row_or_a_reason_and_every_round_is_kept_as_it_ends(
+    compare: Callable[..., PeersRun], tmp_path: Path
+) -> None:
+    """Until the last the files say incomplete; a mode with another text is not compared."""
+    kept = list[dict[str, int]]()
+
+    def look(line: str) -> None:
+        if ": round 2 of" in line:
+            so_far = read_peers(tmp_path)
+            assert {row.round for row in so_far.rows} >= {0}
+            assert "**INCOMPLETE: no end is recorded" in (tmp_path / "peers.md").read_text()
+            kept.append(so_far.finished)
+
+    run = compare(Script(odd_mode="compiled"), report=look)
+    assert run.incomplete is None
+    assert kept == [{"model calls": 1}, {"model calls": 2, "services": 1}]
     assert read_peers(tmp_path) == run
     why = {one.name: one.unavailable for one in run.contestants}
     assert why["right"] is why["wrong"] is why["eager"] is why["launchbound"] is None
@@ -214,29 +228,16 @@ def test_every_rival_is_a_row_or_a_reason(compare: Callable[..., PeersRun], tmp_
     assert "a last word" in str(why["dies"])
     visits = {(row.contestant, row.batch, row.round) for row in run.rows}
     assert {("right", batch, number) for batch in (1, 2) for number in (0, 1)} <= visits
-    assert all(row.difference for row in run.rows if row.contestant == "wrong")
-    assert not any(row.difference for row in run.rows if row.contestant != "wrong")
-    assert {found.best_outside for found in summaries(run)} == {"right"}
+    assert {row.contestant for row in run.rows if row.difference} == {"wrong", "compiled"}
+    assert all(row.difference for row in run.rows if row.contestant in ("wrong", "compiled"))
+    for found in summaries(run):
+        assert (found.best_outside, found.best_mode) == ("right", "reduce-overhead")
+        (odd,) = [one for one in found.standings if one.contestant.name == "compiled"]
+        assert odd.ratio is None
     page = (tmp_path / "peers.md").read_text()
     assert "- not installed: no wheel for this Python" in page
     assert "INCOMPLETE" not in page
     assert len(run.service_rows) == PLAN.rounds
-
-
-def test_every_round_is_kept_as_it_ends_and_until_the_last_the_files_say_incomplete(
-    compare: Callable[..., PeersRun], tmp_path: Path
-) -> None:
-    kept = list[dict[str, int]]()
-
-    def look(line: str) -> None:
-        if ": round 2 of" in line:
-            run = read_peers(tmp_path)
-            assert {row.round for row in run.rows} >= {0}
-            assert "**INCOMPLETE: no end is recorded" in (tmp_path / "peers.md").read_text()
-            kept.append(run.finished)
-
-    assert compare(report=look).incomplete is None
-    assert kept == [{"model calls": 1}, {"model calls": 2, "services": 1}]
 
 
 def test_an_interrupted_comparison_is_kept_and_says_so(
@@ -252,13 +253,6 @@ def test_an_interrupted_comparison_is_kept_and_says_so(
     assert run.incomplete == "INCOMPLETE: interrupted; 1 of 2 rounds of model calls finished."
     assert f"**{run.incomplete}**" in (tmp_path / "peers.md").read_text()
     assert peers_section(run).note.startswith("INCOMPLETE: interrupted")
-
-
-def test_a_mode_with_another_text_is_not_compared(compare: Callable[..., PeersRun]) -> None:
-    for found in summaries(compare(Script(odd_mode="compiled"))):
-        (odd,) = [one for one in found.standings if one.contestant.name == "compiled"]
-        assert odd.ratio is None
-        assert found.best_mode == "reduce-overhead"
 
 
 @pytest.mark.parametrize(

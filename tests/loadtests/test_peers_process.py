@@ -169,8 +169,19 @@ def requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.slow
-def test_what_pip_cannot_install_is_said_in_its_words(requirements: Path, tmp_path: Path) -> None:
+def test_what_pip_cannot_install_is_said_in_its_words(
+    requirements: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+
+    def create(folder: Path, **_: object) -> None:
+        """One whose pip is that of these tests, in no time."""
+        python = Path(folder, "bin", "python")
+        python.parent.mkdir(parents=True)
+        python.write_text(own)
+        python.chmod(0o755)
+
+    monkeypatch.setattr(catalogue.venv, "create", create)
     requirements.write_text(f"absent @ file://{tmp_path}/absent-1.0-py3-none-any.whl\n")
     with pytest.raises(NotInstalled, match="absent"):
         interpreter(RUNTIMES[0], print)

@@ -134,9 +134,6 @@ def test_the_slo_of_the_command_line_replaces_that_of_the_plan_and_is_kept(tmp_p
     assert slo_table(chosen.overrides["slo"]).slo == chosen.plan.slo
     assert parse_plan(toml_of(chosen.document)) == chosen.document
     assert chosen_plan(PlanOptions(path, slo="ttft=0.05,tpot=0.01,share=0.9")).overrides == {}
-
-
-def test_an_slo_of_the_command_line_is_shown_and_reproduced(tmp_path: Path) -> None:
     code, shown, _ = sweep("--preset", "saturation", "--slo", "ttft=0.02,share=0.9", "--dry-run")
     assert code == 0
     assert "SLO: TTFT within 20 ms, for 90 % of the requests" in shown
@@ -215,9 +212,6 @@ def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None
     assert (chosen.plan.seed, chosen.plan.batch_sizes, chosen.from_file) == (3, [4, 8], True)
     assert chosen.overrides == {"seed": 3, "batch_sizes": [4, 8]}
     assert chosen_plan(PlanOptions()).overrides == {}
-
-
-def test_an_option_that_takes_away_what_a_block_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="batch size 4 is not one of the plan's, 1"):
         chosen_plan(PlanOptions(written(tmp_path, SMALL), batch_sizes="1"))
 

@@ -8,24 +8,19 @@ from typing import Any
 
 import pytest
 
-from loadtests.plan.presets import make_plan
 from loadtests.report.findings import Findings
 from loadtests.report.proof import (
     BOUNDS,
     NOT_PROVED,
     SPLIT_ROWS,
     Proof,
-    find_selftest,
-    ran_alike,
-    selftest_line,
 )
 from loadtests.report.results import read_results
 from loadtests.report.wording import rests_on
-from loadtests.run.run_file import SweepRun
 from service.proof.over_http import judge_served
 from service.proof.worker import CHECKS
 from tests.proof.samples import HONEST
-from tests.support.made_results import CLEAR, Row, make_results, with_intervals, with_samples
+from tests.support.made_results import CLEAR, Row, edit_run, make_results, with_intervals, with_samples
 
 SELFTEST = {
     "commit": "0123456789ab",
@@ -122,7 +117,10 @@ def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path
 def test_a_selftest_of_this_machine_and_commit_proves_the_split_whatever_else_failed(
     folder: Path, rows: list[dict[str, str]], outcome: str
 ) -> None:
-    write_selftest(folder, rows=[*SELFTEST["rows"], *rows], outcome=outcome)  # type: ignore[misc]
+    edit_run(folder, lambda run: run.environment.update(cpu_features="avx2, 01234567"))
+    edit_run(folder, lambda run: run.engine.update(linears={"layout": "aten"}))
+    alike = {"cpu_features": "avx2, 01234567", "linears": "aten", "modes": [*CLEAR, "aot-inductor"]}
+    write_selftest(folder, rows=[*SELFTEST["rows"], *rows], outcome=outcome, **alike)  # type: ignore[misc]
     told = proof(folder)
     assert (told.proved, told.missing) == (True, None)
     assert told.selftest.lower() == f"{outcome}: 9 of 9 rows passed"
@@ -132,6 +130,10 @@ def test_a_selftest_of_this_machine_and_commit_proves_the_split_whatever_else_fa
     "changes",
     [
         {"cpu": "another"},
+        {"cpu_features": "avx2, avx512f, 76543210"},
+        {"cpu_features": None},
+        {"commit": None},
+        {"linears": "transposed"},
         {"commit": "another"},
         {"device": "another"},
         {"complete": False},
@@ -151,7 +153,9 @@ def test_a_selftest_of_this_machine_and_commit_proves_the_split_whatever_else_fa
 def test_a_selftest_of_something_else_or_without_a_word_on_the_split_does_not(
     folder: Path, changes: dict[str, Any]
 ) -> None:
-    write_selftest(folder, **changes)
+    edit_run(folder, lambda run: run.environment.update(cpu_features="avx2, 01234567"))
+    edit_run(folder, lambda run: run.engine.update(linears={"layout": "aten"}))
+    write_selftest(folder, **{"cpu_features": "avx2, 01234567", "linears": "aten"} | changes)
     assert proof(folder).proved is False
 
 
@@ -166,105 +170,12 @@ def test_a_device_that_measures_dispatch_has_nothing_to_prove(tmp_path: Path) ->
     assert (told.proved, told.missing) == (None, None)
 
 
-# ---------------------------------------------------------------- which selftest
-
-MACHINE = {"cpu": "a CPU", "cpu_features": "avx2, 01234567"}
-COMPLETE: dict[str, object] = {
-    **MACHINE,
-    "commit": "0123456789ab",
-    "device": "a CPU",
-    "complete": True,
-    "outcome": "undecided",
-    "detail": "8 of 9 rows passed; undecided: a row",
-    "created": "2026-01-02T00:00:00Z",
-}
-
-
-def sweep(**changes: object) -> SweepRun:
-    environment = {**MACHINE, "commit": "0123456789ab", "dirty": False, **changes}
-    return SweepRun(
-        run="r", url="", plan=make_plan("quick", 1), seed=1, started="", environment=environment,
-        engine={"device_name": "a CPU"},
-    )  # fmt: skip
-
-
-def results(tmp_path: Path, *documents: dict[str, object]) -> Path:
-    """A sweep's folder with selftests beside it, in folders whose names do not tell which is the newest."""
-    for number, document in enumerate(documents):
-        folder = tmp_path / f"selftest-{number}"
-        folder.mkdir()
-        (folder / "selftest.json").write_text(json.dumps(document))
-    folder = tmp_path / "sweep"
-    folder.mkdir()
-    return folder
-
-
-def test_a_complete_selftest_of_this_machine_and_commit_is_found(tmp_path: Path) -> None:
-    assert find_selftest(results(tmp_path, COMPLETE), sweep()) == COMPLETE
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"complete": False},
-        {"complete": None},
-        {"cpu": "another"},
-        {"cpu_features": "avx2, avx512f, 76543210"},
-        {"cpu_features": None},
-        {"commit": "ba9876543210"},
-        {"device": "a GPU"},
-        {"commit": None},
-    ],
-)
-def test_a_partial_one_and_one_of_another_machine_or_commit_are_not(
-    tmp_path: Path, change: dict[str, object]
-) -> None:
-    assert find_selftest(results(tmp_path, COMPLETE | change), sweep()) is None
-
-
-def test_no_selftest_stands_for_a_sweep_with_uncommitted_changes(tmp_path: Path) -> None:
-    folder = results(tmp_path, COMPLETE)
-    assert find_selftest(folder, sweep(dirty=True)) is None
-    assert find_selftest(folder, sweep(dirty=False)) == COMPLETE
-
-
-def test_of_several_the_newest_is_taken(tmp_path: Path) -> None:
-    newer = COMPLETE | {"created": "2026-01-03T00:00:00Z", "outcome": "passed"}
-    assert find_selftest(results(tmp_path, newer, COMPLETE), sweep()) == newer
-
-
-def test_the_line_names_the_rows_that_did_not_pass() -> None:
-    assert selftest_line(COMPLETE) == "undecided: 8 of 9 rows passed; undecided: a row"
-    assert selftest_line(COMPLETE | {"outcome": "failed"}).startswith("FAILED: 8 of 9")
-    assert selftest_line(None) == "not run on this machine and commit (launchbound selftest)"
-
-
-ALIKE: dict[str, object] = {
-    "torch": "2.13.0",
-    "model": "tiny",
-    "dtype": "float32",
-    "threads": 1,
-    "linears": "aten",
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "alike"),
-    [
-        ({}, True),
-        ({"modes": [*make_plan("quick", 1).ladder_modes, "aot-inductor"]}, True),
-        ({"modes": make_plan("quick", 1).ladder_modes[:-1]}, False),
-        ({"modes": None}, False),
-        ({"dtype": "bfloat16"}, False),
-        ({"threads": 2}, False),
-        ({"linears": "transposed"}, False),
-        ({"torch": "2.14.1"}, False),
-        ({"model": "small"}, False),
-    ],
-)
-def test_a_selftest_ran_alike_with_all_of_the_sweeps_modes_and_the_same_kernels(
-    changes: dict[str, object], alike: bool
-) -> None:
-    run = sweep()
-    run.engine.update({**ALIKE, "linears": {"layout": "aten"}})
-    assert ran_alike({**ALIKE, "modes": run.plan.ladder_modes, **changes}, run) is alike
+def test_of_several_selftests_the_newest_of_a_build_without_changes_is_taken(folder: Path) -> None:
+    write_selftest(folder, outcome="failed", created="2026-01-03T00:00:00Z")
+    older = folder.parent / "selftest-of-before"
+    older.mkdir()
+    (older / "selftest.json").write_text(json.dumps(SELFTEST))
+    assert proof(folder).selftest == "FAILED: 9 of 9 rows passed"
+    edit_run(folder, lambda run: run.environment.update(dirty=True))
+    assert proof(folder).selftest == "not run on this machine and commit (launchbound selftest)"
+    assert proof(folder).proved is False

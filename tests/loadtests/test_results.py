@@ -180,25 +180,6 @@ def failed(folder: Path) -> set[str]:
     return {gate["name"] for gate in gates if gate["passed"] is False and not gate["warning"]}
 
 
-def test_a_good_sweep_fails_no_gate(tmp_path: Path) -> None:
-    assert failed(make_results(tmp_path)) == set()
-    assert not any(gate.passed is False for gate in read_results(tmp_path).gates)
-
-
-def test_an_error_fails_its_gate_and_names_the_message(tmp_path: Path) -> None:
-    make_results(tmp_path, fail=2)
-    gate = next(gate for gate in read_results(tmp_path).gates if gate.name == "no errors")
-    assert failed(tmp_path) == {"no errors"}
-    assert "2 × the engine broke" in gate.detail
-
-
-def test_disturbed_cells_are_a_warning_that_does_not_fail(tmp_path: Path) -> None:
-    make_results(tmp_path, switches=2)
-    gate = next(gate for gate in read_results(tmp_path).gates if gate.name == "disturbed cells")
-    assert (gate.passed, gate.failed) == (False, False)
-    assert "18 of 18" in gate.detail
-
-
 @pytest.mark.parametrize(("switches", "verdict"), [(1, False), (2, True)])
 def test_a_cell_is_disturbed_above_one_switch_per_twenty_steps(
     tmp_path: Path, switches: int, verdict: bool
@@ -206,7 +187,8 @@ def test_a_cell_is_disturbed_above_one_switch_per_twenty_steps(
     findings = Findings(read_results(make_results(tmp_path, switches=switches)))
     assert {summary.disturbed for summary in findings.summaries} == {verdict}
     gate = next(gate for gate in findings.results.gates if gate.name == "disturbed cells")
-    assert gate.passed is not verdict
+    assert (gate.passed, gate.failed) == (not verdict, False)
+    assert ("18 of 18" in gate.detail) is verdict
 
 
 def test_client_cpu_parity_rate_and_count_have_gates_of_their_own(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
@@ -23,12 +24,12 @@ import launchbound
 from loadtests.report.findings import Findings
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
-from loadtests.run import sweep
+from loadtests.run import sweep, target
 from loadtests.run.events import EVENTS_FILE, GeneratorEvent, RequestEnded, read_events, run_load_generator
 from loadtests.run.folder import FolderInUse, locked
 from loadtests.run.resumption import CannotResume
 from loadtests.run.rows import ROWS_FILE, read_rows
-from loadtests.run.run_file import read_run, write_run
+from loadtests.run.run_file import RUN_FILE, SweepRun, read_run, write_run
 from loadtests.run.sweep import run_sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
@@ -44,71 +45,84 @@ from tests.support.killed_sweeps import (
     start,
     survives_kills,
 )
+from tests.support.made_results import edit_run
 from tests.support.serving import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
 
 @pytest.fixture(scope="module")
-def unkilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the same plan that ran in one go."""
-    folder = tmp_path_factory.mktemp("unkilled")
-    with fake_service(Script()) as url:
-        finish(start(url, folder, "begin"))
-    return folder
-
-
-@pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A service, and the folder of a sweep of it that Ctrl-C stopped in round 3."""
 
-    def interrupted(*arguments: Any) -> Iterator[GeneratorEvent | None]:
+    def generator(*arguments: Any) -> Iterator[GeneratorEvent | None]:
         for event in run_load_generator(*arguments):
             yield event
             if isinstance(event, RequestEnded) and event.round == 3:
                 raise KeyboardInterrupt
 
+    folder = tmp_path_factory.mktemp("interrupted")
     with fake_service(Script()) as url:
-        with monkeypatch.context() as patched:
-            patched.setattr(sweep, "run_load_generator", interrupted)
-            run_sweep(url, PLAN, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
-        yield url, tmp_path
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(target, "COUNTED_WITHIN_SECONDS", 0.2)
+            patched.setattr(sweep, "run_load_generator", generator)
+            run_sweep(url, PLAN, folder, console=Console(file=io.StringIO()), exporter_port=0)
+        yield url, folder
 
 
-def test_a_sweep_that_is_killed_at_random_moments_ends_as_one_that_is_not(
-    tmp_path: Path, unkilled: Path
-) -> None:
+@pytest.fixture
+def stopped(interrupted: tuple[str, Path], tmp_path: Path) -> tuple[str, Path]:
+    """The same, in a folder of one test's own."""
+    url, folder = interrupted
+    return url, shutil.copytree(folder, tmp_path / "stopped")
+
+
+@pytest.mark.long
+def test_a_sweep_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_path: Path) -> None:
     seed = SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     random = Random(seed)
-    survives_kills(tmp_path, unkilled, [random.randrange(2_000, SIZE_BYTES) for _ in range(2)])
+    with fake_service(Script()) as url:
+        finish(start(url, tmp_path / "unkilled", "begin"))
+    moments = [random.randrange(2_000, SIZE_BYTES) for _ in range(2)]
+    survives_kills(tmp_path / "killed", tmp_path / "unkilled", moments)
 
 
-def test_a_killed_sweep_is_not_valid_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_killed_sweep_is_not_valid_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     with fake_service(Script()) as url:
         assert kill_at(start(url, tmp_path, "begin"), tmp_path, SIZE_BYTES // 2)
-    results = read_results(tmp_path)
-    assert not results.run.complete
-    assert results.run.rounds == len(results.run.machine_by_round) > 0
-    complete = next(gate for gate in results.failed_gates if gate.name == "complete")
-    assert "--resume" in complete.detail
-    assert "still running, was killed" in complete.detail
-    shown = CliRunner().invoke(launchbound.app, ["report", str(tmp_path)])
-    assert shown.exit_code == EXIT_FAILED
-    assert json.loads(shown.stdout.splitlines()[-1])["valid"] is False
+        results = read_results(tmp_path)
+        assert not results.run.complete
+        assert results.run.rounds == len(results.run.machine_by_round) > 0
+        complete = next(gate for gate in results.failed_gates if gate.name == "complete")
+        assert "--resume" in complete.detail
+        assert "still running, was killed" in complete.detail
+        shown = CliRunner().invoke(launchbound.app, ["report", str(tmp_path)])
+        assert shown.exit_code == EXIT_FAILED
+        assert json.loads(shown.stdout.splitlines()[-1])["valid"] is False
+        kept = {row.request_id for row in read_rows(tmp_path)}
+        resumed(url, tmp_path)
+    assert kept < {row.request_id for row in read_rows(tmp_path)}
+    assert measured(tmp_path) == every_request_of(PLAN)
+    assert failed(tmp_path) == set()
 
 
-def test_what_was_measured_stays_and_only_the_rest_is_sent(stopped: tuple[str, Path]) -> None:
+def test_what_was_measured_stays_only_the_rest_is_sent_and_the_report_names_the_gap(
+    stopped: tuple[str, Path],
+) -> None:
+    """Both files end in a torn line, as a kill may leave them."""
     url, folder = stopped
     before = (folder / ROWS_FILE).read_bytes()
     rates = read_run(folder).client.rates
-    result = resumed(url, folder)
-    run = result.run
+    for name in (ROWS_FILE, EVENTS_FILE):
+        with (folder / name).open("ab") as file:
+            file.write(b'{"run":"half of a l')
+    run = resumed(url, folder).run
     assert (folder / ROWS_FILE).read_bytes().startswith(before)
     assert measured(folder) == every_request_of(PLAN)
     rows = read_rows(folder)
     assert [row.sequence for row in rows] == list(range(len(rows)))
-    assert {row.part for row in rows} == {1, 2}
+    assert {row.part for row in rows} == {one.part for one in read_events(folder)} == {1, 2}
     assert run.client.rates == rates != {}
     assert failed(folder) == set()
     assert [one.number for one in run.parts] == [1, 2]
@@ -121,10 +135,6 @@ def test_what_was_measured_stays_and_only_the_rest_is_sent(stopped: tuple[str, P
     with pytest.raises(CannotResume, match="is complete"):
         resumed(url, folder)
 
-
-def test_the_report_of_a_resumed_sweep_leaves_the_gap_out_and_names_it(stopped: tuple[str, Path]) -> None:
-    url, folder = stopped
-    resumed(url, folder)
     gap = next(gate for gate in read_results(folder).gates if gate.name == "measured in one go")
     assert (gap.passed, gap.warning) == (False, True)
     make_report(folder)
@@ -132,77 +142,58 @@ def test_the_report_of_a_resumed_sweep_leaves_the_gap_out_and_names_it(stopped: 
     (timeline,) = (plot for plot in all_plots(Findings(read_results(folder))) if plot.id == "timeline")
     shaded = [note.text for note in timeline.figure.layout.annotations]
     assert shaded.count("warm-up") == 2
-    rows = read_rows(folder)
     at = [x for trace in timeline.figure.data for x in trace.x]
     ended, began = (edge(r.start for r in rows if r.part == n) for edge, n in ((max, 1), (min, 2)))
     assert max(at) <= max(r.start for r in rows) - min(r.start for r in rows) - (began - ended) + 1e-3
 
+    # Killed after its last row, it is completed without another request.
+    written = (folder / ROWS_FILE).read_bytes()
+    run = read_run(folder)
+    run.complete, run.ended, run.parts[-1].ended = False, None, None
+    write_run(folder, run)
+    assert "complete" in failed(folder)
+    resumed(url, folder)
+    assert (folder / ROWS_FILE).read_bytes() == written
+    assert failed(folder) == set()
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_ends_a_sweep_in_order(number: signal.Signals, tmp_path: Path) -> None:
-    plan, folder = tmp_path / "plan.toml", tmp_path / "results"
+
+def own_plan(folder: Path, modes: str, requests: int) -> list[str]:
+    """The program that sweeps by a plan of this test, into `folder`/results."""
+    plan = folder / "plan.toml"
     plan.write_text(
-        'name = "own"\nmodes = ["eager"]\nbatch_sizes = [1]\nrounds = 8\n'
-        "[[closed_loop]]\nnew_tokens = 4\nrequests = 9\n"
+        f'name = "own"\nmodes = [{modes}]\nbatch_sizes = [1]\nrounds = 8\n'
+        f"[[closed_loop]]\nnew_tokens = 4\nrequests = {requests}\n"
     )
     program = [sys.executable, "launchbound.py", "sweep"]
+    return [*program, "--plan", str(plan), "--out", str(folder / "results")]
+
+
+def test_a_signal_ends_a_sweep_in_order(tmp_path: Path) -> None:
+    """SIGHUP; tests/cli/test_ending.py has the others, which take the same way."""
+    folder = tmp_path / "results"
     with fake_service(Script()) as url:
-        command = [*program, "--url", url, "--plan", str(plan), "--out", str(folder)]
+        command = [*own_plan(tmp_path, '"eager"', 9), "--url", url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             rows = folder / ROWS_FILE
             until(lambda: rows.exists() and rows.stat().st_size > 20_000, "rows", seconds=60)
-            process.send_signal(number)
+            process.send_signal(signal.SIGHUP)
             output, _ = process.communicate(timeout=120)
         run = read_run(folder)
         assert process.returncode == EXIT_FAILED
         assert json.loads(output.splitlines()[-1])["valid"] is False
         assert (run.complete, run.parts[0].stopped_because) == (False, "interrupted")
         assert run.parts[0].ended == run.ended is not None
-        resume = [*program, "--resume", str(folder)]
-        finished = subprocess.run(resume, capture_output=True, text=True, check=False)
+        finished = CliRunner().invoke(launchbound.app, ["sweep", "--resume", str(folder)])
     assert "going on: " in finished.stdout
-    assert failed(folder) == set()
-
-
-def test_a_torn_last_line_is_cut_off_and_its_request_sent_again(stopped: tuple[str, Path]) -> None:
-    url, folder = stopped
-    for name in (ROWS_FILE, EVENTS_FILE):
-        with (folder / name).open("ab") as file:
-            file.write(b'{"run":"half of a l')
-    resumed(url, folder)
-    assert measured(folder) == every_request_of(PLAN)
-    assert {one.part for one in read_events(folder)} == {1, 2}
-
-
-def test_a_sweep_that_was_killed_after_its_last_row_is_completed_without_another_request(
-    stopped: tuple[str, Path],
-) -> None:
-    url, folder = stopped
-    resumed(url, folder)
-    rows = (folder / ROWS_FILE).read_bytes()
-    run = read_run(folder)
-    run.complete, run.ended, run.parts[-1].ended = False, None, None
-    write_run(folder, run)
-    assert "complete" in failed(folder)
-    resumed(url, folder)
-    assert (folder / ROWS_FILE).read_bytes() == rows
     assert failed(folder) == set()
 
 
 def test_a_full_disk_ends_with_4_keeps_the_rows_and_is_resumed(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the write fails in the same place."""
-    limit = 60_000
-    plan = tmp_path / "plan.toml"
-    plan.write_text(
-        'name = "own"\nmodes = ["eager", "compiled"]\nbatch_sizes = [1]\nrounds = 8\n'
-        "[[closed_loop]]\nnew_tokens = 4\nrequests = 3\n"
-    )
-    folder = tmp_path / "results"
-    program = [sys.executable, "launchbound.py", "sweep"]
+    limit, folder = 60_000, tmp_path / "results"
     with fake_service(Script()) as url:
-        command = [*program, "--url", url, "--plan", str(plan), "--out", str(folder)]
         full = subprocess.run(
-            command,
+            [*own_plan(tmp_path, '"eager", "compiled"', 3), "--url", url],
             capture_output=True,
             text=True,
             check=False,
@@ -213,37 +204,38 @@ def test_a_full_disk_ends_with_4_keeps_the_rows_and_is_resumed(tmp_path: Path) -
         assert json.loads(full.stdout.splitlines()[-1])["valid"] is False
         kept = {row.request_id for row in read_rows(folder)}
         assert f"the {len(kept)} rows written so far are kept" in full.stderr
-        subprocess.run([*program, "--resume", str(folder)], capture_output=True, check=False)
+        resumed(url, folder)
     assert kept < {row.request_id for row in read_rows(folder)}
     assert failed(folder) == set()
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
+def test_what_differs_from_the_beginning_is_refused_and_named(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    of_service = {"options": {}, "environment": {"LAUNCHBOUND_THREADS": "1"}}
+    differing: list[tuple[Callable[[SweepRun], object], str]] = [
         (lambda run: run.environment.update(commit="000000000000"), "commit was 000000000000, and is"),
         (lambda run: run.environment.update(cpu="another"), "cpu was another"),
         (lambda run: run.parts.clear(), "before sweeps could be resumed"),
         (lambda run: run.engine.update(model_hash="ffff"), "model_hash was ffff, and is 0123456789ab now"),
         (lambda run: run.engine.update(threads=2), "threads was 2"),
         (lambda run: run.engine.update(linears={"layout": "aten"}), "LAUNCHBOUND_LINEARS was aten"),
-        (
-            lambda run: setattr(run, "service", {"options": {}, "environment": {"LAUNCHBOUND_THREADS": "1"}}),
-            "LAUNCHBOUND_THREADS was 1, and is not set now",
-        ),
-    ],
-)
-def test_what_differs_from_the_beginning_is_refused_and_named(
-    stopped: tuple[str, Path], spoil: Any, message: str
-) -> None:
-    url, folder = stopped
-    run = read_run(folder)
-    spoil(run)
-    write_run(folder, run)
-    rows = (folder / ROWS_FILE).read_bytes()
-    with pytest.raises(CannotResume, match=message):
-        resumed(url, folder)
-    assert (folder / ROWS_FILE).read_bytes() == rows
+        (lambda run: setattr(run, "service", of_service), "LAUNCHBOUND_THREADS was 1, and is not set now"),
+    ]
+    rows, begun = ((folder / name).read_bytes() for name in (ROWS_FILE, RUN_FILE))
+    for spoil, message in differing:
+        edit_run(folder, spoil)
+        with pytest.raises(CannotResume, match=message):
+            resumed(url, folder)
+        assert (folder / ROWS_FILE).read_bytes() == rows
+        (folder / RUN_FILE).write_bytes(begun)
+
+    for options, message in (
+        (["--preset", "quick"], "has another plan"),
+        (["--dry-run"], "leave out all but"),
+    ):
+        shown = CliRunner().invoke(launchbound.app, ["sweep", "--resume", str(folder), *options])
+        assert shown.exit_code == EXIT_BAD_INPUT
+        assert message in shown.stderr
 
 
 def test_a_sweep_with_a_failed_request_is_not_resumed(stopped: tuple[str, Path]) -> None:
@@ -257,21 +249,6 @@ def test_a_sweep_with_a_failed_request_is_not_resumed(stopped: tuple[str, Path])
     complete = next(gate for gate in read_results(folder).failed_gates if gate.name == "complete")
     assert "--resume" not in complete.detail
     assert "run the sweep again" in complete.detail
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--preset", "quick"], "has another plan"),
-        (["--dry-run"], "leave out all but"),
-    ],
-)
-def test_options_that_would_change_it_are_refused(
-    stopped: tuple[str, Path], options: list[str], message: str
-) -> None:
-    shown = CliRunner().invoke(launchbound.app, ["sweep", "--resume", str(stopped[1]), *options])
-    assert shown.exit_code == EXIT_BAD_INPUT
-    assert message in shown.stderr
 
 
 def test_two_sweeps_cannot_share_a_folder_and_the_other_is_named(stopped: tuple[str, Path]) -> None:

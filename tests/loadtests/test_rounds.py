@@ -41,14 +41,14 @@ def passes(*factors: float, counters: tuple[float, ...] = ()) -> WarmUp:
     return warmup
 
 
-def test_warming_up_takes_two_passes_at_least() -> None:
+def test_warming_up_takes_two_passes_and_goes_on_while_latency_falls_or_something_compiles() -> None:
     assert not passes(1.0).settled
     assert passes(1.0, 1.0).settled
-
-
-def test_warming_up_goes_on_while_latency_falls() -> None:
     assert not passes(2.0, 1.0).settled
     assert passes(2.0, 1.0, 1.0).settled
+    assert passes(1.0, 1.3).settled
+    assert not passes(1.0, 1.0, counters=(0, 1)).settled
+    assert passes(1.0, 1.0, 1.0, counters=(0, 1, 1)).settled
 
 
 def two_passes(*changes: float) -> WarmUp:
@@ -64,21 +64,9 @@ def test_a_latency_that_fell_by_18_percent_is_a_slope_however_wide_its_interval(
     assert "-18.1%" in wild.reason
     assert not wild.settled
     assert not two_passes(0.82).settled
-
-
-def test_a_small_fall_is_a_slope_only_where_the_cells_agree_on_it() -> None:
     assert two_passes(0.8, 1.1, 0.9, 1.05).settled
     assert not two_passes(0.94, 0.945, 0.95, 0.935).settled
     assert two_passes(0.98, 0.981, 0.979, 0.98).settled
-
-
-def test_a_rising_latency_does_not_prolong_warming_up() -> None:
-    assert passes(1.0, 1.3).settled
-
-
-def test_warming_up_goes_on_while_something_compiles() -> None:
-    assert not passes(1.0, 1.0, counters=(0, 1)).settled
-    assert passes(1.0, 1.0, 1.0, counters=(0, 1, 1)).settled
 
 
 def test_warming_up_is_given_up_after_its_last_pass() -> None:
@@ -131,7 +119,7 @@ def test_a_group_that_stays_undecided_ends_at_the_cap_and_is_named() -> None:
     assert checks[-1].requests == 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_group_that_was_decided_does_not_come_back(seed: int) -> None:
     _, checks = run(make_plan("quick"), {1: CLOSE, 4: CLOSE, 16: CLOSE}, scatter=0.08, seed=seed)
     undecided = [set(one.look.undecided) for one in checks]
@@ -162,17 +150,16 @@ def measured_rows(folder: Path, past: int) -> list[RequestRow]:
 
 
 def test_requests_that_a_cut_block_did_not_send_need_no_row(tmp_path: Path) -> None:
-    finished = Finished(measured_rows(tmp_path, 4))
+    rows = measured_rows(tmp_path, 4)
+    finished = Finished(rows)
     assert first_missing(PLAN, finished, Planned()) == (2, PAST)
     assert first_missing(PLAN, finished, Planned([CUT])) is None
     run = read_run(tmp_path)
     assert not is_whole(run, finished)
     run.cut_visits = [CUT]
     assert is_whole(run, finished)
-
-
-def test_requests_that_were_in_flight_when_a_cut_block_was_killed_are_missing(tmp_path: Path) -> None:
-    finished = Finished(measured_rows(tmp_path, 2))
+    few = [row for row in rows if (row.cell, row.round) != (PAST.name, 2) or row.index < 2]
+    finished = Finished(few)
     assert finished.missing(2, PAST, 4) == [2, 3]
     assert first_missing(PLAN, finished, Planned([CUT])) == (2, PAST)
 

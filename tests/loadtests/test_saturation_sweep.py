@@ -39,9 +39,8 @@ CONSTANT = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.2, 
 SHARE = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.5)
 
 
-def plan_of(*cells: Cell, e2e: float | None = None) -> Plan:
-    slo = None if e2e is None else Slo(e2e_seconds=e2e)
-    return Plan(preset="own", seed=5, rounds=2, cells=(CLOSED, *cells), slo=slo)
+def plan_of(*cells: Cell) -> Plan:
+    return Plan(preset="own", seed=5, rounds=2, cells=(CLOSED, *cells))
 
 
 def saturated(folder: Path, plan: Plan, out: io.StringIO | None = None, **script: Any) -> SweepResult:
@@ -78,35 +77,7 @@ def test_what_a_full_service_refuses_is_kept_and_is_no_failure(tmp_path: Path) -
     assert result.run.complete
 
 
-def test_a_multiple_of_eagers_latency_is_settled_once_and_kept_by_what_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped at once after it was settled."""
-
-    def stopping(*arguments: Any) -> Iterator[GeneratorEvent | None]:
-        for event in run_load_generator(*arguments):
-            yield event
-            if isinstance(event, SloSettled):
-                raise KeyboardInterrupt
-
-    plan = msgspec.structs.replace(plan_of(SHARE), slo=Slo(e2e_of_eager=900.0))
-    with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
-        with monkeypatch.context() as patched:
-            patched.setattr(sweep, "run_load_generator", stopping)
-            first = run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
-        settled = first.run.plan.slo
-        assert settled is not None
-        assert settled.e2e_seconds is not None
-        assert settled.e2e_seconds > 900 * SERVICE_SECONDS
-        out = io.StringIO()
-        result = resume_sweep(url, tmp_path, console=Console(file=out), exporter_port=0)
-    assert result.run.complete
-    assert result.run.plan.slo == settled
-    assert read_run(tmp_path).plan.slo == settled
-    assert [isinstance(one.event, SloSettled) for one in read_events(tmp_path)].count(True) == 1
-
-
-def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_blocks(
+def test_a_stopped_sweep_goes_on_with_its_rates_its_settled_objective_and_its_cut_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped at once after a block was cut, while its requests are in flight."""
@@ -119,15 +90,21 @@ def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_blocks(
             if after > 2:
                 raise KeyboardInterrupt
 
-    plan = plan_of(PAST, SHARE, e2e=30.0)
+    plan = msgspec.structs.replace(plan_of(PAST, SHARE), slo=Slo(e2e_of_eager=900.0))
     with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
         with monkeypatch.context() as patched:
             patched.setattr(sweep, "run_load_generator", stopping)
             run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
         before = read_run(tmp_path)
         assert not before.complete
+        settled = before.plan.slo
+        assert settled is not None
+        assert settled.e2e_seconds is not None
+        assert settled.e2e_seconds > 900 * SERVICE_SECONDS
         result = resume_sweep(url, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
     run, rows = result.run, read_rows(tmp_path)
+    assert run.plan.slo == read_run(tmp_path).plan.slo == settled
+    assert [isinstance(one.event, SloSettled) for one in read_events(tmp_path)].count(True) == 1
     assert before.client.rates.items() <= run.client.rates.items()
     # What a cut block still lacks may be too much for its queue again: on a busy machine it is cut twice.
     sent = {(one.round, one.cell): one.sent for one in run.cut_visits}
@@ -136,6 +113,6 @@ def test_a_stopped_sweep_goes_on_with_its_rates_and_its_cut_blocks(
     assert run.complete
     measured = Counter((r.round, r.cell, r.index) for r in rows if r.stage == "measure")
     requests = Planned(run.cut_visits).requests
-    planned = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(requests(n, c))}
+    planned = {(n, c.name, i) for n in (1, 2) for c in run.plan.cells for i in range(requests(n, c))}
     assert planned <= measured.keys()
     assert set(measured.values()) == {1}

@@ -155,9 +155,7 @@ def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(whole: Whole
     assert last(result)["path"] == str(folder)
     assert result.exit_code == (0 if all(run["valid"] for run in last(result)["runs"]) else EXIT_FAILED)
     assert "How far from A (float32)" in (folder / "runs.html").read_text()
-
-
-def test_all_precisions_get_the_same_prompts_in_the_same_order(whole: Whole) -> None:
+    assert f"go on with `launchbound sweep --resume {folder}`" in str(DiskFull(folder))
     sent, orders = [], []
     for dtype in DTYPES:
         script = whole.services.scripts[dtype]
@@ -170,82 +168,65 @@ def test_all_precisions_get_the_same_prompts_in_the_same_order(whole: Whole) -> 
     assert sent[0] == sent[1] == sent[2]
 
 
-@pytest.mark.parametrize("how", ["mode", "start"])
 def test_a_precision_that_fails_stops_no_other_and_is_said_on_the_page(
-    how: str, services: Services, tmp_path: Path
+    services: Services, tmp_path: Path
 ) -> None:
-    if how == "mode":
-        services.scripts["bfloat16"] = Script(failed_mode="compiled")
-    else:
-        services.raised["bfloat16"] = LaunchError("no compiler & no luck")
-    said = "mode compiled failed to become ready" if how == "mode" else "no compiler & no luck"
+    services.raised["float32"] = LaunchError("no compiler & no luck")
+    services.scripts["bfloat16"] = Script(failed_mode="compiled")
+    reasons = {"float32": "no compiler & no luck", "bfloat16": "mode compiled failed to become ready"}
     result = begin(tmp_path)
     assert result.exit_code == EXIT_FAILED
     assert states(tmp_path) == [
-        ("float32", "complete"),
+        ("float32", "failed"),
         ("bfloat16", "failed"),
         ("autocast-bfloat16", "complete"),
     ]
-    assert said in last(result)["absent"]["bfloat16"]
     assert last(result)["headline"].startswith("NOT ")
-    assert "NOT MEASURED: bfloat16." in last(result)["headline"]
+    assert "NOT MEASURED: float32 and bfloat16." in last(result)["headline"]
     page = (tmp_path / "out" / "runs.html").read_text()
-    assert page.index(said.replace("&", "&amp;")) < page.index("<h1>")
-    assert said in (tmp_path / "out" / "runs.md").read_text()
+    for dtype, said in reasons.items():
+        assert said in last(result)["absent"][dtype]
+        assert page.index(said.replace("&", "&amp;")) < page.index("<h1>")
+        assert said in (tmp_path / "out" / "runs.md").read_text()
 
 
 def test_an_interrupted_series_is_kept_shown_and_resumed(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One whose first run can never be valid: that is over, and the next began."""
+    services.scripts["float32"] = Script(fail_after=3)
     monkeypatch.setattr(sweep, "run_load_generator", interrupting("/bfloat16", 2))
     folder = tmp_path / "out"
     result = begin(tmp_path)
     assert result.exit_code == EXIT_FAILED
     assert states(tmp_path) == [
-        ("float32", "complete"),
+        ("float32", "failed"),
         ("bfloat16", "begun"),
         ("autocast-bfloat16", "not begun"),
     ]
-    assert [run["valid"] for run in last(result)["runs"]][1] is False
+    assert "requests in a row failed" in str(read_series(folder).runs[0].said)
+    assert [run["valid"] for run in last(result)["runs"]] == [False]
     assert "not begun; go on with" in last(result)["absent"]["autocast-bfloat16"]
     before = {dtype: (folder / dtype / ROWS_FILE).read_bytes() for dtype in DTYPES[:2]}
     again = invoke("--resume", str(folder))
-    assert states(tmp_path) == [(dtype, "complete") for dtype in DTYPES]
+    assert states(tmp_path) == [("float32", "failed"), *((dtype, "complete") for dtype in DTYPES[1:])]
     assert services.started == [*DTYPES[:2], *DTYPES[1:]]
     assert (folder / "float32" / ROWS_FILE).read_bytes() == before["float32"]
     assert (folder / "bfloat16" / ROWS_FILE).read_bytes().startswith(before["bfloat16"])
     assert len(read_run(folder / "bfloat16").parts) == 2
-    assert last(again)["absent"] == {}
-    assert len(last(again)["runs"]) == 3
+    assert last(again)["absent"].keys() == {"float32"}
+    assert len(last(again)["runs"]) == 2
 
 
-def test_a_series_that_is_stopped_while_a_service_starts_shows_what_it_has(
-    services: Services, tmp_path: Path
-) -> None:
-    services.raised["bfloat16"] = KeyboardInterrupt()
-    result = begin(tmp_path)
-    assert result.exit_code == EXIT_FAILED
-    assert states(tmp_path)[1] == ("bfloat16", "begun")
-    assert len(last(result)["runs"]) == 1
-    assert "ended early, before it measured" in last(result)["absent"]["bfloat16"]
-    invoke("--resume", str(tmp_path / "out"))
-    assert states(tmp_path) == [(dtype, "complete") for dtype in DTYPES]
-
-
-def test_a_run_that_can_never_be_valid_is_over_and_the_next_begins(
-    services: Services, tmp_path: Path
-) -> None:
-    services.scripts["float32"] = Script(fail_after=3)
-    assert begin(tmp_path).exit_code == EXIT_FAILED
-    assert states(tmp_path) == [("float32", "failed"), *((dtype, "complete") for dtype in DTYPES[1:])]
-    assert "requests in a row failed" in str(read_series(tmp_path / "out").runs[0].said)
-
-
-def test_what_is_complete_or_another_is_not_resumed(
+def test_a_series_that_is_stopped_while_a_service_starts_is_resumed_by_what_is_as_it_was(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services.raised["bfloat16"] = KeyboardInterrupt()
-    begin(tmp_path)
+    result = begin(tmp_path, PLAN.replace(', "autocast-bfloat16"', ""))
+    assert result.exit_code == EXIT_FAILED
+    assert states(tmp_path) == [("float32", "complete"), ("bfloat16", "begun")]
+    assert len(last(result)["runs"]) == 1
+    assert "ended early, before it measured" in last(result)["absent"]["bfloat16"]
     folder = str(tmp_path / "out")
     assert "leave out --url" in invoke("--resume", folder, "--url", "http://127.0.0.1:1").stderr
     assert "another plan" in invoke("--resume", folder, "--preset", "quick").stderr
@@ -261,6 +242,8 @@ def test_what_is_complete_or_another_is_not_resumed(
     assert services.started == DTYPES[:2]
     # The plan that it has already may be named.
     assert invoke("--resume", folder, "--plan", str(tmp_path / "out" / PLAN_FILE)).exit_code != EXIT_BAD_INPUT
+    assert states(tmp_path) == [(dtype, "complete") for dtype in DTYPES[:2]]
+    assert services.started == [*DTYPES[:2], "bfloat16"]
     assert "nothing is left to measure" in invoke("--resume", folder).stderr
 
 
@@ -280,8 +263,10 @@ def test_one_precision_by_option_or_by_plan_is_an_ordinary_sweep(services: Servi
     assert run.engine["dtype"] == "bfloat16"
     assert run.overrides == {"dtypes": ["bfloat16"]}
     (tmp_path / "own.toml").write_text(PLAN.replace('"float32", "bfloat16", ', ""))
-    invoke(*plan, "--out", str(tmp_path / "plan"))
-    assert read_run(tmp_path / "plan").engine["dtype"] == "autocast-bfloat16"
+    services.raised["autocast-bfloat16"] = LaunchError("no luck")
+    refused = invoke(*plan, "--out", str(tmp_path / "plan"))
+    assert "no luck" in refused.stderr
+    assert services.started == ["bfloat16", "autocast-bfloat16"]
     assert not (tmp_path / "plan" / "series.json").exists()
     assert "no precision 'float'" in invoke(*plan, "--dtype", "float", "--dry-run").stderr
 
@@ -297,11 +282,6 @@ def test_a_dry_run_shows_all_runs_with_the_sum_and_gives_the_plan_back(tmp_path:
     (tmp_path / "own.toml").write_text(text)
     assert read_plan_file(tmp_path / "own.toml").dtypes == DTYPES
     assert invoke(*plan, "--toml").stdout == text
-
-
-def test_a_full_disk_names_the_whole_series(whole: Whole) -> None:
-    told = str(DiskFull(whole.folder / "out"))
-    assert f"go on with `launchbound sweep --resume {whole.folder / 'out'}`" in told
 
 
 def test_a_run_whose_folder_is_complete_is_complete(whole: Whole, tmp_path: Path) -> None:

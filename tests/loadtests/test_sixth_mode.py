@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from service.modes import MODES, Effect, Mode, default_modes
 from tests.support.fake_service import STEP_SECONDS
 from tests.support.made_results import CLEAR, make_results
 
-ROOT = Path(__file__).parents[2]
 SIXTH = "sixth-mode"
 
 
@@ -44,26 +41,3 @@ def test_a_report_compares_and_ships_it_in_a_colour_of_its_own(six_modes: list[s
     assert colour(SIXTH) not in MODE_COLOURS.values()
     assert re.search(rf'style="--mode: {colour(SIXTH)}"', page)
     assert f'"name": "{SIXTH}"' in page
-
-
-def test_locust_offers_it_and_names_it_where_no_mode_is_chosen() -> None:
-    # A process of its own, because locust replaces parts of the standard library.
-    code = f"""
-from locust.argument_parser import LocustArgumentParser
-from service.modes import MODES
-MODES["{SIXTH}"] = MODES["eager"]
-from loadtests.locustfile import add_options, load_of
-parser = LocustArgumentParser()
-add_options(parser)
-print(",".join(load_of(parser.parse_args([])).modes))
-try:
-    load_of(parser.parse_args(["--modes", ","]))
-except ValueError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
-    )
-    chosen, refusal = done.stdout.splitlines()[-2:]
-    assert chosen.split(",") == [*default_modes(), SIXTH]
-    assert refusal.endswith(f"give one or more of {','.join([*MODES, SIXTH])}")

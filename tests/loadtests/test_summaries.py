@@ -69,20 +69,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_index_is_decodes_and_prefills_stands_beside(folder: Path) -> None:
+def test_the_index_is_decodes_with_the_interval_of_the_rows_and_a_cpu_has_headroom_and_no_bound(
+    folder: Path,
+) -> None:
     baseline = found(folder).main[0].baseline
     assert baseline.decode.index == pytest.approx(0.4)
     assert baseline.prefill.index == pytest.approx(0.9)
-
-
-def test_the_interval_of_the_index_is_that_of_the_rows_dispatch(folder: Path) -> None:
-    interval = found(folder).main[0].baseline.decode.interval
+    interval = baseline.decode.interval
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((0.35, 0.45))
-
-
-def test_a_cpu_has_headroom_and_no_bound(folder: Path) -> None:
-    baseline = found(folder).main[0].baseline
     assert (baseline.decode.bound, baseline.prefill.bound) == (None, None)
     room = baseline.decode.headroom
     assert room is not None
@@ -103,10 +98,12 @@ def test_rounds_that_scatter_leave_the_bound_undecided(tmp_path: Path) -> None:
     assert decode.bound == "undecided between balanced and kernel-bound"
 
 
-def test_rows_of_an_estimate_without_an_interval_have_a_share_and_no_headroom(tmp_path: Path) -> None:
-    decode = found(make_results(tmp_path)).main[0].baseline.decode
+def test_rows_of_an_estimate_without_an_interval_have_a_share_no_headroom_and_no_span(tmp_path: Path) -> None:
+    findings = found(make_results(tmp_path))
+    decode, span = findings.main[0].baseline.decode, findings.crossover
     assert decode.index is not None
     assert (decode.interval, decode.headroom) == (None, None)
+    assert (span.typical.where, span.earliest.where) == ("at", "unknown")
 
 
 def test_measured_dispatch_needs_no_interval_of_its_own(tmp_path: Path) -> None:
@@ -114,11 +111,6 @@ def test_measured_dispatch_needs_no_interval_of_its_own(tmp_path: Path) -> None:
     assert decode.interval is not None
     assert decode.interval.high - decode.interval.low < 0.01
     assert decode.bound == "balanced"
-
-
-def test_without_intervals_the_crossover_has_none(tmp_path: Path) -> None:
-    span = found(make_results(tmp_path)).crossover
-    assert (span.typical.where, span.earliest.where) == ("at", "unknown")
 
 
 def test_faults_and_tokens_are_counted_per_cell(tmp_path: Path) -> None:
@@ -185,11 +177,6 @@ def test_samples_in_code_of_no_class_widen_both_ends(tmp_path: Path) -> None:
     assert decode.interval == kernel_share(ROUNDS * 60, ROUNDS * 40, ROUNDS * 10)
     without = kernel_share(ROUNDS * 60, ROUNDS * 40)
     assert decode.interval.low < without.low < without.high < decode.interval.high
-
-
-def test_the_ends_of_dispatch_are_those_of_the_share(tmp_path: Path) -> None:
-    decode = baseline(with_samples(make_results(tmp_path))).decode
-    assert decode.interval is not None
     assert decode.wall_seconds is not None
     assert decode.dispatch_low_seconds == pytest.approx(decode.wall_seconds * (1 - decode.interval.high))
     assert decode.dispatch_high_seconds == pytest.approx(decode.wall_seconds * (1 - decode.interval.low))
@@ -348,37 +335,29 @@ def rounds(value: float) -> dict[int, float]:
     return {number: value * (1 + 0.001 * (-1) ** number) for number in range(1, 9)}
 
 
-def test_only_this_buckets_compilations_count_and_of_old_runs_no_second_models() -> None:
-    own = [compilation(), compilation(phase="prefill", seconds=0.7, cold_seconds=14.0)]
+def test_what_a_buckets_compilations_cost_is_paid_back_by_what_each_request_saves() -> None:
+    """Only this bucket's count, in the next larger one; and of old runs no second model's."""
+    assert [bucket_of(size, [1, 4, 16]) for size in (1, 3, 4, 5, 17)] == [1, 4, 4, 16, 17]
+    own = [
+        compilation(seconds=1.0, cold_seconds=20.0),
+        compilation(phase="prefill", seconds=3.0, cold_seconds=30.0),
+    ]
     others = [compilation(twin=True, seconds=50.0), compilation(batch=16, seconds=50.0)]
     cost = cost_of({"compilations": own + others}, 4)
     assert cost is not None
-    assert (cost.seconds, cost.cold_seconds, cost.cache) == (1.2, 24.0, "warm")
-
-
-def test_a_cold_start_is_its_own_cold_cost() -> None:
-    cost = cost_of({"compilations": [compilation(cold=True, seconds=11.0, cold_seconds=None)]}, 4)
-    assert cost is not None
-    assert (cost.cache, cost.seconds, cost.cold_seconds) == ("cold", 11.0, 11.0)
-
-
-def test_a_cold_cost_that_was_never_seen_is_unknown() -> None:
-    cost = cost_of({"compilations": [compilation(), compilation(phase="prefill", cold_seconds=None)]}, 4)
-    assert cost is not None
-    assert cost.cold_seconds is None
-    back = pay_back("inference_mode", compare(rounds(0.3), rounds(0.1)), 0.3, 0.1, cost)
-    assert isinstance(back.requests, Count)
-    assert (back.requests.typical, back.cold_requests) == (5, "unknown")
-
-
-def test_a_run_without_single_compilations_has_no_known_cost() -> None:
-    assert cost_of({"compile_seconds": [12.0, 11.0]}, 4) is None
-
-
-def test_requests_are_the_cost_over_what_each_saves() -> None:
-    cost = cost_of({"compilations": [compilation(seconds=4.0, cold_seconds=50.0)]}, 4)
+    assert (cost.seconds, cost.cold_seconds, cost.cache) == (4.0, 50.0, "warm")
     back = pay_back("inference_mode", compare(rounds(0.375), rounds(0.125)), 0.375, 0.125, cost)
     assert (back.requests, back.cold_requests) == (Count(16, 16, 16), Count(200, 200, 200))
+    cold = cost_of({"compilations": [compilation(cold=True, seconds=11.0, cold_seconds=None)]}, 4)
+    assert cold is not None
+    assert (cold.cache, cold.seconds, cold.cold_seconds) == ("cold", 11.0, 11.0)
+    never = cost_of({"compilations": [compilation(), compilation(phase="prefill", cold_seconds=None)]}, 4)
+    assert never is not None
+    assert never.cold_seconds is None
+    back = pay_back("inference_mode", compare(rounds(0.3), rounds(0.1)), 0.3, 0.1, never)
+    assert isinstance(back.requests, Count)
+    assert (back.requests.typical, back.cold_requests) == (5, "unknown")
+    assert cost_of({"compile_seconds": [12.0, 11.0]}, 4) is None
 
 
 def test_the_ends_of_a_payback_are_those_of_the_speedup() -> None:
@@ -405,34 +384,26 @@ def test_a_mode_that_cannot_be_told_from_the_reference_leaves_payback_undecided(
     assert pay_back("eager", compare(rounds(0.1), scattered), 0.1, 0.1, cost).requests == "undecided"
 
 
-def test_a_batch_runs_in_the_next_larger_bucket() -> None:
-    assert [bucket_of(size, [1, 4, 16]) for size in (1, 3, 4, 5, 17)] == [1, 4, 4, 16, 17]
-
-
 def shipped(folder: Path) -> Summary:
     return found(folder).main[0].of("compiled")
 
 
 def test_the_reference_is_the_fastest_mode_without_a_compiler_not_eager(tmp_path: Path) -> None:
     relative = CLEAR | {"no_grad": 0.65, "inference_mode": 0.7}
-    summary = shipped(with_compilations(make_results(tmp_path, relative), seconds=0.6, cold_seconds=12.0))
+    make_results(tmp_path, relative)
+    assert (shipped(tmp_path).payback.requests, shipped(tmp_path).payback.cold_requests) == (
+        "unknown",
+        "unknown",
+    )
+    summary = shipped(with_compilations(tmp_path, seconds=0.6, cold_seconds=12.0))
     saved = (0.65 - 0.4) * 0.02
     assert summary.payback.reference == "no_grad"
     assert isinstance(summary.payback.requests, Count)
     assert isinstance(summary.payback.cold_requests, Count)
     assert summary.payback.requests.typical == pytest.approx(1.2 / saved, rel=0.1)
     assert summary.payback.cold_requests.typical == pytest.approx(24 / saved, rel=0.1)
-
-
-def test_an_old_folder_has_an_unknown_payback(tmp_path: Path) -> None:
-    summary = shipped(make_results(tmp_path))
-    assert (summary.payback.requests, summary.payback.cold_requests) == ("unknown", "unknown")
-
-
-def test_what_compiles_nothing_has_nothing_to_pay_back(tmp_path: Path) -> None:
-    findings = found(with_compilations(make_results(tmp_path)))
-    assert findings.main[0].of("no_grad").payback == NOTHING
-    assert findings.main[0].baseline.payback == NOTHING
+    assert found(tmp_path).main[0].of("no_grad").payback == NOTHING
+    assert found(tmp_path).main[0].baseline.payback == NOTHING
 
 
 def test_a_folder_in_which_everything_compiles_has_no_reference(tmp_path: Path) -> None:

@@ -75,14 +75,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepResult, Script,
     return swept(tmp_path_factory.mktemp("good"), script, SMALL, out), script, out.getvalue()
 
 
-def test_a_good_sweep_passes_every_gate(good: tuple[SweepResult, Script, str]) -> None:
-    result, _, _ = good
+def test_a_good_sweep_passes_every_gate_and_its_rows_have_the_fields_of_the_contract(
+    good: tuple[SweepResult, Script, str],
+) -> None:
+    result, script, printed = good
     assert failed(result) <= {CLIENT_CPU}
     assert result.run.complete
-
-
-def test_every_row_has_the_fields_of_the_contract(good: tuple[SweepResult, Script, str]) -> None:
-    rows = raw_rows(good[0].folder)
+    rows = raw_rows(result.folder)
     assert all(row.keys() >= CONTRACT for row in rows)
     assert [row["sequence"] for row in rows] == list(range(len(rows)))
     assert {row["stage"] for row in rows} == {"warmup", "measure"}
@@ -91,18 +90,31 @@ def test_every_row_has_the_fields_of_the_contract(good: tuple[SweepResult, Scrip
     assert rows[: len(warm)] == warm
     assert all(row["round"] <= 0 for row in warm)
     assert all(row["prefill"]["steps"] == 1 and row["decode"]["steps"] == 3 for row in rows)
+    assert {headers["x-launchbound-run"] for headers in script.headers} == {result.run.run}
+    assert {headers["x-request-id"] for headers in script.headers} == {row["request_id"] for row in rows}
+    for told in ("eager cold", "warm-up pass 2", "measured 80 requests"):
+        assert told in printed
 
 
-def test_rounds_run_in_the_planned_order_and_the_run_records_it(
+def test_rounds_run_in_the_planned_order_with_the_same_prompts_for_all_modes(
     good: tuple[SweepResult, Script, str],
 ) -> None:
-    result, _, _ = good
+    result, script, _ = good
     planned = [[cell.name for cell in order(SMALL, n)] for n in range(1, 9)]
     measured = [row for row in read_rows(result.folder) if row.stage == "measure"]
     ran = [list(dict.fromkeys(row.cell for row in measured if row.round == n)) for n in range(1, 9)]
     assert ran == planned == read_run(result.folder).order
     counts = Counter((row.cell, row.round) for row in measured)
     assert counts == {(cell.name, n): cell.requests for cell in SMALL.cells for n in range(1, 9)}
+    sent = {
+        headers["x-request-id"]: body
+        for headers, (_, body) in zip(script.headers, script.bodies, strict=True)
+    }
+    prompts: dict[tuple[int, int, int], set[str]] = {}
+    for row in read_rows(result.folder):
+        found = prompts.setdefault((row.batch_size, row.round, row.index), set())
+        found.add(str(sent[row.request_id]["prompts"]))
+    assert all(len(alike) == 1 for alike in prompts.values())
 
 
 def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, Script, str]) -> None:
@@ -117,29 +129,6 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
     assert all(one.canary_bytes_per_second for one in run.machine_by_round)
     assert (run.rounds, [check.round for check in run.looks]) == (8, [8])
-
-
-def test_a_mode_that_writes_other_texts_fails_the_sweep(tmp_path: Path) -> None:
-    result = swept(tmp_path, Script(odd_mode="compiled"), SMALL)
-    gate = next(gate for gate in result.failed if gate.name == "same texts in all modes")
-    assert "compiled b=1 short n=4 c=1 (16 ×)" in gate.detail
-    digests = {(row["mode"], row["text_digest"]) for row in raw_rows(tmp_path)}
-    assert len(digests) == 3
-
-
-def test_requests_of_all_modes_in_a_round_have_the_same_prompts(
-    good: tuple[SweepResult, Script, str],
-) -> None:
-    result, script, _ = good
-    sent = {
-        headers["x-request-id"]: body
-        for headers, (_, body) in zip(script.headers, script.bodies, strict=True)
-    }
-    prompts: dict[tuple[int, int, int], set[str]] = {}
-    for row in read_rows(result.folder):
-        found = prompts.setdefault((row.batch_size, row.round, row.index), set())
-        found.add(str(sent[row.request_id]["prompts"]))
-    assert all(len(alike) == 1 for alike in prompts.values())
 
 
 def test_only_undecided_groups_go_on_and_to_the_last_check_at_most(tmp_path: Path) -> None:
@@ -165,47 +154,32 @@ def test_only_undecided_groups_go_on_and_to_the_last_check_at_most(tmp_path: Pat
     assert failed(result) <= {CLIENT_CPU}
 
 
-def test_requests_carry_the_run_and_an_id_of_their_own(good: tuple[SweepResult, Script, str]) -> None:
-    result, script, _ = good
-    assert {headers["x-launchbound-run"] for headers in script.headers} == {result.run.run}
-    sent = {headers["x-request-id"] for headers in script.headers}
-    assert sent == {row.request_id for row in read_rows(result.folder)}
-
-
-def test_a_sweep_reports_its_progress(good: tuple[SweepResult, Script, str]) -> None:
-    _, _, printed = good
-    assert "eager cold" in printed
-    assert "warm-up pass 2" in printed
-    assert "measured 80 requests" in printed
-
-
-def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
-    result = swept(tmp_path, Script(fail_after=20), SMALL)
-    assert (result.run.complete, result.exit_code) == (False, 1)
-    assert "requests in a row failed" in (result.run.stopped_because or "")
-    # With two requests in flight the other one may end, and be kept, before the sweep does.
-    rows = read_rows(tmp_path)
-    assert len(rows) in (30, 31)
-    assert {(row.status, row.error) for row in rows if not row.ok} == {(500, "the engine broke")}
-    assert failed(result) >= {"complete", "no errors"}
-
-
-def test_requests_of_another_client_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
+def test_everything_that_is_wrong_in_a_sweep_fails_its_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mode with texts of its own, out of parity, and a request of another client; on a GPU, with a key."""
+    script = Script(odd_mode="compiled", in_parity=False, device="cuda", api_key="secret")
 
     def with_another_client(*arguments: Any) -> Iterator[GeneratorEvent | None]:
         yield from run_load_generator(*arguments)
         script.ran["eager"] += 1
 
+    monkeypatch.setenv("LAUNCHBOUND_API_KEY", "secret")
     monkeypatch.setattr(sweep, "run_load_generator", with_another_client)
     result = swept(tmp_path, script, SMALL)
-    count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
-    sent = sum(row.mode == "eager" for row in read_rows(tmp_path))
-    assert f"eager: {sent} rows, {sent + 1} counted" in count.detail
-
-
-def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:
-    assert "parity" in failed(swept(tmp_path, Script(in_parity=False), SMALL))
+    assert result.run.complete
+    assert "secret" not in (tmp_path / "run.json").read_text()
+    details = {gate.name: gate.detail for gate in result.failed}
+    counted = "client rows = server's count"
+    assert details.keys() - {CLIENT_CPU} == {"same texts in all modes", "parity", counted}
+    assert "compiled b=1 short n=4 c=1 (16 ×)" in details["same texts in all modes"]
+    rows = read_rows(tmp_path)
+    assert len({(row["mode"], row["text_digest"]) for row in raw_rows(tmp_path)}) == 3
+    sent = sum(row.mode == "eager" for row in rows)
+    assert f"eager: {sent} rows, {sent + 1} counted" in details[counted]
+    # The profiled pass of warming up is no latency.
+    assert result.run.client.warmup_passes >= 3
+    assert {row.round for row in rows if row.profiled} == {0}
 
 
 @pytest.mark.parametrize(
@@ -264,27 +238,18 @@ def test_options_over_a_plan_and_the_plan_itself_are_kept(
     )
 
 
-def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
+def test_a_service_that_only_fails_ends_the_sweep_early_with_its_gates_and_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, lines, _ = invoke_sweep(tmp_path, Script(fail_after=0), monkeypatch)
+    code, lines, _ = invoke_sweep(tmp_path, Script(fail_after=10), monkeypatch)
     assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert any(line.startswith("FAILED  no errors") for line in lines[:-1])
-
-
-def test_the_profiled_pass_of_warming_up_is_no_latency(tmp_path: Path) -> None:
-    result = swept(tmp_path, Script(device="cuda"), SMALL)
-    assert result.run.client.warmup_passes >= 3
-    profiled = {row.round for row in read_rows(tmp_path) if row.profiled}
-    assert profiled == {0}
-
-
-def test_the_api_key_of_the_environment_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_API_KEY", "secret")
-    result = swept(tmp_path, Script(api_key="secret"), SMALL)
-    assert result.run.complete
-    assert "secret" not in (tmp_path / "run.json").read_text()
+    run, rows = read_run(tmp_path), read_rows(tmp_path)
+    assert not run.complete
+    assert "requests in a row failed" in (run.stopped_because or "")
+    assert len(rows) == 20
+    assert {(row.status, row.error) for row in rows if not row.ok} == {(500, "the engine broke")}
 
 
 def test_an_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,12 +282,15 @@ def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:
     assert "loadtests.run.load_generator" not in children.stdout
 
 
-@pytest.mark.parametrize(("module", "loaded"), [("sweep", set()), ("load_generator", {"gevent", "locust"})])
-def test_heavy_packages_are_loaded_only_where_they_are_needed(module: str, loaded: set[str]) -> None:
-    heavy = {"polars", "plotly", "gevent", "locust", "torch"}
-    code = f"import json, sys, loadtests.run.{module}; print(json.dumps(sorted({heavy} & set(sys.modules))))"
+def test_heavy_packages_are_loaded_only_where_they_are_needed() -> None:
+    code = (
+        "import json, sys\n"
+        "for module in ('sweep', 'load_generator'):\n"
+        "    __import__(f'loadtests.run.{module}')\n"
+        "    print(json.dumps(sorted({'polars', 'plotly', 'gevent', 'locust', 'torch'} & set(sys.modules))))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(json.loads(done.stdout)) == loaded
+    assert list(map(json.loads, done.stdout.splitlines())) == [[], ["gevent", "locust"]]
 
 
 def test_a_part_samples_clocks_and_sends_load_off_the_engines_cores(

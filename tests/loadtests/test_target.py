@@ -16,6 +16,7 @@ from loadtests.plan.presets import make_plan
 from loadtests.report.results import read_results
 from loadtests.report.surroundings import environment
 from loadtests.run import target
+from loadtests.run.run_file import Part
 from loadtests.run.target import (
     WITHOUT_PROGRESS_SECONDS,
     Target,
@@ -156,6 +157,7 @@ def test_where_nothing_would_be_measured_twice_the_plan_stays(device: str, modes
 def test_a_sweep_without_its_doubles_is_resumed_by_its_own_plan_file(tmp_path: Path) -> None:
     chosen = chosen_plan(PlanOptions(seed=1, modes=",".join(MODES), batch_sizes="1"))
     make_results(tmp_path, plan=without_doubles(modes_on("cpu"), chosen.plan, lambda _: None))
+    edit_run(tmp_path, lambda run: run.parts.append(Part(number=1, started=run.started, ended=run.ended)))
     for modes, refusal in ((MODES, "is complete"), (MODES[:1], "has another plan")):
         named = msgspec.structs.replace(chosen.document, modes=modes)
         (tmp_path / "plan.toml").write_text(toml_of(named))

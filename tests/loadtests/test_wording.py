@@ -11,7 +11,6 @@ from loadtests.report.results import read_results
 from loadtests.report.wording import crossing, headline, headroom, paid_back, saved, tie
 from service.statistics.boundedness import Crossover, CrossoverSpan
 from tests.support.made_results import (
-    ALIKE,
     CLEAR,
     Row,
     edit_rows,
@@ -24,17 +23,6 @@ from tests.support.made_results import (
 
 def found(folder: Path) -> Findings:
     return Findings(read_results(folder))
-
-
-def test_the_first_words_are_the_mode_and_whose_place_it_takes(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    assert headline(found(make_results(other))).startswith(
-        "compiled is the mode to ship at batch 1, 4 and 16"
-    )
-    assert headline(found(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3}))).startswith(
-        "compiled-cpp, the CPU's reduce-overhead, is the mode to ship at batch 1, 4 and 16 (3"
-    )
 
 
 @pytest.mark.parametrize("other", [0.3999, 0.401])
@@ -59,13 +47,6 @@ def test_a_tie_within_two_percent_is_called_equal(tmp_path: Path) -> None:
     close = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.399}
     findings = found(make_results(tmp_path, close, scatter=0.0001))
     assert "counts as equal" in (tie(findings.main[0], findings.confidence) or "")
-
-
-def test_without_a_detectable_gain_eager_stays_and_nothing_is_saved(tmp_path: Path) -> None:
-    findings = found(make_results(tmp_path, ALIKE, scatter=0.05))
-    assert headline(findings).startswith("eager, tied with ")
-    assert "stays at batch" in headline(findings)
-    assert saved(findings.main[0]) == []
 
 
 def split(folder: Path, eager_index: float, reach: float = 0.02, dispatch: str = "sampled") -> None:

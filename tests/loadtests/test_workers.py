@@ -42,7 +42,7 @@ CELLS = (
     Cell(mode="compiled", batch_size=1, new_tokens=4, requests=9, concurrency=3),
     Cell(mode="eager", batch_size=1, new_tokens=4, requests=8, load=0.1),
 )
-PLAN = Plan(preset="own", seed=3, rounds=4, cells=CELLS)
+PLAN = Plan(preset="own", seed=3, rounds=2, cells=CELLS)
 
 
 def load_processes(parent: int | None = None) -> list[psutil.Process]:
@@ -64,26 +64,22 @@ def test_every_request_has_one_row_in_the_order_in_which_they_ended(good: tuple[
     result, script = good
     rows = read_rows(result.folder)
     counts = Counter((row.cell, row.round) for row in rows if row.stage == "measure")
-    assert counts == {(cell.name, number): cell.requests for cell in CELLS for number in range(1, 5)}
+    assert counts == {(cell.name, number): cell.requests for cell in CELLS for number in range(1, 3)}
     assert [row.sequence for row in rows] == list(range(len(rows)))
     assert sorted(headers["x-request-id"] for headers in script.headers) == sorted(r.request_id for r in rows)
     assert failed(result) <= OF_TIME
 
 
-def test_requests_are_spread_over_the_load_processes(good: tuple[SweepResult, Script]) -> None:
+def test_requests_are_spread_over_the_load_processes_of_which_the_run_tells(
+    good: tuple[SweepResult, Script],
+) -> None:
     for cell in CELLS:
         workers = Counter(row["worker"] for row in raw_rows(good[0].folder) if row["cell"] == cell.name)
         assert workers.keys() == {0, 1}
         assert min(workers.values()) >= 0.25 * workers.total()
-
-
-def test_no_open_loop_request_leaves_before_it_is_due(good: tuple[SweepResult, Script]) -> None:
     rows = [row for row in read_rows(good[0].folder) if row.load is not None and row.stage == "measure"]
     assert rows
     assert all(row.start >= row.intended_start for row in rows)
-
-
-def test_the_run_says_how_many_load_processes_it_had(good: tuple[SweepResult, Script]) -> None:
     run = read_run(good[0].folder)
     assert run.settings["workers"] == 2
     used = [one.client_cpu_seconds for one in run.machine_by_round]
@@ -122,6 +118,8 @@ def test_a_load_process_that_is_lost_ends_the_sweep_which_can_be_resumed(
         assert kept
         assert all(row.ok for row in kept)
         assert not load_processes()
+        if number == signal.SIGSTOP:
+            return  # how it goes on is the same
         second = resume_sweep(url, tmp_path, console=quiet(), exporter_port=0)
     rows = read_rows(tmp_path)
     assert rows[: len(kept)] == kept
@@ -129,7 +127,7 @@ def test_a_load_process_that_is_lost_ends_the_sweep_which_can_be_resumed(
     assert second.run.settings["workers"] == 2
     assert {row["worker"] for row in raw_rows(tmp_path) if row["part"] == 2} == {0, 1}
     counts = Counter((row.cell, row.round) for row in rows if row.stage == "measure")
-    assert counts == {(cell.name, number): cell.requests for cell in CELLS for number in range(1, 5)}
+    assert counts == {(cell.name, number): cell.requests for cell in CELLS for number in range(1, 3)}
 
 
 def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generator(tmp_path: Path) -> None:
@@ -154,27 +152,10 @@ def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generat
         events.close()
 
 
-def test_the_busiest_process_or_a_core_they_share_is_the_cpu_of_a_round(tmp_path: Path) -> None:
-    code = (
-        "import os\n"
-        "from loadtests.run.load_generator import LoadGenerator, busiest\n"
-        "from loadtests.run.events import Assignment\n"
-        "from loadtests.plan.cells import Plan\n"
-        "plan = Plan(preset='own', seed=1, rounds=1, cells=())\n"
-        "assignment = Assignment(run='a', url='', folder='', plan=plan)\n"
-        "read = iter([[10.0, 1.0, 3.0], [10.5, 5.0, 4.0]])\n"
-        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
-        "LoadGenerator(assignment, None, None, [], lambda: next(read))._measured_round(1, [])\n"
-    )
-    code += "print(busiest([0.5, 4.0, 1.0], 2))\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    on_one_core, on_two = done.stdout.splitlines()
-    assert json.loads(on_one_core)["machine"]["client_cpu_seconds"] == 5.5
-    assert float(on_two) == 4.0
-
-
-IN_FLIGHT = """
-import sys
+IN_A_PROCESS = """
+import os, sys
+from loadtests.run.load_generator import LoadGenerator, busiest
+from loadtests.run.events import Assignment
 from loadtests.run.locust_users import LocalUsers
 from loadtests.run.locust_client import WorkerPool
 from loadtests.plan.cells import Cell, Plan
@@ -196,12 +177,23 @@ for users, due in ((local, (None, None)), (pool, (0, 3600))):
     seen.append(users.in_flight)
     users.close()
 print(seen)
+plan = Plan(preset="own", seed=1, rounds=1, cells=())
+assignment = Assignment(run="a", url="", folder="", plan=plan)
+read = iter([[10.0, 1.0, 3.0], [10.5, 5.0, 4.0]])
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+LoadGenerator(assignment, None, None, [], lambda: next(read))._measured_round(1, [])
+print(busiest([0.5, 4.0, 1.0], 2))
 """
 
 
-def test_a_request_that_is_not_due_yet_is_not_in_flight() -> None:
+def test_what_is_not_due_is_not_in_flight_and_the_busiest_process_or_shared_core_is_the_cpu_of_a_round() -> (
+    None
+):
     """The second request of the workers is due in an hour; without due times both are in flight at once."""
     with fake_service(Script()) as url:
-        run = [sys.executable, "-c", IN_FLIGHT, url]
+        run = [sys.executable, "-c", IN_A_PROCESS, url]
         done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
-    assert json.loads(done.stdout) == [2, 200, 0, 1, 200, 0]
+    in_flight, on_one_core, on_two = done.stdout.splitlines()
+    assert json.loads(in_flight) == [2, 200, 0, 1, 200, 0]
+    assert json.loads(on_one_core)["machine"]["client_cpu_seconds"] == 5.5
+    assert float(on_two) == 4.0

