@@ -95,9 +95,7 @@ def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch:
     assert lags[:2] == [pytest.approx(0.3), 0.0]
 
 
-def test_a_lag_that_cannot_be_recorded_is_logged_and_the_next_one_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lag_that_cannot_be_recorded_is_logged_and_the_next_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "LAG_INTERVAL_SECONDS", 0.001)
     lags, said = list[float](), list[str]()
     monkeypatch.setattr(app.log, "exception", said.append)
