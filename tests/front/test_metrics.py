@@ -27,8 +27,6 @@ from service.modes import default_modes
 from service.records import SIDES
 from tests.support.serving import BODY, Front, connected, running, until
 
-pytestmark = pytest.mark.slow
-
 SERIES_PER_MODE = 800
 SERIES = 1500
 """Of five modes and three batch buckets on a CPU, with some room for those of the front itself."""
@@ -127,6 +125,7 @@ def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
     return family_of(sample.name), labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(device: str) -> None:
     modes = ["eager", "reduce-overhead"]
@@ -156,6 +155,7 @@ def expected_still(family: str, labels: frozenset[tuple[str, str]]) -> bool:
     return family in STILL or failed_fallback or eager_has_no_graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_no_mode_has_more_series_than_the_budget(device: str) -> None:
     settings = {
@@ -183,7 +183,8 @@ def test_a_service_on_a_cpu_that_has_served_every_mode_and_bucket_is_within_the_
 def test_a_page_is_rendered_once_a_second_unless_a_fresh_one_is_asked_for(
     own_front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
+    begun = series_module.monotonic() + 10.0
+    now = [begun]
     monkeypatch.setattr(series_module, "monotonic", lambda: now[0])
 
     def counted(cache_control: str = "") -> float:
@@ -191,16 +192,16 @@ def test_a_page_is_rendered_once_a_second_unless_a_fresh_one_is_asked_for(
         samples = (sample for family in parse_text(page) for sample in family.samples)
         return sum(sample.value for sample in samples if sample.name == f"{PREFIX}batch_size_sum")
 
-    assert counted() == 0
+    first = counted()
     own_front.generate()
-    now[0] = 0.99
-    assert counted() == 0
-    assert counted("no-cache") == 1
+    now[0] = begun + 0.99
+    assert counted() == first
+    assert counted("no-cache") == first + 1
     own_front.generate()
-    now[0] = 1.98
-    assert counted() == 1
-    now[0] = 1.99
-    assert counted() == 2
+    now[0] = begun + 1.98
+    assert counted() == first + 1
+    now[0] = begun + 1.99
+    assert counted() == first + 2
 
 
 def test_a_page_of_one_format_is_no_answer_in_the_other(own_front: Front) -> None:
@@ -213,6 +214,7 @@ def test_a_page_of_one_format_is_no_answer_in_the_other(own_front: Front) -> Non
         assert f"{PREFIX}request_duration_seconds" in {family.name for family in parse(answer.text)}
 
 
+@pytest.mark.slow
 def test_what_a_device_cannot_measure_is_absent(front: Front, cuda_front: Front) -> None:
     front.generate()
     cpu = names_of(samples(front))
@@ -233,10 +235,13 @@ def test_what_a_device_cannot_measure_is_absent(front: Front, cuda_front: Front)
         assert unknown.series()["engine_up"] == 0
 
 
-def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(
-    own_front: Front, cuda_front: Front
-) -> None:
-    series = own_front.series()
+def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start() -> None:
+    with running() as fresh:
+        fresh.await_ready()
+        series = fresh.series()
+    with running(device="cuda") as fresh:
+        fresh.await_ready()
+        on_cuda = fresh.series()
     for mode in default_modes():
         for outcome in OUTCOMES:
             assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
@@ -249,15 +254,14 @@ def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(
     compile_ = {mode for mode in default_modes() if f'compile_seconds_count{{mode="{mode}"}}' in series}
     assert compile_ == {"compiled", "reduce-overhead"}
     # A graph can be skipped on CUDA, so that the fallback is there from the start.
-    series = cuda_front.series()
-    assert series['requests_total{mode="fallback",outcome="ok"}'] == 0
-    assert series['request_duration_seconds_count{mode="fallback"}'] == 0
-    assert series['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
+    assert on_cuda['requests_total{mode="fallback",outcome="ok"}'] == 0
+    assert on_cuda['request_duration_seconds_count{mode="fallback"}'] == 0
+    assert on_cuda['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
 
 
-def test_the_boundaries_are_those_of_the_contract_one_set_for_all_parts_of_requests(own_front: Front) -> None:
+def test_the_boundaries_are_those_of_the_contract_one_set_for_all_parts_of_requests(front: Front) -> None:
     bounds: dict[str, set[str]] = {}
-    for sample in samples(own_front):
+    for sample in samples(front):
         if sample.name.startswith(f"{PREFIX}request_") and sample.name.endswith("_bucket"):
             bounds.setdefault(sample.name, set()).add(sample.labels["le"])
     assert len(bounds) == 5
@@ -281,7 +285,7 @@ def test_the_last_boundary_of_requests_is_above_their_timeout(timeout: float) ->
 
 def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:
     answer = own_front.generate("compiled", prompts=["a b c", "d"], max_new_tokens=5).json()
-    series = own_front.series()
+    series = own_front.moved()
     timings = answer["timings"]
     for part in ("queue", "dispatch", "kernel", "other"):
         assert series[f'request_{part}_seconds_sum{{mode="compiled"}}'] == pytest.approx(
@@ -300,7 +304,7 @@ def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Fro
 
 def test_step_sums_are_exact_and_count_steps(own_front: Front) -> None:
     decode = own_front.generate(max_new_tokens=5).json()["timings"]["decode"]
-    series = own_front.series()
+    series = own_front.moved()
     labels = '{batch="1",mode="eager",phase="decode"}'
     for part in ("wall", "dispatch", "kernel", "period"):
         assert series[f"step_batch_{part}_seconds_count{labels}"] == decode["steps"] == 4
@@ -323,7 +327,7 @@ def test_a_profiled_or_sampled_request_enters_no_time_histogram(
     own_front: Front, fields: dict[str, object]
 ) -> None:
     assert own_front.generate(**fields).status_code == 200
-    series = own_front.series()
+    series = own_front.moved()
     assert series['profiled_requests_total{mode="eager"}'] == 1
     assert series['requests_total{mode="eager",outcome="ok"}'] == 1
     assert series['request_duration_seconds_count{mode="eager"}'] == 0
@@ -342,10 +346,11 @@ def exemplars(front: Front) -> dict[tuple[str, str], str]:
 
 
 def test_a_profiled_request_is_an_exemplar_of_the_histograms_that_do_not_count_it(own_front: Front) -> None:
+    before = exemplars(own_front).items()
     own_front.generate()
-    assert exemplars(own_front) == {}
+    assert exemplars(own_front).items() == before
     own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "the-one"})
-    found = exemplars(own_front)
+    found = dict(exemplars(own_front).items() - before)
     assert len(set(found.values())) == 1
     assert {mode for _, mode in found} == {"eager"}
     names = {name for name, _ in found}
@@ -356,10 +361,10 @@ def test_a_profiled_request_is_an_exemplar_of_the_histograms_that_do_not_count_i
 
 
 def test_requests_of_one_id_have_exemplars_of_their_own(own_front: Front) -> None:
-    found = set()
+    before, found = set(exemplars(own_front).values()), set()
     for _ in range(2):
         own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "i" * 128})
-        found |= set(exemplars(own_front).values())
+        found |= set(exemplars(own_front).values()) - before
     assert len(found) == 2
     assert "i" * 128 not in found
 
@@ -372,7 +377,7 @@ def test_a_request_that_ran_as_something_else_is_observed_as_fallback(
 ) -> None:
     own_front.command(f"!fallback {reason}", mode="compiled")
     own_front.generate("reduce-overhead")
-    series = own_front.series()
+    series = own_front.moved()
     assert series['requests_total{mode="reduce-overhead",outcome="ok"}'] == 1  # as it was declared
     assert series['requests_total{mode="fallback",outcome="ok"}'] == 1
     assert series['requests_total{mode="compiled",outcome="ok"}'] == 0
@@ -399,31 +404,27 @@ def test_refusals_are_counted_by_reason_and_under_their_mode_where_it_is_valid()
 
 
 def test_compilations_are_counted_once_and_again_in_a_new_engine(own_front: Front) -> None:
-    count = 'compile_seconds_count{mode="compiled"}'
-    assert own_front.series()[count] == 2
+    count, again = 'compile_seconds_count{mode="compiled"}', 'recompiles_total{mode="compiled"}'
     own_front.command("!compile compiled")
-    assert own_front.series()[count] == 3
-    assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
+    assert (own_front.moved()[count], own_front.moved()[again]) == (1, 1)
     own_front.command("!die")
     own_front.await_ready()
-    assert own_front.series()[count] == 5
-    assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
+    assert (own_front.moved()[count], own_front.moved()[again]) == (3, 1)
 
 
 def test_samples_are_counted_by_side_and_add_up_over_engine_restarts(own_front: Front) -> None:
-    def counted(batch: int) -> dict[str, float]:
-        series = own_front.series()
-        labels = f'batch="{batch}",mode="eager",phase="decode"'
-        return {side: series[f'samples_total{{{labels},side="{side}"}}'] for side in SIDES}
-
     once = {"kernel": 40, "host": 60, "system": 3, "unclassified": 2}
-    twice, thrice = ({side: times * count for side, count in once.items()} for times in (2, 3))
-    assert counted(1) == counted(4) == once
+
+    def counted(batch: int) -> set[float]:
+        """How many times the samples of a warm-up have been added."""
+        labels, moved = f'batch="{batch}",mode="eager",phase="decode"', own_front.moved()
+        return {moved[f'samples_total{{{labels},side="{side}"}}'] / once[side] for side in SIDES}
+
     own_front.command("!sampled")
-    assert (counted(1), counted(4)) == (twice, once)
+    assert (counted(1), counted(4)) == ({1}, {0})
     own_front.command("!die")
     own_front.await_ready()
-    assert (counted(1), counted(4)) == (thrice, twice)
+    assert (counted(1), counted(4)) == ({2}, {1})
 
 
 def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) -> None:
@@ -437,33 +438,33 @@ def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) 
     assert series['cudagraph_replays_total{mode="compiled"}'] == 0
 
 
-def test_captures_and_failed_allocations_add_up_over_engine_restarts() -> None:
-    captures = 'cudagraph_captures_total{mode="reduce-overhead"}'
-    with running(device="cuda") as front:
-        front.await_ready()
-        assert (front.series()[captures], front.series()["memory_ooms_total"]) == (2, 0)
-        assert front.series()['cudagraph_captures_total{mode="compiled"}'] == 0
-        front.command("!oom")
-        front.command("!oom")
-        assert front.series()["memory_ooms_total"] == 2
-        front.command("!die")
-        front.await_ready()
-        assert (front.series()[captures], front.series()["memory_ooms_total"]) == (4, 2)
-        front.command("!oom")
-        assert front.series()["memory_ooms_total"] == front.series()["memory_alloc_retries_total"] == 3
+def test_captures_and_failed_allocations_add_up_over_engine_restarts(cuda_front: Front) -> None:
+    cuda_front.renew()
+    counted = (
+        'cudagraph_captures_total{mode="reduce-overhead"}',
+        "memory_ooms_total",
+        "memory_alloc_retries_total",
+    )
+
+    def moved() -> list[float]:
+        return [cuda_front.moved()[name] for name in counted]
+
+    assert cuda_front.series()['cudagraph_captures_total{mode="compiled"}'] == 0
+    cuda_front.command("!oom")
+    cuda_front.command("!oom")
+    assert moved() == [0, 2, 2]
+    cuda_front.command("!die")
+    cuda_front.await_ready()
+    assert moved() == [2, 2, 2]
+    cuda_front.command("!oom")
+    assert moved() == [2, 3, 3]
 
 
 def test_a_request_whose_steps_have_no_samples_yet_adds_them_to_no_part(own_front: Front) -> None:
-    own_front.generate("compiled")
-    before = own_front.series()
     own_front.command("!unsplit", mode="compiled")
-    after = own_front.series()
-    moved = {
-        part: after[name] - before[name]
-        for part in ("duration", "queue", "dispatch", "kernel", "other")
-        if (name := f'request_{part}_seconds_count{{mode="compiled"}}')
-    }
-    assert moved == {"duration": 1, "queue": 1, "dispatch": 0, "kernel": 0, "other": 0}
+    parts, moved = ("duration", "queue", "dispatch", "kernel", "other"), own_front.moved()
+    found = [moved[f'request_{part}_seconds_count{{mode="compiled"}}'] for part in parts]
+    assert found == [1, 1, 0, 0, 0]
 
 
 def test_the_states_of_modes_and_engine_follow_them(own_front: Front) -> None:
