@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,20 +14,20 @@ from service.front import study_runner
 from tests.support.serving import BODY, GENERATE, Front, logged, refused, running, until
 
 
-def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served() -> None:
-    with running({"max_queue": 2}) as front:
-        front.await_ready()
-        with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(front.command, "!hold")
-            until(lambda: front.state.client.in_progress().total() == 1, "the held request")
-            second = pool.submit(front.command, "!hold")
-            until(lambda: front.state.client.in_progress().total() == 2, "the waiting request")
-            answer = front.generate()
-            assert refused(answer, 429)["type"] == "queue_full"
-            assert int(answer.headers["retry-after"]) > 0
-            front.state.client.max_queue = 3
-            assert front.command("!release").status_code == 200
-            assert first.result().status_code == second.result().status_code == 200
+def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served(own_front: Front) -> None:
+    client = own_front.state.client
+    client.max_queue = 2
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(own_front.command, "!hold")
+        until(lambda: client.in_progress().total() == 1, "the held request")
+        second = pool.submit(own_front.command, "!hold")
+        until(lambda: client.in_progress().total() == 2, "the waiting request")
+        answer = own_front.generate()
+        assert refused(answer, 429)["type"] == "queue_full"
+        assert int(answer.headers["retry-after"]) > 0
+        client.max_queue = 3
+        assert own_front.command("!release").status_code == 200
+        assert first.result().status_code == second.result().status_code == 200
 
 
 def test_a_passed_deadline_is_a_504_and_the_next_request_is_served() -> None:
@@ -140,12 +139,10 @@ SWEEP = {"X-Launchbound-Run": "20260101-1"}
 
 
 @pytest.fixture
-def swept() -> Iterator[Front]:
+def swept(own_front: Front) -> Front:
     """A front that a sweep has just sent a request."""
-    with running() as front:
-        front.await_ready()
-        assert front.generate(headers=SWEEP).status_code == 200
-        yield front
+    assert own_front.generate(headers=SWEEP).status_code == 200
+    return own_front
 
 
 def refused_for_a_sweep(answer: httpx.Response) -> None:
@@ -157,7 +154,7 @@ def test_during_a_sweep_a_request_of_the_lab_is_refused_and_counted_nowhere(swep
     refused_for_a_sweep(swept.generate(headers=LAB))
     refused_for_a_sweep(swept.generate(headers=LAB, stream=True))
     refused_for_a_sweep(swept.http.post("/v1/compare", json={**BODY, "repeats": 1}, headers=LAB))
-    series = swept.series()
+    series = swept.moved()
     assert sum(value for name, value in series.items() if name.startswith("requests_total{")) == 1
     assert not any(value for name, value in series.items() if name.startswith("requests_rejected_total"))
 

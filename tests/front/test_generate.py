@@ -90,18 +90,18 @@ def test_requests_of_one_id_are_all_served(own_front: Front) -> None:
     assert [answer.json()["id"] for answer in answers] == ["same"] * 8
 
 
-def test_a_mode_that_is_not_ready_is_a_503_that_names_the_ready_ones() -> None:
-    with running(states={"compiled": "warming", "reduce-overhead": "failed"}) as front:
-        until(lambda: front.state.client.engine is not None, "the engine's status")
-        answer = front.generate("compiled")
-        error = refused(answer, 503)
-        assert int(answer.headers["retry-after"]) > 0
-        assert error["type"] == "mode_not_ready"
-        assert error["message"] == "mode 'compiled' is warming; ready: eager, no_grad, inference_mode"
-        failed = refused(front.generate("reduce-overhead"), 503)
-        assert failed["type"] == "mode_failed"
-        assert "as commanded" in failed["message"]
-        assert front.generate().status_code == 200
+def test_a_mode_that_is_not_ready_is_a_503_that_names_the_ready_ones(own_front: Front) -> None:
+    own_front.command("!state compiled warming")
+    own_front.command("!state reduce-overhead failed")
+    answer = own_front.generate("compiled")
+    error = refused(answer, 503)
+    assert int(answer.headers["retry-after"]) > 0
+    assert error["type"] == "mode_not_ready"
+    assert error["message"] == "mode 'compiled' is warming; ready: eager, no_grad, inference_mode"
+    failed = refused(own_front.generate("reduce-overhead"), 503)
+    assert failed["type"] == "mode_failed"
+    assert "as commanded" in failed["message"]
+    assert own_front.generate().status_code == 200
 
 
 @pytest.mark.parametrize(("sample", "samples_of"), [(True, "request"), (False, "traffic")])

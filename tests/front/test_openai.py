@@ -330,9 +330,9 @@ def test_the_client_raises_its_own_exceptions_with_our_messages(client: OpenAI) 
         client.models.retrieve("tiny:fastest")
 
 
-def test_a_full_queue_is_a_rate_limit_error_with_a_time_to_wait() -> None:
-    with running({"max_queue": 1}) as front, connect(front) as client:
-        front.await_ready()
+def test_a_full_queue_is_a_rate_limit_error_with_a_time_to_wait(own_front: Front) -> None:
+    own_front.state.client.max_queue = 1
+    with connect(own_front) as client:
         holding = client.completions.create(model=MODEL, prompt="!hold", stream=True)
         next(holding)
         with pytest.raises(openai.RateLimitError) as limited:

@@ -41,7 +41,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def here(shared: Place) -> Place:
     """The module's front, whose fake study does as it does without a command."""
     shared.command("ok")
-    (shared.folder / "studies").unlink(missing_ok=True)
+    for file in ("studies", "holding"):
+        (shared.folder / file).unlink(missing_ok=True)
     return shared
 
 
@@ -191,7 +192,8 @@ def test_to_hang_up_in_the_middle_of_events_ends_the_study_and_the_engine_serves
     here.command("hold")
     (here.folder / "go").unlink(missing_ok=True)
     with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
-        assert next(answer.iter_lines()) == "event: progress"
+        lines = answer.iter_lines()  # without a name it would be closed, and the connection with it
+        assert next(lines) == "event: progress"
         until((here.folder / "holding").exists, "the study to begin")
     until(lambda: not process.is_running(), "the end of its process")
     assert here.front.generate().status_code == 200
