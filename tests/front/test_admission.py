@@ -30,12 +30,11 @@ def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served(own_fr
         assert first.result().status_code == second.result().status_code == 200
 
 
-def test_a_passed_deadline_is_a_504_and_the_next_request_is_served() -> None:
-    with running({"request_timeout_seconds": 0.2}) as front:
-        front.await_ready()
-        assert refused(front.command("!hold"), 504)["type"] == "timeout"
-        assert front.generate().status_code == 200
-        assert front.series()['requests_total{mode="eager",outcome="timeout"}'] == 1
+def test_a_passed_deadline_is_a_504_and_the_next_request_is_served(own_front: Front) -> None:
+    with own_front.going_by(request_timeout_seconds=0.2):
+        assert refused(own_front.command("!hold"), 504)["type"] == "timeout"
+        assert own_front.generate().status_code == 200
+    assert own_front.moved()['requests_total{mode="eager",outcome="timeout"}'] == 1
 
 
 @pytest.mark.slow

@@ -192,11 +192,10 @@ def test_a_failure_in_mid_stream_is_an_error_event_in_the_one_shape(own_front: F
     assert got[-1][1]["error"]["type"] == "engine_lost"
 
 
-def test_a_deadline_in_mid_stream_is_an_error_event() -> None:
-    with running({"request_timeout_seconds": 0.3}) as front:
-        front.await_ready()
-        assert stream(front, prompts=["!hold"])[-1][1]["error"]["type"] == "timeout"
-        assert front.series()['requests_total{mode="eager",outcome="timeout"}'] == 1
+def test_a_deadline_in_mid_stream_is_an_error_event(own_front: Front) -> None:
+    with own_front.going_by(request_timeout_seconds=0.3):
+        assert stream(own_front, prompts=["!hold"])[-1][1]["error"]["type"] == "timeout"
+    assert own_front.moved()['requests_total{mode="eager",outcome="timeout"}'] == 1
 
 
 def test_a_stream_that_shutting_down_cuts_off_is_an_error_event_and_counted(own_front: Front) -> None:

@@ -80,7 +80,7 @@ def names_of(page: Iterable[Sample]) -> set[str]:
 
 def load(front: Front, mode: str) -> None:
     """Every way a request in `mode` can end, in every batch bucket."""
-    for prompts in (["a"], ["a", "b"]):
+    for prompts in (["a"] * size for size in front.state.settings.batch_sizes):
         front.generate(mode, prompts=prompts)
         for command in ("!fallback graph_skipped", "!sampled"):
             front.command("", mode=mode, prompts=[command, *prompts][: len(prompts)])
@@ -127,15 +127,24 @@ def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(device: str) -> None:
+def test_every_series_moves_under_a_short_load_or_is_listed_and_no_mode_has_too_many(device: str) -> None:
     modes = ["eager", "reduce-overhead"]
     settings = {"modes": modes, "request_timeout_seconds": 0.4, "max_body_bytes": 4096, "api_key": "key"}
-    with running({**settings, "max_connections": 8}, device=device) as front:
+    settings |= {"max_connections": 8, "batch_sizes": [1, 2, 4, 8, 16]}
+    with running(settings, device=device) as front:
         front.http.headers["Authorization"] = "Bearer key"
         front.await_ready()
         before = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(front)}
+        if device == "cuda":  # where a graph can be skipped, so that the fallback is there from the start
+            series = front.series()
+            assert series['requests_total{mode="fallback",outcome="ok"}'] == 0
+            assert series['request_duration_seconds_count{mode="fallback"}'] == 0
+            assert series['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
         for mode in modes:
             load(front, mode)
+        counts = Counter(sample.labels.get("mode", "") for sample in samples(front))
+        assert counts.keys() == {"", "eager", "reduce-overhead", "fallback"}
+        assert max(counts.values()) <= SERIES_PER_MODE
         be_refused(front)
         front.command("!die")
         moved = set()
@@ -155,24 +164,24 @@ def expected_still(family: str, labels: frozenset[tuple[str, str]]) -> bool:
     return family in STILL or failed_fallback or eager_has_no_graph
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_no_mode_has_more_series_than_the_budget(device: str) -> None:
-    settings = {
-        "batch_sizes": [1, 2, 4, 8, 16], "modes": ["eager", "compiled"], "request_timeout_seconds": 0.4,
-    }  # fmt: skip
-    with running(settings, device=device) as front:
-        front.await_ready()
-        load(front, "compiled")
-        counts = Counter(sample.labels.get("mode", "") for sample in samples(front))
-        assert counts.keys() == {"", "eager", "compiled", "fallback"}
-        assert max(counts.values()) <= SERIES_PER_MODE
-
-
-def test_a_service_on_a_cpu_that_has_served_every_mode_and_bucket_is_within_the_budget() -> None:
+def test_on_a_cpu_all_is_at_zero_from_the_start_and_within_the_budget_once_all_was_served() -> None:
     batch_sizes = [1, 4, 16]
-    with running({"modes": default_modes(), "batch_sizes": batch_sizes}, device="cpu") as front:
+    with running({"batch_sizes": batch_sizes}) as front:
         front.await_ready()
+        series = front.series()
+        for mode in default_modes():
+            for outcome in OUTCOMES:
+                assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
+            assert series[f'request_duration_seconds_count{{mode="{mode}"}}'] == 0
+            for phase in ("prefill", "decode"):
+                assert (
+                    series[f'step_batch_wall_seconds_count{{batch="4",mode="{mode}",phase="{phase}"}}'] == 0
+                )
+        assert series['requests_rejected_total{reason="draining"}'] == 0
+        assert series["process_resident_memory_bytes"] > 0
+        assert not [name for name in series if 'mode="fallback"' in name or "_created" in name]
+        compile_ = {mode for mode in default_modes() if f'compile_seconds_count{{mode="{mode}"}}' in series}
+        assert compile_ == {"compiled", "reduce-overhead"}
         for mode in default_modes():
             for batch in batch_sizes:
                 front.generate(mode, prompts=["a"] * batch)
@@ -233,30 +242,6 @@ def test_what_a_device_cannot_measure_is_absent(front: Front, cuda_front: Front)
         assert names.isdisjoint((*ON_CUDA_ONLY, *BY_SAMPLES, "build_info"))
         assert "request_duration_seconds" in names
         assert unknown.series()["engine_up"] == 0
-
-
-def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start() -> None:
-    with running() as fresh:
-        fresh.await_ready()
-        series = fresh.series()
-    with running(device="cuda") as fresh:
-        fresh.await_ready()
-        on_cuda = fresh.series()
-    for mode in default_modes():
-        for outcome in OUTCOMES:
-            assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
-        assert series[f'request_duration_seconds_count{{mode="{mode}"}}'] == 0
-        for phase in ("prefill", "decode"):
-            assert series[f'step_batch_wall_seconds_count{{batch="4",mode="{mode}",phase="{phase}"}}'] == 0
-    assert series['requests_rejected_total{reason="draining"}'] == 0
-    assert series["process_resident_memory_bytes"] > 0
-    assert not [name for name in series if 'mode="fallback"' in name or "_created" in name]
-    compile_ = {mode for mode in default_modes() if f'compile_seconds_count{{mode="{mode}"}}' in series}
-    assert compile_ == {"compiled", "reduce-overhead"}
-    # A graph can be skipped on CUDA, so that the fallback is there from the start.
-    assert on_cuda['requests_total{mode="fallback",outcome="ok"}'] == 0
-    assert on_cuda['request_duration_seconds_count{mode="fallback"}'] == 0
-    assert on_cuda['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
 
 
 def test_the_boundaries_are_those_of_the_contract_one_set_for_all_parts_of_requests(front: Front) -> None:
@@ -334,11 +319,11 @@ def test_a_profiled_or_sampled_request_enters_no_time_histogram(
     assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
 
 
-def exemplars(front: Front) -> dict[tuple[str, str], str]:
-    """(sample, mode) → the trace that one of its buckets points to, in OpenMetrics."""
+def exemplars(front: Front) -> set[tuple[str, str, str]]:
+    """(sample, mode, trace) of the buckets that point to a trace, in OpenMetrics."""
     page = front.http.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
     return {
-        (sample.name.removeprefix(PREFIX), sample.labels["mode"]): sample.exemplar.labels["trace_id"]
+        (sample.name.removeprefix(PREFIX), sample.labels["mode"], sample.exemplar.labels["trace_id"])
         for family in parse_openmetrics(page)
         for sample in family.samples
         if sample.exemplar
@@ -346,27 +331,24 @@ def exemplars(front: Front) -> dict[tuple[str, str], str]:
 
 
 def test_a_profiled_request_is_an_exemplar_of_the_histograms_that_do_not_count_it(own_front: Front) -> None:
-    before = exemplars(own_front).items()
+    before, traces = exemplars(own_front), set()
     own_front.generate()
-    assert exemplars(own_front).items() == before
-    own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "the-one"})
-    found = dict(exemplars(own_front).items() - before)
-    assert len(set(found.values())) == 1
-    assert {mode for _, mode in found} == {"eager"}
-    names = {name for name, _ in found}
+    assert exemplars(own_front) == before
     parts = [f"request_{part}_seconds" for part in ("duration", "queue", "dispatch", "kernel", "other")]
-    first, next_ = "time_to_first_token_seconds", "time_per_output_token_seconds"
-    assert names == {f"{name}_bucket" for name in (*parts, first, next_)}
-    assert found.popitem()[1] not in own_front.http.get("/metrics").text
-
-
-def test_requests_of_one_id_have_exemplars_of_their_own(own_front: Front) -> None:
-    before, found = set(exemplars(own_front).values()), set()
-    for _ in range(2):
+    histograms = (*parts, "time_to_first_token_seconds", "time_per_output_token_seconds")
+    for _ in range(2):  # of one id, but with exemplars of their own
         own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "i" * 128})
-        found |= set(exemplars(own_front).values()) - before
-    assert len(found) == 2
-    assert "i" * 128 not in found
+        found = exemplars(own_front) - before
+        before |= found
+        assert {(name, mode) for name, mode, _ in found} == {
+            (f"{name}_bucket", "eager") for name in histograms
+        }
+        ((_, _, trace), *others) = found
+        assert {other for *_, other in others} == {trace}
+        assert trace not in own_front.http.get("/metrics").text
+        traces.add(trace)
+    assert len(traces) == 2
+    assert "i" * 128 not in traces
 
 
 @pytest.mark.parametrize(

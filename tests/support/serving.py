@@ -80,6 +80,16 @@ class Front:
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
 
+    @contextmanager
+    def going_by(self, **settings: object) -> Iterator[None]:
+        """Have the routes go by other settings meanwhile."""
+        usual = self.state.settings
+        object.__setattr__(self.state, "settings", usual.model_copy(update=settings))
+        try:
+            yield
+        finally:
+            object.__setattr__(self.state, "settings", usual)
+
     def moved(self) -> dict[str, float]:
         """By how much each series has moved since `renew`."""
         return {name: value - self._before.get(name, 0.0) for name, value in self.series().items()}
