@@ -162,14 +162,6 @@ def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("one_thread_per_core")
-@pytest.mark.parametrize("cores", [[0, 1], [0, 1, 2], [4, 5, 6, 7], list(range(16))])
-def test_front_and_engine_divide_the_cores(cores: list[int]) -> None:
-    engine = engine_cpus(None, cores)
-    assert engine == cores[len(cores) // 2 :]
-    assert front_cpus(None, None, cores) == cores[: len(cores) // 2]
-
-
-@pytest.mark.usefixtures("one_thread_per_core")
 def test_cores_that_are_set_are_taken_and_where_none_is_left_they_are_shared() -> None:
     assert front_cpus(None, [0, 2], [0, 1, 2, 3]) == [1, 3]
     assert front_cpus([1], [1], [0, 1]) == [1]

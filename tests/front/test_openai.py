@@ -123,26 +123,8 @@ def test_n_completions_of_a_prompt_follow_each_other_and_count_the_prompt_once(c
 
 def test_what_is_left_out_or_null_has_openais_defaults(front: Front, client: OpenAI) -> None:
     bare = {"model": MODEL, "prompt": "!job"}
-    nulls = dict.fromkeys(
-        [
-            "max_tokens",
-            "temperature",
-            "top_p",
-            "n",
-            "stop",
-            "seed",
-            "stream",
-            "stream_options",
-            "top_k",
-            "ignore_eos",
-            "min_tokens",
-            "echo",
-            "suffix",
-            "logprobs",
-            "best_of",
-            "logit_bias",
-        ]
-    )
+    names = "max_tokens temperature top_p n stop seed stream stream_options top_k ignore_eos min_tokens"
+    nulls = dict.fromkeys(f"{names} echo suffix logprobs best_of logit_bias".split())
     for body in (bare, {**bare, **nulls}):
         answer = front.http.post("/v1/completions", json=body)
         assert answer.status_code == 200, answer.text

@@ -219,3 +219,8 @@ def test_a_study_runs_from_the_keyboard_with_progress_and_its_finding_has_an_add
     assert f"finding={identity}" in lab.page.url
     assert data(lab) == http.get(f"/v1/studies/{identity}").json()
     assert rows(lab, "Forward, in order") == 1
+
+
+def test_the_documentation_draws_the_document_and_calls_nobody_else(fake_lab: Tab) -> None:
+    fake_lab.open("/docs", ".opblock-summary-path")
+    assert fake_lab.page.locator(".opblock-summary-path").count() >= 15
