@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,35 +44,29 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "all_faults", lambda soak: made)
 
 
-def table_of(folder: Path, only: str) -> tuple[int, dict[str, str]]:
-    """The exit code, and the verdict of each row."""
+def rows_of(folder: Path, only: str) -> tuple[int, dict[str, str], dict[str, Any]]:
+    """The exit code, the verdict of each row, and the whole document."""
     code = command.main(["--only", only, "--out", str(folder)])
     document = json.loads((folder / JSON_FILE).read_text())
-    return code, {row["fault"]: row["verdict"] for row in document["rows"]}
+    return code, {row["fault"]: row["verdict"] for row in document["rows"]}, document
+
+
+VERDICTS = {"one": "as it must", "two": "NOT SO", "three": "NOT SO", "four": "not possible here"}
 
 
 def test_what_is_not_as_it_must_be_fails_the_run_and_what_is_not_possible_does_not(tmp_path: Path) -> None:
-    assert table_of(tmp_path / "good", "one,four") == (0, {"one": "as it must", "four": "not possible here"})
-    failed = {"one": "as it must", "two": "NOT SO", "three": "NOT SO", "four": "not possible here"}
-    assert table_of(tmp_path / "bad", "o, three") == (1, failed)
-
-
-def test_a_run_that_is_stopped_keeps_the_rows_that_ended(tmp_path: Path) -> None:
-    assert table_of(tmp_path, "") == (130, dict.fromkeys(("one", "two", "three", "four"), "x") | {
-        "one": "as it must", "two": "NOT SO", "three": "NOT SO", "four": "not possible here"})  # fmt: skip
-
-
-def test_both_files_have_the_machine_the_words_and_whether_all_faults_were_run(tmp_path: Path) -> None:
-    command.main(["--only", "one,three", "--out", str(tmp_path)])
-    document = json.loads((tmp_path / JSON_FILE).read_text())
+    good, failed = rows_of(tmp_path / "good", "one,four"), rows_of(tmp_path / "bad", "o, three")
+    assert good[:2] == (0, {"one": "as it must", "four": "not possible here"})
+    assert failed[:2] == (1, VERDICTS)
+    assert rows_of(tmp_path / "stopped", "")[:2] == (130, VERDICTS)  # those that ended are kept
+    document, page = failed[2], (tmp_path / "bad" / MARKDOWN_FILE).read_text()
     assert document["complete"] is False
     assert {"cpu", "cores", "commit", "torch", "load_average"} <= document["environment"].keys()
     assert document["rows"][0]["numbers"] == {"p99": 0.5}
-    assert document["rows"][1]["seconds"] is None
-    page = (tmp_path / MARKDOWN_FILE).read_text()
+    assert document["rows"][2]["seconds"] is None
     assert "| one | go on | held \\| on | 1.2 | as it must |" in page
     assert "waited too long for its end | – | NOT SO |" in page
-    assert "(a choice of all), of which 1 ended otherwise" in page
+    assert "(a choice of all), of which 2 ended otherwise" in page
 
 
 def test_a_name_that_no_fault_has_is_refused_with_all_names(

@@ -19,8 +19,8 @@ WITH_KEY = {"Authorization": f"Bearer {KEY}"}
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Front]:
     """A front with a key, whose model lies in a private folder, and one of whose modes failed."""
-    settings = {"api_key": KEY, "model": "/srv/private/our-model", "modes": ["eager", "compiled"]}
-    with running(settings, states={"compiled": "failed"}) as started:
+    settings = {"api_key": KEY, "model": "/srv/private/our-model", "modes": ["eager", "no_grad", "compiled"]}
+    with running({**settings, "require_modes": ["eager"]}, states={"compiled": "failed"}) as started:
         until(lambda: started.state.client.engine, "the engine")
         started.await_ready()
         yield started
@@ -152,21 +152,23 @@ def test_why_a_mode_failed_is_told_with_the_key_only(locked: Front) -> None:
     friend = locked.http.get("/health/ready", headers=WITH_KEY).json()["degraded"]["compiled"]
     assert "as commanded" in friend
     assert "as commanded" not in stranger
-    required = {"api_key": KEY, "modes": ["eager", "compiled"], "require_modes": ["compiled"]}
-    with running(required, states={"compiled": "failed"}) as front:
-        until(lambda: front.state.client.engine, "the engine")
-        stranger = refused(front.http.get("/health/ready"), 503)["message"]
-        assert "compiled failed" in stranger
-        assert "as commanded" not in stranger
-        assert "as commanded" in refused(front.http.get("/health/ready", headers=WITH_KEY), 503)["message"]
+    locked.command("!state eager failed", mode="no_grad", headers=WITH_KEY)  # which is required
+    stranger = refused(locked.http.get("/health/ready"), 503)["message"]
+    assert "eager failed" in stranger
+    assert "as commanded" not in stranger
+    assert "as commanded" in refused(locked.http.get("/health/ready", headers=WITH_KEY), 503)["message"]
+    locked.command("!state eager ready", mode="no_grad", headers=WITH_KEY)
+    locked.await_ready()
 
 
-def test_why_the_engine_is_down_is_told_with_the_key_only() -> None:
-    with running({"api_key": KEY}, silent=True) as front:
-        front.state.client.last_failure = "PermissionError: /srv/private"
-        for path in ("/health/ready", "/health/live"):
-            assert "/srv/private" not in front.http.get(path).text
-            assert "/srv/private" in front.http.get(path, headers=WITH_KEY).text
+def test_why_the_engine_is_down_is_told_with_the_key_only(
+    locked: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locked.state.client, "engine", None)
+    monkeypatch.setattr(locked.state.client, "last_failure", "PermissionError: /srv/private")
+    for path in ("/health/ready", "/health/live"):
+        assert "/srv/private" not in locked.http.get(path).text
+        assert "/srv/private" in locked.http.get(path, headers=WITH_KEY).text
 
 
 def test_the_metrics_name_the_model_and_not_its_path(locked: Front) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,28 +14,27 @@ from service.front import study_runner
 from tests.support.serving import BODY, GENERATE, Front, logged, refused, running, until
 
 
-def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served() -> None:
-    with running({"max_queue": 2}) as front:
-        front.await_ready()
-        with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(front.command, "!hold")
-            until(lambda: front.state.client.in_progress().total() == 1, "the held request")
-            second = pool.submit(front.command, "!hold")
-            until(lambda: front.state.client.in_progress().total() == 2, "the waiting request")
-            answer = front.generate()
-            assert refused(answer, 429)["type"] == "queue_full"
-            assert int(answer.headers["retry-after"]) > 0
-            front.state.client.max_queue = 3
-            assert front.command("!release").status_code == 200
-            assert first.result().status_code == second.result().status_code == 200
+def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served(own_front: Front) -> None:
+    client = own_front.state.client
+    client.max_queue = 2
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(own_front.command, "!hold")
+        until(lambda: client.in_progress().total() == 1, "the held request")
+        second = pool.submit(own_front.command, "!hold")
+        until(lambda: client.in_progress().total() == 2, "the waiting request")
+        answer = own_front.generate()
+        assert refused(answer, 429)["type"] == "queue_full"
+        assert int(answer.headers["retry-after"]) > 0
+        client.max_queue = 3
+        assert own_front.command("!release").status_code == 200
+        assert first.result().status_code == second.result().status_code == 200
 
 
-def test_a_passed_deadline_is_a_504_and_the_next_request_is_served() -> None:
-    with running({"request_timeout_seconds": 0.2}) as front:
-        front.await_ready()
-        assert refused(front.command("!hold"), 504)["type"] == "timeout"
-        assert front.generate().status_code == 200
-        assert front.series()['requests_total{mode="eager",outcome="timeout"}'] == 1
+def test_a_passed_deadline_is_a_504_and_the_next_request_is_served(own_front: Front) -> None:
+    with own_front.going_by(request_timeout_seconds=0.2):
+        assert refused(own_front.command("!hold"), 504)["type"] == "timeout"
+        assert own_front.generate().status_code == 200
+    assert own_front.moved()['requests_total{mode="eager",outcome="timeout"}'] == 1
 
 
 @pytest.mark.slow
@@ -61,8 +59,8 @@ def test_a_client_that_goes_away_is_cancelled_in_the_engine(own_front: Front) ->
         connection.sendall(b"\r\n".join([*lines, b"", request.content]))
         until(lambda: own_front.state.client.in_progress()["eager"], "the job's start")
     until(lambda: not own_front.state.client.in_progress(), "the job's end")
-    assert own_front.command("!cancelled").json()["outputs"][0]["text"] == "gone"
-    assert own_front.series()['requests_total{mode="eager",outcome="cancelled"}'] == 1
+    assert own_front.command("!cancelled").json()["outputs"][0]["text"].split(",")[-1] == "gone"
+    assert own_front.moved()['requests_total{mode="eager",outcome="cancelled"}'] == 1
 
 
 def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: Front) -> None:
@@ -88,7 +86,7 @@ def test_what_was_accepted_and_not_served_at_the_end_is_an_error_and_no_refusal(
         asyncio.run_coroutine_threadsafe(client.drain(0.0), loop).result()
         errors = [refused(one.result(), 503) for one in accepted]
     assert {one["type"] for one in errors} == {"shut_down"}
-    series = own_front.series()
+    series = own_front.moved()
     assert series['requests_total{mode="eager",outcome="error"}'] == 8
     assert series['requests_total{mode="eager",outcome="rejected"}'] == 0
     assert series['requests_rejected_total{reason="draining"}'] == 0
@@ -131,7 +129,7 @@ def test_the_engine_that_dies_fails_what_it_had_and_a_new_one_serves(own_front: 
     own_front.await_ready()
     assert own_front.generate().status_code == 200
     assert own_front.state.supervisor.pid != pid
-    assert own_front.series()["engine_restarts_total"] == 1
+    assert own_front.moved()["engine_restarts_total"] == 1
     assert own_front.series()["engine_up"] == 1
 
 
@@ -140,12 +138,10 @@ SWEEP = {"X-Launchbound-Run": "20260101-1"}
 
 
 @pytest.fixture
-def swept() -> Iterator[Front]:
+def swept(own_front: Front) -> Front:
     """A front that a sweep has just sent a request."""
-    with running() as front:
-        front.await_ready()
-        assert front.generate(headers=SWEEP).status_code == 200
-        yield front
+    assert own_front.generate(headers=SWEEP).status_code == 200
+    return own_front
 
 
 def refused_for_a_sweep(answer: httpx.Response) -> None:
@@ -157,7 +153,7 @@ def test_during_a_sweep_a_request_of_the_lab_is_refused_and_counted_nowhere(swep
     refused_for_a_sweep(swept.generate(headers=LAB))
     refused_for_a_sweep(swept.generate(headers=LAB, stream=True))
     refused_for_a_sweep(swept.http.post("/v1/compare", json={**BODY, "repeats": 1}, headers=LAB))
-    series = swept.series()
+    series = swept.moved()
     assert sum(value for name, value in series.items() if name.startswith("requests_total{")) == 1
     assert not any(value for name, value in series.items() if name.startswith("requests_rejected_total"))
 

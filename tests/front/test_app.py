@@ -95,9 +95,7 @@ def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch:
     assert lags[:2] == [pytest.approx(0.3), 0.0]
 
 
-def test_a_lag_that_cannot_be_recorded_is_logged_and_the_next_one_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lag_that_cannot_be_recorded_is_logged_and_the_next_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "LAG_INTERVAL_SECONDS", 0.001)
     lags, said = list[float](), list[str]()
     monkeypatch.setattr(app.log, "exception", said.append)
@@ -161,14 +159,6 @@ def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch
     assert physical_cores([0, 1, 2]) == 3
     monkeypatch.setattr(service.machine, "siblings", APART.__getitem__)
     assert physical_cores([0, 1, 4, 5]) == 2
-
-
-@pytest.mark.usefixtures("one_thread_per_core")
-@pytest.mark.parametrize("cores", [[0, 1], [0, 1, 2], [4, 5, 6, 7], list(range(16))])
-def test_front_and_engine_divide_the_cores(cores: list[int]) -> None:
-    engine = engine_cpus(None, cores)
-    assert engine == cores[len(cores) // 2 :]
-    assert front_cpus(None, None, cores) == cores[: len(cores) // 2]
 
 
 @pytest.mark.usefixtures("one_thread_per_core")

@@ -220,21 +220,6 @@ def test_texts_that_fit_are_never_refused_whatever_they_hold(prompts: list[str],
     LIMITS.check_texts("prompts", json.dumps(prompts, ensure_ascii=escaped).encode("utf-8", "surrogatepass"))
 
 
-@given(prompts=st.lists(texts, min_size=2 * LIMITS.prompts + 2, max_size=20))
-def test_twice_as_many_texts_as_fit_are_always_refused(prompts: list[str]) -> None:
-    with pytest.raises(BadRequest, match="at least"):
-        LIMITS.check_texts("prompts", json.dumps(prompts).encode("utf-8", "surrogatepass"))
-
-
-@given(prompts=st.lists(st.lists(st.integers(0, 9), max_size=LIMITS.context), max_size=LIMITS.prompts))
-def test_lists_of_tokens_that_fit_are_never_refused(prompts: list[list[int]]) -> None:
-    raw = json.dumps(prompts).encode()
-    LIMITS.check_lists("prompt", raw)
-    LIMITS.check_numbers("prompt", raw, lists=LIMITS.prompts)
-    for one in prompts:
-        LIMITS.check_numbers("prompt", json.dumps(one).encode(), lists=1)
-
-
 @pytest.mark.parametrize(
     ("prompts", "lists"), [([1] * 18, 1), ([[1] * 20] * 4, LIMITS.prompts), ([[1] * 90], LIMITS.prompts)]
 )

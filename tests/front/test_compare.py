@@ -9,7 +9,7 @@ import pytest
 
 from service.front.engine_client import PendingRequest
 from service.records import Job, Outcome
-from tests.support.serving import BODY, Front, refused, running, until
+from tests.support.serving import BODY, Front, refused, running
 
 FIELDS = {
     "mode", "effective", "median_seconds", "dispatch_seconds", "dispatch_low_seconds",
@@ -32,22 +32,21 @@ def test_the_answer_has_the_fields_of_the_contract(front: Front) -> None:
     assert all(result.keys() == FIELDS for result in answer["results"])
 
 
-def test_by_default_all_ready_modes_are_compared_and_another_is_a_503() -> None:
-    with running(states={"compiled": "warming"}) as front:
-        until(lambda: front.state.client.engine is not None, "the engine's status")
-        modes = [result["mode"] for result in compare(front, repeats=1)]
-        assert modes == ["eager", "no_grad", "inference_mode", "reduce-overhead"]
-        answer = front.http.post("/v1/compare", json={**BODY, "modes": ["eager", "compiled"]})
-        assert refused(answer, 503)["type"] == "mode_not_ready"
+def test_by_default_all_ready_modes_are_compared_and_another_is_a_503(own_front: Front) -> None:
+    own_front.command("!state compiled warming")
+    modes = [result["mode"] for result in compare(own_front, repeats=1)]
+    assert modes == ["eager", "no_grad", "inference_mode", "reduce-overhead"]
+    answer = own_front.http.post("/v1/compare", json={**BODY, "modes": ["eager", "compiled"]})
+    assert refused(answer, 503)["type"] == "mode_not_ready"
 
 
 def test_each_mode_runs_once_per_round_and_once_sampled(own_front: Front) -> None:
     before = int(own_front.command("!served").json()["outputs"][0]["text"])
     compare(own_front, modes=["eager", "compiled"], repeats=3)
     assert own_front.command("!served").json()["outputs"][0]["text"] == str(before + 9)
-    series = own_front.series()
-    assert series['requests_total{mode="compiled",outcome="ok"}'] == 4
-    assert series['request_duration_seconds_count{mode="compiled"}'] == 3
+    moved = own_front.moved()
+    assert moved['requests_total{mode="compiled",outcome="ok"}'] == 4
+    assert moved['request_duration_seconds_count{mode="compiled"}'] == 3
 
 
 def test_dispatch_and_kernel_are_by_the_shares_of_the_sampled_run(

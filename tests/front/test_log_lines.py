@@ -22,8 +22,6 @@ from service.machine import processor_name
 from service.records import ModeStatus
 from tests.support.serving import GENERATE, Front, Lines, exchange, logged, running, until
 
-pytestmark = pytest.mark.slow
-
 FIELDS = {"time", "level", "component", *REQUEST_FIELDS}
 BODY = json.dumps({"prompts": ["def mean(values):"], "max_new_tokens": 4}).encode()
 
@@ -143,6 +141,7 @@ def test_a_stream_that_breaks_has_the_status_that_its_client_has_got(own_front: 
     assert (line["status"], line["outcome"], line["error"]) == (200, "error", "engine_lost")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("which", "outcomes"), [("failed", ["rejected"]), ("off", [])])
 def test_lines_can_be_had_of_failures_only_or_not_at_all(
     which: str, outcomes: list[str], lines: Lines
@@ -198,6 +197,7 @@ def engine_log() -> EngineLog:
     return EngineLog(Settings(), {"version": "1", "commit": "abc"}, None)
 
 
+@pytest.mark.slow
 def test_the_banner_says_what_serves_where_and_who_may_call(tmp_path: Path) -> None:
     given = {"api_key": "secret", "cache_folder": tmp_path, "commit": "abc", "modes": ["eager", "compiled"]}
     with logged() as lines, running(given, states={"compiled": "failed"}) as front:

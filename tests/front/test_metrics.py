@@ -27,8 +27,6 @@ from service.modes import default_modes
 from service.records import SIDES
 from tests.support.serving import BODY, Front, connected, running, until
 
-pytestmark = pytest.mark.slow
-
 SERIES_PER_MODE = 800
 SERIES = 1500
 """Of five modes and three batch buckets on a CPU, with some room for those of the front itself."""
@@ -82,7 +80,7 @@ def names_of(page: Iterable[Sample]) -> set[str]:
 
 def load(front: Front, mode: str) -> None:
     """Every way a request in `mode` can end, in every batch bucket."""
-    for prompts in (["a"], ["a", "b"]):
+    for prompts in (["a"] * size for size in front.state.settings.batch_sizes):
         front.generate(mode, prompts=prompts)
         for command in ("!fallback graph_skipped", "!sampled"):
             front.command("", mode=mode, prompts=[command, *prompts][: len(prompts)])
@@ -127,16 +125,26 @@ def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
     return family_of(sample.name), labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(device: str) -> None:
+def test_every_series_moves_under_a_short_load_or_is_listed_and_no_mode_has_too_many(device: str) -> None:
     modes = ["eager", "reduce-overhead"]
     settings = {"modes": modes, "request_timeout_seconds": 0.4, "max_body_bytes": 4096, "api_key": "key"}
-    with running({**settings, "max_connections": 8}, device=device) as front:
+    settings |= {"max_connections": 8, "batch_sizes": [1, 2, 4, 8, 16]}
+    with running(settings, device=device) as front:
         front.http.headers["Authorization"] = "Bearer key"
         front.await_ready()
         before = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(front)}
+        if device == "cuda":  # where a graph can be skipped, so that the fallback is there from the start
+            series = front.series()
+            assert series['requests_total{mode="fallback",outcome="ok"}'] == 0
+            assert series['request_duration_seconds_count{mode="fallback"}'] == 0
+            assert series['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
         for mode in modes:
             load(front, mode)
+        counts = Counter(sample.labels.get("mode", "") for sample in samples(front))
+        assert counts.keys() == {"", "eager", "reduce-overhead", "fallback"}
+        assert max(counts.values()) <= SERIES_PER_MODE
         be_refused(front)
         front.command("!die")
         moved = set()
@@ -156,23 +164,24 @@ def expected_still(family: str, labels: frozenset[tuple[str, str]]) -> bool:
     return family in STILL or failed_fallback or eager_has_no_graph
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_no_mode_has_more_series_than_the_budget(device: str) -> None:
-    settings = {
-        "batch_sizes": [1, 2, 4, 8, 16], "modes": ["eager", "compiled"], "request_timeout_seconds": 0.4,
-    }  # fmt: skip
-    with running(settings, device=device) as front:
-        front.await_ready()
-        load(front, "compiled")
-        counts = Counter(sample.labels.get("mode", "") for sample in samples(front))
-        assert counts.keys() == {"", "eager", "compiled", "fallback"}
-        assert max(counts.values()) <= SERIES_PER_MODE
-
-
-def test_a_service_on_a_cpu_that_has_served_every_mode_and_bucket_is_within_the_budget() -> None:
+def test_on_a_cpu_all_is_at_zero_from_the_start_and_within_the_budget_once_all_was_served() -> None:
     batch_sizes = [1, 4, 16]
-    with running({"modes": default_modes(), "batch_sizes": batch_sizes}, device="cpu") as front:
+    with running({"batch_sizes": batch_sizes}) as front:
         front.await_ready()
+        series = front.series()
+        for mode in default_modes():
+            for outcome in OUTCOMES:
+                assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
+            assert series[f'request_duration_seconds_count{{mode="{mode}"}}'] == 0
+            for phase in ("prefill", "decode"):
+                assert (
+                    series[f'step_batch_wall_seconds_count{{batch="4",mode="{mode}",phase="{phase}"}}'] == 0
+                )
+        assert series['requests_rejected_total{reason="draining"}'] == 0
+        assert series["process_resident_memory_bytes"] > 0
+        assert not [name for name in series if 'mode="fallback"' in name or "_created" in name]
+        compile_ = {mode for mode in default_modes() if f'compile_seconds_count{{mode="{mode}"}}' in series}
+        assert compile_ == {"compiled", "reduce-overhead"}
         for mode in default_modes():
             for batch in batch_sizes:
                 front.generate(mode, prompts=["a"] * batch)
@@ -183,7 +192,8 @@ def test_a_service_on_a_cpu_that_has_served_every_mode_and_bucket_is_within_the_
 def test_a_page_is_rendered_once_a_second_unless_a_fresh_one_is_asked_for(
     own_front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
+    begun = series_module.monotonic() + 10.0
+    now = [begun]
     monkeypatch.setattr(series_module, "monotonic", lambda: now[0])
 
     def counted(cache_control: str = "") -> float:
@@ -191,16 +201,16 @@ def test_a_page_is_rendered_once_a_second_unless_a_fresh_one_is_asked_for(
         samples = (sample for family in parse_text(page) for sample in family.samples)
         return sum(sample.value for sample in samples if sample.name == f"{PREFIX}batch_size_sum")
 
-    assert counted() == 0
+    first = counted()
     own_front.generate()
-    now[0] = 0.99
-    assert counted() == 0
-    assert counted("no-cache") == 1
+    now[0] = begun + 0.99
+    assert counted() == first
+    assert counted("no-cache") == first + 1
     own_front.generate()
-    now[0] = 1.98
-    assert counted() == 1
-    now[0] = 1.99
-    assert counted() == 2
+    now[0] = begun + 1.98
+    assert counted() == first + 1
+    now[0] = begun + 1.99
+    assert counted() == first + 2
 
 
 def test_a_page_of_one_format_is_no_answer_in_the_other(own_front: Front) -> None:
@@ -213,6 +223,7 @@ def test_a_page_of_one_format_is_no_answer_in_the_other(own_front: Front) -> Non
         assert f"{PREFIX}request_duration_seconds" in {family.name for family in parse(answer.text)}
 
 
+@pytest.mark.slow
 def test_what_a_device_cannot_measure_is_absent(front: Front, cuda_front: Front) -> None:
     front.generate()
     cpu = names_of(samples(front))
@@ -233,31 +244,9 @@ def test_what_a_device_cannot_measure_is_absent(front: Front, cuda_front: Front)
         assert unknown.series()["engine_up"] == 0
 
 
-def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(
-    own_front: Front, cuda_front: Front
-) -> None:
-    series = own_front.series()
-    for mode in default_modes():
-        for outcome in OUTCOMES:
-            assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
-        assert series[f'request_duration_seconds_count{{mode="{mode}"}}'] == 0
-        for phase in ("prefill", "decode"):
-            assert series[f'step_batch_wall_seconds_count{{batch="4",mode="{mode}",phase="{phase}"}}'] == 0
-    assert series['requests_rejected_total{reason="draining"}'] == 0
-    assert series["process_resident_memory_bytes"] > 0
-    assert not [name for name in series if 'mode="fallback"' in name or "_created" in name]
-    compile_ = {mode for mode in default_modes() if f'compile_seconds_count{{mode="{mode}"}}' in series}
-    assert compile_ == {"compiled", "reduce-overhead"}
-    # A graph can be skipped on CUDA, so that the fallback is there from the start.
-    series = cuda_front.series()
-    assert series['requests_total{mode="fallback",outcome="ok"}'] == 0
-    assert series['request_duration_seconds_count{mode="fallback"}'] == 0
-    assert series['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
-
-
-def test_the_boundaries_are_those_of_the_contract_one_set_for_all_parts_of_requests(own_front: Front) -> None:
+def test_the_boundaries_are_those_of_the_contract_one_set_for_all_parts_of_requests(front: Front) -> None:
     bounds: dict[str, set[str]] = {}
-    for sample in samples(own_front):
+    for sample in samples(front):
         if sample.name.startswith(f"{PREFIX}request_") and sample.name.endswith("_bucket"):
             bounds.setdefault(sample.name, set()).add(sample.labels["le"])
     assert len(bounds) == 5
@@ -281,7 +270,7 @@ def test_the_last_boundary_of_requests_is_above_their_timeout(timeout: float) ->
 
 def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:
     answer = own_front.generate("compiled", prompts=["a b c", "d"], max_new_tokens=5).json()
-    series = own_front.series()
+    series = own_front.moved()
     timings = answer["timings"]
     for part in ("queue", "dispatch", "kernel", "other"):
         assert series[f'request_{part}_seconds_sum{{mode="compiled"}}'] == pytest.approx(
@@ -300,7 +289,7 @@ def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Fro
 
 def test_step_sums_are_exact_and_count_steps(own_front: Front) -> None:
     decode = own_front.generate(max_new_tokens=5).json()["timings"]["decode"]
-    series = own_front.series()
+    series = own_front.moved()
     labels = '{batch="1",mode="eager",phase="decode"}'
     for part in ("wall", "dispatch", "kernel", "period"):
         assert series[f"step_batch_{part}_seconds_count{labels}"] == decode["steps"] == 4
@@ -323,18 +312,18 @@ def test_a_profiled_or_sampled_request_enters_no_time_histogram(
     own_front: Front, fields: dict[str, object]
 ) -> None:
     assert own_front.generate(**fields).status_code == 200
-    series = own_front.series()
+    series = own_front.moved()
     assert series['profiled_requests_total{mode="eager"}'] == 1
     assert series['requests_total{mode="eager",outcome="ok"}'] == 1
     assert series['request_duration_seconds_count{mode="eager"}'] == 0
     assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
 
 
-def exemplars(front: Front) -> dict[tuple[str, str], str]:
-    """(sample, mode) → the trace that one of its buckets points to, in OpenMetrics."""
+def exemplars(front: Front) -> set[tuple[str, str, str]]:
+    """(sample, mode, trace) of the buckets that point to a trace, in OpenMetrics."""
     page = front.http.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
     return {
-        (sample.name.removeprefix(PREFIX), sample.labels["mode"]): sample.exemplar.labels["trace_id"]
+        (sample.name.removeprefix(PREFIX), sample.labels["mode"], sample.exemplar.labels["trace_id"])
         for family in parse_openmetrics(page)
         for sample in family.samples
         if sample.exemplar
@@ -342,26 +331,24 @@ def exemplars(front: Front) -> dict[tuple[str, str], str]:
 
 
 def test_a_profiled_request_is_an_exemplar_of_the_histograms_that_do_not_count_it(own_front: Front) -> None:
+    before, traces = exemplars(own_front), set()
     own_front.generate()
-    assert exemplars(own_front) == {}
-    own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "the-one"})
-    found = exemplars(own_front)
-    assert len(set(found.values())) == 1
-    assert {mode for _, mode in found} == {"eager"}
-    names = {name for name, _ in found}
+    assert exemplars(own_front) == before
     parts = [f"request_{part}_seconds" for part in ("duration", "queue", "dispatch", "kernel", "other")]
-    first, next_ = "time_to_first_token_seconds", "time_per_output_token_seconds"
-    assert names == {f"{name}_bucket" for name in (*parts, first, next_)}
-    assert found.popitem()[1] not in own_front.http.get("/metrics").text
-
-
-def test_requests_of_one_id_have_exemplars_of_their_own(own_front: Front) -> None:
-    found = set()
-    for _ in range(2):
+    histograms = (*parts, "time_to_first_token_seconds", "time_per_output_token_seconds")
+    for _ in range(2):  # of one id, but with exemplars of their own
         own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "i" * 128})
-        found |= set(exemplars(own_front).values())
-    assert len(found) == 2
-    assert "i" * 128 not in found
+        found = exemplars(own_front) - before
+        before |= found
+        assert {(name, mode) for name, mode, _ in found} == {
+            (f"{name}_bucket", "eager") for name in histograms
+        }
+        ((_, _, trace), *others) = found
+        assert {other for *_, other in others} == {trace}
+        assert trace not in own_front.http.get("/metrics").text
+        traces.add(trace)
+    assert len(traces) == 2
+    assert "i" * 128 not in traces
 
 
 @pytest.mark.parametrize(
@@ -372,7 +359,7 @@ def test_a_request_that_ran_as_something_else_is_observed_as_fallback(
 ) -> None:
     own_front.command(f"!fallback {reason}", mode="compiled")
     own_front.generate("reduce-overhead")
-    series = own_front.series()
+    series = own_front.moved()
     assert series['requests_total{mode="reduce-overhead",outcome="ok"}'] == 1  # as it was declared
     assert series['requests_total{mode="fallback",outcome="ok"}'] == 1
     assert series['requests_total{mode="compiled",outcome="ok"}'] == 0
@@ -399,31 +386,27 @@ def test_refusals_are_counted_by_reason_and_under_their_mode_where_it_is_valid()
 
 
 def test_compilations_are_counted_once_and_again_in_a_new_engine(own_front: Front) -> None:
-    count = 'compile_seconds_count{mode="compiled"}'
-    assert own_front.series()[count] == 2
+    count, again = 'compile_seconds_count{mode="compiled"}', 'recompiles_total{mode="compiled"}'
     own_front.command("!compile compiled")
-    assert own_front.series()[count] == 3
-    assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
+    assert (own_front.moved()[count], own_front.moved()[again]) == (1, 1)
     own_front.command("!die")
     own_front.await_ready()
-    assert own_front.series()[count] == 5
-    assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
+    assert (own_front.moved()[count], own_front.moved()[again]) == (3, 1)
 
 
 def test_samples_are_counted_by_side_and_add_up_over_engine_restarts(own_front: Front) -> None:
-    def counted(batch: int) -> dict[str, float]:
-        series = own_front.series()
-        labels = f'batch="{batch}",mode="eager",phase="decode"'
-        return {side: series[f'samples_total{{{labels},side="{side}"}}'] for side in SIDES}
-
     once = {"kernel": 40, "host": 60, "system": 3, "unclassified": 2}
-    twice, thrice = ({side: times * count for side, count in once.items()} for times in (2, 3))
-    assert counted(1) == counted(4) == once
+
+    def counted(batch: int) -> set[float]:
+        """How many times the samples of a warm-up have been added."""
+        labels, moved = f'batch="{batch}",mode="eager",phase="decode"', own_front.moved()
+        return {moved[f'samples_total{{{labels},side="{side}"}}'] / once[side] for side in SIDES}
+
     own_front.command("!sampled")
-    assert (counted(1), counted(4)) == (twice, once)
+    assert (counted(1), counted(4)) == ({1}, {0})
     own_front.command("!die")
     own_front.await_ready()
-    assert (counted(1), counted(4)) == (thrice, twice)
+    assert (counted(1), counted(4)) == ({2}, {1})
 
 
 def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) -> None:
@@ -437,33 +420,33 @@ def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) 
     assert series['cudagraph_replays_total{mode="compiled"}'] == 0
 
 
-def test_captures_and_failed_allocations_add_up_over_engine_restarts() -> None:
-    captures = 'cudagraph_captures_total{mode="reduce-overhead"}'
-    with running(device="cuda") as front:
-        front.await_ready()
-        assert (front.series()[captures], front.series()["memory_ooms_total"]) == (2, 0)
-        assert front.series()['cudagraph_captures_total{mode="compiled"}'] == 0
-        front.command("!oom")
-        front.command("!oom")
-        assert front.series()["memory_ooms_total"] == 2
-        front.command("!die")
-        front.await_ready()
-        assert (front.series()[captures], front.series()["memory_ooms_total"]) == (4, 2)
-        front.command("!oom")
-        assert front.series()["memory_ooms_total"] == front.series()["memory_alloc_retries_total"] == 3
+def test_captures_and_failed_allocations_add_up_over_engine_restarts(cuda_front: Front) -> None:
+    cuda_front.renew()
+    counted = (
+        'cudagraph_captures_total{mode="reduce-overhead"}',
+        "memory_ooms_total",
+        "memory_alloc_retries_total",
+    )
+
+    def moved() -> list[float]:
+        return [cuda_front.moved()[name] for name in counted]
+
+    assert cuda_front.series()['cudagraph_captures_total{mode="compiled"}'] == 0
+    cuda_front.command("!oom")
+    cuda_front.command("!oom")
+    assert moved() == [0, 2, 2]
+    cuda_front.command("!die")
+    cuda_front.await_ready()
+    assert moved() == [2, 2, 2]
+    cuda_front.command("!oom")
+    assert moved() == [2, 3, 3]
 
 
 def test_a_request_whose_steps_have_no_samples_yet_adds_them_to_no_part(own_front: Front) -> None:
-    own_front.generate("compiled")
-    before = own_front.series()
     own_front.command("!unsplit", mode="compiled")
-    after = own_front.series()
-    moved = {
-        part: after[name] - before[name]
-        for part in ("duration", "queue", "dispatch", "kernel", "other")
-        if (name := f'request_{part}_seconds_count{{mode="compiled"}}')
-    }
-    assert moved == {"duration": 1, "queue": 1, "dispatch": 0, "kernel": 0, "other": 0}
+    parts, moved = ("duration", "queue", "dispatch", "kernel", "other"), own_front.moved()
+    found = [moved[f'request_{part}_seconds_count{{mode="compiled"}}'] for part in parts]
+    assert found == [1, 1, 0, 0, 0]
 
 
 def test_the_states_of_modes_and_engine_follow_them(own_front: Front) -> None:

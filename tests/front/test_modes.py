@@ -40,26 +40,20 @@ def test_each_step_of_a_mode_has_its_split_with_its_interval_and_samples(front: 
     assert split["samples"] == {"kernel": 40, "host": 60, "system": 3, "unclassified": 2}
 
 
-def test_where_nothing_is_sampled_modes_have_no_splits_and_the_engine_says_why() -> None:
-    with running({"modes": ["eager"]}, no_samples="of a reason") as front:
-        front.await_ready()
-        answer = front.http.get("/v1/modes").json()
-    assert answer["modes"][0]["splits"] == []
-    assert answer["engine"]["no_samples"] == "of a reason"
-
-
 def test_the_commit_of_an_image_is_the_one_that_was_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # no git, no nvidia-smi
     found = machine("0123456789ab")
     assert (found["commit"], found["dirty"], found["gpus"]) == ("0123456789ab", None, [])
 
 
-def test_a_service_is_ready_once_its_steps_have_been_measured_and_serves_before() -> None:
-    with running({"modes": ["eager"]}, cold=True) as front:
+def test_where_nothing_is_sampled_or_measured_yet_the_answers_say_so_and_requests_are_served() -> None:
+    with running({"modes": ["eager"]}, cold=True, no_samples="of a reason") as front:
         until(lambda: front.http.get("/v1/modes").json()["modes"][0]["state"] == "ready", "the mode")
         message = refused(front.http.get("/health/ready"), 503)["message"]
         assert message == "the engine measures its steps for the first time; ready: eager"
         assert front.generate().status_code == 200
+        answer = until(lambda: (got := front.http.get("/v1/modes").json())["engine"] and got, "the engine")
+        assert (answer["modes"][0]["splits"], answer["engine"]["no_samples"]) == ([], "of a reason")
 
 
 def test_before_the_first_status_modes_are_cold_and_nothing_is_ready() -> None:
@@ -73,16 +67,16 @@ def test_before_the_first_status_modes_are_cold_and_nothing_is_ready() -> None:
         assert refused(front.generate(), 503)["type"] == "engine_not_ready"
 
 
-def test_ready_waits_for_every_mode_and_names_those_it_waits_for() -> None:
-    with running(states={"compiled": "warming", "reduce-overhead": "cold"}) as front:
-        until(lambda: front.state.client.engine is not None, "the engine's status")
-        error = refused(front.http.get("/health/ready"), 503)
-        assert error["message"].startswith("compiled is warming; reduce-overhead is cold; ready: eager")
-        assert front.http.get("/health").status_code == 503
-        front.command("!state compiled ready")
-        assert "compiled is" not in refused(front.http.get("/health/ready"), 503)["message"]
-        front.command("!state reduce-overhead ready")
-        assert front.http.get("/health/ready").json()["status"] == "ready"
+def test_ready_waits_for_every_mode_and_names_those_it_waits_for(own_front: Front) -> None:
+    own_front.command("!state compiled warming")
+    own_front.command("!state reduce-overhead cold")
+    error = refused(own_front.http.get("/health/ready"), 503)
+    assert error["message"].startswith("compiled is warming; reduce-overhead is cold; ready: eager")
+    assert own_front.http.get("/health").status_code == 503
+    own_front.command("!state compiled ready")
+    assert "compiled is" not in refused(own_front.http.get("/health/ready"), 503)["message"]
+    own_front.command("!state reduce-overhead ready")
+    assert own_front.http.get("/health/ready").json()["status"] == "ready"
 
 
 def test_a_failed_mode_leaves_the_others_ready_and_is_shown_as_degraded(own_front: Front) -> None:
@@ -105,29 +99,13 @@ def test_where_every_mode_failed_nothing_is_ready() -> None:
         assert message == "eager failed (as commanded); compiled failed (as commanded); ready: none yet"
 
 
-def test_a_required_mode_that_failed_keeps_ready_at_503_with_its_reason() -> None:
+def test_of_failed_modes_those_that_are_required_keep_ready_at_503_and_warming_ones_always_do() -> None:
     settings = {"modes": ["eager", "no_grad", "compiled"], "require_modes": ["eager", "compiled"]}
-    with running(settings, states={"no_grad": "failed"}) as front:
-        front.await_ready()
+    with running(settings, states={"no_grad": "warming"}) as front:
+        until(lambda: front.state.client.engine is not None, "the engine's status")
+        assert "no_grad is warming" in refused(front.http.get("/health/ready"), 503)["message"]
+        front.command("!state no_grad failed")
+        assert front.http.get("/health/ready").json()["degraded"] == {"no_grad": "as commanded"}
         front.command("!state compiled failed")
         message = refused(front.http.get("/health/ready"), 503)["message"]
         assert message == "compiled failed (as commanded); ready: eager"
-
-
-def test_what_is_not_required_is_waited_for_while_it_warms_up() -> None:
-    settings = {"modes": ["eager", "compiled"], "require_modes": ["eager"]}
-    with running(settings, states={"compiled": "warming"}) as front:
-        until(lambda: front.state.client.engine is not None, "the engine's status")
-        assert "compiled is warming" in refused(front.http.get("/health/ready"), 503)["message"]
-        front.command("!state compiled failed")
-        assert front.http.get("/health/ready").json()["degraded"] == {"compiled": "as commanded"}
-
-
-@pytest.mark.slow
-def test_an_engine_that_never_starts_makes_live_fail_with_the_reason() -> None:
-    with running(exit=9) as front:
-        front.state.supervisor.failures.first_retry_seconds = 0.01
-        until(lambda: front.http.get("/health/live").status_code == 503, "the failure")
-        message = refused(front.http.get("/health/live"), 503)["message"]
-        assert "the engine ended 5 times" in message
-        assert "exit code 9" in message

@@ -123,26 +123,8 @@ def test_n_completions_of_a_prompt_follow_each_other_and_count_the_prompt_once(c
 
 def test_what_is_left_out_or_null_has_openais_defaults(front: Front, client: OpenAI) -> None:
     bare = {"model": MODEL, "prompt": "!job"}
-    nulls = dict.fromkeys(
-        [
-            "max_tokens",
-            "temperature",
-            "top_p",
-            "n",
-            "stop",
-            "seed",
-            "stream",
-            "stream_options",
-            "top_k",
-            "ignore_eos",
-            "min_tokens",
-            "echo",
-            "suffix",
-            "logprobs",
-            "best_of",
-            "logit_bias",
-        ]
-    )
+    names = "max_tokens temperature top_p n stop seed stream stream_options top_k ignore_eos min_tokens"
+    nulls = dict.fromkeys(f"{names} echo suffix logprobs best_of logit_bias".split())
     for body in (bare, {**bare, **nulls}):
         answer = front.http.post("/v1/completions", json=body)
         assert answer.status_code == 200, answer.text
@@ -233,8 +215,8 @@ def test_a_client_that_leaves_a_stream_is_cancelled_in_the_engine_and_counted(ow
         assert own_front.state.client.in_progress()["eager"] == 1
         arriving.close()
         until(lambda: not own_front.state.client.in_progress(), "the job's end")
-        assert complete(client, "!cancelled").choices[0].text == "leaver"
-    assert own_front.series()['requests_total{mode="eager",outcome="cancelled"}'] == 1
+        assert complete(client, "!cancelled").choices[0].text.split(",")[-1] == "leaver"
+    assert own_front.moved()['requests_total{mode="eager",outcome="cancelled"}'] == 1
 
 
 def test_a_failure_in_mid_stream_is_an_error_that_the_client_raises(own_front: Front) -> None:
@@ -254,7 +236,7 @@ def test_completions_move_the_same_metrics_as_generate(own_front: Front) -> None
             complete(client, n=5)
         with pytest.raises(openai.NotFoundError):
             complete(client, model="tiny:fastest")
-    series = own_front.series()
+    series = own_front.moved()
     assert series['requests_total{mode="eager",outcome="ok"}'] == 2
     assert series['request_duration_seconds_count{mode="eager"}'] == 2
     assert series['tokens_total{kind="generated",mode="eager"}'] == 7
@@ -330,9 +312,9 @@ def test_the_client_raises_its_own_exceptions_with_our_messages(client: OpenAI) 
         client.models.retrieve("tiny:fastest")
 
 
-def test_a_full_queue_is_a_rate_limit_error_with_a_time_to_wait() -> None:
-    with running({"max_queue": 1}) as front, connect(front) as client:
-        front.await_ready()
+def test_a_full_queue_is_a_rate_limit_error_with_a_time_to_wait(own_front: Front) -> None:
+    own_front.state.client.max_queue = 1
+    with connect(own_front) as client:
         holding = client.completions.create(model=MODEL, prompt="!hold", stream=True)
         next(holding)
         with pytest.raises(openai.RateLimitError) as limited:

@@ -1,9 +1,7 @@
-"""`/openapi.json` can be used by a generator of clients, and `/docs` draws it with our own scripts."""
+"""`/openapi.json` can be used by a generator of clients."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from functools import reduce
 from typing import Any
@@ -15,7 +13,6 @@ from service.front.app import create_app
 from service.front.routes.pages import DESCRIPTIONS, describe
 from service.front.schemas import STUDY_BODIES
 from service.front.settings import Settings
-from tests.support.serving import Front
 
 
 @pytest.fixture(scope="module")
@@ -180,27 +177,3 @@ def test_an_error_that_has_a_header_declares_it(document: dict[str, Any], status
     ]
     assert declared
     assert all(answer["headers"][header]["required"] for answer in declared)
-
-
-@pytest.mark.browser
-def test_the_page_draws_the_document_and_calls_nobody_else(front: Front) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        assert not os.environ.get("REQUIRE_ALL"), "chromium is missing: install it"
-        pytest.skip("no chromium")
-    from playwright.sync_api import sync_playwright
-
-    problems: list[str] = []
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        tab = browser.new_page()
-        tab.on("console", lambda message: problems.append(message.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("request", lambda request: problems.append(request.url))
-        tab.goto(f"{front.url}/docs")
-        tab.wait_for_selector(".opblock-summary-path")
-        drawn = tab.locator(".opblock-summary-path").count()
-        browser.close()
-    assert [problem for problem in problems if not problem.startswith((front.url, "data:"))] == []
-    assert drawn >= 15

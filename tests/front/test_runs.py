@@ -36,9 +36,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir(parents=True)
     make_results(folder / "old", plan=PLAN, seed=1, started="2026-01-01T00:00:00Z")
     make_results(
-        folder / "new", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-03T00:00:00Z"
+        folder / "far", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-02T00:00:00Z"
     )
-    make_results(folder / "far", ALIKE, plan=PLAN, seed=3, started="2026-01-02T00:00:00Z")
+    make_results(folder / "new", ALIKE, plan=PLAN, seed=3, started="2026-01-03T00:00:00Z")
     edit_run(folder / "far", lambda run: run.environment.update(cpu="another CPU"))
     (folder / "old" / "report.md").write_text("# eager is as good as any.\n\nMore.\n")
     (folder / "old" / "report.html").write_text("<!doctype html><p>a report")
@@ -56,8 +56,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def keeping(results: Path) -> Iterator[Front]:
-    with running({"results_folder": results}) as started:
+def keeping(results: Path, traces: Path) -> Iterator[Front]:
+    with running({"results_folder": results, "cache_folder": traces}) as started:
         started.await_ready()
         yield started
 
@@ -89,10 +89,10 @@ def test_one_that_cannot_be_read_says_why(keeping: Front, name: str) -> None:
     assert (run["started"], run["valid"]) == (None, None)
 
 
-def test_a_folder_that_is_not_there_has_no_sweeps(tmp_path: Path) -> None:
-    with running({"results_folder": tmp_path / "none"}) as empty:
-        assert empty.http.get("/v1/runs").json() == {"folder": "none", "runs": []}
-        refused(empty.http.get("/v1/runs/old/report"), 404)
+def test_a_folder_that_is_not_there_has_no_sweeps(keeping: Front) -> None:
+    with keeping.going_by(results_folder=Path("/nothing/none")):
+        assert keeping.http.get("/v1/runs").json() == {"folder": "none", "runs": []}
+        refused(keeping.http.get("/v1/runs/old/report"), 404)
 
 
 def test_a_report_is_served_in_a_sandbox_that_reaches_nothing(keeping: Front) -> None:
@@ -129,28 +129,22 @@ def test_a_name_that_no_sweep_has_is_a_404(keeping: Front, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_are_compared_as_the_verb_compares_them(keeping: Front, results: Path) -> None:
-    answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "new"})
-    assert answer.status_code == 200, answer.text
-    done = CliRunner().invoke(
-        launchbound.app, ["compare", "--json", str(results / "old"), str(results / "new")]
-    )
-    document = json.loads(done.stdout)
-    document["before"]["path"], document["after"]["path"] = "old", "new"
-    assert answer.json() == document
-    words = {cell["mode"]: cell["word"] for cell in document["cells"]}
-    assert words["inference_mode"] == "slower"
-
-
-@pytest.mark.slow
-def test_unlike_sweeps_are_refused_with_the_verbs_reason_unless_forced(keeping: Front) -> None:
+def test_two_are_compared_as_the_verb_does_and_unlike_ones_only_where_that_is_forced(
+    keeping: Front, results: Path
+) -> None:
     body = {"before": "old", "after": "far"}
     error = refused(keeping.http.post("/v1/runs/compare", json=body), 422)
     assert error["type"] == "not_comparable"
     assert "another CPU" in error["message"]
     forced = keeping.http.post("/v1/runs/compare", json={**body, "force": True})
     assert forced.status_code == 200, forced.text
-    assert [one["fact"] for one in forced.json()["unlike"]] == ["the service's processor"]
+    verb = ["compare", "--json", "--force", str(results / "old"), str(results / "far")]
+    document = json.loads(CliRunner().invoke(launchbound.app, verb).stdout)
+    document["before"]["path"], document["after"]["path"] = "old", "far"
+    assert forced.json() == document
+    assert [one["fact"] for one in document["unlike"]] == ["the service's processor"]
+    words = {cell["mode"]: cell["word"] for cell in document["cells"]}
+    assert words["inference_mode"] == "slower"
 
 
 @pytest.mark.parametrize(
@@ -160,12 +154,11 @@ def test_what_names_no_two_sweeps_is_refused(keeping: Front, body: dict[str, obj
     assert keeping.http.post("/v1/runs/compare", json=body).status_code in (404, 422)
 
 
-def test_no_comparison_runs_beside_a_sweep(results: Path) -> None:
-    with running({"results_folder": results}) as swept:
-        swept.await_ready()
-        swept.generate(headers=SWEEP)
-        answer = swept.http.post("/v1/runs/compare", json={"before": "old", "after": "new"})
-        assert refused(answer, 409)["type"] == "run_in_progress"
+def test_no_comparison_runs_beside_a_sweep(keeping: Front) -> None:
+    keeping.generate(headers=SWEEP)
+    answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "new"})
+    keeping.renew()
+    assert refused(answer, 409)["type"] == "run_in_progress"
 
 
 STUCK = (sys.executable, "-c", "import signal; signal.pause()")
@@ -244,35 +237,29 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-@pytest.fixture(scope="module")
-def tracing(traces: Path) -> Iterator[Front]:
-    with running({"cache_folder": traces}) as started:
-        yield started
-
-
-def test_what_cannot_be_read_is_left_out_of_the_list(tracing: Front) -> None:
-    answer = tracing.http.get("/v1/traces")
+def test_what_cannot_be_read_is_left_out_of_the_list(keeping: Front) -> None:
+    answer = keeping.http.get("/v1/traces")
     assert answer.status_code == 200
     assert [note["id"] for note in answer.json()["traces"]] == ["new-2", "old-1", "whole"]
 
 
-def test_a_whole_trace_is_read(tracing: Front) -> None:
-    assert tracing.http.get("/v1/traces/whole").json() == {"traceEvents": []}
+def test_a_whole_trace_is_read(keeping: Front) -> None:
+    assert keeping.http.get("/v1/traces/whole").json() == {"traceEvents": []}
 
 
 def test_traces_of_one_request_id_are_read_by_their_own_ids_and_the_newest_by_the_requests(
-    tracing: Front,
+    keeping: Front,
 ) -> None:
-    read = {name: tracing.http.get(f"/v1/traces/{name}").json() for name in ("new-2", "old-1", "twice")}
+    read = {name: keeping.http.get(f"/v1/traces/{name}").json() for name in ("new-2", "old-1", "twice")}
     assert read == {"new-2": ["new-2"], "old-1": ["old-1"], "twice": ["new-2"]}
 
 
 @pytest.mark.parametrize("name", ["empty", "cut", "other", "folder"])
-def test_a_damaged_trace_is_a_404_that_says_so(tracing: Front, name: str) -> None:
-    error = refused(tracing.http.get(f"/v1/traces/{name}"), 404)
+def test_a_damaged_trace_is_a_404_that_says_so(keeping: Front, name: str) -> None:
+    error = refused(keeping.http.get(f"/v1/traces/{name}"), 404)
     assert error["type"] == "trace_damaged"
 
 
 @pytest.mark.parametrize("name", ["é" * 128, "x" * 129, "a b", "..%2f..%2fsettings", "none", "%00"])
-def test_a_name_that_no_trace_has_is_a_404(tracing: Front, name: str) -> None:
-    refused(tracing.http.get(f"/v1/traces/{name}"), 404)
+def test_a_name_that_no_trace_has_is_a_404(keeping: Front, name: str) -> None:
+    refused(keeping.http.get(f"/v1/traces/{name}"), 404)

@@ -24,8 +24,6 @@ from service.front.study_runner import AnatomyProcess
 from service.records import Pause, Paused, ToEngine
 from tests.support.serving import FAKE_ANATOMY, Front, running, until
 
-pytestmark = pytest.mark.slow
-
 STUDY = "/v1/studies/operators"
 
 
@@ -62,6 +60,17 @@ class Place:
         path = self.folder / "pids"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
+    def renew(self) -> None:
+        """End the anatomy process and forget its commands; the engine is at rest."""
+        self.go()
+        self.front.renew()
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(map(psutil.pid_exists, self.pids())), "the end of the anatomy process")
+        for file in self.folder.iterdir():
+            file.unlink()
+
     def progress(self) -> str:
         return (self.folder / "holding").read_text()
 
@@ -79,10 +88,17 @@ def place(folder: Path, settings: dict[str, Any] | None = None, **options: objec
             (folder / "go").touch()
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Place]:
-    with place(tmp_path) as made:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place(tmp_path_factory.mktemp("fakes")) as made:
         yield made
+
+
+@pytest.fixture
+def here(shared: Place) -> Place:
+    """The module's front as at its start: without a study, a sweep or an anatomy process."""
+    shared.renew()
+    return shared
 
 
 def error(answer: httpx.Response, status: int) -> dict[str, Any]:
@@ -139,22 +155,24 @@ def test_requests_sent_before_a_study_run_before_it(here: Place) -> None:
     assert study.result().status_code == 200
 
 
-def test_a_request_that_has_waited_enough_suspends_the_study_which_then_goes_on(tmp_path: Path) -> None:
-    with place(tmp_path, {"anatomy_pause_seconds": 0.05}) as here:
-        study = here.held()
-        process = psutil.Process(here.pids()[0])
-        request = here.meanwhile(here.front.command, f"!hold {tmp_path / 'enough'}")
-        until(lambda: process.status() == psutil.STATUS_STOPPED, "the suspension")
-        before = here.progress()
-        assert process.status() == psutil.STATUS_STOPPED
-        assert here.progress() == before
-        (tmp_path / "enough").touch()
-        assert request.result().status_code == 200
-        assert not study.done()
-        until(lambda: here.progress() != before, "the study to go on")
-        here.go()
-        assert float(study.result().headers["server-timing"].rpartition("dur=")[2]) > 0
-        assert here.pids() == [process.pid]
+def test_a_request_that_has_waited_enough_suspends_the_study_which_then_goes_on(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here.front.state.studies, "_longest_wait", 0.05)
+    study, enough = here.held(), here.folder / "enough"
+    process = psutil.Process(here.pids()[0])
+    request = here.meanwhile(here.front.command, f"!hold {enough}")
+    until(lambda: process.status() == psutil.STATUS_STOPPED, "the suspension")
+    before = here.progress()
+    assert process.status() == psutil.STATUS_STOPPED
+    assert here.progress() == before
+    enough.touch()
+    assert request.result().status_code == 200
+    assert not study.done()
+    until(lambda: here.progress() != before, "the study to go on")
+    here.go()
+    assert float(study.result().headers["server-timing"].rpartition("dur=")[2]) > 0
+    assert here.pids() == [process.pid]
 
 
 def test_a_second_study_at_a_time_is_refused_with_retry_after(here: Place) -> None:
@@ -229,34 +247,33 @@ def test_what_a_study_is_refused_with_has_its_status_and_leaves_the_process_alon
     assert len(here.pids()) == 1
 
 
-def test_the_process_ends_in_order_after_some_time_without_a_study(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_process_ends_in_order_after_some_time_without_a_study_and_with_the_front(tmp_path: Path) -> None:
     with place(tmp_path, {"anatomy_idle_seconds": 0.0}) as here:
         assert here.study().status_code == 200
         until((tmp_path / "stopped").exists, "the end of the process")
         until(lambda: not psutil.pid_exists(here.pids()[0]), "the end of the process")
+        runner, (first,) = here.front.state.studies, here.pids()
+        runner._settings = runner._settings.model_copy(update={"anatomy_idle_seconds": 60.0})
+        (tmp_path / "stopped").unlink()
         assert here.study().status_code == 200
-        assert len(here.pids()) == 2
-
-
-def test_the_process_ends_with_the_front_in_order(tmp_path: Path) -> None:
-    with place(tmp_path) as here:
-        assert here.study().status_code == 200
-        pid = here.pids()[0]
+        second = here.pids()[1]
+        assert second != first
+        assert psutil.pid_exists(second)
     assert (tmp_path / "stopped").exists()
+    assert not psutil.pid_exists(second)
+
+
+def test_a_study_in_progress_ends_where_the_service_drains(here: Place) -> None:
+    study = here.held()
+    pid = here.pids()[0]
+    client = here.front.state.client
+    loop = client.pause.lost.get_loop() if client.pause.lost else None
+    assert loop is not None
+    loop.call_soon_threadsafe(client.abandon)
+    assert error(study.result(), 503)["type"] == "shut_down"
+    assert error(here.study(), 503)["type"] == "draining"
     assert not psutil.pid_exists(pid)
-
-
-def test_a_study_in_progress_ends_where_the_service_drains(tmp_path: Path) -> None:
-    with place(tmp_path) as here:
-        study = here.held()
-        pid = here.pids()[0]
-        client = here.front.state.client
-        loop = client.pause.lost.get_loop() if client.pause.lost else None
-        assert loop is not None
-        loop.call_soon_threadsafe(client.abandon)
-        assert error(study.result(), 503)["type"] == "shut_down"
-        assert error(here.study(), 503)["type"] == "draining"
-        assert not psutil.pid_exists(pid)
 
 
 def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
@@ -278,18 +295,11 @@ def test_a_pause_that_did_not_hold_is_an_error_and_not_a_finding(tmp_path: Path)
         assert here.study().status_code == 200
 
 
-def test_while_a_mode_is_on_its_way_a_study_is_refused(tmp_path: Path) -> None:
-    with place(tmp_path, states={"compiled": "warming"}) as here:
-        assert error(here.study(), 503)["type"] == "warming"
-        here.front.command("!state compiled failed")
-        assert here.study().status_code == 200
-
-
-def test_a_sweep_without_the_key_blocks_no_study(tmp_path: Path) -> None:
-    with place(tmp_path, {"api_key": "secret"}) as here:
-        here.front.generate(headers={"X-Launchbound-Run": "1"})
-        keyed = {"Authorization": "Bearer secret"}
-        assert here.front.http.post(STUDY, json={"mode": "eager"}, headers=keyed).status_code == 200
+def test_while_a_mode_is_on_its_way_a_study_is_refused(here: Place) -> None:
+    here.front.command("!state compiled warming")
+    assert error(here.study(), 503)["type"] == "warming"
+    here.front.command("!state compiled failed")
+    assert here.study().status_code == 200
 
 
 def test_a_start_right_after_a_death_begins_another_process(tmp_path: Path) -> None:
@@ -364,13 +374,8 @@ def test_the_lease_counts_from_the_beginning_of_the_pause(clock: Clock) -> None:
     assert pause.overdue
 
 
-def test_a_study_whose_lease_ran_out_is_interrupted(tmp_path: Path, clock: Clock) -> None:
-    (tmp_path / "command").write_text("hold")
-    with running(anatomy=tmp_path) as front, ThreadPoolExecutor(1) as threads:
-        front.await_ready()
-        study = threads.submit(front.http.post, STUDY, json={"mode": "eager"})
-        until((tmp_path / "holding").exists, "the study to begin")
-        clock.seconds += LEASE_SECONDS + 1
-        (tmp_path / "go").touch()
-        assert study.result().status_code == 503
-        assert study.result().json()["error"]["type"] == "study_interrupted"
+def test_a_study_whose_lease_ran_out_is_interrupted(here: Place, clock: Clock) -> None:
+    study = here.held()
+    clock.seconds += LEASE_SECONDS + 1
+    here.go()
+    assert error(study.result(), 503)["type"] == "study_interrupted"

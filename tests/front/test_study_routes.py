@@ -24,8 +24,6 @@ from tests.front.test_studies import Place, error, place
 from tests.support.fake_anatomy import TRACE_FILE
 from tests.support.serving import until
 
-pytestmark = pytest.mark.slow
-
 EVENTS = {"Accept": "text/event-stream"}
 FOUND = b'{"operators":[],"order":1}'
 MODE = {"mode": "eager"}
@@ -43,7 +41,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def here(shared: Place) -> Place:
     """The module's front, whose fake study does as it does without a command."""
     shared.command("ok")
-    (shared.folder / "studies").unlink(missing_ok=True)
+    for file in ("studies", "holding"):
+        (shared.folder / file).unlink(missing_ok=True)
     return shared
 
 
@@ -193,7 +192,8 @@ def test_to_hang_up_in_the_middle_of_events_ends_the_study_and_the_engine_serves
     here.command("hold")
     (here.folder / "go").unlink(missing_ok=True)
     with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
-        assert next(answer.iter_lines()) == "event: progress"
+        lines = answer.iter_lines()  # without a name it would be closed, and the connection with it
+        assert next(lines) == "event: progress"
         until((here.folder / "holding").exists, "the study to begin")
     until(lambda: not process.is_running(), "the end of its process")
     assert here.front.generate().status_code == 200
@@ -244,13 +244,15 @@ def test_a_file_over_the_bound_is_left_out_and_this_is_said(
     assert missing["type"] == "file_left_out"
 
 
-def test_no_study_finding_or_file_is_had_without_the_key(tmp_path: Path) -> None:
+def test_without_the_key_no_study_finding_or_file_is_had_and_no_sweep_blocks_one(tmp_path: Path) -> None:
     with place(tmp_path, {"api_key": "secret"}) as here:
         for name in STUDY_BODIES:
             error(post(here, name, EVENTS), 401)
         for path in ("", "/tape-1", f"/tape-1/files/{TRACE_FILE}"):
             error(here.front.http.get(f"/v1/studies{path}"), 401)
         assert here.pids() == []
+        here.front.generate(headers={"X-Launchbound-Run": "1"})
+        assert post(here, "operators", {"Authorization": "Bearer secret"}).status_code == 200
 
 
 def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and_no_other_does(
@@ -295,6 +297,7 @@ def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and
 ANATOMY = "/v1/modes/eager/anatomy"
 
 
+@pytest.mark.slow
 def test_a_finding_is_read_again_and_no_get_runs_a_study(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         get = here.front.http.get

@@ -42,8 +42,7 @@ COMPLETION: Fields = {
 }
 
 generations = st.fixed_dictionaries(
-    {"prompts": texts, "max_new_tokens": few},
-    optional={**GENERATION, "stream": st.booleans()},
+    {"prompts": texts, "max_new_tokens": few}, optional={**GENERATION, "stream": st.booleans()}
 )
 comparisons = st.fixed_dictionaries(
     {"prompts": texts, "max_new_tokens": few, "repeats": st.integers(1, 2)},

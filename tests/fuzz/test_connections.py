@@ -167,10 +167,7 @@ def test_any_bytes_come_to_an_end(fuzzed: Fuzzed, data: bytes) -> None:
 
 
 @bounded(40)
-@given(
-    sent=st.lists(st.sampled_from(REQUESTS), max_size=7),
-    cuts=st.lists(st.integers(0, 1200), max_size=6),
-)
+@given(sent=st.lists(st.sampled_from(REQUESTS), max_size=7), cuts=st.lists(st.integers(0, 1200), max_size=6))
 def test_requests_sent_ahead_are_answered_in_their_order_however_they_are_cut(
     fuzzed: Fuzzed, sent: list[bytes], cuts: list[int]
 ) -> None:

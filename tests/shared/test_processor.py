@@ -65,11 +65,7 @@ def test_a_system_that_tells_nothing_has_a_name_all_the_same(
 
 @pytest.mark.parametrize(
     ("flags", "features"),
-    [
-        ("fpu avx2 avx512f sse4_2", "avx2, avx512f, "),
-        ("fpu avx2 sse4_2", "avx2, "),
-        ("fpu sse4_2", ""),
-    ],
+    [("fpu avx2 avx512f sse4_2", "avx2, avx512f, "), ("fpu avx2 sse4_2", "avx2, "), ("fpu sse4_2", "")],
 )
 def test_what_a_hypervisor_hides_of_one_processor_shows_in_its_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, features: str

@@ -22,6 +22,7 @@ from service.front.child_process import STOP_SECONDS, TERMINATE_SECONDS
 from service.front.logs import FORMATTERS
 from service.front.routes.state import AppState
 from service.front.settings import Settings
+from service.front.supervisor import Failures
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
 FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
@@ -34,6 +35,7 @@ Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
 GENERATE = "/v1/modes/eager/generate"
 JSON = {"Content-Type": "application/json"}
+FIRST_RETRY_SECONDS = 0.5
 FRESH = {"Cache-Control": "no-cache"}
 """With it `GET /metrics` is of this moment, not of the last second."""
 
@@ -56,6 +58,7 @@ class Front:
 
     def __init__(self, http: httpx.Client, state: AppState, url: str, server: uvicorn.ServerState) -> None:
         self.http, self.state, self.url, self.server = http, state, url, server
+        self._before: dict[str, float] = {}
 
     def generate(
         self, mode: str = "eager", headers: dict[str, str] | None = None, **body: object
@@ -76,6 +79,33 @@ class Front:
         lines = self.http.get("/metrics").text.splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
+
+    @contextmanager
+    def going_by(self, **settings: object) -> Iterator[None]:
+        """Have the routes go by other settings meanwhile."""
+        usual = self.state.settings
+        object.__setattr__(self.state, "settings", usual.model_copy(update=settings))
+        try:
+            yield
+        finally:
+            object.__setattr__(self.state, "settings", usual)
+
+    def moved(self) -> dict[str, float]:
+        """By how much each series has moved since `renew`."""
+        return {name: value - self._before.get(name, 0.0) for name, value in self.series().items()}
+
+    def renew(self) -> None:
+        """Undo what was done to admission and to modes, forget deaths and sweeps, await an engine at rest."""
+        client, supervisor = self.state.client, self.state.supervisor
+        client.max_queue, client._drain_ends, client.draining = self.state.settings.max_queue, None, False
+        supervisor.failures = Failures(FIRST_RETRY_SECONDS)
+        self.state.studies.sweeps._requests, self.state.studies.sweeps._last = 0, None
+        until(lambda: client.engine, "the engine")
+        for mode in client.modes.keys() - set(client.ready_modes()):
+            self.command(f"!state {mode} ready", mode=client.ready_modes()[0])
+        self.await_ready()
+        until(lambda: not client.in_progress(), "the end of what ran")
+        self._before = self.series()
 
 
 def refused(answer: httpx.Response, status: int) -> dict[str, str]:

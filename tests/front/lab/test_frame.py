@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from httpx import Client
@@ -18,37 +16,11 @@ from tests.support.serving import running, until
 pytestmark = pytest.mark.browser
 
 
+STUDIES = {"dispatcher": "operator", "timeline": "timeline", "tape": "tape", "budget": "budget"}
+"""The study behind the first button of each view."""
+
 SETTLED = "main h1 ~ *:not(.sentence):not([role=status])"
 """What a view draws below its sentence, once it need not wait."""
-
-
-@pytest.fixture(scope="module", params=VIEWS)
-def view(request: pytest.FixtureRequest, browser: Browser, lab_url: str) -> Iterator[Tab]:
-    """Each view, opened once for all tests of it; the walk by keyboard, which moves the focus, is last."""
-    with tab(browser, lab_url) as opened:
-        opened.open(f"/lab/{request.param}", SETTLED)
-        yield opened
-
-
-def test_a_view_opens_by_its_address_with_a_title_and_one_sentence(view: Tab) -> None:
-    sentence = view.text(".sentence")
-    assert sentence.endswith(".")
-    assert sentence.count(". ") == 0
-    heading = view.text("h1")
-    assert view.page.title() == f"{heading} · launchbound"
-    assert view.text("nav [aria-current=page]") == heading
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_a_view(view: Tab, scheme: Literal["light", "dark"]) -> None:
-    view.page.emulate_media(color_scheme=scheme)
-    assert view.violations() == []
-
-
-def test_a_view_does_not_scroll_sideways_on_a_phone(view: Tab) -> None:
-    view.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
-    assert view.reach() <= NARROW[0]
-    view.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
 
 
 CONTROLS = (
@@ -63,15 +35,43 @@ FOCUSED = f"""(controls) => {{ const at = document.activeElement;
   return [{FOUND}.indexOf(at), getComputedStyle(drawn).outlineStyle]; }}"""
 
 
-def test_every_control_is_reached_by_tab_and_shows_that_it_is(view: Tab) -> None:
-    count = view.page.evaluate(f"(controls) => {FOUND}.length", CONTROLS)
+def check(page: Tab) -> None:
+    """Nothing that axe objects to, light and wide, dark and narrow, and no scrolling sideways; every control
+    is reached by the tab key and shows that it is.
+    """
+    for size, scheme in ((NARROW, "dark"), (WIDE, "light")):
+        page.page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert page.violations() == []
+        assert page.reach() <= size[0]
+    page.page.evaluate("() => document.activeElement.blur()")
+    count = page.page.evaluate(f"(controls) => {FOUND}.length", CONTROLS)
     assert count > len(VIEWS)
     reached: list[tuple[int, str]] = []
-    for _ in range(count):
-        view.page.keyboard.press("Tab")
-        reached.append(tuple(view.page.evaluate(FOCUSED, CONTROLS)))
-    assert [place for place, _ in reached] == list(range(count))
-    assert {outline for _, outline in reached} == {"solid"}
+    for _ in range(count + 2):  # the page itself is a stop, between the last control and the first
+        page.page.keyboard.press("Tab")
+        reached.append(tuple(page.page.evaluate(FOCUSED, CONTROLS)))
+    places = [place for place, _ in reached if place >= 0][:count]
+    first = places.index(0)
+    assert [*places[first:], *places[:first]] == list(range(count))
+    assert {outline for place, outline in reached if place >= 0} == {"solid"}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_has_a_title_one_sentence_and_is_fit_for_everybody(lab: Tab, name: str) -> None:
+    if name in STUDIES:
+        answer(lab, "**/v1/studies", {"studies": []})
+    lab.open(f"/lab/{name}", SETTLED)
+    sentence = lab.text(".sentence")
+    assert sentence.endswith(".")
+    assert sentence.count(". ") == 0
+    heading = lab.text("h1")
+    assert lab.page.title() == f"{heading} · launchbound"
+    assert lab.text("nav [aria-current=page]") == heading
+    if name in STUDIES:
+        assert "yet" in lab.page.locator(".empty").first.inner_text()
+        assert lab.page.locator("button.primary").first.is_enabled()
+    check(lab)
 
 
 def test_a_view_is_chosen_by_keyboard_and_its_heading_gets_the_focus(lab: Tab) -> None:
@@ -117,86 +117,40 @@ def test_a_service_that_does_not_answer_is_an_error_with_a_way_on(browser: Brows
         opened.expected("ERR_FAILED")
 
 
-STUDY_VIEWS = ("dispatcher", "timeline", "tape", "budget", "probes")
-
-STOPS = "a[href], button:enabled, input:enabled, summary, [tabindex='0']"
-TABBABLE = """(controls) => [...document.querySelectorAll(controls)].filter((each) =>
-  each.offsetParent !== null && (each.type !== "radio" || each.checked)).length"""
-"""How many stops the tab key has: a group of radio buttons is one, at its choice."""
-
-
-@pytest.fixture
-def addresses(lab_url: str) -> dict[str, str]:
-    """Each view with something to show: of the real service, but for what would compile."""
-    measured = ("timeline", "tape", "budget")
-    real_ones = {name: f"/lab/{name}?finding={real(lab_url, name)[0]}" for name in measured}
-    return {
-        **real_ones,
-        "dispatcher": "/lab/dispatcher?finding=operator-1",
-        "probes": "/lab/probes?probe=sync-point",
-    }
-
-
-def opened(page: Tab, name: str, addresses: dict[str, str]) -> Tab:
-    """`page` at a view with all that it can show, its question answered."""
+def shown(page: Tab, name: str, url: str) -> None:
+    """`page` at a study's view with all that it can show, its question answered."""
     if name == "dispatcher":
         keep(page, "operator", call())
     if name == "probes":
         answer(page, "**/v1/probes/sync-point", PROBE)
-    page.open(addresses[name], "button.primary")
+    others = {"dispatcher": "finding=operator-1", "probes": "probe=sync-point"}
+    asked = others[name] if name in others else f"finding={real(url, name)[0]}"
+    page.open(f"/lab/{name}?{asked}", "button.primary")
     if name == "probes":
         page.page.locator("button.primary").click()
         page.page.wait_for_selector(".probe")
     page.page.locator(".question summary").first.click()
-    return page
-
-
-@pytest.mark.parametrize("name", STUDY_VIEWS)
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (NARROW, "dark")], ids=["wide", "narrow"])
-def test_axe_finds_nothing_and_the_page_does_not_scroll_sideways(
-    browser: Browser, lab_url: str, addresses: dict[str, str], name: str, size: tuple[int, int], scheme: str
-) -> None:
-    with tab(browser, lab_url, size, scheme) as page:
-        opened(page, name, addresses)
-        assert page.violations() == []
-        assert page.reach() <= size[0]
-
-
-@pytest.mark.parametrize("name", STUDY_VIEWS)
-def test_the_tab_key_reaches_every_control(lab: Tab, addresses: dict[str, str], name: str) -> None:
-    opened(lab, name, addresses)
-    lab.page.evaluate("() => document.activeElement.blur()")
-    every = lab.page.evaluate(TABBABLE, STOPS)
-    for _ in range(every + 5):
-        lab.page.keyboard.press("Tab")
-        lab.page.evaluate("() => (document.activeElement.dataset.walked = 'yes')")
-    assert lab.page.locator("[data-walked]:not(body)").count() == every
-
-
-STUDIES = {"dispatcher": "operator", "timeline": "timeline", "tape": "tape", "budget": "budget"}
-"""The study behind the first button of each view."""
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_before_anything_ran_a_view_says_what_to_do(fake_lab: Tab, name: str) -> None:
-    fake_lab.open(f"/lab/{name}", ".study")
-    assert "yet" in fake_lab.page.locator(".empty").first.inner_text()
-    assert fake_lab.page.locator("button.primary").first.is_enabled()
 
 
 @pytest.mark.parametrize("name", [*STUDIES, "probes"])
-def test_during_a_sweep_a_view_says_that_it_waits_and_for_how_long(fake_lab: Tab, name: str) -> None:
+def test_a_view_with_its_finding_is_fit_for_everybody(lab: Tab, lab_url: str, name: str) -> None:
+    shown(lab, name, lab_url)
+    check(lab)
+
+
+def test_during_a_sweep_a_view_says_that_it_waits_and_for_how_long(fake_lab: Tab) -> None:
     message = "a sweep is in progress, which a study would disturb: wait until it has ended"
     problem = {"error": {"type": "run_in_progress", "message": message, "param": None}}
-    address = f"**/v1/studies/{STUDIES[name]}" if name in STUDIES else "**/v1/probes/*"
-    answer(fake_lab, address, problem, 409, {"Retry-After": "17"})
-    fake_lab.open(f"/lab/{name}", ".study")
-    fake_lab.page.locator("button.primary").first.click()
-    said = fake_lab.text('.failed[data-type="run_in_progress"]')
-    assert "A sweep is measuring: the lab waits." in said
-    assert message in said
-    assert "Try again in 17 s." in said
-    fake_lab.expected("409")
+    for name in (*STUDIES, "probes"):
+        address = f"**/v1/studies/{STUDIES[name]}" if name in STUDIES else "**/v1/probes/*"
+        answer(fake_lab, address, problem, 409, {"Retry-After": "17"})
+        fake_lab.open(f"/lab/{name}", ".study")
+        fake_lab.page.locator("button.primary").first.click()
+        said = fake_lab.text('.failed[data-type="run_in_progress"]')
+        assert "A sweep is measuring: the lab waits." in said
+        assert message in said
+        assert "Try again in 17 s." in said
+        fake_lab.expected("409")
 
 
 def test_a_study_that_fails_on_its_way_is_shown_and_can_be_tried_again(fake_lab: Tab) -> None:
@@ -265,3 +219,8 @@ def test_a_study_runs_from_the_keyboard_with_progress_and_its_finding_has_an_add
     assert f"finding={identity}" in lab.page.url
     assert data(lab) == http.get(f"/v1/studies/{identity}").json()
     assert rows(lab, "Forward, in order") == 1
+
+
+def test_the_documentation_draws_the_document_and_calls_nobody_else(fake_lab: Tab) -> None:
+    fake_lab.open("/docs", ".opblock-summary-path")
+    assert fake_lab.page.locator(".opblock-summary-path").count() >= 15

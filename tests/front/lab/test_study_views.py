@@ -11,7 +11,6 @@ from httpx import Client
 from tests.front.lab.study_pages import (
     PROBE,
     Finding,
-    Kept,
     answer,
     call,
     data,
@@ -30,13 +29,10 @@ from tests.support.browser import Tab
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def budget(lab_url: str) -> Kept:
-    return real(lab_url, "budget")
-
-
-def test_a_budget_starts_at_the_measured_values_and_says_what_the_study_says(lab: Tab, budget: Kept) -> None:
-    identity, finding = budget
+def test_a_budget_starts_at_what_the_study_says_and_a_slider_moves_by_keys_which_the_address_keeps(
+    lab: Tab, lab_url: str
+) -> None:
+    identity, finding = real(lab_url, "budget")
     lab.open(f"/lab/budget?finding={identity}", ".whatif")
     own = finding["budget"]
     assert float(lab.value('[aria-label="Verdict"]', "data-share")) == pytest.approx(
@@ -64,12 +60,6 @@ def test_a_budget_starts_at_the_measured_values_and_says_what_the_study_says(lab
     assert near(cells["step"], point["step"]["value"])
     assert near(cells["dispatch"], point["dispatch_seconds"]["value"])
     assert data(lab) == finding
-
-
-def test_a_slider_of_the_budget_moves_by_keys_and_the_address_keeps_it(lab: Tab, budget: Kept) -> None:
-    identity, finding = budget
-    lab.open(f"/lab/budget?finding={identity}", ".whatif")
-    own = finding["budget"]
     slider = lab.page.get_by_role("slider", name="Operators per step")
     slider.focus()
     for _ in range(4):
@@ -86,11 +76,6 @@ def test_a_slider_of_the_budget_moves_by_keys_and_the_address_keeps_it(lab: Tab,
     assert float(lab.value('[aria-label="Verdict"]', "data-share")) == pytest.approx(
         own["device_bound_index"]
     )
-
-
-@pytest.fixture
-def step(lab_url: str) -> Kept:
-    return real(lab_url, "operators")
 
 
 def test_the_slider_scrubs_through_every_slice_with_its_time_and_the_sum_so_far(fake_lab: Tab) -> None:
@@ -147,8 +132,8 @@ def test_slices_that_do_not_add_up_are_said_to(fake_lab: Tab) -> None:
     assert "more than 15 % off" in fake_lab.text(".note.warn")
 
 
-def test_a_step_is_listed_with_its_keys_and_its_copies_are_marked(lab: Tab, step: Kept) -> None:
-    identity, finding = step
+def test_a_step_is_listed_with_its_keys_and_its_copies_are_marked(lab: Tab, lab_url: str) -> None:
+    identity, finding = real(lab_url, "operators")
     lab.open(f"/lab/dispatcher?step={identity}", "td")
     caption = "The step's calls in order"
     assert rows(lab, caption) == len(finding["operators"])
@@ -167,13 +152,10 @@ def test_a_step_is_listed_with_its_keys_and_its_copies_are_marked(lab: Tab, step
     assert data(lab) == finding
 
 
-@pytest.fixture
-def tape(lab_url: str) -> Kept:
-    return real(lab_url, "tape")
-
-
-def test_a_tape_shows_the_findings_operators_nodes_and_bytes(lab: Tab, tape: Kept) -> None:
-    identity, finding = tape
+def test_a_tape_shows_the_findings_operators_nodes_and_bytes_and_none_with_grad_mode_off(
+    lab: Tab, lab_url: str
+) -> None:
+    identity, finding = real(lab_url, "tape")
     lab.open(f"/lab/tape?finding={identity}", ".tape svg")
     assert rows(lab, "Forward, in order") == len(finding["forward"])
     assert rows(lab, "Backward, in the order") == len(finding["backward"])
@@ -189,10 +171,14 @@ def test_a_tape_shows_the_findings_operators_nodes_and_bytes(lab: Tab, tape: Kep
     assert near(lab.text('[data-figure="own"]'), finding["held"]["own_bytes"])
     assert data(lab) == finding
 
+    def own(node: Finding) -> int:
+        return sum(one["tensor_bytes"] for one in node["saved"] if one["kind"] == "intermediate")
 
-def test_with_grad_mode_off_the_tape_on_the_page_is_empty(lab: Tab, tape: Kept) -> None:
-    identity, finding = tape
-    lab.open(f"/lab/tape?finding={identity}", ".tape svg")
+    most = max(finding["backward"], key=own)
+    said = the_answer(lab)
+    assert said.startswith(f"{most['name']} (node {most['index']})")
+    assert near(said, own(most))
+    assert said.endswith("kept 0 bytes in 0 tensors.")
     for place, grad in enumerate(("no_grad", "inference_mode")):
         choice = lab.page.get_by_role("group", name="The same computation with")
         choice.get_by_role("radio", name=grad, exact=True).check(force=True)
@@ -204,29 +190,10 @@ def test_with_grad_mode_off_the_tape_on_the_page_is_empty(lab: Tab, tape: Kept) 
         assert f"grad={grad}" in lab.page.url
 
 
-def test_the_question_of_the_tape_is_answered_by_its_own_numbers(lab: Tab, tape: Kept) -> None:
-    identity, finding = tape
-    lab.open(f"/lab/tape?finding={identity}", ".question")
-
-    def own(node: Finding) -> int:
-        return sum(one["tensor_bytes"] for one in node["saved"] if one["kind"] == "intermediate")
-
-    most = max(finding["backward"], key=own)
-    said = the_answer(lab)
-    assert said.startswith(f"{most['name']} (node {most['index']})")
-    assert near(said, own(most))
-    assert said.endswith("kept 0 bytes in 0 tensors.")
-
-
-@pytest.fixture
-def timeline(lab_url: str) -> Kept:
-    return real(lab_url, "timeline")
-
-
-def test_a_timeline_shows_the_steps_their_tax_and_the_speedup_of_the_finding(
-    lab: Tab, timeline: Kept
+def test_a_timeline_shows_the_steps_tax_and_speedup_of_the_finding_and_is_zoomed_and_walked_by_keys(
+    lab: Tab, lab_url: str
 ) -> None:
-    identity, finding = timeline
+    identity, finding = real(lab_url, "timeline")
     lab.open(f"/lab/timeline?finding={identity}", ".drawing svg")
     for place, track in enumerate(finding["tracks"]):
         cells = row(lab, "Both steps", place)
@@ -240,11 +207,6 @@ def test_a_timeline_shows_the_steps_their_tax_and_the_speedup_of_the_finding(
     )
     assert "Neither is fused" in lab.text('section[aria-label="speed-up"]')
     assert data(lab) == finding
-
-
-def test_a_timeline_is_zoomed_and_walked_by_keys(lab: Tab, timeline: Kept) -> None:
-    identity, finding = timeline
-    lab.open(f"/lab/timeline?finding={identity}", ".drawing svg")
     drawing = lab.page.locator(".drawing")
 
     def shown() -> tuple[float, float]:
@@ -332,8 +294,12 @@ def test_a_gpus_streams_have_lanes_and_what_is_unknown_says_why(fake_lab: Tab) -
     assert trace.get_attribute("href") == "/v1/studies/timeline-1/files/timeline.trace.json.gz"
 
 
-def test_a_probe_runs_and_its_numbers_are_the_answers(lab: Tab) -> None:
+def test_a_probe_of_those_that_the_service_lists_runs_and_its_numbers_are_the_answers(
+    lab: Tab, http: Client
+) -> None:
     lab.open("/lab/probes?probe=allocator-churn", ".study")
+    names = lab.page.locator(".choice .options label").all_inner_texts()
+    assert names == [probe["name"] for probe in http.get("/v1/probes").json()["probes"]]
     with lab.page.expect_response("**/v1/probes/allocator-churn", timeout=100_000) as answered:
         lab.page.get_by_role("button", name="Run allocator-churn").press("Enter")
     found = answered.value.json()
@@ -347,12 +313,6 @@ def test_a_probe_runs_and_its_numbers_are_the_answers(lab: Tab) -> None:
     assert found["blame"] in lab.text(".probe")
     assert found["blame"] in the_answer(lab)
     assert data(lab) == found
-
-
-def test_the_probes_to_choose_are_those_that_the_service_lists(lab: Tab, http: Client) -> None:
-    lab.open("/lab/probes", ".study")
-    names = lab.page.locator(".choice .options label").all_inner_texts()
-    assert names == [probe["name"] for probe in http.get("/v1/probes").json()["probes"]]
 
 
 def test_a_probe_without_a_difference_says_so_and_its_counter_answers_the_question(fake_lab: Tab) -> None:

@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, Response, Route
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.report.formatting import significant, whole
-from service.front import study_runner
 from tests.support.browser import NARROW, Tab, tab
 from tests.support.serving import BODY, GENERATE, Front, running, until
 
@@ -69,11 +68,6 @@ def test_text_and_numbers_are_the_services(lab: Tab) -> None:
     assert f"{duration(timings['time_to_first_token_seconds'])} to the first token" in lab.text("main")
     assert lab.value("[data-effective]", "data-effective") == answer["mode"]["effective"]
     assert lab.violations() == []
-
-
-def test_the_data_is_the_answer(lab: Tab) -> None:
-    lab.open("/lab/play?tokens=4", "form textarea")
-    answer = generated(lab)
     lab.page.locator("text=Show the data").click()
     assert json.loads(lab.text(".data pre")) == answer
     with lab.page.expect_download() as saved:
@@ -81,34 +75,31 @@ def test_the_data_is_the_answer(lab: Tab) -> None:
     assert json.loads(saved.value.path().read_text()) == answer
 
 
-def test_while_tokens_come_the_page_says_that_the_clock_is_its_own(browser: Browser) -> None:
-    with running() as front:
-        front.await_ready()
-        with tab(browser, front.url, NARROW) as opened:
-            opened.open("/lab/play?mode=eager&tokens=4", "form textarea")
-            opened.page.locator("textarea").fill("!hold")
-            opened.page.locator("main form button").click()
-            opened.page.wait_for_selector("text=4 of 4 tokens")
-            assert opened.text(".completion").endswith("w0 w1 w2 w3")
-            assert "page's clock" in opened.text("[aria-label=Time]")
-            assert opened.page.locator(RESULT).count() == 0
-            assert opened.reach() <= NARROW[0]
-            opened.page.locator("text=Cancel").click()
-            opened.page.wait_for_selector("text=Until it was stopped")
+def test_while_tokens_come_the_page_says_that_the_clock_is_its_own(browser: Browser, front: Front) -> None:
+    with tab(browser, front.url, NARROW) as opened:
+        opened.open("/lab/play?mode=eager&tokens=4", "form textarea")
+        opened.page.locator("textarea").fill("!hold")
+        opened.page.locator("main form button").click()
+        opened.page.wait_for_selector("text=4 of 4 tokens")
+        assert opened.text(".completion").endswith("w0 w1 w2 w3")
+        assert "page's clock" in opened.text("[aria-label=Time]")
+        assert opened.page.locator(RESULT).count() == 0
+        assert opened.reach() <= NARROW[0]
+        opened.page.locator("text=Cancel").click()
+        opened.page.wait_for_selector("text=Until it was stopped")
+    front.renew()
 
 
-def test_a_mode_that_is_not_ready_cannot_be_chosen(browser: Browser) -> None:
-    with (
-        running(states={"compiled": "failed", "no_grad": "warming"}) as front,
-        tab(browser, front.url) as opened,
-    ):
-        until(lambda: front.http.get("/v1/modes").json()["engine"], "the engine")
-        opened.open("/lab/play?mode=compiled", "form textarea")
-        options = opened.page.locator(".options input")
-        disabled = [not options.nth(place).is_enabled() for place in range(options.count())]
-        assert disabled == [mode["state"] != "ready" for mode in front.http.get("/v1/modes").json()["modes"]]
-        assert "failed: compiled" in opened.text(".service")
-        assert opened.page.locator(".options label:has(input:checked)").inner_text() == "eager"
+def test_a_mode_that_is_not_ready_cannot_be_chosen(fake_lab: Tab, front: Front) -> None:
+    front.command("!state compiled failed")
+    front.command("!state no_grad warming")
+    fake_lab.open("/lab/play?mode=compiled", "form textarea")
+    options = fake_lab.page.locator(".options input")
+    disabled = [not options.nth(place).is_enabled() for place in range(options.count())]
+    assert disabled == [mode["state"] != "ready" for mode in front.http.get("/v1/modes").json()["modes"]]
+    assert "failed: compiled" in fake_lab.text(".service")
+    assert fake_lab.page.locator(".options label:has(input:checked)").inner_text() == "eager"
+    front.renew()
 
 
 def test_what_is_not_measured_is_said_to_be_absent(browser: Browser) -> None:
@@ -123,24 +114,16 @@ def test_what_is_not_measured_is_said_to_be_absent(browser: Browser) -> None:
         assert "cannot be told apart: a reason." in opened.text("[aria-label=Time]")
 
 
-def test_during_a_sweep_nothing_runs_and_the_page_says_why(browser: Browser) -> None:
-    with running() as front:
-        front.await_ready()
-        sweeping(front)
-        with tab(browser, front.url) as opened:
-            opened.open("/lab/play?mode=eager", "form textarea")
-            opened.page.locator("main form button").click()
-            alert = opened.page.wait_for_selector("[data-type=run_in_progress]")
-            assert alert is not None
-            assert "A sweep is measuring" in alert.inner_text()
-            assert opened.violations() == []
-            opened.expected("409")
-
-
-def sweeping(front: Front) -> None:
-    answer = front.generate(headers={"X-Launchbound-Run": "20260101-1"}, **BODY)
-    assert answer.status_code == 200
-    assert front.state.studies.sweeps.seconds_left() <= study_runner.RUN_SECONDS
+def test_during_a_sweep_nothing_runs_and_the_page_says_why(fake_lab: Tab, front: Front) -> None:
+    assert front.generate(headers={"X-Launchbound-Run": "20260101-1"}).status_code == 200
+    fake_lab.open("/lab/play?mode=eager", "form textarea")
+    fake_lab.page.locator("main form button").click()
+    alert = fake_lab.page.wait_for_selector("[data-type=run_in_progress]")
+    assert alert is not None
+    assert "A sweep is measuring" in alert.inner_text()
+    assert fake_lab.violations() == []
+    fake_lab.expected("409")
+    front.renew()
 
 
 def compared(opened: Tab) -> dict[str, Any]:
@@ -172,25 +155,21 @@ def test_every_mode_has_its_numbers(lab: Tab) -> None:
     assert lab.violations() == []
 
 
-def test_one_round_has_no_interval(lab: Tab) -> None:
-    lab.open("/lab/compare?tokens=4&rounds=1", "form textarea")
-    compared(lab)
-    assert "no interval, n = 1" in lab.text("[data-mode=inference_mode]")
-
-
 def test_a_text_that_differs_is_named(browser: Browser, front: Front) -> None:
     result = dict.fromkeys(("dispatch_seconds", "samples", "speedup"))
     result |= {"median_seconds": 0.2, "kernel_seconds": 0.1}
-    modes = [{**result, "mode": "eager", "effective": "eager", "text_equal": True},
-             {**result, "mode": "no_grad", "effective": "other", "text_equal": False}]  # fmt: skip
+    gain = {"ratio": 1.5, "low": None, "high": None, "vs": "eager"}
+    other = {"mode": "no_grad", "effective": "other", "text_equal": False, "speedup": gain}
+    modes = [{**result, "mode": "eager", "effective": "eager", "text_equal": True}, {**result, **other}]
     with tab(browser, front.url, NARROW) as opened:
         answer = {"batch_size": 1, "results": modes}
         opened.page.route("**/v1/compare", lambda route: route.fulfill(json=answer))
-        opened.open("/lab/compare", "form textarea")
+        opened.open("/lab/compare?rounds=1", "form textarea")
         compared(opened)
         assert "Not the text of eager: no_grad." in opened.text("main")
         assert "another text than eager" in opened.text("[data-mode=no_grad]")
         assert "ran as other" in opened.text("[data-mode=no_grad]")
+        assert "no interval, n = 1" in opened.text("[data-mode=no_grad]")
         assert "not measured here" in opened.text("[data-mode=no_grad] [data-part=dispatch]")
         assert opened.reach() <= NARROW[0]
 
@@ -316,7 +295,7 @@ def test_two_are_compared_and_the_words_are_the_verbs(lab: Tab) -> None:
     assert lab.violations() == []
 
 
-def test_unlike_or_equal_choices_are_refused_with_the_reason(lab: Tab) -> None:
+def test_equal_choices_are_refused_with_the_reason(lab: Tab) -> None:
     lab.open("/lab/runs?before=after&after=after", "table tbody tr")
     assert lab.page.locator("section button.primary").is_disabled()
     assert "Choose two sweeps" in lab.text("section[aria-labelledby=pair]")
