@@ -112,7 +112,7 @@ def tensor_bytes() -> int:
 def no_code_generated() -> Iterator[None]:
     """What the probes count is Dynamo's; tests/end_to_end/test_anatomy.py runs some with Inductor."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faults.compiled, "__defaults__", ("aot_eager",))
+        patch.setattr(faults.compiled, "__defaults__", ("eager",))
         yield
 
 
