@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections import deque
-from contextvars import copy_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,10 +18,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from launchbound import app
-from models import checkpoint
-from models.config import Config
-from models.tokenizer import Tokenizer
-from models.transformer import Transformer
 from service.anatomy import budget, common, docs, process, rms_norm, studies
 from service.anatomy.budget import BudgetArguments, draw_budget
 from service.anatomy.common import ATTACHED, Report, StudyError
@@ -156,34 +151,20 @@ def test_further_arguments_are_json_or_text() -> None:
         further_arguments(["rounds"])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of one layer."""
-    model = tmp_path_factory.mktemp("model")
-    config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
-    checkpoint.save(Transformer(config, 1, seed=3), model)
-    Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
-    return model
-
-
 def launchbound(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "launchbound", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-@pytest.mark.slow
 def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
-    folder: Path, common_cache: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(common_cache))
-    command = ["anatomy", "--memory", "--mode=eager", "--batch-size=2", f"--model={folder}", "--json"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "launchbound", *command], capture_output=True, text=True, timeout=240
-    )
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    assert ([step["mode"] for step in found["steps"]], found["batch_bucket"]) == (["eager"], 4)
-    assert "loading the model" in ended.stderr
+    monkeypatch.setattr(studies, "prepare_bench", lambda _: bench)
+    app(["anatomy", "--mode=eager", "--batch-size=2", "--json"], standalone_mode=False)
+    out, err = capfd.readouterr()
+    found: dict[str, Any] = json.loads(out)
+    assert (found["mode"], found["batch_size"], found["batch_bucket"]) == ("eager", 2, 2)
+    assert "loading the model" in err
 
 
 @pytest.mark.parametrize(("size", "buckets"), [(5, [1, 4, 16]), (16, [1, 4, 16]), (17, [1, 4, 16, 17])])
@@ -211,7 +192,7 @@ def test_bad_input_ends_with_2_and_the_remedy(
     arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common, "prepare_process", lambda *_: None)
-    ended = copy_context().run(CliRunner().invoke, app, arguments)
+    ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 2
     assert words in ended.stderr
     assert ended.stdout == ""
