@@ -30,6 +30,7 @@ from service.anatomy.operators.study import (
     time_operators,
 )
 from service.measure.cases import Bench, Case
+from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.measure.step_costs import DispatchSplit
 from service.modes import MODES, Effect
 from service.records import Phase
@@ -284,6 +285,18 @@ def test_native_functions_and_dispatch_are_of_the_same_samples(bench: Bench, pha
     assert found.dispatch is not None
     assert found.native.sides.total == found.native.samples
     assert found.dispatch.share == pytest.approx(1 - (found.native.kernel_share or 0.0))
+
+
+def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Bench) -> CpuSampler:
+        raise SamplerError("the system gives this thread no timer")
+
+    monkeypatch.setattr(Bench, "sampler", property(refused))
+    found = list_operators(bench, OperatorsArguments(mode="no_grad", native=False), quiet)
+    assert found.dispatch is None
+    assert "dispatch is unknown: the system gives this thread no timer" in found.notes
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
