@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +28,22 @@ app = CommandLine(
     epilog=EXIT_CODES,
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"launchbound {version('launchbound')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
 
 for commands in (serve, sweep, report, compare, check, study, peers, fleet):
     app.add_typer(commands.app)

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
+
+from launchbound import app
 
 ROOT = Path(__file__).parents[1]
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
@@ -72,3 +75,9 @@ def test_lint_fails_for_a_known_vulnerability_and_not_for_a_service_out_of_reach
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == code
     assert said in done.stdout
+
+
+def test_the_program_says_the_version_of_the_project() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    found = CliRunner().invoke(app, ["--version"])
+    assert (found.exit_code, found.output) == (0, f"launchbound {version}\n")

@@ -55,7 +55,7 @@ Model = Annotated[
     str | None, typer.Option(help="tiny, small, base, a folder, hf:FOLDER or hf:HUB-ID@COMMIT.")
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or autocast-bfloat16.")]
+Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or autocast-bfloat16.")]
 Modes = Annotated[str | None, typer.Option(help="Modes, with commas; all: each of the ladder.")]
 Advice = Annotated[
     str | None, typer.Option(help="Results folder of a sweep: `auto` runs what its report advises.")

@@ -192,6 +192,11 @@ class Settings(BaseSettings):
     def _lists_may_be_text(cls, value: object) -> object:
         return _split(value)
 
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _auto_is_the_devices_default(cls, value: object) -> object:
+        return None if value == "auto" else value
+
     @field_validator("modes")
     @classmethod
     def _modes_exist(cls, value: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -56,16 +57,24 @@ def findings(bench: Bench) -> dict[str, OperatorsFinding]:
 # ---------------------------------------------------------------- the list
 
 
+def calls_of(case: Case) -> list[str]:
+    with CallLister() as lister:
+        case.call()
+    return lister.names
+
+
+def listed(names: Iterable[str]) -> list[str]:
+    return [name.removesuffix(".default").replace("aten::_reshape_alias", "aten::view") for name in names]
+
+
 @pytest.mark.parametrize("mode", MODE_NAMES)
 def test_operators_and_copies_are_those_that_an_independent_dispatch_mode_and_the_profiler_see(
     bench: Bench, findings: dict[str, OperatorsFinding], mode: str
 ) -> None:
     case, found = bench.case(mode, 2), findings[mode]
-    with CallLister() as lister:
-        case.call()
-    assert lister.names
-    names = [f"{row.name}.{row.overload}".removesuffix(".default") for row in found.operators]
-    assert [name.replace("aten::_reshape_alias", "aten::view") for name in names] == lister.names
+    names = calls_of(case)
+    assert names
+    assert listed(f"{row.name}.{row.overload}" for row in found.operators) == names
     files = {(row.line or "").partition(":")[0] for row in found.operators}
     detach = {"service/step/callables.py"} if mode == "eager" else set()  # which frees the tape
     assert files == {"generated code" if mode == "compiled" else "models/transformer.py"} | detach
@@ -76,6 +85,14 @@ def test_operators_and_copies_are_those_that_an_independent_dispatch_mode_and_th
         case.call()
     seen = [event for event in session.function_events or [] if event.name == "aten::copy_"]
     assert len(found.copies) == len(seen) > 0
+
+
+@pytest.mark.parametrize("mode", PLAIN)
+def test_the_operators_of_a_prefill_chunk_are_those_of_an_independent_dispatch_mode(
+    bench: Bench, mode: str
+) -> None:
+    case = bench.case(mode, 1, "prefill")
+    assert listed(call.schema_name for call in record(case, 1)[0].calls) == calls_of(case)
 
 
 @pytest.mark.parametrize("mode", MODE_NAMES)

@@ -29,6 +29,7 @@ from service.anatomy.operators import study as operators
 from service.anatomy.operators.calls import thread_keys
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.studies import further_arguments
+from service.front.machine import build_commit
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench, Case
 from service.measure.step_costs import measure_roof
@@ -265,11 +266,11 @@ def test_several_values_agree_in_part_where_some_lie_outside(
     assert verdict_of([Measured("x", low, low, high) for low, high in values], 1, 5) == verdict
 
 
-def test_a_value_is_shown_with_its_interval_and_a_machine_without_a_folder(bench: Bench) -> None:
+def test_a_value_is_shown_with_its_interval_and_a_machine_with_its_commit_and_no_folder(bench: Bench) -> None:
     values = [Measured("add", 0.612, 0.6, 0.62), Measured.counted("", 2345), Measured("", 2.0, 1.5, None)]
     assert [shown(value) for value in values] == ["add 0.612 (0.6 to 0.62)", "2,345", "2 (1.5 to more)"]
-    text = docs.source(bench, 25)
-    assert "device cpu. 25 rounds." in text
+    text = docs.source(bench, 25, "0123abcd")
+    assert "device cpu. 25 rounds; commit 0123abcd." in text
     assert "/" not in text.partition("model ")[2]
 
 
@@ -295,6 +296,20 @@ def test_a_page_is_what_was_written_by_hand_and_what_was_measured(
         assert all(f"{one.study}: {one.arguments}" in text for one in EXAMPLES)
         assert all(f"| {claim.about} | {claim.quoted} | x 1.5 (1.2 to 1.8)" in text for claim in CLAIMS[:-1])
         assert f"| {CLAIMS[-1].about} | costs a wait | – | cannot be measured here: needs a GPU |" in text
+
+
+@pytest.mark.parametrize("kind", [StudyError, ValueError])
+def test_pages_that_cannot_be_written_end_the_program_with_2(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        assert arguments[-1] == build_commit(None)[:8]
+        raise StudyError("bad_input", "no line") if kind is StudyError else kind("no line")
+
+    monkeypatch.setattr(docs, "main", refuse)
+    ended = CliRunner().invoke(app, ["docs"])
+    assert ended.exit_code == 2
+    assert "no line" in ended.output
 
 
 @pytest.mark.compiles

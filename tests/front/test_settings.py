@@ -122,3 +122,8 @@ def test_requests_cannot_be_profiled_by_turns_where_they_are_merged() -> None:
     merging, alone = (Settings(batching=one).engine_settings("") for one in ("window", "off"))
     assert (merging.batching, merging.profile_every) == ("window", 0)
     assert (alone.batching, alone.profile_every) == ("off", None)
+
+
+def test_the_documented_default_of_the_precision_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_DTYPE", "auto")
+    assert Settings().dtype is None
