@@ -436,20 +436,15 @@ def show(finding: BudgetFinding, console: Console) -> None:
         console.print(_gain_line(gain, budget), markup=False)
     print_notes(finding.notes, console)
     if finding.points:
-        cpu = finding.device == "cpu"
-        sampled = "Dispatch and kernel are shares of the step, by samples of its thread. " if cpu else ""
-        graphs = "a CPU has no graphs that do it" if cpu else "graphs do it"
         console.print(
-            f"[dim]µs per decode step, {finding.rounds} interleaved rounds [95 % interval]. {sampled}"
-            "Without dispatch: about so many times as fast, with this mode's kernels, if one empty operator "
-            f"({finding.null_kernel_seconds * 1e6:.1f} µs) were all the host had to issue; {graphs}.[/]"
+            f"[dim]µs per decode step, {finding.rounds} interleaved rounds [95 % interval]. Without "
+            "dispatch: so many times as fast, if the host had to issue one empty operator "
+            f"({finding.null_kernel_seconds * 1e6:.1f} µs).[/]"
         )
     if finding.bandwidth:
+        against = bandwidth_text(finding.bandwidth)
         console.print(
-            "[dim]Of bandwidth: the bytes that a step must move (weights, keys and values in use, what "
-            "enters and leaves matrix products) over its kernels, against "
-            f"{bandwidth_text(finding.bandwidth)}. That buffer is as large as the weights: where they fit in "
-            "caches, so does it.[/]"
+            f"[dim]Of bandwidth: the bytes that a step must move over its kernels, against {against}.[/]"
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -142,11 +141,6 @@ def autocast_of(device: torch.device, precision: Precision) -> AbstractContextMa
     """Autocast, where the served `precision` uses it."""
     lowered = precision.autocast
     return nullcontext() if lowered is None else torch.autocast(device.type, lowered)
-
-
-own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
-"""Whether a tape's expression may be the user's own. Only the command line sets it: the process behind HTTP
-evaluates no text of a request."""
 
 
 def table(

@@ -278,7 +278,7 @@ def printed(run: Runs, study: str, arguments: dict[str, Any], begins: str = "") 
     """What a terminal shows, a refusal included: the first lines from the one that begins with `begins`."""
     text = StringIO()
     try:
-        studies.shown(study)(run(study, **arguments), Console(file=text, width=COLUMNS))
+        studies.find(study).show(run(study, **arguments), Console(file=text, width=COLUMNS))
     except StudyError as refusal:
         return f"launchbound: {refusal.message}"
     lines = [line.rstrip() for line in text.getvalue().strip().splitlines()]

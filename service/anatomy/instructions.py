@@ -199,10 +199,7 @@ def show(finding: InstructionsFinding, console: Console) -> None:
         for function in first.functions[:FUNCTIONS_PRINTED]
     )
     console.print(_modes(finding))
-    console.print(
-        "[dim]Counted one by one: no load and no clock changes them, another instruction set or torch does. "
-        "They are not time: one that waits for memory takes as long as hundreds.[/]"
-    )
+    console.print("[dim]They are not time: one that waits for memory takes as long as hundreds.[/]")
     title = f"{first.mode}: the functions with the most"
     console.print(_parts(finding), table(title, ("instructions", "side", "function", "of"), functions))
 

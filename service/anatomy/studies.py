@@ -13,57 +13,45 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from service.anatomy.common import Report, StudyError, own_expressions, prepare_bench
+from service.anatomy.common import Report, StudyError, prepare_bench
 from service.measure.cases import Bench
 from service.records import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStudy:
-    """A study, imported: `run` takes a bench, the decoded arguments and where to report progress."""
+    """A study, imported: its arguments' type, what runs it on a bench, and what shows its finding."""
 
     arguments: type[msgspec.Struct]
     run: Callable[[Bench, Any, Report], msgspec.Struct]
+    show: Callable[[Any, Console], None]
 
 
-@dataclass(frozen=True, slots=True)
-class StudySpec:
-    """Where a study is: its module below `service.anatomy`, and the names of its type and function.
-
-    `shown_by` is the module of its `show`, where that is another one.
-    """
-
-    module: str
-    arguments: str
-    function: str
-    shown_by: str | None = None
-
-    def load(self) -> LoadedStudy:
-        """Import it. A study is imported when it is first run, as some import a compiler."""
-        module = import_module(f"service.anatomy.{self.module}")
-        return LoadedStudy(getattr(module, self.arguments), getattr(module, self.function))
-
-
-STUDIES: dict[str, StudySpec] = {
-    "operators": StudySpec("operators.study", "OperatorsArguments", "list_operators", "operators.show"),
-    "layers": StudySpec("layers.study", "LayersArguments", "measure_layers"),
-    "budget": StudySpec("budget", "BudgetArguments", "draw_budget"),
-    "tape": StudySpec("tape.study", "TapeArguments", "read_tape"),
-    "timeline": StudySpec("timeline", "TimelineArguments", "draw_timeline"),
-    "memory": StudySpec("memory", "MemoryArguments", "read_memory"),
-    "operator": StudySpec("operator_call", "OperatorCallArguments", "follow_call"),
-    "instructions": StudySpec("instructions", "InstructionsArguments", "count_instructions"),
-    "rms-norm": StudySpec("rms_norm", "RmsNormArguments", "compare_rms_norm"),
-    "probes": StudySpec("probes.study", "ProbesArguments", "run_probe"),
+STUDIES: dict[str, tuple[str, ...]] = {
+    "operators": ("operators.study", "OperatorsArguments", "list_operators", "operators.show"),
+    "layers": ("layers.study", "LayersArguments", "measure_layers"),
+    "budget": ("budget", "BudgetArguments", "draw_budget"),
+    "tape": ("tape.study", "TapeArguments", "read_tape"),
+    "timeline": ("timeline", "TimelineArguments", "draw_timeline"),
+    "memory": ("memory", "MemoryArguments", "read_memory"),
+    "operator": ("operator_call", "OperatorCallArguments", "follow_call"),
+    "instructions": ("instructions", "InstructionsArguments", "count_instructions"),
+    "rms-norm": ("rms_norm", "RmsNormArguments", "compare_rms_norm"),
+    "probes": ("probes.study", "ProbesArguments", "run_probe"),
 }
-"""Every study; a new one is one more row."""
+"""Every study by its module, the names of its type and function, and the module of its `show` where that is
+another one; a new one is one more row."""
 
 
 def find(name: str) -> LoadedStudy:
     """The study `name`. Raises StudyError, which lists the known names, for any other."""
     if name not in STUDIES:
         raise StudyError("not_found", f"no study '{name[:64]}'; try one of {', '.join(STUDIES)}", "study")
-    return STUDIES[name].load()
+    module, arguments, function, *shown_by = STUDIES[name]
+    # Imported when it is first run: some import a compiler.
+    found = import_module(f"service.anatomy.{module}")
+    shown = import_module(f"service.anatomy.{shown_by[0]}") if shown_by else found
+    return LoadedStudy(getattr(found, arguments), getattr(found, function), shown.show)
 
 
 def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.Struct:
@@ -76,14 +64,6 @@ def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.St
     return study.run(bench, decoded, report)
 
 
-def shown(name: str) -> Callable[[Any, Console], None]:
-    """The function that prints a finding of study `name` as tables on a console."""
-    study = STUDIES[name]
-    module = import_module(f"service.anatomy.{study.shown_by or study.module}")
-    show: Callable[[Any, Console], None] = module.show
-    return show
-
-
 PIPE_COLUMNS = 160
 
 
@@ -92,7 +72,6 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
 
     Raises StudyError, with the remedy, for arguments or settings that cannot work.
     """
-    own_expressions.set(True)  # the user of a command line can run any Python already
     given = {key: value for key, value in arguments.items() if value is not None}
     with progress(Console(stderr=True)) as report:
         report("loading the model")
@@ -100,7 +79,7 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
     if as_json:
         print(msgspec.json.encode(found).decode())
     else:
-        shown(name)(found, _output())
+        find(name).show(found, _output())
 
 
 def _output() -> Console:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median_low
 from typing import Any, Literal
@@ -13,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from service.anatomy.common import (
     Report,
@@ -149,11 +147,6 @@ def _track(bench: Bench, case: Case, times: StepTimes) -> Track:
     )
 
 
-def tax_text(track: Track) -> str:
-    """The tax in percent, or a dash."""
-    return "–" if track.tax is None else interval_text(track.tax.fraction, 100, unit=" %")
-
-
 def tax_source_text(finding: TimelineFinding) -> str:
     """How the tax was obtained, or why it is unknown; both where the tracks differ."""
     return "; ".join(
@@ -269,16 +262,6 @@ def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
     return StepBlocks(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
 
 
-def outermost(blocks: Iterable[TraceBlock], kinds: set[BlockKind]) -> Iterator[TraceBlock]:
-    """Blocks of `kinds` that lie in no other block of `kinds` on their row."""
-    until: dict[tuple[Lane, int], float] = {}
-    for block in blocks:
-        row = block.lane, block.row
-        if block.kind in kinds and block.begin_us >= until.get(row, -1.0):
-            until[row] = _end(block)
-            yield block
-
-
 def _blocks(events: list[Event], mark: Event, work: list[tuple[Event | None, Event]]) -> list[TraceBlock]:
     begin = mark["ts"]
     on_host = [e for e in inside(events, mark) if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
@@ -331,37 +314,10 @@ def _end(block: TraceBlock) -> float:
     return block.begin_us + block.duration_us
 
 
-STYLES: dict[str, tuple[str, str, str]] = {
-    "launch": ("▒", "magenta", "launch call"),
-    "operator": ("█", "blue", "operator"),
-    "compiled": ("▓", "yellow", "compiled code"),
-    "runtime": ("░", "magenta", "other CUDA call"),
-    "kernel": ("█", "green", "kernel"),
-    "copy": ("▓", "bright_black", "copy or fill"),
-    "idle": ("·", "bright_black", "Python, or idle device"),
-}
-"""Character, colour and meaning, by what took most of a cell's time; on a tie the first row."""
-
-HOST_LAYERS: tuple[set[BlockKind], ...] = ({"launch", "runtime"}, {"operator"}, {"compiled"})
-"""Inner before outer: time in a launch call is not counted as its operator's too."""
-
-LABEL_WIDTH = 24
-
-LEAST_CELLS = 20
-
-
 def show(finding: TimelineFinding, console: Console) -> None:
-    """Print `finding` at the terminal's width."""
+    """Print what its tracks come to; their blocks are in the trace, and drawn by the lab."""
     where = f"batch {finding.batch_bucket}, {finding.device}"
-    console.print(f"one {finding.phase} step, {where}; blocks are times under the profiler")
-    cells = max(console.width - LABEL_WIDTH - 1, LEAST_CELLS)
-    longest_us = max(track.profiled_seconds for track in finding.tracks) * 1e6
-    for track in finding.tracks:
-        for label, painted in _lanes(track, longest_us / cells, cells):
-            console.print(Text(f"{label:<{LABEL_WIDTH}}") + painted, no_wrap=True, overflow="crop")
-    axis = f"0{f'{longest_us:.0f} µs':>{cells - 1}}"
-    console.print(" " * LABEL_WIDTH + axis, no_wrap=True, overflow="crop")
-    console.print(_legend(finding), _table(finding))
+    console.print(f"one {finding.phase} step, {where}", _table(finding))
     if finding.speedup is not None:
         first, second = (track.mode for track in finding.tracks)
         speedup = interval_text(finding.speedup, digits=2, unit=" times as fast")
@@ -382,7 +338,7 @@ def _table(finding: TimelineFinding) -> Table:
             track.mode,
             track.effective,
             interval_text(track.wall, 1e6),
-            tax_text(track),
+            "–" if track.tax is None else interval_text(track.tax.fraction, 100, unit=" %"),
             str(track.operators),
             optional_count(track.launches),
             optional_count(track.kernels),
@@ -391,59 +347,6 @@ def _table(finding: TimelineFinding) -> Table:
         for track in finding.tracks
     ]
     return table(None, columns, rows)
-
-
-def _lanes(track: Track, cell_us: float, cells: int) -> Iterator[tuple[str, Text]]:
-    host = [block for block in track.blocks if block.lane == "host"]
-    layers = [list(outermost(host, kinds)) for kinds in HOST_LAYERS]
-    yield f"{track.mode} host", paint(layers, cell_us, cells, track.profiled_seconds * 1e6)
-    device = [block for block in track.blocks if block.lane == "device"]
-    if device:
-        yield f"{track.mode} device", paint([device], cell_us, cells, track.profiled_seconds * 1e6)
-
-
-def paint(layers: list[list[TraceBlock]], cell_us: float, cells: int, end_us: float) -> Text:
-    """One lane: each cell shows the kind that took most of its `cell_us`; blank after `end_us`.
-
-    A layer's blocks do not overlap; an earlier layer's time in a cell is subtracted from later ones.
-    """
-    taken: list[dict[str, float]] = [{} for _ in range(cells)]
-    for layer in layers:
-        before = [sum(cell.values()) for cell in taken]
-        for block in layer:
-            for cell, us in _cells_of(block, cell_us, cells):
-                taken[cell][block.kind] = taken[cell].get(block.kind, 0.0) + us
-        for cell, earlier in enumerate(before):
-            for kind in {block.kind for block in layer} & taken[cell].keys():
-                taken[cell][kind] = max(taken[cell][kind] - earlier, 0.0)
-    most: list[str] = []
-    for number, cell_taken in enumerate(taken):
-        if number * cell_us >= end_us:
-            break
-        cell_taken["idle"] = max(cell_us - sum(cell_taken.values()), 0.0)
-        most.append(max(STYLES, key=lambda name: cell_taken.get(name, -1.0)))
-    text = Text()
-    for name, cells_alike in groupby(most):
-        mark, style, _ = STYLES[name]
-        text.append(mark * len(list(cells_alike)), style)
-    return text
-
-
-def _cells_of(block: TraceBlock, cell_us: float, cells: int) -> Iterator[tuple[int, float]]:
-    end = block.begin_us + block.duration_us
-    cell = int(block.begin_us / cell_us)
-    while cell < cells and cell * cell_us < end:
-        yield cell, min(end, (cell + 1) * cell_us) - max(block.begin_us, cell * cell_us)
-        cell += 1
-
-
-def _legend(finding: TimelineFinding) -> Text:
-    kinds = {block.kind for track in finding.tracks for block in track.blocks}
-    text = Text(" " * LABEL_WIDTH)
-    for kind, (mark, style, meaning) in STYLES.items():
-        if kind in kinds or kind == "idle":
-            text.append(mark, style).append(f" {meaning}   ")
-    return text
 
 
 TRACE_FILE = "timeline.trace.json.gz"

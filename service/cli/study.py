@@ -46,7 +46,7 @@ def anatomy(
     rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
     op: Annotated[str | None, typer.Option(help=f"One operator alone: {CALLS}.")] = None,
     lowering: Annotated[bool, typer.Option("--lowering", help="Also graphs, core ATen, dispatch.")] = False,
-    expression: Annotated[str | None, typer.Option(help="With --tape: block, step or your own.")] = None,
+    expression: Annotated[str | None, typer.Option(help="With --tape: block, step or a name.")] = None,
     against: Annotated[str | None, typer.Option(help="With --timeline: a second mode.")] = None,
     out: Annotated[Path | None, typer.Option(help="With --timeline or --memory: a folder for files.")] = None,
     more: More = None,

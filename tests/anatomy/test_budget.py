@@ -105,12 +105,25 @@ def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: Bu
         )
         assert point.without_dispatch_speedup >= 1
     assert [place.mode for place in finding.crossovers] == PLAIN
+    base = finding.points[0]
+    assert (base.mode, base.batch_size) == (finding.budget.mode, 1)
+    points = {point.mode: point for point in finding.points if point.batch_size == 1}
+    assert [gain.mode for gain in finding.gains] == PLAIN[1:]
+    for gain in finding.gains:
+        assert gain.dispatch_ratio is not None
+        scaled = gain.dispatch_ratio.value * base.dispatch_seconds.value
+        assert scaled == pytest.approx(points[gain.mode].dispatch_seconds.value)
+        assert gain.speedup == points[gain.mode].speedup
+    out = printed(show, finding, width=200)
+    for word in (*PLAIN, "will compile help me?", "kernel share", "sampled", "GB/s, read over a buffer of"):
+        assert word in out
+    assert "-bound" not in out
 
 
 def test_every_point_is_set_under_the_roof_of_memory(finding: BudgetFinding) -> None:
     assert finding.bandwidth is not None
     assert finding.bandwidth.kind == "read"
-    moved: dict[int, list[float]] = {point.batch_size: [] for point in finding.points}
+    moved: dict[int, set[float]] = {}
     for point in finding.points:
         roof = point.roofline
         assert (roof is None) == (point.kernel_seconds.value == 0)
@@ -118,9 +131,8 @@ def test_every_point_is_set_under_the_roof_of_memory(finding: BudgetFinding) -> 
             attained = roof.bytes_per_step / point.kernel_seconds.value
             assert roof.share.value == pytest.approx(attained / finding.bandwidth.bytes_per_second)
             assert roof.share.low <= roof.share.value <= roof.share.high
-            moved[point.batch_size].append(roof.bytes_per_step)
-    # The same work in every mode, and more of it in a larger batch.
-    assert all(len(set(sizes)) <= 1 for sizes in moved.values())
+            moved.setdefault(point.batch_size, set()).add(roof.bytes_per_step)
+    assert all(len(sizes) == 1 for sizes in moved.values())  # the same work in every mode
 
 
 def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, finding: BudgetFinding) -> None:
@@ -228,13 +240,6 @@ def test_a_disturbed_cell_is_marked_and_named_and_no_other(
     assert ("2 disturbed" in out) == disturbed
 
 
-def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFinding) -> None:
-    out = printed(show, finding, width=200)
-    for word in (*PLAIN, "will compile help me?", "kernel share", "sampled", "GB/s, read over a buffer of"):
-        assert word in out
-    assert "-bound" not in out
-
-
 EAGER: Key = ("eager", 1)
 ONE = Interval(1.0, 0.9, 1.1, 9)
 
@@ -247,41 +252,23 @@ def split_of(dispatch: float, kernel: float) -> DispatchSplit:
     )
 
 
-def gains_of(splits: dict[Key, DispatchSplit]) -> list[ModeGain]:
-    times = {key: StepTimes(walls=[one.dispatch.value + one.kernel.value] * 6) for key, one in splits.items()}
-    return mode_gains(EAGER, times, splits, "cpu")
-
-
 def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() -> None:
-    found = gains_of({EAGER: split_of(900.0, 100.0), ("compiled", 1): split_of(300.0, 50.0)})
-    (gain,) = found
+    def gain_of(own: DispatchSplit, other: DispatchSplit) -> ModeGain:
+        splits = {EAGER: own, ("compiled", 1): other}
+        times = {
+            key: StepTimes(walls=[one.dispatch.value + one.kernel.value] * 6) for key, one in splits.items()
+        }
+        (found,) = mode_gains(EAGER, times, splits, "cpu")
+        return found
+
+    gain = gain_of(split_of(900.0, 100.0), split_of(300.0, 50.0))
     assert (gain.mode, gain.compiles, gain.graph_replay) == ("compiled", True, False)
     assert gain.dispatch_ratio is not None
+    ratio = gain.dispatch_ratio
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1 / 3, 270 / 990, 330 / 810))
     assert gain.kernel_ratio is not None
-    assert gain.dispatch_ratio.value == pytest.approx(1 / 3)
-    assert gain.dispatch_ratio.low == pytest.approx(270 / 990)
-    assert gain.dispatch_ratio.high == pytest.approx(330 / 810)
-    assert gain.kernel_ratio.value == pytest.approx(0.5)
-    assert gain.kernel_ratio.samples == 11
+    assert (gain.kernel_ratio.value, gain.kernel_ratio.samples) == (pytest.approx(0.5), 11)
     assert gain.speedup.value == pytest.approx(1000 / 350)
-
-
-def test_a_part_that_was_nothing_has_no_ratio_and_one_without_an_interval_no_ends() -> None:
-    (gain,) = gains_of({EAGER: split_of(9.0, 0.0), ("compiled", 1): split_of(3.0, 1.0)})
-    assert gain.kernel_ratio is None
-    assert gain.dispatch_ratio is not None
+    assert gain_of(split_of(9.0, 0.0), split_of(3.0, 1.0)).kernel_ratio is None
     open_ended = DispatchSplit(ONE, Interval(2.0, -inf, inf, 3), "measured")
-    (gain,) = gains_of({EAGER: open_ended, ("compiled", 1): open_ended})
-    assert gain.kernel_ratio == Interval(1.0, 0.0, inf, 3)
-
-
-def test_the_measured_modes_ratios_give_back_their_own_parts(finding: BudgetFinding) -> None:
-    points = {point.mode: point for point in finding.points if point.batch_size == 1}
-    base = points[finding.budget.mode]
-    assert [gain.mode for gain in finding.gains] == [mode for mode in PLAIN if mode != base.mode]
-    for gain in finding.gains:
-        assert gain.dispatch_ratio is not None
-        assert gain.dispatch_ratio.value * base.dispatch_seconds.value == pytest.approx(
-            points[gain.mode].dispatch_seconds.value
-        )
-        assert gain.speedup == points[gain.mode].speedup
+    assert gain_of(open_ended, open_ended).kernel_ratio == Interval(1.0, 0.0, inf, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -35,7 +35,6 @@ from service.step.buffers import PREFILL_TOKENS, Arguments
 from service.step.callables import Step
 from service.step.loaded_model import choose_precision
 from service.step.trace import ProfiledStep
-from tests.support.small_models import small_bench
 
 NOTICE = (
     "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
@@ -116,11 +115,10 @@ class FakeProfiler:
 
 
 @pytest.fixture
-def cuda_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def cuda_bench(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A bench on a CPU that says that it is on CUDA."""
-    with small_bench() as bench:
-        monkeypatch.setattr(bench, "device", torch.device("cuda"))
-        yield bench
+    monkeypatch.setattr(bench, "device", torch.device("cuda"))
+    return bench
 
 
 @pytest.mark.parametrize(("phase", "tokens"), [("prefill", PREFILL_TOKENS), ("decode", 1)])
@@ -182,26 +180,17 @@ def recorded(run: Callable[[], object]) -> list[OperatorRecord]:
 
 
 @pytest.mark.parametrize("file", [*ELSEWHERE, BESIDE_TORCH])
-def test_the_dispatcher_blames_a_probe_wherever_its_file_is(file: str) -> None:
-    seen = recorded(run_of(PROBE, file))
-    assert line_of(seen[0].schema_name, seen) == "service/anatomy/probes/moved.py:2"
-
-
-@pytest.mark.parametrize("file", ELSEWHERE)
-def test_a_call_is_blamed_on_a_probe_wherever_its_file_is(file: str) -> None:
-    assert line_that_calls(torch.zeros, run_of(PROBE, file)) == "service/anatomy/probes/moved.py:2"
-
-
-@pytest.mark.parametrize("file", ELSEWHERE)
-def test_the_compilers_stacks_are_blamed_on_a_probe_wherever_its_file_is(
-    file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_probe_is_blamed_wherever_its_file_is(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the dispatcher, by Python's own calls, and by the compiler's stacks."""
+    run, blamed = run_of(PROBE, file), "service/anatomy/probes/moved.py"
+    seen = recorded(run)
+    assert line_of(seen[0].schema_name, seen) == line_that_calls(torch.zeros, run) == f"{blamed}:2"
     module = ModuleType(PROBE)
     module.__file__ = file
     monkeypatch.setitem(sys.modules, PROBE, module)
     reason = SimpleNamespace(user_stack=[SimpleNamespace(filename=file, lineno=7)])
-    assert line_of_break([reason]) == "service/anatomy/probes/moved.py:7"
-    assert line_in(f'a guard failed\n  File "{file}", line 9, in run') == "service/anatomy/probes/moved.py:9"
+    assert line_of_break([reason]) == f"{blamed}:7"
+    assert line_in(f'a guard failed\n  File "{file}", line 9, in run') == f"{blamed}:9"
 
 
 def test_a_line_of_no_probe_is_never_blamed() -> None:

@@ -15,11 +15,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from typer.testing import CliRunner
 
-from launchbound import app
-from service.anatomy import common, operator_call, studies
+from service.anatomy import common, operator_call
 from service.anatomy.common import ATTACHED, StudyError
 from service.anatomy.layers import variants
 from service.anatomy.layers.study import (
@@ -54,14 +51,13 @@ from service.anatomy.operator_call import (
     key_set,
     keys_of,
 )
-from service.anatomy.operators.calls import is_composite
 from service.measure.cases import Bench
 from service.modes import GradMode
 from service.step.device_time import MOST_HOLD_SECONDS
 from service.study_names import OPERATOR_CALLS
-from tests.anatomy.conftest import printed
+from tests.anatomy.conftest import CallLister, printed
 from tests.support.fake_cuda import FakeDevice, pretend_graphs
-from tests.support.small_models import quiet, small_bench
+from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.slow
 
@@ -70,14 +66,8 @@ SMALL = LayersArguments(sizes=[4, 16], rounds=6)
 
 
 @pytest.fixture(scope="module")
-def loops(tmp_path_factory: pytest.TempPathFactory) -> Loops:
-    return load_loops(str(tmp_path_factory.mktemp("loops")), quiet)
-
-
-@pytest.fixture(scope="module")
-def bench(loops: Loops) -> Iterator[Bench]:
-    with small_bench() as shared:
-        yield shared
+def loops(bench: Bench) -> Loops:
+    return load_loops(bench.settings.cache_folder, quiet)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +83,10 @@ def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(fi
             assert (layer.microseconds is None) == (layer.why_not is not None)
             if layer.microseconds:
                 assert layer.microseconds.low <= layer.microseconds.value <= layer.microseconds.high
+    out = printed(show, finding, width=200)
+    names = [ablation.name for ablation in ABLATIONS]
+    for word in ("torch.matmul(x, weight)", "F.layer_norm", *names, "not here", "sum / whole"):
+        assert word in out
 
 
 def test_what_is_switched_off_is_measured_but_not_summed(bench: Bench) -> None:
@@ -214,18 +208,6 @@ def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path, monkeypatch
         common.load_library(str(tmp_path), "loops", "", print)
 
 
-def test_the_table_shows_every_layer_and_how_it_was_isolated(finding: LayersFinding) -> None:
-    out = printed(show, finding, width=200)
-    for word in (
-        "torch.matmul(x, weight)",
-        "F.layer_norm",
-        *(ablation.name for ablation in ABLATIONS),
-        "not here",
-        "sum / whole",
-    ):
-        assert word in out
-
-
 EXAMPLE = Path(__file__).parent / "operator_call_finding.json"
 EXPRESSIONS = list(OPERATOR_CALLS.values())
 GRADS: tuple[GradMode, ...] = ("enabled", "no_grad", "inference_mode")
@@ -256,25 +238,6 @@ def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
     monkeypatch.setattr(operator_call, "attach_profiler", lambda _: order.append("attached"))
     assert ATTACHED in follow(bench, expression="torch.add(a, b)").notes
     assert order == ["noted", "timed", "attached"]
-
-
-class SeenCalls(TorchDispatchMode):
-    """Sees each call where its backend's kernel would run.
-
-    Composite operators get here too under inference mode; `detach` is autograd's copy of what it saves.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_composite(func.name()):
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
-        if func.name() != "aten::detach":
-            self.seen.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -309,7 +272,7 @@ def overheard(operator: str) -> Iterator[list[str]]:
         library._destroy()
 
 
-def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], SeenCalls]:
+def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], list[str]]:
     """A call's entries into the dispatcher, and what a dispatch mode saw of the same call."""
     operation = OPERATIONS[name]
     tensors = operation.tensors(4, 4, CPU, torch.float32, requires_grad)
@@ -317,9 +280,9 @@ def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[D
     with state.entered(CPU):
         thread = ThreadKeys.now()
         calls = dispatched(call, key_set(keys_of(tensors), thread.included) - thread.excluded)
-        with SeenCalls() as below:
+        with CallLister() as below:
             call()
-    return calls, below
+    return calls, below.names
 
 
 def visited(calls: list[DispatchedCall]) -> list[tuple[str, list[str]]]:
@@ -336,9 +299,11 @@ def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     ended = [call.operator for call in calls if call.keys and call.keys[-1].kind != COMPOSITE]
     through_autocast = {call.operator for call in calls if call.keys and call.keys[-1].key == "AutocastCPU"}
     assert [operator for operator in ended if operator not in through_autocast] == [
-        operator for operator in below.seen if operator not in through_autocast
+        operator for operator in below if operator not in through_autocast
     ]
-    assert below.seen
+    assert below
+    kinds = [key.kind for call in calls for key in call.keys or () if key.key == "AutocastCPU"]
+    assert kinds == (["kernel"] if autocast and OPERATIONS[name].lowered else [])
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")
@@ -357,13 +322,6 @@ def test_kernels_put_at_the_keys_between_are_run_in_the_order_that_was_found(
     assert [*noted, "CPU"] == [key.key for key in calls[0].keys or ()]
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_the_autocast_key_is_visited_where_autocast_has_a_rule(name: str) -> None:
-    calls, _ = path_of(name, State("no_grad", autocast=True))
-    found = [key for call in calls for key in call.keys or () if key.key == "AutocastCPU"]
-    assert [key.kind for key in found] == (["kernel"] if OPERATIONS[name].lowered else [])
-
-
 def test_autocast_is_above_autograd_and_calls_the_operator_again() -> None:
     calls, _ = path_of("matmul", State("enabled", autocast=True))
     assert (calls[0].operator, calls[0].depth) == ("aten::matmul", 0)
@@ -379,16 +337,18 @@ def test_the_running_sum_ends_with_the_sum(call_finding: OperatorCallFinding) ->
     assert running[-1] == call_finding.sum_microseconds
     assert running[0] == call_finding.slices[0].microseconds
     assert call_finding.whole_microseconds.value > 0
+    out = printed(operator_call.show, call_finding, width=200)
+    for word in ("torch.add(x, y)", "AutogradCPU (autograd kernel) → CPU (kernel)", "up to here", "not here"):
+        assert word in out
 
 
 def test_the_keys_of_the_call_are_those_of_its_tensors_and_thread(call_finding: OperatorCallFinding) -> None:
     assert [tensor.name for tensor in call_finding.arguments] == ["x", "y"]
     of_tensors = {key for tensor in call_finding.arguments for key in tensor.keys}
     assert set(call_finding.key_set) == (of_tensors | set(call_finding.included)) - set(call_finding.excluded)
-    assert "AutocastCPU" in of_tensors - set(call_finding.key_set)
     rows = {row.key: row for row in call_finding.table}
-    assert rows["AutogradCPU"].in_key_set
-    assert not rows["AutocastCPU"].in_key_set
+    assert "AutocastCPU" in of_tensors
+    assert [rows[key].in_key_set for key in ("AutogradCPU", "AutocastCPU")] == [True, False]
     assert rows["ADInplaceOrView"].kind is None
     assert "RegisterCPU" in (rows["CPU"].source or "")
 
@@ -417,13 +377,10 @@ def test_what_the_slices_do_not_say_stands_in_the_notes(
     ],
 )
 def test_what_cannot_be_followed_is_refused(bench: Bench, arguments: dict[str, Any], param: str) -> None:
+    assert OPERATIONS.keys() == OPERATOR_CALLS.keys()  # the known calls are those that can be timed
     with pytest.raises(StudyError) as refused:
         follow(bench, **arguments)
     assert (refused.value.type, refused.value.param) == ("invalid_request", param)
-
-
-def test_the_known_calls_are_those_that_can_be_timed() -> None:
-    assert OPERATIONS.keys() == OPERATOR_CALLS.keys()
 
 
 def test_the_committed_example_has_the_form_of_a_finding(call_finding: OperatorCallFinding) -> None:
@@ -434,21 +391,3 @@ def test_the_committed_example_has_the_form_of_a_finding(call_finding: OperatorC
     assert made.keys() == example.keys()
     assert [each["name"] for each in made["slices"]] == [each["name"] for each in example["slices"]]
     assert made["calls"] == example["calls"]
-
-
-def test_a_terminal_shows_keys_calls_slices_and_methods(call_finding: OperatorCallFinding) -> None:
-    out = printed(operator_call.show, call_finding, width=200)
-    for word in ("torch.add(x, y)", "AutogradCPU (autograd kernel) → CPU (kernel)", "up to here", "not here"):
-        assert word in out
-
-
-def test_the_command_line_takes_a_call_and_its_switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(studies, "main", lambda *given: seen.append(given))
-    ended = CliRunner().invoke(app, ["anatomy", "--op", "torch.mul(a, b)", "--set", "grad=no_grad"])
-    assert ended.exit_code == 0, ended.output
-    given = {name: value for name, value in seen[0][2].items() if value is not None}
-    assert (seen[0][1], given) == ("operator", {"expression": "torch.mul(a, b)", "grad": "no_grad"})
-    both = CliRunner().invoke(app, ["anatomy", "--op", "torch.mul(a, b)", "--layers"])
-    assert both.exit_code == 2
-    assert "--layers or --op" in both.output

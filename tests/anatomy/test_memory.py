@@ -16,8 +16,6 @@ from service.anatomy.common import StudyError
 from service.anatomy.memory import (
     SNAPSHOT_FILE,
     MemoryArguments,
-    MemoryFinding,
-    Statistic,
     growth,
     pool_bytes,
     process_now,
@@ -30,7 +28,7 @@ from service.anatomy.memory import (
 from service.measure.cases import Bench
 from tests.anatomy.conftest import printed
 from tests.support.processes import without
-from tests.support.small_models import BUCKETS, CONFIG, PLAIN, quiet
+from tests.support.small_models import BUCKETS, CONFIG, quiet
 
 STATS = {
     "allocated_current": 60, "allocated_peak": 70, "active_current": 64, "active_peak": 80,
@@ -38,12 +36,6 @@ STATS = {
     "alloc_retries": 3, "ooms": 1,
 }  # fmt: skip
 MEBIBYTE = 2**20
-
-
-@pytest.fixture(scope="module")
-def findings(bench: Bench) -> dict[str, MemoryFinding]:
-    """By mode, of the modes that need no compiler."""
-    return {mode: read_memory(bench, MemoryArguments(mode=mode), quiet) for mode in PLAIN}
 
 
 @pytest.fixture
@@ -64,21 +56,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def by_name(found: list[Statistic]) -> dict[str, Statistic]:
-    return {statistic.name: statistic for statistic in found}
-
-
-def test_on_a_cpu_the_finding_has_nothing_of_cudas_allocator(findings: dict[str, MemoryFinding]) -> None:
-    for finding in findings.values():
-        fields = msgspec.json.decode(msgspec.json.encode(finding), type=dict[str, Any])
-        assert "allocator" not in fields
-        assert {"process", "no_resident", "steps", "parts"} <= fields.keys()
-
-
-def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(
-    bench: Bench, findings: dict[str, MemoryFinding]
-) -> None:
-    held = {part.name: part.bytes for part in findings["eager"].parts}
+def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(bench: Bench) -> None:
+    finding = read_memory(bench, MemoryArguments(mode="eager"), quiet)
+    held = {part.name: part.bytes for part in finding.parts}
     rows = max(BUCKETS)
     floats = 4
     cache = 2 * CONFIG.layers * rows * (CONFIG.context + 1) * CONFIG.kv_heads * CONFIG.head_width * floats
@@ -86,20 +66,24 @@ def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(
     assert held["parameters"] == floats * sum(p.numel() for p in bench.model.parameters())
     assert held["buffers"] == sum(b.numel() * b.element_size() for b in bench.model.buffers())
     assert held["inputs"] == 8 * (sum(bench.buffers[1].chunks) + 4)
+    fields = msgspec.json.decode(msgspec.json.encode(finding), type=dict[str, Any])
+    assert "allocator" not in fields  # on a CPU
+    assert {"process", "no_resident", "steps", "parts"} <= fields.keys()
+    text = printed(show, msgspec.structs.replace(finding, allocator=statistics(STATS, 32)))
+    for word in ("parameters", "cache", "eager", "fragmentation", "20.0%", "graph_pool"):
+        assert word in text
 
 
-def test_fragmentation_is_the_share_of_the_reserve_that_is_not_active() -> None:
-    fragmentation = by_name(statistics(STATS, 0))["fragmentation"]
-    assert (fragmentation.value, fragmentation.peak) == pytest.approx((1 - 64 / 80, 1 - 80 / 100))
-    empty = by_name(statistics(dict.fromkeys(STATS, 0), 0))["fragmentation"]
-    assert (empty.value, empty.peak) == (0.0, 0.0)
+def test_statistics_have_the_share_that_is_not_active_and_what_lies_in_private_pools() -> None:
+    def fragmentation(stats: dict[str, int]) -> list[float | None]:
+        found = {one.name: one for one in statistics(stats, 0)}["fragmentation"]
+        return [found.value, found.peak]
 
-
-def test_a_graph_pool_is_what_lies_in_private_pools() -> None:
+    assert fragmentation(STATS) == pytest.approx([1 - 64 / 80, 1 - 80 / 100])
+    assert fragmentation(dict.fromkeys(STATS, 0)) == [0.0, 0.0]
+    pools = [(0, 0), (0, 1), (2, 0)]
     segments = [
-        {"total_size": 5, "segment_pool_id": (0, 0)},
-        {"total_size": 7, "segment_pool_id": (0, 1)},
-        {"total_size": 11, "segment_pool_id": (2, 0)},
+        {"total_size": size, "segment_pool_id": pool} for size, pool in zip((5, 7, 11), pools, strict=True)
     ]
     assert pool_bytes(segments) == 18
 
@@ -144,22 +128,7 @@ def test_a_snapshot_is_refused_on_a_cpu(bench: Bench, tmp_path: Path) -> None:
     assert (refused.value.type, refused.value.param) == ("unsupported_here", "out")
 
 
-def test_a_snapshot_is_written_after_the_steps_and_recording_ends(
-    tmp_path: Path, recorder: list[str]
-) -> None:
-    with snapshot(tmp_path / "new"):
-        assert recorder == ["record"]
-    assert recorder == ["record", "dump", "stop"]
-    assert (tmp_path / "new" / SNAPSHOT_FILE).exists()
-
-
-def test_recording_ends_where_a_step_fails(tmp_path: Path, recorder: list[str]) -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), snapshot(tmp_path):
-        raise RuntimeError("out of memory")
-    assert recorder[-1] == "stop"
-
-
-def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_recorded(
+def test_a_snapshot_is_written_after_the_steps_and_recording_ends_even_where_one_fails(
     tmp_path: Path, recorder: list[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -167,9 +136,11 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_recorded(
         pass
     assert recorder == []
 
+    def fail() -> None:
+        assert recorder == ["record"]
+        raise RuntimeError("out of memory")
 
-def test_a_terminal_shows_what_is_held_and_every_statistic(findings: dict[str, MemoryFinding]) -> None:
-    finding = msgspec.structs.replace(findings["eager"], allocator=statistics(STATS, 32))
-    text = printed(show, finding)
-    for word in ("parameters", "cache", "eager", "fragmentation", "20.0%", "graph_pool"):
-        assert word in text
+    with pytest.raises(RuntimeError, match="out of memory"), snapshot(tmp_path / "new"):
+        fail()
+    assert recorder == ["record", "dump", "stop"]
+    assert (tmp_path / "new" / SNAPSHOT_FILE).exists()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
 import math
-import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.autograd.profiler import profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.transformer import Transformer
 from service.anatomy.common import StudyError
@@ -39,12 +37,10 @@ from service.modes import MODES, Effect
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.step.callables import Step, build_step
-from tests.anatomy.conftest import printed
+from tests.anatomy.conftest import CallLister, printed
 from tests.support.small_models import CONFIG, PLAIN, quiet
 
 pytestmark = pytest.mark.compiles
-
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 MODE_NAMES = [*PLAIN, "compiled"]
 ONE = Interval(1.0, 0.9, 1.1, 11)
 
@@ -58,39 +54,7 @@ def findings(bench: Bench) -> dict[str, OperatorsFinding]:
     }
 
 
-class CallLister(TorchDispatchMode):
-    """An independent dispatch mode that lists calls below autograd, without those that it causes itself.
-
-    Under a mode `reshape` calls `view` in place of `_reshape_alias`, and autograd's shallow copy of a saved
-    output becomes a `detach` that no line of the model calls.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE):
-            with self:
-                taken_apart = func.decompose(*args, **kwargs)
-            if taken_apart is not NotImplemented:
-                return taken_apart
-        if str(func) != "aten.detach.default" or "detach" in model_line():
-            self.names.append(str(func))
-        return func(*args, **kwargs)
-
-
-def model_line() -> str:
-    frame = sys._getframe(1)
-    while frame.f_globals["__name__"].partition(".")[0] == "torch" or frame.f_code.co_filename == __file__:
-        assert frame.f_back is not None
-        frame = frame.f_back
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+# ---------------------------------------------------------------- the list
 
 
 def calls_of(case: Case) -> list[str]:
@@ -99,21 +63,28 @@ def calls_of(case: Case) -> list[str]:
     return lister.names
 
 
-def listed(names: list[tuple[str, str]]) -> list[str]:
-    joined = [f"{name.replace('::', '.')}.{overload or 'default'}" for name, overload in names]
-    return [name.replace("aten._reshape_alias.", "aten.view.") for name in joined]
-
-
-# ---------------------------------------------------------------- the list
+def listed(names: Iterable[str]) -> list[str]:
+    return [name.removesuffix(".default").replace("aten::_reshape_alias", "aten::view") for name in names]
 
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
-def test_the_operators_are_those_of_an_independent_dispatch_mode_in_count_and_order(
+def test_operators_and_copies_are_those_that_an_independent_dispatch_mode_and_the_profiler_see(
     bench: Bench, findings: dict[str, OperatorsFinding], mode: str
 ) -> None:
-    names = calls_of(bench.case(mode, 2))
+    case, found = bench.case(mode, 2), findings[mode]
+    names = calls_of(case)
     assert names
-    assert listed([(row.name, row.overload) for row in findings[mode].operators]) == names
+    assert listed(f"{row.name}.{row.overload}" for row in found.operators) == names
+    files = {(row.line or "").partition(":")[0] for row in found.operators}
+    detach = {"service/step/callables.py"} if mode == "eager" else set()  # which frees the tape
+    assert files == {"generated code" if mode == "compiled" else "models/transformer.py"} | detach
+    for row in found.operators:
+        assert row.keys
+        assert [len(shape) for shape in row.shapes] == [len(strides) for strides in row.strides]
+    with profile() as session:
+        case.call()
+    seen = [event for event in session.function_events or [] if event.name == "aten::copy_"]
+    assert len(found.copies) == len(seen) > 0
 
 
 @pytest.mark.parametrize("mode", PLAIN)
@@ -121,18 +92,20 @@ def test_the_operators_of_a_prefill_chunk_are_those_of_an_independent_dispatch_m
     bench: Bench, mode: str
 ) -> None:
     case = bench.case(mode, 1, "prefill")
-    calls = record(case, 1)[0].calls
-    assert listed([(call.name, call.overload) for call in calls]) == calls_of(case)
+    assert listed(call.schema_name for call in record(case, 1)[0].calls) == calls_of(case)
 
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
-def test_every_operator_has_its_keys_its_line_and_strides_for_its_shapes(
+def test_dispatch_and_kernel_make_the_step_and_a_cpu_has_no_launches(
     findings: dict[str, OperatorsFinding], mode: str
 ) -> None:
-    for row in findings[mode].operators:
-        assert row.keys
-        assert row.line
-        assert [len(shape) for shape in row.shapes] == [len(strides) for strides in row.strides]
+    found = findings[mode]
+    assert found.dispatch is not None
+    parts = found.dispatch.seconds + found.dispatch.kernel_seconds
+    assert parts == pytest.approx(found.step_seconds.median_seconds)
+    assert found.dispatch.source == "sampled"
+    assert (found.kernels, found.launches) == (None, None)
+    assert "CPU" in (found.no_device or "")
 
 
 def test_operators_pass_autograds_keys_in_eager_and_no_grad_and_none_in_inference_mode(
@@ -154,28 +127,7 @@ def test_a_new_tensors_backend_is_chosen_by_its_options(bench: Bench) -> None:
     ]
 
 
-def test_lines_of_a_plain_mode_are_the_models_and_of_a_compiled_one_the_generated_codes(
-    findings: dict[str, OperatorsFinding],
-) -> None:
-    models = {(row.line or "").partition(":")[0] for row in findings["no_grad"].operators}
-    assert models == {"models/transformer.py"}
-    assert {(row.line or "").partition(":")[0] for row in findings["compiled"].operators} == {
-        "generated code"
-    }
-
-
 # ---------------------------------------------------------------- copies, waits, launches
-
-
-@pytest.mark.parametrize("mode", MODE_NAMES)
-def test_copies_are_every_copy_that_the_profiler_saw(
-    bench: Bench, findings: dict[str, OperatorsFinding], mode: str
-) -> None:
-    case = bench.case(mode, 2)
-    with profile() as session:
-        case.call()
-    seen = [event for event in session.function_events or [] if event.name == "aten::copy_"]
-    assert len(findings[mode].copies) == len(seen) > 0
 
 
 def step_case(bench: Bench, step: Step) -> Case:
@@ -223,12 +175,6 @@ def test_a_value_that_the_host_reads_is_a_sync_point_with_its_line(bench: Bench)
     assert [(wait.kind, wait.line) for wait in waits] == [("item", f"anatomy/test_operators.py:{line}")]
 
 
-def test_a_cpu_has_no_launches_with_the_reason(findings: dict[str, OperatorsFinding]) -> None:
-    for finding in findings.values():
-        assert (finding.kernels, finding.launches) == (None, None)
-        assert "CPU" in (finding.no_device or "")
-
-
 # ---------------------------------------------------------------- compiled
 
 
@@ -271,15 +217,6 @@ def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> 
     assert [each.line for each in found.graph_breaks] == lines
 
 
-def test_the_served_model_is_one_graph_without_breaks_or_recompiles(
-    findings: dict[str, OperatorsFinding],
-) -> None:
-    finding = findings["compiled"]
-    assert (finding.graphs, finding.graph_break_count, finding.graph_breaks) == (1, 0, [])
-    assert finding.recompiles == 0
-    assert findings["eager"].graphs is None
-
-
 def test_a_study_of_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench: Bench) -> None:
     case = bench.case("compiled", 2)
     list_operators(bench, OperatorsArguments(mode="compiled", batch_size=2, native=False), quiet)
@@ -302,10 +239,14 @@ def test_every_generated_kernel_is_listed_with_its_operators(
     assert products == sum(row.name in {"aten::mm", "aten::addmm"} for row in finding.operators)
 
 
-def test_guards_name_what_they_check_and_the_line_they_are_for(
+def test_the_served_model_is_one_graph_whose_guards_name_what_they_check_and_their_line(
     findings: dict[str, OperatorsFinding],
 ) -> None:
-    guards = findings["compiled"].guards or []
+    found = findings["compiled"]
+    assert (found.graphs, found.graph_break_count, found.graph_breaks) == (1, 0, [])
+    assert found.recompiles == 0
+    assert findings["eager"].graphs is None
+    guards = found.guards or []
     tensors = [guard for guard in guards if guard.kind == "TENSOR_MATCH"]
     weights = sum(1 for _ in Transformer(CONFIG, 2).parameters())
     assert len(tensors) > weights
@@ -329,14 +270,6 @@ def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
     with pytest.raises(StudyError) as refused:
         list_operators(bench, OperatorsArguments(**arguments), quiet)
     assert (refused.value.type, refused.value.param) == (type, param)
-
-
-def test_the_answer_has_the_fields_of_the_contract(findings: dict[str, OperatorsFinding]) -> None:
-    answer = msgspec.json.decode(msgspec.json.encode(findings["compiled"]))
-    for field in ("kernels", "launches", "syncs", "copies", "graphs", "graph_breaks", "guards", "recompiles"):
-        assert field in answer
-    assert isinstance(answer["generated_code"], str)
-    assert {"name", "overload", "keys", "shapes", "strides", "host_seconds"} <= answer["operators"][0].keys()
 
 
 class Clock:
@@ -396,14 +329,6 @@ def test_the_head_says_where_dispatch_and_kernel_are_from(
     expected, other = (on_cpu, on_cuda) if device == "cpu" else (on_cuda, on_cpu)
     assert all(word in text for word in expected)
     assert not any(word in text for word in other)
-
-
-def test_dispatch_and_kernel_make_the_step(findings: dict[str, OperatorsFinding]) -> None:
-    for finding in findings.values():
-        assert finding.dispatch is not None
-        parts = finding.dispatch.seconds + finding.dispatch.kernel_seconds
-        assert parts == pytest.approx(finding.step_seconds.median_seconds)
-        assert finding.dispatch.source == "sampled"
 
 
 @pytest.mark.parametrize(

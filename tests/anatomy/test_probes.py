@@ -21,10 +21,10 @@ from torch._dynamo.utils import counters, graph_break_reasons
 from models.checkpoint import save
 from models.transformer import Transformer
 from service.anatomy.common import Report, StudyError
-from service.anatomy.probes import memory
+from service.anatomy.probes import faults, memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.compiler import LENGTHS
-from service.anatomy.probes.eager import cpp_operator, python_calls, python_norm, python_operator
+from service.anatomy.probes.eager import cpp_operator, python_norm, python_operator
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -46,7 +46,6 @@ from tests.support.small_models import CONFIG, quiet
 pytestmark = pytest.mark.compiles
 
 ROOT = Path(__file__).parents[2]
-CONTRACT = {"name", "without", "with", "counter", "blame", "cure"}
 FAULTY_LINES = {
     "graph-break": "perf_counter()",
     "recompile": "self.steps",
@@ -109,6 +108,14 @@ def tensor_bytes() -> int:
     return sum(size for size in storages.values() if size >= 4096)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_code_generated() -> Iterator[None]:
+    """What the probes count is Dynamo's; tests/end_to_end/test_anatomy.py runs some with Inductor."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faults.compiled, "__defaults__", ("eager",))
+        yield
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("model")
@@ -157,32 +164,20 @@ def test_a_probe_that_a_cpu_cannot_show_is_refused_with_the_reason(bench: Bench,
 
 
 @pytest.mark.parametrize("name", ON_CPU)
-def test_an_answer_has_every_field_of_the_contract(name: str, seen: Callable[[str], Seen]) -> None:
-    answer = msgspec.json.decode(msgspec.json.encode(seen(name).finding))
-    assert answer.keys() >= CONTRACT
+def test_a_probe_answers_moves_its_counter_blames_its_line_and_restores_the_process(
+    name: str, seen: Callable[[str], Seen]
+) -> None:
+    found = seen(name)
+    answer = msgspec.json.decode(msgspec.json.encode(found.finding))
     assert answer["name"] == name
     assert answer["cure"]
     for side in (answer["without"], answer["with"]):
         assert 0 < side["low"] <= side["median_seconds"] <= side["high"]
     assert answer["counter"].keys() == {"name", "before", "after"}
     assert answer["ratio"].keys() == {"value", "low", "high", "samples"}
-
-
-@pytest.mark.parametrize("name", ON_CPU)
-def test_the_fault_moves_its_counter(name: str, seen: Callable[[str], Seen]) -> None:
-    counter = seen(name).finding.counter
-    assert counter.after > counter.before >= 0
-
-
-@pytest.mark.parametrize("name", ON_CPU)
-def test_the_line_to_blame_holds_the_fault(name: str, seen: Callable[[str], Seen]) -> None:
-    file, _, number = seen(name).finding.blame.partition(":")
+    assert answer["counter"]["after"] > answer["counter"]["before"] >= 0
+    file, _, number = answer["blame"].partition(":")
     assert FAULTY_LINES[name] in linecache.getline(str(ROOT / file), int(number))
-
-
-@pytest.mark.parametrize("name", ON_CPU)
-def test_a_probe_restores_the_process(name: str, seen: Callable[[str], Seen]) -> None:
-    found = seen(name)
     assert found.after == found.before
 
 
@@ -266,7 +261,10 @@ def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> Non
         assert NOT_ON_CPU.get(name, f"cure: {TABLE[name].cure}") in text
 
 
-def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_refused() -> None:
+def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "SCRATCH_BYTES", (1 << 10, 2 << 10))
     faults = iter([0, 0, 0, 50])
     assert memory._unkept_size(lambda: next(faults)) == memory.SCRATCH_BYTES[1]
     with pytest.raises(StudyError, match="by itself"):
@@ -293,7 +291,7 @@ def test_a_counter_counts_what_the_fault_costs(
 def test_kept_results_are_counted_with_what_every_layer_made(seen: Callable[[str], Seen]) -> None:
     counter = seen("results-kept").finding.counter
     assert counter.before == 0
-    assert counter.after > 2 * 3 * 8 * CONFIG.width * 4
+    assert counter.after > CONFIG.layers * 3 * 8 * CONFIG.width * 4
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (0, 8)])
@@ -310,19 +308,6 @@ def test_the_operator_in_cpp_passes_torchs_checks_and_has_a_gradient(bench: Benc
     weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
     assert set(torch.library.opcheck(in_cpp, (x, weight, 1e-5)).values()) == {"SUCCESS"}
     assert torch.autograd.gradcheck(in_cpp, (x, weight, 1e-5))
-
-
-def test_every_entered_python_function_is_counted_and_the_profile_function_kept() -> None:
-    def inner() -> None:
-        abs(-1)
-
-    def outer() -> None:
-        inner()
-        inner()
-
-    before = sys.getprofile()
-    assert (python_calls(inner), python_calls(outer)) == (1, 3)
-    assert sys.getprofile() is before
 
 
 @pytest.mark.parametrize(("kinds", "pageable"), [(["Pinned"], 0), (["Pageable", "Pinned", "Pageable"], 2)])
@@ -374,12 +359,10 @@ def test_only_free_memory_in_pieces_asks_the_device_whatever_others_left(
         assert _Request(CUDA, PIECES).counted()[0] == 1
     assert allocator.memory_stats(CUDA)["inactive_split_bytes.all.current"] == before
     assert sum(not piece.free for piece in allocator.pieces) == len(kept)
-
-
-def test_half_of_the_segment_is_free_in_one_piece_or_in_every_other_block(allocator: FakeAllocator) -> None:
-    for freed, sizes in ((WHOLE, [HALF]), (PIECES, [BLOCK_BYTES] * (BLOCKS // 2))):
-        request = _Request(CUDA, freed)
-        request.prepare()
-        assert [piece.size for piece in allocator.pieces if piece.free] == sizes
-        request.release()
-        assert allocator.pieces == []
+    if not sizes:
+        for freed, free in ((WHOLE, [HALF]), (PIECES, [BLOCK_BYTES] * (BLOCKS // 2))):
+            request = _Request(CUDA, freed)
+            request.prepare()
+            assert [piece.size for piece in allocator.pieces if piece.free] == free
+            request.release()
+            assert allocator.pieces == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -43,20 +42,19 @@ def test_the_operator_is_what_aten_computes(
     found = rms_norm_operator()(x, weight, EPSILON)
     torch.testing.assert_close(found, aten_rms_norm(x, weight, EPSILON))
     assert found.is_contiguous()
-
-
-@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (8,)])
-def test_the_operator_passes_every_check_of_torch(shape: tuple[int, ...]) -> None:
-    sample = (torch.randn(shape), torch.randn(8), EPSILON)
-    checks = torch.library.opcheck(rms_norm_operator(), sample)
-    assert set(checks.values()) == {"SUCCESS"}
+    assert "service.anatomy.rms_norm_triton" not in sys.modules  # a CPU never imports Triton
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (8,), (0, 8)])
-def test_the_operators_gradient_is_that_of_finite_differences(shape: tuple[int, ...]) -> None:
+def test_the_operator_passes_every_check_of_torch_and_that_of_finite_differences(
+    shape: tuple[int, ...],
+) -> None:
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(rms_norm_operator(), (x, weight, EPSILON))
+    if x.numel():
+        checks = torch.library.opcheck(rms_norm_operator(), (x.detach(), weight.detach(), EPSILON))
+        assert set(checks.values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -81,11 +79,8 @@ def test_both_forms_compile_without_a_break_and_fit_the_eager_one(finding: RmsNo
     ]
     assert finding.graph_breaks == 0
     assert finding.width == CONFIG.width
-    assert all(form.fits <= 1 for form in finding.forms)
-
-
-def test_only_compiled_forms_have_generated_kernels(finding: RmsNormFinding) -> None:
     for form in finding.forms:
+        assert form.fits <= 1
         assert (form.kernels is not None) == form.name.endswith("compiled")
         assert form.kernels is None or form.kernels > 0
 
@@ -113,13 +108,3 @@ def test_a_form_that_breaks_is_refused(bench: Bench, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rms_norm, "aten_rms_norm", breaking)
     with pytest.raises(StudyError, match="does not compile whole"):
         compare_rms_norm(bench, RmsNormArguments(rows=4, rounds=6), quiet)
-
-
-def test_a_cpu_never_imports_triton() -> None:
-    code = (
-        "import sys, torch; from service.anatomy.rms_norm import rms_norm_operator as made; "
-        "before = 'triton' in sys.modules; made()(torch.ones(2, 4), torch.ones(4), 1e-5); "
-        "assert 'service.anatomy.rms_norm_triton' not in sys.modules; "
-        "assert before == ('triton' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -18,16 +18,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from launchbound import app
-from models import checkpoint
-from models.config import Config
-from models.tokenizer import Tokenizer
-from models.transformer import Transformer
 from service.anatomy import budget, common, docs, process, rms_norm, studies
 from service.anatomy.budget import BudgetArguments, draw_budget
 from service.anatomy.common import ATTACHED, Report, StudyError
-from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Measured, Runs, about, shown, verdict_of
+from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Measured, Runs, shown, verdict_of
 from service.anatomy.layers import study as layers
 from service.anatomy.operators import calls
+from service.anatomy.operators import compiled as lowered
 from service.anatomy.operators import study as operators
 from service.anatomy.operators.calls import thread_keys
 from service.anatomy.operators.study import OperatorsArguments, list_operators
@@ -43,7 +40,7 @@ from service.step.roofs import NullKernel
 from service.step.trace import ProfiledStep
 from service.study_names import NOT_ON_CPU, PROBES
 from tests.anatomy.conftest import printed
-from tests.support.small_models import quiet, small_bench
+from tests.support.small_models import quiet
 
 NO_BENCH = cast(Bench, None)
 
@@ -71,7 +68,7 @@ def experiment(bench: Bench, arguments: Arguments, report: Report) -> Found:
 
 @pytest.fixture
 def one_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment))
+    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment, print))
 
 
 class FakeFront:
@@ -99,17 +96,11 @@ def work(*outcomes: str) -> tuple[int, list[FromAnatomy]]:
 
 
 @pytest.mark.usefixtures("one_study")
-def test_studies_run_one_after_another_until_a_stop() -> None:
-    code, sent = work("found", "found")
+def test_studies_run_one_after_another_and_a_refused_one_leaves_the_process_to_the_next() -> None:
+    code, sent = work("found", "refuse", "found")
     assert code == 0
-    assert sent == [Finding(id=0, body=b'{"seconds":1.5}'), Finding(id=1, body=b'{"seconds":1.5}')]
-
-
-@pytest.mark.usefixtures("one_study")
-def test_a_refused_study_leaves_the_process_to_the_next() -> None:
-    code, sent = work("refuse", "found")
-    assert code == 0
-    refused, found = sent
+    first, refused, found = sent
+    assert first == Finding(id=0, body=b'{"seconds":1.5}')
     assert isinstance(refused, Refused)
     assert (refused.problem.type, refused.problem.param) == ("unsupported_here", "outcome")
     assert isinstance(found, Finding)
@@ -136,6 +127,7 @@ def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments: bytes)
 def test_an_unknown_study_is_refused_with_the_known_names() -> None:
     with pytest.raises(StudyError, match="operators"):
         studies.find("nothing")
+    assert STUDY_BODIES.keys() | {"probes"} == studies.STUDIES.keys()  # every study is served
 
 
 @pytest.mark.parametrize("name", studies.STUDIES)
@@ -144,7 +136,7 @@ def test_each_study_imports_with_its_own_arguments_and_tables(name: str) -> None
     assert issubclass(study.arguments, msgspec.Struct)
     assert study.arguments.__struct_config__.forbid_unknown_fields
     assert callable(study.run)
-    assert callable(studies.shown(name))
+    assert callable(study.show)
 
 
 def test_further_arguments_are_json_or_text() -> None:
@@ -160,31 +152,20 @@ def test_further_arguments_are_json_or_text() -> None:
         further_arguments(["rounds"])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of one layer."""
-    model = tmp_path_factory.mktemp("model")
-    config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
-    checkpoint.save(Transformer(config, 1, seed=3), model)
-    Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
-    return model
-
-
 def launchbound(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "launchbound", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-@pytest.mark.slow
 def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
-    folder: Path, common_cache: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(common_cache))
-    ended = launchbound("anatomy", "--mode=eager", "--batch-size=2", f"--model={folder}", "--json")
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    assert (found["mode"], found["batch_size"], found["batch_bucket"]) == ("eager", 2, 4)
-    assert "loading the model" in ended.stderr
+    monkeypatch.setattr(studies, "prepare_bench", lambda _: bench)
+    app(["anatomy", "--mode=eager", "--batch-size=2", "--json"], standalone_mode=False)
+    out, err = capfd.readouterr()
+    found: dict[str, Any] = json.loads(out)
+    assert (found["mode"], found["batch_size"], found["batch_bucket"]) == ("eager", 2, 2)
+    assert "loading the model" in err
 
 
 @pytest.mark.parametrize(("size", "buckets"), [(5, [1, 4, 16]), (16, [1, 4, 16]), (17, [1, 4, 16, 17])])
@@ -192,14 +173,13 @@ def test_a_batch_size_adds_a_bucket_only_above_the_largest(
     size: int, buckets: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    monkeypatch.setattr(studies, "main", lambda *given: seen.append((given[0].batch_sizes, given[2])))
+    monkeypatch.setattr(studies, "main", lambda *given: seen.append(given))
     ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}"])
     assert ended.exit_code == 0, ended.output
-    ((batch_sizes, arguments),) = seen
-    assert (batch_sizes, arguments["batch_size"]) == (buckets, size)
+    ((settings, name, arguments, _),) = seen
+    assert (settings.batch_sizes, name, arguments["batch_size"]) == (buckets, "operators", size)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -209,18 +189,17 @@ def test_a_batch_size_adds_a_bucket_only_above_the_largest(
         (["anatomy", "--model", "nowhere"], "nowhere"),
     ],
 )
-def test_bad_input_ends_with_2_and_the_remedy(arguments: list[str], words: str) -> None:
-    ended = launchbound(*arguments)
-    assert ended.returncode == 2
+def test_bad_input_ends_with_2_and_the_remedy(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "prepare_process", lambda *_: None)
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 2
     assert words in ended.stderr
     assert ended.stdout == ""
 
 
 NEEDED: dict[str, dict[str, Any]] = {"operators": {"mode": "eager"}}
-
-
-def test_every_study_is_served() -> None:
-    assert STUDY_BODIES.keys() | {"probes"} == studies.STUDIES.keys()
 
 
 @pytest.mark.parametrize("name", STUDY_BODIES)
@@ -230,12 +209,8 @@ def test_a_bodys_defaults_are_those_of_its_study(name: str) -> None:
     own = studies.find(name).arguments
     decoded = msgspec.json.decode(msgspec.json.encode(arguments), type=own)
     assert decoded == own()
-
-
-@pytest.mark.parametrize("name", STUDY_BODIES)
-def test_a_body_has_every_argument_of_its_study_but_those_of_a_folder(name: str) -> None:
-    own = set(studies.find(name).arguments.__struct_fields__)
-    assert set(STUDY_BODIES[name].model_fields) - {"snapshot"} == own - {"out"}
+    # All but those of a folder.
+    assert set(STUDY_BODIES[name].model_fields) - {"snapshot"} == set(own.__struct_fields__) - {"out"}
 
 
 @pytest.mark.parametrize("name", STUDY_BODIES)
@@ -291,11 +266,12 @@ def test_several_values_agree_in_part_where_some_lie_outside(
     assert verdict_of([Measured("x", low, low, high) for low, high in values], 1, 5) == verdict
 
 
-def test_a_value_is_shown_with_its_interval_and_what_was_counted_without() -> None:
+def test_a_value_is_shown_with_its_interval_and_a_machine_with_its_commit_and_no_folder(bench: Bench) -> None:
     values = [Measured("add", 0.612, 0.6, 0.62), Measured.counted("", 2345), Measured("", 2.0, 1.5, None)]
     assert [shown(value) for value in values] == ["add 0.612 (0.6 to 0.62)", "2,345", "2 (1.5 to more)"]
-    low, high = about(3.0)
-    assert low < 3.0 < high
+    text = docs.source(bench, 25, "0123abcd")
+    assert "device cpu. 25 rounds; commit 0123abcd." in text
+    assert "/" not in text.partition("model ")[2]
 
 
 @pytest.mark.parametrize("page", docs.PAGES)
@@ -322,13 +298,6 @@ def test_a_page_is_what_was_written_by_hand_and_what_was_measured(
         assert f"| {CLAIMS[-1].about} | costs a wait | – | cannot be measured here: needs a GPU |" in text
 
 
-def test_machine_and_commit_of_a_page_are_named_without_a_folder() -> None:
-    with small_bench() as bench:
-        text = docs.source(bench, 25, "0123abcd")
-    assert "device cpu. 25 rounds; commit 0123abcd." in text
-    assert "/" not in text.partition("model ")[2]
-
-
 @pytest.mark.parametrize("kind", [StudyError, ValueError])
 def test_pages_that_cannot_be_written_end_the_program_with_2(
     monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
@@ -345,11 +314,16 @@ def test_pages_that_cannot_be_written_end_the_program_with_2(
 
 @pytest.mark.compiles
 @pytest.mark.slow
-def test_every_claim_is_read_from_a_study_or_says_why_not() -> None:
-    with small_bench() as bench:
-        run = Runs(bench, 6, quiet)
-        found: dict[str, Any] = {claim.about: docs.lesson(run, claim) for claim in CLAIMS}
-        unseen = docs.printed(run, "probes", {"name": "pinned-copy", "repeats": 6})
+def test_every_claim_is_read_from_a_study_or_says_why_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roof = measure_roof(bench)
+    monkeypatch.setattr(budget, "measure_roof", lambda _: roof)
+    monkeypatch.setattr(lowered, "decompose", lambda *_: None)
+    monkeypatch.setattr(lowered, "graph_texts", lambda *_: [])
+    run = Runs(bench, 6, quiet)
+    found: dict[str, Any] = {claim.about: docs.lesson(run, claim) for claim in CLAIMS}
+    unseen = docs.printed(run, "probes", {"name": "pinned-copy", "repeats": 6})
     unread = [name for name, values in found.items() if isinstance(values, str)]
     assert unread == ["a launch", "`cudaMalloc`", "launches of a step", "a sync in the step"]
     assert found["autograd's keys in `inference_mode`"] == [Measured.counted("", 0.0)]
@@ -435,6 +409,8 @@ def test_a_budget_profiles_behind_all_that_it_times_its_own_step_and_the_null_ke
     found = draw_budget(bench, arguments, quiet)
     assert on_cuda == ["timed"] * (len(on_cuda) - 1) + ["attached"]
     assert ATTACHED not in found.notes
+    assert ATTACHED in draw_budget(bench, arguments, quiet).notes  # a second one of the process says so
+    assert on_cuda.count("attached") == 1
 
 
 def test_the_seconds_of_a_listed_step_are_of_before_it_was_profiled(bench: Bench, on_cuda: list[str]) -> None:
@@ -442,15 +418,6 @@ def test_the_seconds_of_a_listed_step_are_of_before_it_was_profiled(bench: Bench
     assert 0 < found.step_seconds.samples <= on_cuda.index("recorded") < on_cuda.index("attached")
     assert on_cuda.count("attached") == 1
     assert ATTACHED not in found.notes
-
-
-def test_a_second_study_of_a_process_says_that_the_first_one_profiled(
-    bench: Bench, on_cuda: list[str]
-) -> None:
-    arguments = BudgetArguments(modes=["eager"], batch_sizes=[1], rounds=6)
-    assert ATTACHED not in draw_budget(bench, arguments, quiet).notes
-    assert ATTACHED in draw_budget(bench, arguments, quiet).notes
-    assert on_cuda.count("attached") == 1
 
 
 @pytest.mark.parametrize(
@@ -473,4 +440,4 @@ def test_every_study_that_times_says_and_prints_what_was_attached_before(
     monkeypatch.setattr(rms_norm, "_compiled", lambda norm, _: (rms_norm.surrounded(norm), 1))
     found: Any = studies.run(bench, name, msgspec.json.encode(arguments), quiet)
     assert ATTACHED in found.notes
-    assert ATTACHED in printed(studies.shown(name), found, width=10_000)
+    assert ATTACHED in printed(studies.find(name).show, found, width=10_000)

@@ -17,12 +17,9 @@ from service.anatomy.common import StudyError
 from service.anatomy.step_times import StepTimes
 from service.anatomy.timeline import (
     TRACE_FILE,
-    Tax,
     TimelineArguments,
     TimelineFinding,
-    TraceBlock,
     draw_timeline,
-    paint,
     read_step,
     show,
     tax_by_kernels,
@@ -69,14 +66,6 @@ REPLAYS = replays(3, kernel_id=lambda step: 9000 + step)
 """The correlation ids of kernels are of no launch in this trace."""
 
 
-def wall(median: float, low: float, high: float) -> Interval:
-    return Interval(median, low, high, 60)
-
-
-def bounds(tax: Tax) -> tuple[float, float, float]:
-    return tax.fraction.value, tax.fraction.low, tax.fraction.high
-
-
 def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
     finding: TimelineFinding,
 ) -> None:
@@ -86,6 +75,9 @@ def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
         assert (mark.name, mark.begin_us, mark.depth) == (STEP_MARK, 0.0, 0)
         assert all(0 <= b.begin_us < mark.duration_us and b.depth > 0 for b in track.blocks[1:])
         assert mark.duration_us == pytest.approx(track.profiled_seconds * 1e6)
+    text = printed(show, finding)
+    for word in ("│ eager", "│ compiled", "compiled against eager", f"written to that folder: {TRACE_FILE}"):
+        assert word in text
 
 
 def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
@@ -170,7 +162,7 @@ def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
     assert read_step(events, cuda=False, skip=1).profiled_seconds == pytest.approx(20e-6)
 
 
-def test_on_a_cpu_the_tax_is_the_hosts_share_of_the_samples_and_unclassified_ones_widen_it() -> None:
+def test_the_tax_is_the_hosts_share_of_samples_on_a_cpu_and_what_kernels_leave_of_the_wall_on_cuda() -> None:
     known = tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
     widened = tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
     assert known is not None
@@ -178,6 +170,8 @@ def test_on_a_cpu_the_tax_is_the_hosts_share_of_the_samples_and_unclassified_one
     assert known.fraction.value == widened.fraction.value == pytest.approx(0.3)
     assert widened.fraction.low < known.fraction.low < 0.3 < known.fraction.high < widened.fraction.high
     assert tax_by_samples(SampleCounts(system=9)) is None
+    on_cuda = tax_by_kernels(30.0, Interval(100.0, 60.0, 120.0, 60)).fraction
+    assert (on_cuda.value, on_cuda.low, on_cuda.high) == pytest.approx((0.7, 0.5, 0.75))
 
 
 def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,11 +188,6 @@ def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert found.tracks[0].tax.fraction.value == 0.25
 
 
-def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
-    tax = tax_by_kernels(30.0, wall(100.0, 60.0, 120.0))
-    assert bounds(tax) == pytest.approx((0.7, 0.5, 0.75))
-
-
 def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,33 +202,12 @@ def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
     assert "the system gives no timer" in text
 
 
-def test_a_cell_of_a_lane_shows_what_took_most_of_its_time() -> None:
-    def block(kind: Any, begin: float, length: float) -> TraceBlock:
-        return TraceBlock(
-            name="x", kind=kind, lane="host", row=1, depth=1, begin_us=begin, duration_us=length
-        )
-
-    layers = [[block("launch", 12, 7)], [block("operator", 10, 10)], [block("compiled", 0, 30)]]
-    # Ten µs a cell: compiled code; a launch, which is most of its operator; compiled code; a short rest.
-    assert paint(layers, 10.0, 8, 42.0).plain == "▓▒▓··"
-
-
-def test_a_terminal_shows_both_modes_on_one_axis(finding: TimelineFinding) -> None:
-    text = printed(show, finding, width=120)
-    lanes = [line for line in text.splitlines() if " host  " in line]
-    assert [line.split()[0] for line in lanes] == ["eager", "compiled"]
-    longest = max(finding.tracks, key=lambda track: track.profiled_seconds)
-    assert len(max(lanes, key=lambda line: len(line.rstrip())).rstrip()) >= 118
-    assert max(lanes, key=lambda line: len(line.rstrip())).startswith(longest.mode)
-
-
-def test_a_mode_against_itself_is_refused(bench: Bench) -> None:
+def test_a_mode_against_itself_and_a_folder_that_cannot_be_made_are_refused(
+    bench: Bench, finding: TimelineFinding, tmp_path: Path
+) -> None:
     with pytest.raises(StudyError, match="another mode") as refused:
         draw_timeline(bench, TimelineArguments(against="eager"), quiet)
     assert refused.value.param == "against"
-
-
-def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
         timeline.write(finding, tmp_path / "file")

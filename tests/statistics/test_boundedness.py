@@ -130,21 +130,13 @@ def test_measured_dispatch_leaves_only_the_scatter_of_rounds() -> None:
     assert found.high - found.value == pytest.approx(scatter.high - scatter.value, rel=1e-6)
 
 
-def test_the_index_is_of_sums_not_a_mean_of_ratios() -> None:
-    found = index_interval([split(1.0, 3.0), split(1.0, 1.0)])
+def test_the_index_is_of_sums_one_round_leaves_it_open_and_no_time_leaves_none() -> None:
+    found, alone = index_interval([split(1.0, 3.0), split(1.0, 1.0)]), index_interval([split(0.4, 0.6)])
     assert found is not None
     assert found.value == pytest.approx(4 / 6)
-
-
-def test_a_single_round_leaves_everything_open() -> None:
-    found = index_interval([split(0.4, 0.6)])
-    assert found is not None
-    assert (found.low, found.high) == (0.0, 1.0)
-
-
-def test_without_rounds_or_without_time_there_is_no_index() -> None:
-    assert index_interval([]) is None
-    assert index_interval([split(0.0, 0.0)]) is None
+    assert alone is not None
+    assert (alone.low, alone.high) == (0.0, 1.0)
+    assert index_interval([]) is index_interval([split(0.0, 0.0)]) is None
 
 
 @given(st.lists(st.tuples(parts, parts), min_size=2, max_size=12), st.floats(0, 3))
@@ -192,11 +184,8 @@ def test_a_crossover_is_earliest_at_the_high_ends_and_latest_at_the_low_ends() -
     assert (span.typical.where, span.typical.batch) == ("at", pytest.approx(4))
     assert span.earliest.batch == pytest.approx(2)
     assert span.latest.batch == pytest.approx(8)
-
-
-def test_the_end_of_a_crossover_outside_of_what_was_measured_says_so() -> None:
-    span = crossover_span({1: index(0.3, 0.55), 4: index(0.45, 0.7)})
-    assert (span.typical.where, span.earliest.where, span.latest.where) == ("at", "below", "above")
+    outside = crossover_span({1: index(0.3, 0.55), 4: index(0.45, 0.7)})
+    assert (outside.typical.where, outside.earliest.where, outside.latest.where) == ("at", "below", "above")
 
 
 @pytest.mark.parametrize("shares", [(0.45, 0.55, 0.4, 0.45), (0.55, 0.3, 0.3, 0.3), (0.6, 0.3, 0.6, 0.7)])
@@ -216,28 +205,22 @@ def test_the_interval_of_a_crossover_reaches_from_the_first_to_the_last_that_the
     assert 4 < (span.latest.batch or 0) < 16
 
 
-def test_nothing_measured_has_no_crossover() -> None:
+@pytest.mark.parametrize(
+    ("shares", "where", "batch"),
+    [
+        ({16: 0.8, 4: 0.5, 1: 0.2}, "at", 4),
+        ({1: 0.5, 4: 0.6}, "below", 1),
+        ({1: 0.4, 8: 0.5}, "at", 8),
+        ({4: 0.7, 16: 0.9}, "below", 4),
+        ({16: 0.4, 4: 0.1}, "above", 16),
+    ],
+)
+def test_a_half_is_the_crossover_itself_and_outside_the_nearest_batch_is_named(
+    shares: dict[int, float], where: str, batch: float
+) -> None:
+    found = crossover(shares)
+    assert (found.where, found.batch) == (where, pytest.approx(batch))
     assert crossover_span({}).typical.where == "unknown"
-
-
-def test_an_index_of_exactly_a_half_is_the_crossover_itself() -> None:
-    found = crossover({16: 0.8, 4: 0.5, 1: 0.2})
-    assert (found.where, found.batch) == ("at", pytest.approx(4))
-    whole = crossover({1: 0.5, 4: 0.6})
-    assert (whole.where, whole.batch) == ("below", 1.0)
-    last = crossover({1: 0.4, 8: 0.5})
-    assert (last.where, last.batch) == ("at", pytest.approx(8))
-
-
-def test_outside_of_what_was_measured_the_nearest_batch_is_named() -> None:
-    below, above = crossover({4: 0.7, 16: 0.9}), crossover({16: 0.4, 4: 0.1})
-    assert (below.where, below.batch) == ("below", 4.0)
-    assert (above.where, above.batch) == ("above", 16.0)
-
-
-def test_weights_are_read_once_and_the_rest_per_row() -> None:
-    assert decode_bytes(SIZES, rows=1, positions=10) == 1000 + 80 + 50
-    assert decode_bytes(SIZES, rows=4, positions=10) == 1000 + 4 * (80 + 50)
 
 
 def test_the_share_is_what_the_kernels_attain_of_the_bandwidth() -> None:
@@ -246,13 +229,12 @@ def test_the_share_is_what_the_kernels_attain_of_the_bandwidth() -> None:
     assert found.attained.value == pytest.approx(1e9)
     ends = (found.share.value, found.share.low, found.share.high)
     assert ends == pytest.approx((0.25, 0.125, 0.3125))
-
-
-def test_without_kernel_time_there_is_no_roofline() -> None:
     assert roofline(1e6, Interval(0.0, 0.0, 1e-3, 9), 4e9) is None
+    reaching_nothing = roofline(1e6, Interval(1e-3, 0.0, 2e-3, 9), 4e9)
+    assert reaching_nothing is not None
+    assert reaching_nothing.share.high == float("inf")
 
 
-def test_kernel_time_that_may_be_nothing_leaves_the_share_open_above() -> None:
-    found = roofline(1e6, Interval(1e-3, 0.0, 2e-3, 9), 4e9)
-    assert found is not None
-    assert found.share.high == float("inf")
+def test_weights_are_read_once_and_the_rest_per_row() -> None:
+    assert decode_bytes(SIZES, rows=1, positions=10) == 1000 + 80 + 50
+    assert decode_bytes(SIZES, rows=4, positions=10) == 1000 + 4 * (80 + 50)

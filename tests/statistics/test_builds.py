@@ -28,6 +28,7 @@ from service.statistics.intervals import Interval
 
 FIVE = Path(__file__).parents[2] / "benchmarks" / "20261122-epyc2-30a3a3a9-five-sweeps"
 NONE = Scatter(0.0)
+OPEN = Interval(9.0, -math.inf, math.inf, 1)
 SAME = "no detectable difference"
 DRAWS = Random("references")
 FIRST, SECOND, SHORT = ([DRAWS.lognormvariate(0.1, 0.4) for _ in range(count)] for count in (9, 9, 4))
@@ -53,7 +54,9 @@ def test_builds_with_several_sweeps_have_students_interval_of_two_samples() -> N
     two = stats.ttest_ind(logs(SHORT), logs(FIRST)).confidence_interval(0.95)
     found = difference([[v] for v in FIRST], [[v] for v in SHORT], Scatter(9.0))
     assert logs(list(ends(found.interval(0.95)))) == pytest.approx(list(two))
-    assert difference([[1.0], [1.1]], [[1.2]], Scatter(9.0)).unit == "sweeps"
+    one_new = difference([[1.0], [1.1], [0.9], [1.0], [1.05]], [[1.4]], Scatter(9.0))
+    assert (one_new.unit, one_new.freedom, one_new.samples) == ("sweeps", 4, 1)
+    assert word_of(one_new.interval()) == "slower"
 
 
 def test_one_sweep_each_has_welchs_interval_of_rounds_and_the_scatter_of_both() -> None:
@@ -78,6 +81,8 @@ def test_intervals_are_apart_beyond_both_facing_halves_and_the_scatter(distance:
     less = Interval(2.0, 0.1, 2.0 * math.exp(0.1), 8)
     more = Interval(*(2.0 * math.exp(distance + end) for end in (0.0, -0.2, 5.0)), samples=8)
     assert apart(more, less, scatter) == told
+    for one, other in ((more, OPEN), (OPEN, less)):
+        assert not apart(one, other, NONE)
 
 
 def build(
@@ -106,13 +111,6 @@ def test_equal_builds_are_called_alike_and_covered(before: int, after: int, know
     assert 0.93 * seeds <= sum(one.low <= 1 <= one.high for one in found) <= 0.97 * seeds
 
 
-def test_an_interval_that_one_round_leaves_open_is_apart_from_nothing() -> None:
-    known, open_ended = Interval(4.0, 3.9, 4.1, 8), Interval(1.0, -math.inf, math.inf, 1)
-    assert not apart(known, open_ended, NONE)
-    assert not apart(Interval(9.0, -math.inf, math.inf, 1), known, NONE)
-    assert apart(known, Interval(1.0, 0.9, 1.1, 8), NONE)
-
-
 @pytest.mark.parametrize(("before", "after"), [(5, 5), (8, 1)])
 def test_a_difference_of_the_smallest_detectable_size_is_found_four_times_in_five(
     before: int, after: int
@@ -139,14 +137,6 @@ def test_a_drift_between_pairs_hides_no_difference_of_builds_that_were_swept_in_
     assert word_of(difference(*sides, NONE).interval()) == SAME
 
 
-def test_one_new_sweep_is_judged_by_the_scatter_of_the_old_ones() -> None:
-    old = [[1.0], [1.1], [0.9], [1.0], [1.05]]
-    found = difference(old, [[1.4]], NONE)
-    assert (found.unit, found.freedom, found.samples) == ("sweeps", 4, 1)
-    assert word_of(found.interval()) == "slower"
-    assert word_of(difference(old, [[1.12]], NONE).interval()) == SAME
-
-
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(ValueError, match="two rounds"):
         difference([[1.0]], [[1.0, 1.1]], NONE)
@@ -154,6 +144,8 @@ def test_what_cannot_be_compared_is_refused() -> None:
         difference([], [[1.0, 1.1]], NONE)
     with pytest.raises(ValueError, match="equally many"):
         difference([[1.0]], [[1.0], [1.1]], NONE, in_turn=True)
+    with pytest.raises(ValueError, match="two of them"):
+        over_sweeps([[2.0, 2.1]])
 
 
 def committed() -> dict[str, dict[int, tuple[float, float]]]:
@@ -232,42 +224,26 @@ def test_sweeps_that_scatter_as_their_rounds_do_are_rarely_called_otherwise() ->
     apart = over_sweeps([drawn(0.5 + 0.1 * n, 0.02, 12) for n in range(5)]).chance
     assert apart is not None
     assert apart < 1e-6
-
-
-def test_rounds_that_say_nothing_give_no_chance() -> None:
-    assert over_sweeps([[2.0], [2.1, 2.2]]).chance is None
+    assert over_sweeps([[2.0], [2.1, 2.2]]).chance is None  # rounds that say nothing
     assert over_sweeps([[2.0, 2.0], [2.1, 2.2]]).chance is None
 
 
-def test_one_sweep_repeats_nothing() -> None:
-    with pytest.raises(ValueError, match="two of them"):
-        over_sweeps([[2.0, 2.1]])
-
-
-def test_the_mode_that_most_answers_contain_is_named_ties_included() -> None:
-    answers = [("a", "b"), ("b",), ("a", "b"), ("c",), ("b", "c")]
-    assert most_named(answers) == ("b", 4)
-    assert most_named([(), ()]) == (None, 0)
-    assert most_named([]) == (None, 0)
-
-
-def test_of_modes_in_equally_many_answers_the_one_to_ship_is_named() -> None:
-    assert most_named([("a", "b"), ("b", "a"), ("b", "a")]) == ("b", 3)
-    assert most_named([("a", "b"), ("b", "a")]) == ("a", 2)
-
-
 @pytest.mark.parametrize(
-    ("named", "sweeps", "expected"),
+    ("answers", "named"),
     [
-        (4, 5, True),
-        (3, 5, False),
-        (3, 4, False),
-        (4, 4, True),
-        (2, 3, False),
-        (2, 2, True),
-        (1, 1, False),
-        (8, 10, True),
+        ([("a", "b"), ("b",), ("a", "b"), ("c",), ("b", "c")], ("b", 4)),
+        ([("a", "b"), ("b", "a"), ("b", "a")], ("b", 3)),  # of equal ones the one to ship
+        ([("a", "b"), ("b", "a")], ("a", 2)),
+        ([(), ()], (None, 0)),
+        ([], (None, 0)),
     ],
 )
-def test_four_of_five_replicate(named: int, sweeps: int, expected: bool) -> None:
-    assert replicates(named, sweeps) is expected
+def test_the_mode_that_most_answers_contain_is_named_ties_included(
+    answers: list[tuple[str, ...]], named: tuple[str | None, int]
+) -> None:
+    assert most_named(answers) == named
+
+
+def test_four_of_five_replicate() -> None:
+    assert all(replicates(*one) for one in ((4, 5), (4, 4), (2, 2), (8, 10)))
+    assert not any(replicates(*one) for one in ((3, 5), (3, 4), (2, 3), (1, 1)))

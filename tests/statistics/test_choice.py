@@ -80,12 +80,9 @@ def test_a_sure_difference_within_two_percent_is_called_equal() -> None:
     assert comparison.speedup.excludes_one
     assert comparison.equivalent
     assert comparison.word == "no detectable difference"
-
-
-def test_a_difference_whose_interval_reaches_over_two_percent_counts() -> None:
-    first = {n: 1.03 + 0.002 * (-1) ** n for n in range(1, 9)}
-    assert compare(first, dict.fromkeys(range(1, 9), 1.0)).word == "faster"
-    assert compare(dict.fromkeys(range(1, 9), 1.0), first).word == "slower"
+    one = dict.fromkeys(range(1, 9), 1.0)
+    beyond = {n: 1.03 + 0.002 * (-1) ** n for n in one}
+    assert [compare(beyond, one).word, compare(one, beyond).word] == ["faster", "slower"]
 
 
 def test_the_noise_of_eager_decides_nothing_between_two_other_modes() -> None:
@@ -107,14 +104,11 @@ def test_a_tie_names_both_and_what_the_simpler_one_gives_up() -> None:
     assert tied.given_up is not None
     assert tied.given_up.value == pytest.approx(1.004)
     assert tied.at_most == tied.given_up.high
-
-
-def test_what_ships_although_it_is_the_fastest_may_still_be_slower_than_what_it_is_tied_with() -> None:
-    seen = made({"eager": 2.0, "compiled": 1.0, "reduce-overhead": 1.02}, seed=6, scatter=0.03)
-    tied = choose(seen)
+    # What ships although it is the fastest may still be slower than what it is tied with.
+    tied = choose(made({"eager": 2.0, "compiled": 1.0, fastest: 1.02}, seed=6, scatter=0.03))
     assert tied is not None
-    assert (tied.ship, tied.tied, tied.given_up) == ("compiled", ("reduce-overhead",), None)
-    assert tied.at_most == compare(seen["compiled"], seen["reduce-overhead"]).speedup.high
+    assert (tied.ship, tied.tied, tied.given_up) == ("compiled", (fastest,), None)
+    assert tied.at_most is not None
     assert tied.at_most > 1
 
 
@@ -156,18 +150,6 @@ def test_modes_that_are_equal_are_told_apart_in_at_most_one_sweep_of_twenty() ->
     assert false / len(words) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 2000)
 
 
-def test_uncorrected_looks_would_be_wrong_more_often_than_one_in_twenty() -> None:
-    false = 0
-    for seed in range(1000):
-        seen = made({"a": 1.0, "b": 1.0}, seed, 24, scatter=0.05)
-        false += any(
-            compare(*({n: v for n, v in seen[mode].items() if n <= count} for mode in "ab")).word
-            != "no detectable difference"
-            for count in interim_checks(8, 24)
-        )
-    assert false / 1000 > 0.07
-
-
 def test_two_percent_is_either_told_apart_or_called_equal_but_never_the_wrong_way() -> None:
     assert "slower" not in words_when_stopped(1.02, range(200))
 
@@ -189,10 +171,7 @@ def test_a_third_mode_near_two_equal_ones_keeps_the_sweep_going() -> None:
     third = {n: value * 1.025 * math.exp(0.05 * (-1) ** n) for n, value in flat.items()}
     assert decided({"compiled": flat, "reduce-overhead": flat})
     assert not decided({"no_grad": third, "compiled": flat, "reduce-overhead": flat})
-
-
-def test_one_mode_alone_is_decided() -> None:
-    assert decided({"eager": {1: 1.0}})
+    assert decided({"eager": {1: 1.0}})  # one alone
 
 
 @given(st.integers(1, 40), st.integers(0, 40))

@@ -65,12 +65,6 @@ def test_a_paired_ratio_has_that_of_its_logarithms(confidence: float) -> None:
     assert logs(list(ends(paired_ratio(FIRST, SECOND, confidence)))) == pytest.approx(list(expected))
 
 
-def test_a_ratio_of_two_pairs_that_says_nothing_has_no_upper_end() -> None:
-    found = paired_ratio([1e-60, 1e60], [1.0, 1.0])
-    assert found.value == pytest.approx(1.0)
-    assert ends(found) == (pytest.approx(0.0), math.inf)
-
-
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 @pytest.mark.parametrize(("before", "after"), [(FIRST, SHORT), (SHORT, SECOND), (FIRST[:2], SECOND)])
 def test_an_unpaired_ratio_has_welchs_interval(
@@ -80,10 +74,6 @@ def test_an_unpaired_ratio_has_welchs_interval(
     found = unpaired_ratio(before, after, confidence)
     assert logs(list(ends(found))) == pytest.approx(list(welch.confidence_interval(confidence)))
     assert found.samples == min(len(before), len(after))
-
-
-def test_values_without_any_scatter_have_an_exact_ratio() -> None:
-    assert unpaired_ratio([2.0] * 3, [1.0] * 5) == Interval(2.0, 2.0, 2.0, 3)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +105,18 @@ def test_a_median_interval_has_ends_from_six_values_on(count: int, finite: bool)
     assert found.samples == count
 
 
-def test_one_value_has_a_mean_without_ends() -> None:
+def test_what_says_nothing_leaves_its_ends_open_and_what_does_not_scatter_is_exact() -> None:
     assert mean_interval([2.0]) == Interval(2.0, -math.inf, math.inf, 1)
+    assert rate_interval([3], [1.5]) == Interval(2.0, -math.inf, math.inf, 1)
+    single = quantile_interval([range(20)], 0.5)
+    assert single is not None
+    assert ends(single) == (-math.inf, math.inf)
+    beyond = quantile_interval([[1.0] * 95 + [2.0] * 5] * 7 + [[1.0] * 60 + [9.0] * 40], 0.99)
+    assert beyond is not None
+    assert math.isinf(beyond.high)
+    ratio = paired_ratio([1e-60, 1e60], [1.0, 1.0])
+    assert (ratio.value, *ends(ratio)) == (pytest.approx(1.0), pytest.approx(0.0), math.inf)
+    assert unpaired_ratio([2.0] * 3, [1.0] * 5) == Interval(2.0, 2.0, 2.0, 3)
 
 
 def test_what_has_no_interval_is_refused() -> None:
@@ -128,15 +128,13 @@ def test_what_has_no_interval_is_refused() -> None:
         unpaired_ratio([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="zip"):
         paired_ratio([1.0, 2.0], [1.0])
-
-
-@pytest.mark.parametrize("wrong", [0.0, -1.0])
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_ratio_of_durations_that_are_not_positive_is_refused(side: int, wrong: float) -> None:
-    pairs = [[1.0] * 8, [1.0] * 8]
-    pairs[side][3] = wrong
-    with pytest.raises(ValueError, match="positive"):
-        paired_ratio(*pairs)
+    with pytest.raises(ValueError, match="some seconds"):
+        rate_interval([0, 0], [0.0, 0.0])
+    wrong = [1.0, 0.0], [1.0, -1.0]
+    for values in wrong:
+        for sides in ((values, [1.0, 1.0]), ([1.0, 1.0], values)):
+            with pytest.raises(ValueError, match="positive"):
+                paired_ratio(*sides)
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.5, 10), (0.9, 50), (0.99, 500)])
@@ -145,19 +143,6 @@ def test_a_quantile_is_absent_below_the_requests_that_it_needs(share: float, lea
     requests = np.arange(float(least))
     assert quantile_interval([requests[:-1]], share) is None
     assert quantile_interval([requests], share) is not None
-
-
-def test_an_end_beyond_all_requests_is_open() -> None:
-    rounds = [[1.0] * 95 + [2.0] * 5] * 7 + [[1.0] * 60 + [9.0] * 40]
-    found = quantile_interval(rounds, 0.99)
-    assert found is not None
-    assert math.isinf(found.high)
-
-
-def test_a_single_round_has_no_interval() -> None:
-    found = quantile_interval([range(20)], 0.5)
-    assert found is not None
-    assert (found.low, found.high) == (-math.inf, math.inf)
 
 
 def test_a_quantile_that_is_infinite_is_absent_and_one_below_is_not() -> None:
@@ -201,18 +186,11 @@ def test_answers_are_counted_from_the_last_request_that_is_not_judged() -> None:
     assert answered(due, ended, 2) == (1, pytest.approx(2.3))
     assert served_share(due, ended, 2) == pytest.approx(1 / 2 * 2 / 2.3)
     assert answered(due, [None, None, 2.5, 3.5], 2) == (2, pytest.approx(2.5))
-
-
-@pytest.mark.parametrize(("requests", "left_out"), [(100, 25), (12, 3), (2, 1), (1, 0)])
-def test_the_first_quarter_of_a_visit_is_not_judged(requests: int, left_out: int) -> None:
-    assert settling(requests) == left_out
-
-
-def test_refused_requests_are_not_served() -> None:
     due = [float(number) for number in range(41)]
-    ended = [instant + 0.5 if number % 2 == 0 else None for number, instant in enumerate(due)]
-    assert served_share(due, ended, 10) == pytest.approx(0.5, abs=0.05)
+    half = [instant + 0.5 if number % 2 == 0 else None for number, instant in enumerate(due)]
+    assert served_share(due, half, 10) == pytest.approx(0.5, abs=0.05)  # refused ones are not served
     assert served_share(due, [None] * 41, 10) == 0.0
+    assert [settling(requests) for requests in (100, 12, 2, 1)] == [25, 3, 1, 0]  # a quarter is not judged
 
 
 def test_a_rate_over_visits_is_not_raised_by_short_ones() -> None:
@@ -223,9 +201,3 @@ def test_a_rate_over_visits_is_not_raised_by_short_ones() -> None:
     found = rate_interval(counts, seconds)
     assert found.low < 10.0 < found.high
     assert found.value == pytest.approx(10.0, rel=0.03)
-
-
-def test_a_rate_of_one_visit_has_no_interval_and_of_no_time_is_refused() -> None:
-    assert rate_interval([3], [1.5]) == Interval(2.0, -math.inf, math.inf, 1)
-    with pytest.raises(ValueError, match="some seconds"):
-        rate_interval([0, 0], [0.0, 0.0])

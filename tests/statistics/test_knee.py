@@ -43,11 +43,6 @@ def test_a_ladder_that_is_served_throughout_says_at_least_and_one_that_is_not_sa
     assert not below.value.known
 
 
-def test_the_order_of_the_points_does_not_matter() -> None:
-    points = ladder(1.0, 0.99, 0.7, 0.1, reach=0.03)
-    assert knee(points[::-1], 0.95) == knee(points, 0.95)
-
-
 def test_one_unlucky_rate_below_the_knee_does_not_become_the_knee() -> None:
     assert knee(ladder(1.0, 0.94, 1.0, 0.5), 0.95).value.low > 30.0
 
@@ -57,6 +52,10 @@ def test_the_interval_holds_the_knee_and_is_open_where_an_end_of_the_shares_neve
     assert 0 < closed.low < closed.value.low < closed.high < math.inf
     assert knee(ladder(0.96, 0.9, reach=0.05), 0.95).low == 0
     assert math.isinf(knee(ladder(0.99, 0.93, reach=0.05), 0.95).high)
+    points = ladder(1.0, 0.99, 0.7, 0.1, reach=0.03)
+    assert knee(points[::-1], 0.95) == knee(points, 0.95)
+    with pytest.raises(ValueError, match="at least one rate"):
+        knee([], 0.95)
 
 
 @pytest.mark.parametrize("point", [met_point, kept_up_point])
@@ -75,18 +74,11 @@ def test_a_bound_of_a_knee_bounds_the_ratio() -> None:
     assert knee_ratio(least, exact) == BoundedEstimate(Bounds(0.0, 0.5), 0.0, 55 / 90)
     assert knee_ratio(below, least).value == Bounds(10.0, math.inf)
     assert knee_ratio(least, least) == BoundedEstimate(Bounds(0.0, math.inf), 0.0, math.inf)
-
-
-def test_an_open_end_opens_the_ratio() -> None:
-    closed = BoundedEstimate(Bounds(50.0, 50.0), 45.0, 55.0)
     opened = BoundedEstimate(Bounds(50.0, 50.0), 0.0, math.inf)
-    found = knee_ratio(closed, opened)
-    assert (found.value, found.low, found.high) == (Bounds(1.0, 1.0), 0.0, math.inf)
-
-
-def test_no_rates_have_no_knee() -> None:
-    with pytest.raises(ValueError, match="at least one rate"):
-        knee([], 0.95)
+    assert knee_ratio(exact, opened) == BoundedEstimate(Bounds(1.0, 1.0), 0.0, math.inf)
+    nothing, something = opened, [(0.5, math.inf), (0.0, 9.0), (0.5, 9.0)]
+    assert not nothing.tells
+    assert all(BoundedEstimate(Bounds(5.0, 5.0), *ends).tells for ends in something)
 
 
 @pytest.mark.parametrize("shares", [[0.9, 1.0, 0.95, 0.85], [1.0] * 4, [0.5] * 6])
@@ -111,19 +103,6 @@ def test_a_ratio_of_knees_has_the_squares_of_both_errors_added() -> None:
     assert (found.low, found.high) == pytest.approx((2 * math.exp(-below), 2 * math.exp(above)))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "tells"),
-    [(0.0, math.inf, False), (0.5, math.inf, True), (0.0, 9.0, True), (0.5, 9.0, True)],
-)
-def test_a_bounded_estimate_tells_what_its_interval_excludes(low: float, high: float, tells: bool) -> None:
-    assert BoundedEstimate(Bounds(5.0, 5.0), low, high).tells == tells
-
-
-@pytest.mark.parametrize("rate", [1.0, 1.5])
-def test_a_server_that_is_always_busy_has_no_steady_state(rate: float) -> None:
-    assert pollaczek_khinchine(rate, [1.0]) is None
-
-
 def test_waits_are_replayed_by_hand() -> None:
     assert replayed_waits([0.0, 1.0, 1.5, 9.0], [2.0, 1.0, 1.0, 1.0]) == [0.0, 1.0, 1.5, 0.0]
 
@@ -134,9 +113,7 @@ def test_a_long_replay_of_poisson_arrivals_waits_as_the_formula_says() -> None:
     service = random.lognormal(-0.02, 0.2, size=200_000).tolist()
     formula = pollaczek_khinchine(0.6, service)
     assert float(np.mean(replayed_waits(arrivals, service))) == pytest.approx(formula, rel=0.05)
-
-
-def test_a_queue_waits_as_its_formula_says_by_hand() -> None:
-    """λ = 10, E[S] = 0.05, E[S²] = 0.0028: 0.028 / (2 · 0.5)."""
+    # By hand, λ = 10, E[S] = 0.05, E[S²] = 0.0028: 0.028 / (2 · 0.5). One that is always busy has none.
     mean_square = [0.05 - math.sqrt(0.0003), 0.05 + math.sqrt(0.0003)]
     assert pollaczek_khinchine(10.0, mean_square) == pytest.approx(0.028)
+    assert [pollaczek_khinchine(rate, [1.0]) for rate in (1.0, 1.5)] == [None, None]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,10 +68,10 @@ def greedy(model: Transformer, prompts: list[list[int]], new: int, chunk: int = 
 
 
 @contextmanager
-def small_bench() -> Iterator[Bench]:
+def small_bench(cache_folder: Path) -> Iterator[Bench]:
     """One bench for the whole session; the thread count is what it was afterwards."""
     threads = torch.get_num_threads()
-    bench = _bench()
+    bench = _bench(cache_folder)
     torch.set_num_threads(1)
     try:
         yield bench
@@ -82,11 +80,9 @@ def small_bench() -> Iterator[Bench]:
 
 
 @cache
-def _bench() -> Bench:
+def _bench(cache_folder: Path) -> Bench:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.save(Transformer(CONFIG, max_batch=max(BUCKETS), seed=5), folder)
-        cache = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, cache, ignore_errors=True)
         settings = EngineSettings(
             address="",
             model=folder,
@@ -95,7 +91,7 @@ def _bench() -> Bench:
             batch_sizes=BUCKETS,
             threads=1,
             linears="aten",
-            cache_folder=cache,
+            cache_folder=str(cache_folder),
         )
         return Bench(settings)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import cycle, repeat
 from time import perf_counter
 from typing import Any
@@ -26,12 +25,11 @@ from service.anatomy.probes.faults import (
     line_in,
     line_of_break,
     line_that_calls,
-    ratio_of,
     recompiles,
     seconds_of,
     why_recompiled,
 )
-from service.anatomy.rms_norm import Norm, aten_rms_norm, rms_norm_operator
+from service.anatomy.rms_norm import Norm, rms_norm_operator
 
 
 def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -277,9 +275,6 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
     compile_for_the_first()
     first = seconds_of(call_with_the_second)
     blame = line_that_calls(dynamic.__code__, call_with_the_second)
-    every = TimedStep(_unpadded(probed, dynamic, repeat(marked[0])))
-    alone = TimedStep(_unpadded(probed, for_one[0], repeat(prompts[0])))
-    price = ratio_of(every, alone, probed.bench.synchronise)
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(call_with_the_second, prepare=compile_for_the_first, warm_passes=0),
@@ -290,7 +285,6 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
             f"Counted over {LENGTHS} lengths. {failed_guard(reason)}",
             f"The second length took {first:.2f} s to compile. Those that are timed found their kernels in "
             "the compiler's cache.",
-            f"At one length the code for all lengths takes {price} as the code for that length alone.",
         ],
     )
 
@@ -320,17 +314,6 @@ class _Norm(nn.Module):
         return self.kernel(x, self.weight, self.epsilon)
 
 
-@cache
-def _without_fake() -> Norm:
-    """ATen's norm as a custom operator without a fake; registered once per process."""
-
-    @torch.library.custom_op("launchbound_probes::rms_norm_without_fake", mutates_args=())
-    def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        return aten_rms_norm(x, weight, epsilon)
-
-    return rms_norm
-
-
 def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
     """The last norm through a custom kernel: as a registered operator, and as a plain function."""
     kernel = rms_norm_operator()
@@ -345,21 +328,8 @@ def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
         with_fault=TimedStep(with_fault),
         counter=Counter("graph_breaks", before.breaks, after.breaks),
         blame=line_of_break(after.reasons),
-        notes=[
-            f"{before.graphs} graph became {after.graphs}: {after.first_reason}.",
-            f"Registered without a fake, the step {_compile_without_fake(probed)}.",
-        ],
+        notes=[f"{before.graphs} graph became {after.graphs}: {after.first_reason}."],
     )
-
-
-def _compile_without_fake(probed: ProbedModel) -> str:
-    """How the step compiles with an operator that has no fake."""
-    call = probed.served(compiled(_with_norm(probed, _without_fake()), backend="eager"))
-    try:
-        breaks = compile_counting(call).breaks
-    except RuntimeError as error:
-        return f"does not compile at all ({type(error).__name__})"
-    return f"compiles with {breaks} graph breaks"
 
 
 def _with_norm(probed: ProbedModel, kernel: Norm) -> Served:

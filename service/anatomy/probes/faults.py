@@ -27,7 +27,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, median_of_ratios, resolve_bucket
+from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, resolve_bucket
 from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
@@ -94,14 +94,6 @@ def interleave(
     }
     seconds = in_rounds(variants, repeats, str(seed), lambda _: None)
     return seconds["without"], seconds["with"]
-
-
-def ratio_of(above: TimedStep, below: TimedStep, synchronise: Callable[[], object]) -> str:
-    """The time of `above` over that of `below`, for a note."""
-    sides = FaultComparison(below, above, Counter("", 0, 0), "")
-    without, with_fault = interleave(sides, NOTE_REPEATS, 0, synchronise)
-    found = median_of_ratios(with_fault, without)
-    return f"{found.value:.2f} times as long [{found.low:.2f} to {found.high:.2f}]"
 
 
 def median_of(step: TimedStep, synchronise: Callable[[], object]) -> str:

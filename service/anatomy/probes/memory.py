@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections import Counter as Counts
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from service.anatomy.common import Report, StudyError
-from service.anatomy.operators.calls import OperatorRecord, tensors_in
+from service.anatomy.operators.calls import tensors_in
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -27,7 +26,6 @@ from service.anatomy.probes.faults import (
     line_of,
     line_that_calls,
     median_of,
-    ratio_of,
     records,
 )
 from service.anatomy.tape.graph import distinct_bytes
@@ -46,7 +44,6 @@ _CHURN = {
     "touched. The C library keeps a smaller one, which costs almost nothing; the engine has it keep all.",
 }
 _STEPS_COUNTED = 5
-_COPYING = ("aten::clone", "aten::_to_copy", "aten::copy_")
 
 
 def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -58,17 +55,12 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
     report("counting copies")
     before, before_bytes = copies(probed, without)
     after, after_bytes = copies(probed, with_fault)
-    seen = records(probed, with_fault)
-    blame = line_of("aten::clone", seen)
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("copies_per_step", before, after),
-        blame=blame,
-        notes=[
-            f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault.",
-            *_further_copies(records(probed, without), seen, blame),
-        ],
+        blame=line_of("aten::clone", records(probed, with_fault)),
+        notes=[f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault."],
     )
 
 
@@ -76,16 +68,6 @@ def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa:
     turned = hidden_of(output).transpose(-1, -2)
     copied = turned.flatten().view(turned.shape).transpose(-1, -2)
     return (copied, *output[1:]) if isinstance(output, tuple) else copied
-
-
-def _further_copies(before: list[OperatorRecord], after: list[OperatorRecord], blame: str) -> list[str]:
-    """A note with other lines that copy only in the step with the fault."""
-    lines = [
-        Counts(str(one.line) for one in seen if one.line and one.schema_name in _COPYING)
-        for seen in (before, after)
-    ]
-    further = sorted(line for line in lines[1] - lines[0] if line != blame)
-    return [f"With this layout these lines copy as well: {', '.join(further)}."] if further else []
 
 
 def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -163,9 +145,7 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
     last_images, last_weight = (tensor.to(memory_format=torch.channels_last) for tensor in (images, weight))
     without = in_inference(lambda: functional.conv2d(last_images, last_weight, padding=1))
     with_fault = in_inference(lambda: functional.conv2d(images, last_weight, padding=1))
-    channels_first = in_inference(lambda: functional.conv2d(images, weight, padding=1))
-    report("timing the layouts")
-    first = ratio_of(TimedStep(channels_first), TimedStep(without), probed.bench.synchronise)
+    report("counting copies")
     before, _ = copies(probed, without)
     after, copied_bytes = copies(probed, with_fault)
     return FaultComparison(
@@ -174,10 +154,7 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
         subject=f"one 3 × 3 convolution, {CHANNELS} channels to {CHANNELS}, over {tuple(images.shape)}",
         counter=Counter("layout_copies_per_call", before, after),
         blame=line_of("aten::convolution", records(probed, with_fault)),
-        notes=[
-            f"With the fault {copied_bytes:,} bytes are copied in each call, to the weight's layout.",
-            f"With both channels-first, torch's default, the call takes {first} as with both channels-last.",
-        ],
+        notes=[f"With the fault {copied_bytes:,} bytes are copied in each call, to the weight's layout."],
     )
 
 
