@@ -27,7 +27,6 @@ from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
 
 try:
     from service import replicas as module
-    from service.ray_cluster import ClusterError
     from service.replicas import (
         Command,
         NotStarted,
@@ -54,51 +53,25 @@ CORES = [910, 911, 912]
 
 def place(name: str) -> Place:
     address = f"10.0.0.7:{40_000 + ord(name[0])}"
-    return Place(actor=f"SERVE_{name}", name=name, command="a", node="10.0.0.7", address=address, cores=[0])
+    return Place(actor=f"SERVE_{name}", name=name, node="10.0.0.7", address=address, cores=[0])
 
 
-def test_a_command_gives_way_to_the_next_one_once_that_serves() -> None:
-    registry = Registry()
-    registry.deploys("a", False)
-    registry.serves("a")
-    registry.deploys("b", False)
-    assert registry.view().commands == ["a", "b"]
-    registry.serves("b")
-    assert (registry.view().commands, registry.view().deployed) == (["b"], "b")
-    assert registry.leaves("b")
-
-
-def test_a_command_that_gives_up_leaves_the_replicas_to_the_one_before_and_the_last_one_ends_them() -> None:
-    registry = Registry()
-    registry.deploys("a", False)
-    registry.serves("a")
-    registry.deploys("b", False)
-    assert not registry.leaves("b")
-    assert (registry.view().commands, registry.view().deployed) == (["a"], "b")
-    registry.deploys("a", False)
-    assert registry.leaves("a")
-
-
-def test_replicas_that_have_ended_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_that_have_ended_are_no_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Registry()
-    command = joining(known, tmp_path, monkeypatch)
+    known.deploys("a")
     for name in ("x", "y"):
         known.add(place(name))
+    command = joining(known, tmp_path, monkeypatch)
     monkeypatch.setattr(module.ray.util, "list_named_actors", lambda **_: [{"name": "SERVE_y"}])
-    assert command._look().replicas == known.view().replicas == [place("y")]
-
-
-def test_a_command_that_is_refused_writes_no_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Registry()
-    known.deploys("a", own=True)
-    with pytest.raises(ClusterError, match="ray start --head"):
-        joining(known, tmp_path, monkeypatch).serve()
-    assert not any(tmp_path.iterdir())
+    assert command._look() == ("a", [place("y")])
+    assert [one["targets"] for one in json.loads((tmp_path / "targets.json").read_text())] == [
+        [place("y").address]
+    ]
 
 
 def joining(known: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """A command on a cluster of others, without one: the calls of its registry, `known`, are made at once."""
-    remote = {name: SimpleNamespace(remote=getattr(known, name)) for name in ("view", "remove")}
+    remote = {name: SimpleNamespace(remote=getattr(known, name)) for name in ("view",)}
     monkeypatch.setattr(module, "registry", lambda: SimpleNamespace(**remote))
     monkeypatch.setattr(module.ray, "get", lambda found: found)
     monkeypatch.setattr(module.ray, "cluster_resources", lambda: {"CPU": 1.0})
