@@ -1,4 +1,4 @@
-"""`make gpu-check`: `python -m service.proof.gpu_check [--part 1|2|3] [--only SECTION,…]`.
+"""`make gpu-check`: `python -m service.proof.gpu_check [--only SECTION,…]`.
 
 The CUDA path examined in sections, each a process of its own with a time limit: what it wrote is kept,
 whatever becomes of it. The process that runs them makes no CUDA context.
@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -54,56 +53,26 @@ DETAIL_CHARACTERS = 160
 
 
 class Section(NamedTuple):
-    """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out.
-
-    It has longer where earlier sections left some of their time. `records` False: its output, NAME.out, is
-    its result.
-    """
+    """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out."""
 
     name: str
     seconds: float
     about: str
     command: tuple[str, ...]
-    records: bool = True
 
 
 def _own(name: str, seconds: float, about: str, *arguments: str) -> Section:
     return Section(name, seconds, about, ("-m", "service.proof.gpu_sections", *(arguments or (name,))))
 
 
-def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
-    return Section(name, seconds, about, ("launchbound.py", *arguments, "--device", "cuda"), records=False)
-
-
-def parts(folder: str) -> dict[int, tuple[Section, ...]]:
-    """The sections of every part, by its number, in the order of what they decide.
-
-    1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
-    models, and the studies. 3, into `folder`: the selftest's rows for CUDA, and a sweep.
-    """
-    timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
-    selftest = ("selftest", "--only", "cuda,instrumentation", "--out", f"{folder}/selftest")
-    sweep = ("sweep", "--preset", "quick", "--out", f"{folder}/sweep")
-    return {
-        1: (
-            _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
-            _own("profiler", 55, "kernels by id, by window and by queued replays"),
-            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
-            _own("float32", 85, "parity in float32", "ladder", "float32"),
-            _own("tests", 150, "tests/gpu"),
-        ),
-        2: (
-            _own("sizes", 150, "small and base at batch 1, 32, 128"),
-            _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
-            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
-            _verb("budget", 90, "dispatch, kernels, roofline by batch", "anatomy", "--budget", "--json"),
-            _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
-        ),
-        3: (
-            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest),
-            _verb("sweep", 350, "the quick sweep", *sweep),
-        ),
-    }
+SECTIONS = (
+    _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
+    _own("profiler", 55, "kernels by id, by window and by queued replays"),
+    _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
+    _own("float32", 85, "parity in float32", "ladder", "float32"),
+    _own("tests", 150, "tests/gpu"),
+)
+"""All that decides whether the CUDA path works, in the order of what they decide."""
 
 
 def main(arguments: list[str]) -> int:
@@ -116,27 +85,23 @@ def main(arguments: list[str]) -> int:
         return 1
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, end)
-    name = f"gpu-check-part-{options.part}-{strftime('%Y%m%dT%H%M%SZ', gmtime())}"
-    folder = Path(os.environ.get("OUT") or "results", name).resolve()
-    sections = {section.name: section for section in parts(str(folder))[options.part]}
+    sections = {section.name: section for section in SECTIONS}
     chosen = options.only.split(",") if options.only else list(sections)
     unknown = [name for name in chosen if name not in sections]
     if unknown:
         print(f"gpu-check: no section '{unknown[0]}': try some of {', '.join(sections)}", file=sys.stderr)
         return 2
+    name = f"gpu-check-{strftime('%Y%m%dT%H%M%SZ', gmtime())}"
+    folder = Path(os.environ.get("OUT") or "results", name).resolve()
     folder.mkdir(parents=True)
     cache = Path(os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or ".cache/gpu-check")
     checked = run_sections([one for name, one in sections.items() if name in chosen], folder, cache)
-    judged = None if options.part == 1 and options.only else options.part
-    return conclude(checked, folder, judged, Console(width=150))
+    return conclude(checked, folder, not options.only, Console(width=150))
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
-    parser.add_argument(
-        "--part", type=int, choices=(1, 2, 3), default=1, help="2: sizes and studies; 3: selftest, sweep"
-    )
-    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
+    parser.add_argument("--only", help="sections, with commas; the goals are then not judged")
     return parser.parse_args(arguments)
 
 
@@ -183,7 +148,7 @@ def run_sections(
     environment = _environment(cache)
     command, unwatched = clocks_query()
     ended = []
-    for place, section in enumerate(sections):
+    for section in sections:
         left = until - monotonic()
         if left < LEAST_SECONDS:
             why = f"the {total_seconds:.0f} s of all sections were over"
@@ -191,18 +156,11 @@ def run_sections(
             continue
         print(f"{section.name}: {section.about}", flush=True)
         with watched(command, folder / f"{section.name}.clocks.csv"):
-            one = run_section(section, folder, environment, limit_seconds(sections, place, left))
+            one = run_section(section, folder, environment, min(section.seconds, left))
         ended.append(one)
         text = f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}"
         print(text.rstrip(), flush=True)
     return Checked(started, time.time() - started, cold, ended, unwatched)
-
-
-def limit_seconds(sections: Sequence[Section], place: int, left_seconds: float) -> float:
-    """How long the section at `place` may run: its limit, and what is left that no later one is to have."""
-    section, *later = sections[place:]
-    spare = left_seconds - sum(one.seconds for one in later)
-    return min(left_seconds, max(section.seconds, spare))
 
 
 def _environment(cache: Path) -> Mapping[str, str]:
@@ -259,7 +217,7 @@ def run_section(
         return Ended(section.name, "killed", f"by {signal.Signals(-code).name}{last}", seconds, rows)
     if code:
         return Ended(section.name, "failed", f"exit code {code}{last}", seconds, rows)
-    if section.records and not rows:
+    if not rows:
         return Ended(section.name, "failed", "ended well, but wrote no row", seconds, rows)
     return Ended(section.name, "done", "", seconds, rows)
 
@@ -281,18 +239,17 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
 # What they found
 
 
-def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
-    """Print the tables, write the summary and the archive; the exit code.
+def conclude(checked: Checked, folder: Path, judged: bool, console: Console) -> int:
+    """Print the tables and write the summary; the exit code.
 
-    0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
+    0 where every section ended well and every deciding goal is met, if they are `judged`, else 1.
     """
     records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
     cells = cells_of(records.get("ladder", []))
     if cells:
         records["ladder"] = [*records["ladder"], *cells]
-    goals = goals_of(part, records, checked.started, checked.seconds, checked.cold)
-    sizes = sizes_table(records.get("sizes", []))
-    for table in (cells_table(cells), sizes, _endings(checked), goals_table(goals)):
+    goals = goals_of(records, checked.started, checked.seconds, checked.cold) if judged else []
+    for table in (cells_table(cells), _endings(checked), goals_table(goals)):
         if table.row_count:
             console.print(table)
     if checked.unwatched:
@@ -312,10 +269,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "no_clocks": checked.unwatched,
     }
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    archive = folder.with_name(f"{folder.name}.tar.gz")
-    with tarfile.open(archive, "w:gz") as file:
-        file.add(folder, arcname=folder.name)
-    console.print(f"results in {folder}, all of them in {archive}", soft_wrap=True, markup=False)
+    console.print(f"results in {folder}", soft_wrap=True, markup=False)
     return 0 if passed else 1
 
 
@@ -331,22 +285,6 @@ def cells_table(cells: Sequence[Record]) -> Table:
         name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
         table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
     return table
-
-
-def sizes_table(records: Sequence[Record]) -> Table:
-    """The larger models, and how near their steps come to the memory's bandwidth."""
-    table = Table("model", "mode", "batch", "wall µs", "dispatch", "device", "kernels", "of bandwidth")
-    kernels = {_step(row): row["kernels"] for row in records if row["kind"] == "kernels"}
-    for row in (row for row in records if row["kind"] == "size"):
-        micros = [_shown(row[name], 1e6) for name in ("wall_seconds", "dispatch_seconds", "device_seconds")]
-        own, roof = kernels.get(_step(row)), row["device_roofline"]
-        share = "–" if roof is None else f"{roof['share']['value']:.0%}"
-        table.add_row(*map(str, _step(row)), *micros, _shown(own["kernels"] if own else None), share)
-    return table
-
-
-def _step(record: Record) -> tuple[str, str, int]:
-    return record["model"], record["mode"], record["batch"]
 
 
 def _endings(checked: Checked) -> Table:

@@ -175,12 +175,8 @@ def _goal(
     return Goal(name=name, bound=bound, verdict=verdict, note=found, decides=decides)
 
 
-def goals_of(part: int | None, records: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
-    """Those of `part`, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
-    if part == 2 and "sizes" in records:
-        return size_goals(records)
-    if part != 1:
-        return []
+def goals_of(records: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
+    """Those of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
     return [
         _first_record(records, started),
         _length(seconds, cold),
@@ -199,7 +195,7 @@ def goals_of(part: int | None, records: BySection, started: float, seconds: floa
 GRAPHS = "reduce-overhead"
 FIRST_SECONDS = 60.0
 MOST_SECONDS_COLD, MOST_SECONDS_WARM = 480.0, 300.0
-"""Of one part, all sections together: a GPU is lent for minutes. The limits of a part sum up to no more."""
+"""Of all sections together: a GPU is lent for minutes. Their limits sum up to no more."""
 
 
 def _first_record(records: BySection, started: float) -> Goal:
@@ -364,44 +360,3 @@ def _instrumentation(records: BySection) -> Goal:
     value, low, high = (found[0][end] for end in ("value", "low", "high"))
     row = OVERHEAD.within(Interval(value, low, high, found[0].get("rounds", 0)))
     return Goal(**{**msgspec.structs.asdict(row), "note": f"{value:.3f} [{low:.3f}, {high:.3f}]"})
-
-
-# The section `sizes`: goals that are of one kind of GPU, and only inform
-
-MOST_MILLISECONDS, STRETCH_MILLISECONDS = 0.35, 0.22
-LEAST_SHARE, STRETCH_SHARE = 0.45, 0.60
-
-
-def size_goals(records: BySection) -> list[Goal]:
-    """The device's time of a token of `small`, and how near `base` comes to the memory's bandwidth."""
-    steps = {
-        record["model"]: record
-        for record in _of_kind(records, "sizes", "size")
-        if (record["mode"], record["batch"]) == (GRAPHS, 1)
-    }
-    of = f"bfloat16, batch 1, {GRAPHS}"
-    token = _goal(
-        f"small, {of}: device time per token",
-        f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
-        None,
-        decides=False,
-    )
-    if "small" in steps:
-        taken = steps["small"]["device_seconds"] * 1e3
-        reached = "; stretch reached" * (taken <= STRETCH_MILLISECONDS)
-        token = _found(token, taken <= MOST_MILLISECONDS, f"{taken:.3f} ms{reached}")
-    bandwidth = _goal(
-        f"base, {of}: share of copy bandwidth",
-        f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
-        None,
-        decides=False,
-    )
-    if "base" in steps and steps["base"]["device_roofline"]:
-        share = steps["base"]["device_roofline"]["share"]["value"]
-        reached = "; stretch reached" * (share >= STRETCH_SHARE)
-        bandwidth = _found(bandwidth, share >= LEAST_SHARE, f"{share:.0%}{reached}")
-    return [token, bandwidth]
-
-
-def _found(goal: Goal, holds: bool, note: str) -> Goal:
-    return msgspec.structs.replace(goal, verdict="pass" if holds else "fail", note=note)

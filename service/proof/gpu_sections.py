@@ -11,10 +11,8 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import product
 from random import Random
 from statistics import median
 from time import perf_counter_ns
@@ -28,11 +26,9 @@ from service.engine.loop import Engine
 from service.front.machine import machine
 from service.measure.cases import Bench, Case, build_case
 from service.measure.rounds import in_rounds, paired_median_ratio
-from service.measure.step_costs import Roof, kernel_table, measure_roof
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
-from service.statistics.intervals import Interval, as_json, median_interval
 from service.step.device_time import CudaQueue, device_time
 from service.step.meters import Readings, new_meter
 from service.step.parity import ReferenceAttention
@@ -52,12 +48,10 @@ from service.step.trace import (
 )
 
 
-def _settings(
-    modes: Iterable[str], batches: list[int], model: str = "tiny", dtype: str | None = None
-) -> EngineSettings:
+def _settings(modes: Iterable[str], batches: list[int], dtype: str | None = None) -> EngineSettings:
     return EngineSettings(
         address="",
-        model=model,
+        model="tiny",
         device="cuda",
         dtype=dtype,
         modes=list(modes),
@@ -295,88 +289,11 @@ def gpu_tests(records: Records) -> None:
     raise SystemExit(int(pytest.main([*PYTEST, "tests/gpu"], plugins=[RecordPerTest(records)])))
 
 
-# Section `sizes`: decode steps of `small` and `base`, whose weights are seeded, under the roof of memory.
-# Kernels come last: the profiler stays attached after its first session, and slows what is launched then.
-
-MODELS = ("small", "base")
-SIZES_MODES = (GRAPHS, "inference_mode")
-SIZES_BATCHES = [1, 32, 128]
-SIZES_STEPS = 30
-KERNELS_KEPT = 12
-
-
-def sizes(records: Records) -> None:
-    """A record per batch, model and mode, smallest batch of both models first; then one of its kernels."""
-    prepare_process(os.environ["LAUNCHBOUND_CACHE_FOLDER"])
-    opened: dict[str, tuple[Bench, Roof]] = {}
-    for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
-        if model not in opened:
-            bench = Bench(_settings(SIZES_MODES, SIZES_BATCHES, model=model))
-            opened[model] = bench, measure_roof(bench)
-            roof = opened[model][1]
-            records.write("roof", model=model, bandwidth=roof.bandwidth, step_bytes=roof.step_bytes)
-        bench, roof = opened[model]
-        records.write("size", model=model, **_measured(bench, roof, bench.case(mode, batch)))
-    null = measure_null_kernel(opened[MODELS[0]][0].device).seconds.get("in_graph")
-    for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
-        bench, roof = opened[model]
-        records.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch), null))
-
-
-def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    """Wall, dispatch and device time of a decode step, and the latter under the roof.
-
-    Dispatch: until its call returns; wall: until the device is done.
-    """
-    hosts, walls = [], []
-    for _ in range(SIZES_STEPS):
-        bench.synchronise()
-        began = perf_counter_ns()
-        hosts.append(case.call_seconds())
-        bench.synchronise()
-        walls.append((perf_counter_ns() - began) / 1e9)
-    batch = case.buffers.bucket
-    queued = device_time(CudaQueue(), case.call, "decode", batch)
-    return {
-        "mode": case.mode,
-        "batch": batch,
-        "dispatch_seconds": median(hosts),
-        "wall_seconds": median(walls),
-        "device_seconds": queued.seconds,
-        "device_upper_bound": queued.upper_bound,
-        "device_roofline": _roofline(
-            roof, batch, Interval(queued.seconds, queued.low, queued.high, queued.samples)
-        ),
-    }
-
-
-def _kernels(bench: Bench, roof: Roof, case: Case, null: float | None) -> dict[str, object]:
-    """The kernels of a decode step, the longest by name, and their time under the roof."""
-    table = kernel_table(bench, case, null, lambda line: None)
-    batch = case.buffers.bucket
-    names: dict[str, object] = {"mode": case.mode, "batch": batch}
-    if table is None:
-        return {**names, "kernels": None, "kernel_roofline": None}
-    return {
-        **names,
-        "kernels": {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]},
-        "kernel_roofline": _roofline(roof, batch, median_interval(table.busy_steps_seconds)),
-    }
-
-
-def _roofline(roof: Roof, batch: int, seconds: Interval) -> dict[str, object] | None:
-    found = roof.over(batch, seconds)
-    if found is None:
-        return None
-    return {**asdict(found), "attained": as_json(found.attained), "share": as_json(found.share)}
-
-
 SECTIONS: dict[str, Callable[..., None]] = {
     "device": device,
     "profiler": profiler,
     "ladder": ladder,
     "tests": gpu_tests,
-    "sizes": sizes,
 }
 
 if __name__ == "__main__":

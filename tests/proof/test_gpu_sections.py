@@ -157,34 +157,6 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
 
 
 @pytest.mark.slow
-def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
-    monkeypatch.setattr(gpu_sections, "SIZES_MODES", ("inference_mode",))
-    monkeypatch.setattr(gpu_sections, "SIZES_BATCHES", [1, 2])
-    monkeypatch.setattr(gpu_sections, "SIZES_STEPS", 3)
-    found = rows_of(tmp_path, gpu_sections.sizes)
-    assert [(row["model"], row["batch"]) for row in found["size"]] == [
-        ("small", 1),
-        ("base", 1),
-        ("small", 2),
-        ("base", 2),
-    ]
-    for row, profiled in zip(found["size"], found["kernels"], strict=True):
-        assert row["device_roofline"]["share"]["low"] > 0
-        assert [row[name] for name in ("model", "mode", "batch")] == [
-            profiled[name] for name in ("model", "mode", "batch")
-        ]
-        assert profiled["kernels"]["kernels"] == KERNELS
-        assert profiled["kernels"]["busy_seconds"] == pytest.approx(KERNELS * 1e-6)
-        assert profiled["kernel_roofline"]["share"]["samples"] == profiled["kernels"]["steps"]
-    # The profiler's first session comes after all timings.
-    assert max(row["at"] for row in found["size"]) <= min(row["at"] for row in found["kernels"])
-    moved = [row["device_roofline"]["bytes_per_step"] for row in found["size"]]
-    assert moved[0] < moved[2]
-    assert [row["model"] for row in found["roof"]] == ["small", "base"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, dtype: str) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
@@ -242,6 +214,7 @@ def test_modes_and_jobs_are_rows_at_once_without_the_texts(tmp_path: Path) -> No
     assert found[1]["timings"]["decode"]["steps"] == 10
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_gpu_tests_write_a_row_each(tmp_path: Path) -> None:
     path = tmp_path / "tests.jsonl"
