@@ -499,7 +499,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
     neither an end of text (unless that is ignored anyway) nor a stop string ends it. `alone`: never merged
     with others, because it is compared with what runs alone; a profiled or sampled one is not either.
-    `sample`: sample its steps some thousand times a second instead of a hundred, for a split of its own.
+    `sample`: sample its steps about a thousand times a second instead of fifty, for a split of its own.
     """
 
     id: str = ""

@@ -14,7 +14,7 @@ from service.anatomy.common import (
     StudyError,
     attached_note,
     interval_text,
-    paired_ratio,
+    median_of_ratios,
     print_notes,
     resolve_bucket,
     resolve_case,
@@ -279,7 +279,7 @@ def mode_gains(
                 graph_replay=effect.graph_replay,
                 dispatch_ratio=_ratio(splits[other].dispatch, own.dispatch),
                 kernel_ratio=_ratio(splits[other].kernel, own.kernel),
-                speedup=paired_ratio(times[key].walls, times[other].walls),
+                speedup=median_of_ratios(times[key].walls, times[other].walls),
             )
         )
     return found
@@ -351,7 +351,7 @@ def make_point(
         dispatch_seconds_per_sequence=dispatch / batch,
         device_bound_index=index,
         bound=bound(index) or "launch-bound",
-        speedup=paired_ratio(times[first, batch].walls, own.walls),
+        speedup=median_of_ratios(times[first, batch].walls, own.walls),
         roofline=roof.over(batch, split.kernel),
         source=split.source,
         without_dispatch_speedup=without_dispatch(step.value, kernel, null),

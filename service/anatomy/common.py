@@ -109,7 +109,7 @@ class MedianSeconds(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+def median_of_ratios(above: Sequence[float], below: Sequence[float]) -> Interval:
     """The median of the pairs' ratios: a pair's steps run close together, in one state of the machine."""
     return median_interval([a / b for a, b in zip(above, below, strict=True)])
 

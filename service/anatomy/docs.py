@@ -347,13 +347,13 @@ def _number(value: float) -> str:
 PAGES = {"anatomy": anatomy_part, "probes": probes_part}
 
 
-def source(bench: Bench, rounds: int) -> str:
-    """When and on what machine a page is measured, with the model's name and no folder."""
+def source(bench: Bench, rounds: int, commit: str) -> str:
+    """When, on what machine and of which code a page is measured, with the model's name and no folder."""
     model = bench.settings.model.rstrip("/").rpartition("/")[2]
     return (
         f"Measured on {datetime.now(UTC).date()}: {device_name(bench.device)}, {os.cpu_count() or 1} cores, "
         f"torch {torch.__version__}; model {model}, {bench.precision.name}, {torch.get_num_threads()} "
-        f"thread(s), device {bench.device.type}. {rounds} rounds."
+        f"thread(s), device {bench.device.type}. {rounds} rounds; commit {commit}."
     )
 
 
@@ -365,11 +365,13 @@ def write_page(page: str, parts: Iterable[str]) -> None:
     print(file)
 
 
-def main(settings: EngineSettings, pages: Sequence[str], rounds: int) -> None:
-    """Measure what `pages` show and write them. Raises StudyError for bad settings."""
+def main(settings: EngineSettings, pages: Sequence[str], rounds: int, commit: str) -> None:
+    """Measure what `pages` show and write them. Raises StudyError for bad settings, ValueError for a study
+    that printed nothing of what a page shows.
+    """
     with progress(Console(stderr=True)) as report:
         report("loading the model")
         bench = prepare_bench(settings)
         for page in pages:
             parts = PAGES[page](Runs(bench, rounds, report))
-            write_page(page, [source(bench, rounds), *parts])
+            write_page(page, [source(bench, rounds, commit), *parts])

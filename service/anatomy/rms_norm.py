@@ -21,8 +21,8 @@ from service.anatomy.common import (
     StudyError,
     attached_note,
     interval_text,
+    median_of_ratios,
     optional_count,
-    paired_ratio,
     print_notes,
     table,
 )
@@ -148,7 +148,7 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
             )
             for name in forms
         ],
-        opaque_ratio=paired_ratio(seconds["custom, compiled"], seconds["ATen, compiled"]),
+        opaque_ratio=median_of_ratios(seconds["custom, compiled"], seconds["ATen, compiled"]),
         graph_breaks=sum(counters["graph_break"].values()) - breaks,
         notes=notes,
     )

@@ -147,8 +147,9 @@ def docs(
     settings = settings_from(model=model, device=device, dtype=dtype)
     from service.anatomy.common import StudyError
     from service.anatomy.docs import main
+    from service.front.machine import build_commit
 
     try:
-        main(settings.engine_settings(""), pages or list(Page), rounds)
-    except StudyError as error:
+        main(settings.engine_settings(""), pages or list(Page), rounds, build_commit(None)[:8])
+    except (StudyError, ValueError) as error:
         bad_input(error)

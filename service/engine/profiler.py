@@ -217,7 +217,11 @@ CALLS = 9
 """Per mode and round; their median is one value."""
 
 UNKNOWN = "what the profiler costs is unknown: a request was profiled before all modes had been measured"
-REMEDY = "TEARDOWN_CUPTI=1 in the service's environment lets go of it after each session (CUDA 12.6 or newer)"
+REMEDY = (
+    "TEARDOWN_CUPTI=1 in the service's environment lets go of it after each session (CUDA 12.6 or newer). "
+    "Its effect on replayed graphs was not proved on this GPU: compare the parity of their texts with "
+    "eager's (POST /v1/compare) before and after a profiled request"
+)
 
 
 class DeviceMeasurements:
@@ -258,28 +262,32 @@ class DeviceMeasurements:
             free_memory(error)
 
     def _attach(self) -> Iterator[None]:
-        before = yield from self._rounds()
+        buffers = self._buffers[min(self._buffers)]
+        steps = {
+            name: one.steps["decode", buffers.bucket] for name, one in self._warmup.modes.items() if one.steps
+        }
+        before = yield from self._rounds(steps, buffers)
         if self._profiler.used:
             self.profiler_note = UNKNOWN
             self._profiler.warm()
             return
         self._profiler.warm()
-        after = yield from self._rounds()
-        costs = {name: _cost(before[name], after[name]) for name in before}
+        after = yield from self._rounds(steps, buffers)
+        costs = {name: _cost(before[name], after[name]) for name in steps}
         self.profiler_note = _note(costs)
         for name, cost in costs.items():
             self._warmup.update(self._warmup.modes[name], profiler_cost=cost)
 
-    def _rounds(self) -> Generator[None, None, dict[str, list[float]]]:
-        """Dispatch of a decode step at the smallest batch, by mode, in a random order per round."""
-        buffers = self._buffers[min(self._buffers)]
-        modes = {name: one for name, one in self._warmup.modes.items() if one.steps}
-        found: dict[str, list[float]] = {name: [] for name in modes}
+    def _rounds(
+        self, steps: Mapping[str, Step], buffers: Buffers
+    ) -> Generator[None, None, dict[str, list[float]]]:
+        """Dispatch of each mode's decode step with `buffers`, in a random order per round."""
+        found: dict[str, list[float]] = {name: [] for name in steps}
         for number in range(ROUNDS):
-            names = list(modes)
+            names = list(steps)
             Random(number).shuffle(names)
             for name in names:
-                found[name].append(decode_dispatch(modes[name].steps["decode", buffers.bucket], buffers))
+                found[name].append(decode_dispatch(steps[name], buffers))
                 yield
         return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -117,14 +116,12 @@ class StepShares:
         for (phase, bucket), step in steps.items():
             set_positions(buffers[bucket], phase)
             arguments = measured_arguments(buffers[bucket], phase)
-            run = partial(step, *arguments)
             for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
-                run()
+                step(*arguments)
             with self.sampling(SAMPLES_PER_SECOND):
                 ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9
                 while perf_counter_ns() < ends_ns:
-                    with self.labels.within(step, arguments):
-                        run()
+                    self.labels.call(step, arguments)
             yield
 
     def _counted(self, samples: list[tuple[int, Place]]) -> dict[tuple[Key, int], SampleCounts]:

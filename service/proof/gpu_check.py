@@ -17,10 +17,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from time import gmtime, monotonic, strftime
 from types import FrameType
 from typing import Any, Literal, NamedTuple
+
+if __name__ == "__main__":  # before the imports below, which need these packages as the sections do
+    for name in ("torch", "msgspec", "rich", "numpy", "scipy", "psutil", "safetensors", "tokenizers"):
+        if find_spec(name) is None:
+            sys.exit(f"gpu-check: {sys.executable} lacks {name}: install it or give another one as PYTHON=")
 
 import msgspec
 from rich.console import Console
@@ -77,9 +83,9 @@ SECTIONS = (
 
 def main(arguments: list[str]) -> int:
     """Check, write and print; the exit code: 0 good, 1 something failed or cannot be checked, 2 bad input."""
+    options = _options(arguments)
     import torch
 
-    options = _options(arguments)
     if not torch.cuda.is_available():
         print("gpu-check: torch sees no CUDA device, so nothing can be checked here", file=sys.stderr)
         return 1

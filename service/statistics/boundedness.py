@@ -102,7 +102,8 @@ def _wilson(found: int, samples: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-class Split(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Split:
     """Dispatch and kernel of the same steps, in seconds; [low, high] is the interval of the dispatch.
 
     Where dispatch is estimated, kernel is what it leaves of the wall time: their sum is exact, and what one
@@ -131,7 +132,7 @@ def index_interval(rounds: Sequence[Split]) -> Interval | None:
         return None
     spread = mean_interval([split.index_at(split.dispatch) for split in rounds])
     half = spread.high - spread.value
-    both = Split(*map(sum, zip(*rounds, strict=True)))
+    both = Split(*(sum(getattr(split, end) for split in rounds) for end in Split.__slots__))
     low, high = both.index_at(both.high) - half, both.index_at(both.low) + half
     return Interval(both.index_at(both.dispatch), max(0.0, low), min(1.0, high), len(rounds))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter_ns
@@ -96,53 +95,52 @@ class StepLabels:
 
     def __init__(self, cell: ctypes.c_int64 | None = None) -> None:
         self._cell = ctypes.c_int64() if cell is None else cell
-        self._numbers: dict[Step, int] = {}
-        self._timed: dict[int, tuple[int, int]] = {}
+        self._calls: dict[Step, _Calls] = {}
+        self._newest: tuple[Step, Arguments, int, _Calls] | None = None
 
     def add(self, step: Step) -> None:
         """Give `step` the next number."""
-        self._numbers[step] = len(self._numbers) + 1
-
-    def label_of(self, step: Step, arguments: Arguments) -> int:
-        """0 for a step that was not added."""
-        number = self._numbers.get(step, 0)
-        return number and number | step_size(arguments) << SIZE_BITS
-
-    @contextmanager
-    def within(self, step: Step, arguments: Arguments) -> Iterator[None]:
-        """Within: a call of `step`, which is timed."""
-        label = self.label_of(step, arguments)
-        began = perf_counter_ns()
-        self._cell.value = label
-        try:
-            yield
-        finally:
-            self._cell.value = 0
-        self.timed(self._numbers.get(step, 0), perf_counter_ns() - began)
+        self._calls[step] = _Calls(len(self._calls) + 1)
+        self._newest = None
 
     def call(self, step: Step, arguments: Arguments) -> tuple[tuple[Tensor, Tensor], int, int]:
-        """Call `step` once: its result, the instant at which it began, and the nanoseconds that it took."""
-        number, label = self._numbers.get(step, 0), self.label_of(step, arguments)
+        """Call `step` once: its result, the instant at which it began, and the nanoseconds that it took. A
+        step that was not added has label 0; one that raises counts as no call.
+        """
+        newest = self._newest
+        # Looked up anew in each step, it would cost microseconds: the step before has emptied the caches.
+        if newest is None or newest[0] is not step or newest[1] is not arguments:
+            calls = self._calls.get(step) or _Calls(0)
+            label = calls.number and calls.number | step_size(arguments) << SIZE_BITS
+            newest = self._newest = step, arguments, label, calls
+        _, _, label, calls = newest
+        cell = self._cell
         began = perf_counter_ns()
-        self._cell.value = label
+        cell.value = label
         try:
             result = step(*arguments)
         finally:
-            self._cell.value = 0
+            cell.value = 0
         took = perf_counter_ns() - began
-        self.timed(number, took)
+        calls.count += 1
+        calls.nanoseconds += took
         return result, began, took
 
-    def timed(self, number: int, nanoseconds: int) -> None:
-        """A call of the step with this number has ended."""
-        steps, total = self._timed.get(number, (0, 0))
-        self._timed[number] = steps + 1, total + nanoseconds
-
     def take(self) -> dict[int, tuple[int, int]]:
-        """Calls and nanoseconds by the step's number, since the last `take`."""
-        found, self._timed = self._timed, {}
-        found.pop(0, None)
+        """Calls and nanoseconds by the step's number, of those that were called since the last `take`."""
+        found = {one.number: (one.count, one.nanoseconds) for one in self._calls.values() if one.count}
+        for one in self._calls.values():
+            one.count = one.nanoseconds = 0
         return found
+
+
+@dataclass(slots=True)
+class _Calls:
+    """What a step's calls come to."""
+
+    number: int
+    count: int = 0
+    nanoseconds: int = 0
 
 
 class HostMeter:

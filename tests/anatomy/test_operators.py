@@ -116,6 +116,15 @@ def test_the_operators_are_those_of_an_independent_dispatch_mode_in_count_and_or
     assert listed([(row.name, row.overload) for row in findings[mode].operators]) == names
 
 
+@pytest.mark.parametrize("mode", PLAIN)
+def test_the_operators_of_a_prefill_chunk_are_those_of_an_independent_dispatch_mode(
+    bench: Bench, mode: str
+) -> None:
+    case = bench.case(mode, 1, "prefill")
+    calls = record(case, 1)[0].calls
+    assert listed([(call.name, call.overload) for call in calls]) == calls_of(case)
+
+
 @pytest.mark.parametrize("mode", MODE_NAMES)
 def test_every_operator_has_its_keys_its_line_and_strides_for_its_shapes(
     findings: dict[str, OperatorsFinding], mode: str

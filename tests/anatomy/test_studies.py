@@ -32,6 +32,7 @@ from service.anatomy.operators import study as operators
 from service.anatomy.operators.calls import thread_keys
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.studies import further_arguments
+from service.front.machine import build_commit
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench, Case
 from service.measure.step_costs import measure_roof
@@ -321,11 +322,25 @@ def test_a_page_is_what_was_written_by_hand_and_what_was_measured(
         assert f"| {CLAIMS[-1].about} | costs a wait | – | cannot be measured here: needs a GPU |" in text
 
 
-def test_the_machine_of_a_page_is_named_without_a_folder() -> None:
+def test_machine_and_commit_of_a_page_are_named_without_a_folder() -> None:
     with small_bench() as bench:
-        text = docs.source(bench, 25)
-    assert "device cpu. 25 rounds." in text
+        text = docs.source(bench, 25, "0123abcd")
+    assert "device cpu. 25 rounds; commit 0123abcd." in text
     assert "/" not in text.partition("model ")[2]
+
+
+@pytest.mark.parametrize("kind", [StudyError, ValueError])
+def test_pages_that_cannot_be_written_end_the_program_with_2(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        assert arguments[-1] == build_commit(None)[:8]
+        raise StudyError("bad_input", "no line") if kind is StudyError else kind("no line")
+
+    monkeypatch.setattr(docs, "main", refuse)
+    ended = CliRunner().invoke(app, ["docs"])
+    assert ended.exit_code == 2
+    assert "no line" in ended.output
 
 
 @pytest.mark.compiles

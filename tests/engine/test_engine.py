@@ -168,6 +168,21 @@ def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_
 
 
 @pytest.mark.slow
+def test_unchanged_memory_and_a_device_without_any_are_not_announced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "NEWS_SECONDS", 0.0)
+    for memory in (None, {"allocated_current": 7}):
+        monkeypatch.setattr(parts, "memory", lambda _, current=memory: current)
+        monkeypatch.setattr(loop, "memory", lambda _, current=memory: current)
+        sent: list[ToFront] = []
+        inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], sent.append)
+        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
+        statuses = [message for message in sent if isinstance(message, EngineStatus)]
+        assert [status.warm for status in statuses] == [False, True]
+
+
+@pytest.mark.slow
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
     parts = build_parts(settings(tmp_path), lambda status: None)
     cold, warm = parts.status(), parts.status(parts.measure())

@@ -340,6 +340,19 @@ def test_every_captured_mode_is_measured_before_the_profilers_first_session_and_
     if note is not None:
         assert "eager 1.20 (95 % interval 1." in note
         assert note.endswith(REMEDY)
+        assert "not proved on this GPU: compare the parity" in note
+
+
+def test_a_mode_that_fails_meanwhile_leaves_all_costs_measured(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "decode_dispatch", lambda *_: 1e-3)
+    attaching = measured.made.attach()
+    next(attaching)
+    measured.warmup.modes["no_grad"].steps.clear()
+    list(attaching)
+    assert measured.made.profiler_note is None
+    assert [status.mode for status in measured.warmup.sent] == ["eager", "no_grad"]
 
 
 def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(

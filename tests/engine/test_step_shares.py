@@ -175,8 +175,8 @@ def test_a_step_that_raises_is_left_and_its_samples_count(shares: StepShares, sa
     run = one_step(shares, failing)
     with pytest.raises(ValueError, match="of the step"), shares.sampling():
         run()
-    with pytest.raises(ValueError, match="of the step"), shares.labels.within(failing, ARGUMENTS):
-        failing()
+    with pytest.raises(ValueError, match="of the step"):
+        shares.labels.call(failing, ARGUMENTS)
     assert sampler.label.value == 0
     assert not sampler.running
     assert shares.newest("eager", "decode", 1) == SampleCounts(host=3)

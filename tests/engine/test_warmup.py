@@ -14,9 +14,10 @@ import torch
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine import loop, warmup
+from service.engine import loop, parts, warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
+from service.engine.job_runner import JobRunner
 from service.engine.loop import Engine
 from service.engine.profiler import NoDeviceMeasurements
 from service.engine.step_shares import StepShares
@@ -373,3 +374,15 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
     for option in ("top_k", "top_p", "seed", "min_tokens"):
         assert any(getattr(job, option) for job in own), option
     assert [outcome.id for outcome in inbox.outcomes] == ["client"]
+
+
+def test_what_empties_the_allocators_is_measured_before_the_requests_that_fill_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    measure, bandwidth, warm = parts.measure_null_kernel, parts.memory_bandwidth, JobRunner.warm
+    monkeypatch.setattr(parts, "measure_null_kernel", lambda *on: order.append("graph") or measure(*on))
+    monkeypatch.setattr(parts, "memory_bandwidth", lambda *on: order.append("copies") or bandwidth(*on))
+    monkeypatch.setattr(JobRunner, "warm", lambda *on: order.append("requests") or warm(*on))
+    run(tmp_path, EarlyInbox([], lambda inbox: inbox._warm))
+    assert order == ["graph", "copies", "requests"]

@@ -12,7 +12,7 @@ import pytest
 import schemathesis
 
 from service.front.app import create_app
-from service.front.routes.pages import describe
+from service.front.routes.pages import DESCRIPTIONS, describe
 from service.front.schemas import STUDY_BODIES
 from service.front.settings import Settings
 from tests.support.serving import Front
@@ -56,6 +56,26 @@ def test_the_document_is_valid_openapi_and_every_link_leads_to_an_operation(docu
     for link in links:
         taken = {parameter["name"] for parameter in named[link["operationId"]]["parameters"]}
         assert link["parameters"].keys() <= taken
+
+
+def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Owner, name and schema of every parameter and of every field of a body or an answer."""
+    for operation in (one for methods in document["paths"].values() for one in methods.values()):
+        yield from ((one["in"], one["name"], one) for one in operation.get("parameters", ()))
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        for name, schema in content.get("schema", {}).get("properties", {}).items():
+            yield "body", name, schema
+    for owner, schema in document["components"]["schemas"].items():
+        yield from ((owner, name, one) for name, one in schema.get("properties", {}).items())
+
+
+def test_every_field_and_parameter_is_described_and_no_description_is_left_over(
+    document: dict[str, Any],
+) -> None:
+    found = list(fields(document))
+    assert [f"{owner}.{name}" for owner, name, schema in found if not schema.get("description")] == []
+    known = {name for _, name, _ in found} | {f"{owner}.{name}" for owner, name, _ in found}
+    assert DESCRIPTIONS.keys() <= known
 
 
 def test_a_nested_model_of_a_body_stands_inline(document: dict[str, Any]) -> None:

@@ -49,6 +49,14 @@ def test_without_a_gpu_one_sentence_says_so_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_python_without_the_packages_is_told_which() -> None:
+    command = [sys.executable, "-E", "-S", "-m", "service.proof.gpu_check"]  # -S: without site-packages
+    done = subprocess.run(command, cwd=gpu_check.ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    told = f"gpu-check: {sys.executable} lacks torch: install it or give another one as PYTHON=\n"
+    assert done.stderr == told
+
+
 def test_an_unknown_section_is_bad_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -149,6 +150,8 @@ def interval(low: float, high: float) -> Interval:
         (0.50, 1.50, "undecided"),
         (0.50, 0.74, "fail"),
         (1.26, 9.00, "fail"),
+        (0.80, math.inf, "undecided"),
+        (-math.inf, 1.20, "undecided"),
     ],
 )
 def test_a_row_passes_inside_its_bound_fails_outside_and_is_undecided_across_it(

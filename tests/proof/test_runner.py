@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from service.front.settings import Settings
-from service.proof import runner
+from service.proof import runner, worker
 from service.proof.rows import Event, Property, Row
 from service.proof.runner import (
     ALL_CHECKS,
@@ -215,6 +215,10 @@ def test_an_unknown_check_is_refused_with_those_there_are() -> None:
     assert [*ENGINE_CHECKS, *SERVICE_CHECKS] == list(ALL_CHECKS)
     with pytest.raises(ValueError, match=r"no check 'injectd': try some of injected, "):
         choose_checks(["injectd"])
+
+
+def test_every_engine_check_has_its_function_and_its_title() -> None:
+    assert worker.CHECKS.keys() == ENGINE_CHECKS.keys()
 
 
 def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:

@@ -168,6 +168,10 @@ def test_uncorrected_looks_would_be_wrong_more_often_than_one_in_twenty() -> Non
     assert false / 1000 > 0.07
 
 
+def test_two_percent_is_either_told_apart_or_called_equal_but_never_the_wrong_way() -> None:
+    assert "slower" not in words_when_stopped(1.02, range(200))
+
+
 def test_five_sweeps_of_one_machine_give_one_verdict_or_a_tie_that_contains_it() -> None:
     true = {"eager": 2.2, "no_grad": 1.6, "inference_mode": 1.5, "compiled": 1.05, "reduce-overhead": 1.0}
     for machine in range(20):

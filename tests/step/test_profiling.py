@@ -110,6 +110,16 @@ def test_the_profiler_is_attached_once_in_a_process_and_only_to_a_gpu(
     assert profiling.profiler_attached() == (device == "cuda")
 
 
+def test_discarded_work_lasts_as_long_as_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, *(seconds / 1000 for seconds in (1, 2, 3, 4, 5, 6))])
+    monkeypatch.setattr(profiling, "perf_counter", lambda: next(clock))
+    launches: list[int] = []
+    monkeypatch.setattr(VisibleSeparator, "launch", lambda _: launches.append(1))
+    VisibleSeparator(CPU).lead()
+    assert len(launches) == 4
+    assert next(clock) == 0.006
+
+
 def test_stopping_a_session_parses_none_of_its_events_and_its_trace_has_all_of_them(tmp_path: Path) -> None:
     with new_session(CPU) as session:
         for _ in range(50):

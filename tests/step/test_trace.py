@@ -191,6 +191,11 @@ def test_work_that_begins_before_its_call_tells_by_how_much_the_devices_clock_li
     assert step.gaps.kernel_wait_seconds == pytest.approx(5e-6)
 
 
+def test_right_ids_hold_whatever_the_devices_clock_says() -> None:
+    for step in read_steps(replays(STEPS, device_clock=-3 * PERIOD_US), cuda=True):
+        assert (step.kernels, step.matched) == (KERNELS, "correlation")
+
+
 def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None:
     by_id, by_window = (
         [step.gaps for step in read_steps(events, cuda=True)]
@@ -207,6 +212,13 @@ def test_without_anything_between_replays_their_ids_are_not_proved_and_kernels_u
 ) -> None:
     for step in read_steps(replays(STEPS, kernel_id, separated=False), cuda=True):
         assert step.launches == 1
+        assert no_device_part(step)
+        assert step.unknown == NOT_SEPARATED
+
+
+def test_ids_that_make_the_work_around_a_step_ambiguous_leave_its_kernels_unknown() -> None:
+    # Ninety kernels claim the id of the copy before the step: it is one of ninety-one, and separates nothing.
+    for step in read_steps(replays(STEPS, of_a_plain_launch), cuda=True):
         assert no_device_part(step)
         assert step.unknown == NOT_SEPARATED
 
@@ -240,11 +252,28 @@ def test_a_step_with_fewer_kernels_than_most_is_refused_and_says_so(kernel_id: C
     assert {step.kernels for place, step in enumerate(steps) if place != 1} == {KERNELS}
 
 
+def test_the_first_kernels_lost_with_wrong_ids_leave_the_first_step_unknown_and_no_other() -> None:
+    events = without_device_work(replays(STEPS, unknown_to_the_trace), until=PERIOD_US + 100)
+    first, *others = read_steps(events, cuda=True)
+    assert no_device_part(first)
+    assert {(step.kernels, step.matched) for step in others} == {(KERNELS, "window")}
+
+
 def test_a_window_without_kernels_is_unknown_and_not_0_though_all_steps_agree() -> None:
     foreign = kernel("of a process's earlier session", 5.0, 77_777)
     for step in read_steps([foreign, *replays(STEPS, kernels=lambda _: 0)], cuda=True):
         assert no_device_part(step)
         assert step.unknown == "1 launches have only 0 kernels in the trace"
+
+
+def test_a_plain_launch_without_its_kernel_makes_its_step_unknown() -> None:
+    whole = plain_step(1000, 10) + plain_step(2000, 20)
+    events = [e for e in whole if not (e["cat"] == "kernel" and e["args"]["correlation"] == 11)]
+    first, second = read_steps(events, cuda=True)
+    assert first.unknown == "1 of 4 launches have no kernel in the trace"
+    assert no_device_part(first)
+    assert second.kernels == 4
+    assert second.kernel_seconds == pytest.approx(80e-6)
 
 
 def test_steps_of_another_name_may_have_another_number_of_kernels() -> None:

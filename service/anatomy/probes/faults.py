@@ -27,7 +27,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, paired_ratio, resolve_bucket
+from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, median_of_ratios, resolve_bucket
 from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
@@ -100,7 +100,7 @@ def ratio_of(above: TimedStep, below: TimedStep, synchronise: Callable[[], objec
     """The time of `above` over that of `below`, for a note."""
     sides = FaultComparison(below, above, Counter("", 0, 0), "")
     without, with_fault = interleave(sides, NOTE_REPEATS, 0, synchronise)
-    found = paired_ratio(with_fault, without)
+    found = median_of_ratios(with_fault, without)
     return f"{found.value:.2f} times as long [{found.low:.2f} to {found.high:.2f}]"
 
 

@@ -15,7 +15,7 @@ from service.anatomy.common import (
     StudyError,
     attached_note,
     interval_text,
-    paired_ratio,
+    median_of_ratios,
     table,
 )
 from service.anatomy.probes import compiler, eager, memory
@@ -95,7 +95,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
     report(f"timing {repeats} pairs of steps")
     without, with_fault = interleave(comparison, repeats, arguments.seed, bench.synchronise)
-    ratio = paired_ratio(with_fault, without)
+    ratio = median_of_ratios(with_fault, without)
     bucket, layers = probed.buffers.bucket, probed.model.config.layers
     of_the_model = comparison.subject is None
     return ProbeFinding(

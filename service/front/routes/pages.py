@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ DOCS_POLICY = (
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Scripts of this service alone; the page's own styles are set by its script."""
+
+DESCRIPTIONS = tomllib.loads(Path(__file__).with_name("descriptions.toml").read_text("utf-8"))
 
 router = APIRouter(include_in_schema=False)
 
@@ -158,9 +161,14 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             _make_exact(operation)
             for parameter in operation.get("parameters", ()):
                 _narrow(parameter["name"], parameter.get("schema", {}), limits)
+                _describe(parameter["in"], parameter["name"], parameter)
             for name, schema in _body_properties(operation).items():
                 _narrow(name, schema, limits)
+                _describe("body", name, schema)
             _correct_answers(operation)
+        for name, schema in document["components"]["schemas"].items():
+            for field, of_field in schema.get("properties", {}).items():
+                _describe(name, field, of_field)
         for name in FOREIGN_ERRORS:
             document["components"]["schemas"].pop(name, None)
         app.openapi_schema = document
@@ -198,6 +206,13 @@ def _narrow(name: str, schema: Schema, limits: dict[str, tuple[str, Schema]]) ->
     for form in schema.get("anyOf", [schema]):
         if form.get("type") == kind and form.get("items", {}).get("type") != "integer":
             form.update(narrower)
+
+
+def _describe(owner: str, name: str, schema: Schema) -> None:
+    """Say what a field or parameter `name` of `owner` is, unless its schema says it."""
+    text = DESCRIPTIONS.get(f"{owner}.{name}", DESCRIPTIONS.get(name))
+    if text is not None:
+        schema.setdefault("description", text)
 
 
 def _body_properties(operation: Schema) -> Schema:
