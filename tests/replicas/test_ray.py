@@ -257,8 +257,9 @@ def test_a_replica_whose_process_is_killed_is_replaced_and_the_targets_follow(
 
 
 def _processes_of_ray() -> list[psutil.Process]:
-    """Those of the one that this process started."""
-    return psutil.Process().children(recursive=True)
+    """Those of the one that this process started, beside its commands."""
+    (ray,) = (one for one in psutil.Process().children() if "ray_cluster.py" in " ".join(one.cmdline()))
+    return ray.children(recursive=True)
 
 
 def _is_engine(process: psutil.Process) -> bool:
