@@ -44,8 +44,10 @@ MOST_REPLICAS = 1000
 REQUESTS_AIMED_AT = 5
 """Unfinished requests per replica that Serve scales towards: four that wait and the one that runs."""
 
-HEALTH_PERIOD_SECONDS = 30.0
-"""Between two health checks. Serve replaces a replica after three in a row that failed."""
+HEALTH_PERIOD_SECONDS, PATIENCE_SECONDS = 10.0, 60.0
+"""Between two health checks, of which three in a row fail before Serve replaces a replica; and for how long
+one may be without an engine, since its front starts another.
+"""
 
 ROUTERS_TOLD_SECONDS = 2.0
 """How long a replica that is to end goes on taking requests: until every proxy knows of it."""
@@ -164,7 +166,7 @@ def deployment_options(settings: Settings, count: tuple[int, int], cores: int, g
         "max_queued_requests": settings.max_connections,
         "max_constructor_retry_count": 1,
         "health_check_period_s": HEALTH_PERIOD_SECONDS,
-        "health_check_timeout_s": HEALTH_PERIOD_SECONDS,
+        "health_check_timeout_s": 3 * HEALTH_PERIOD_SECONDS,
         "graceful_shutdown_wait_loop_s": ROUTERS_TOLD_SECONDS,
         "graceful_shutdown_timeout_s": longest + ROUTERS_TOLD_SECONDS + STOP_SECONDS,
         # Every request has a line in the replica's own log.
@@ -373,6 +375,7 @@ class ReplicaFront:
         self.address = _authority(reached_at, self._socket.getsockname()[1])
         self.cores: list[int] = []
         self._claims: list[CoreClaims] = []
+        self._ready_at = monotonic()
 
     async def start(self) -> None:
         """Returns once it is ready. Raises NotStarted where an engine refuses its settings, or modes fail."""
@@ -411,12 +414,11 @@ class ReplicaFront:
         return [ending] if ending else ["; ".join(failed)] if failed else []
 
     def check(self) -> None:
-        """Raise Unhealthy where it is not ready: Serve replaces it where that lasts.
-
-        A front starts a new engine by itself, mostly within the time that three checks take.
-        """
+        """Raise Unhealthy where it has not been ready for PATIENCE_SECONDS."""
         found = obstacle(self._state, detailed=True)
-        if found is not None and not self._state.client.draining:
+        if found is None or self._state.client.draining:
+            self._ready_at = monotonic()
+        elif monotonic() - self._ready_at >= PATIENCE_SECONDS:
             raise Unhealthy(found.message)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

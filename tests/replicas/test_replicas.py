@@ -338,10 +338,19 @@ def state(required: list[str] | None = None, **states: str) -> Any:
     return SimpleNamespace(client=client, supervisor=supervisor, settings=settings)
 
 
-def test_a_replica_that_is_not_ready_fails_its_checks_but_not_for_a_mode_that_is_not_required() -> None:
+def test_a_replica_that_is_not_ready_for_long_fails_its_checks_but_not_for_a_mode_that_is_not_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     front = ReplicaFront(Settings(), 1, "127.0.0.1", "r1")
     front._socket.close()
+    front._state = state(eager="ready", compiled="ready")
+    front.check()
     front._state = state()
+    clock[0] += module.PATIENCE_SECONDS - 1
+    front.check()
+    clock[0] += 1
     with pytest.raises(Unhealthy, match="the engine ended by signal 9"):
         front.check()
     ending = state()
@@ -352,6 +361,7 @@ def test_a_replica_that_is_not_ready_fails_its_checks_but_not_for_a_mode_that_is
         ending,
     ):
         front._state = found
+        clock[0] += 1000
         front.check()
 
 
