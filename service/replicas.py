@@ -24,7 +24,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
-from ray.serve.schema import ApplicationStatus
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.front.access import EVERYWHERE, exposure, has_key
@@ -35,7 +35,7 @@ from service.front.routes.health import missed, obstacle
 from service.front.routes.state import AppState
 from service.front.settings import Settings
 from service.machine import engine_cpus, front_cpus, pin, share_cpus
-from service.ray_cluster import NAMESPACE, ClusterError, is_loopback
+from service.ray_cluster import NAMESPACE, is_loopback
 
 log = logging.getLogger("launchbound.replicas")
 
@@ -44,8 +44,10 @@ MOST_REPLICAS = 1000
 REQUESTS_AIMED_AT = 5
 """Unfinished requests per replica that Serve scales towards: four that wait and the one that runs."""
 
-HEALTH_PERIOD_SECONDS = 10.0
-"""Between two health checks. Serve replaces a replica after three in a row that failed."""
+HEALTH_PERIOD_SECONDS, PATIENCE_SECONDS = 10.0, 60.0
+"""Between two health checks, of which three in a row fail before Serve replaces a replica; and for how long
+one may be without an engine, since its front starts another.
+"""
 
 ROUTERS_TOLD_SECONDS = 2.0
 """How long a replica that is to end goes on taking requests: until every proxy knows of it."""
@@ -59,7 +61,6 @@ START_SECONDS = 3600.0
 CORES_SECONDS = 15.0
 """Ray hands out the cores of a replica that has ended, which may be before its claim has gone."""
 
-LEAST_PATIENCE_SECONDS = 60.0
 POLL_SECONDS, READY_POLL_SECONDS = 0.5, 0.05
 
 
@@ -74,63 +75,33 @@ class Unhealthy(RuntimeError):
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a replica is: `actor` is its name in Ray, `name` the short form that people read.
 
-    `address` is host:port of its own listener, `command` the one that deployed it.
+    `address` is host:port of its own listener.
     """
 
     actor: str
     name: str
-    command: str
     node: str
     address: str
     cores: list[int]
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The registry at one moment: `commands`, the newest last, and the one that `deployed` last.
-
-    `own`: the cluster ends with the command that started it. `replicas` have become ready once.
-    """
-
-    commands: list[str]
-    deployed: str
-    own: bool
-    replicas: list[Place]
-
-
 class Registry:
-    """A named actor: the commands that want their replicas to serve, and the replicas."""
+    """A named actor: who deployed last, and where the replicas are, which Serve does not show."""
 
     def __init__(self) -> None:
-        self._commands, self._replicas = list[str](), dict[str, Place]()
-        self._deployed, self._own = "", False
+        self._deployed, self._replicas = "", list[Place]()
 
-    def deploys(self, command: str, own: bool) -> None:
-        """`command` replaces what runs."""
-        self._commands = [*(other for other in self._commands if other != command), command]
-        self._deployed, self._own = command, own
-
-    def serves(self, command: str) -> None:
-        """What `command` has deployed serves: the commands before it end."""
-        self._commands = [command]
-
-    def leaves(self, command: str) -> bool:
-        """`command` ends, or gives up. Whether it was the last one; else the one before deploys again."""
-        self._commands = [other for other in self._commands if other != command]
-        return not self._commands
+    def deploys(self, command: str) -> None:
+        """`command` has replaced what runs."""
+        self._deployed = command
 
     def add(self, replica: Place) -> None:
         """It is ready."""
-        self._replicas[replica.actor] = replica
+        self._replicas.append(replica)
 
-    def remove(self, actors: Sequence[str]) -> None:
-        """They have ended."""
-        for actor in actors:
-            self._replicas.pop(actor, None)
-
-    def view(self) -> View:
-        """Everything, replicas in the order of their names."""
-        replicas = sorted(self._replicas.values(), key=lambda replica: replica.name)
-        return View(commands=self._commands, deployed=self._deployed, own=self._own, replicas=replicas)
+    def view(self) -> tuple[str, list[Place]]:
+        """The command that deployed last, and all replicas that ever were."""
+        return self._deployed, self._replicas
 
 
 def registry() -> Any:  # noqa: ANN401 - a handle of Ray, whose methods are made at run time
@@ -245,34 +216,34 @@ class Command:
         each, gpu = share_of_each(settings, cores, count[1], ray.cluster_resources())
         deployment = serve.deployment(**deployment_options(settings, count, each, gpu))
         replica: Any = deployment(serve.ingress()(Replica))
-        self._application: Application = replica.bind(settings, each, self._id, engine_command)
+        self._application: Application = replica.bind(settings, each, engine_command)
 
     def serve(self) -> None:
         """Until a signal, or until another command has taken over.
 
-        Raises ValueError, ClusterError and NotStarted; RayError, RayServeException and ConnectionError where
-        the cluster has ended.
+        Raises ValueError and NotStarted; RayError, RayServeException and ConnectionError where the cluster
+        has ended.
         """
-        if not self._own and ray.get(self._registry.view.remote()).own:
-            raise ClusterError(
-                "this Ray ends with the `serve --replicas` that started it: start one by `ray start --head`"
-            )
         proxy = self._open_proxy()
         if warning := exposure(self._settings):
             log.warning(warning)
-        taken_over = False
+        before, ends = _application(), True
         try:
             self._deploy()
             print(f"launchbound: serving on {proxy}", flush=True)
             self._say_where()
             self._follow()
-            taken_over = True
+            ends = False
+            log.info("another command has taken over these replicas")
+        except NotStarted:
+            ends = before is None  # else what Serve has left of it goes on
+            raise
         except KeyboardInterrupt:
+            ends = self._look()[0] == self._id or _given_up(_application())
             log.info("ending the replicas once what they run has ended")
         finally:
-            if ray.get(self._registry.leaves.remote(self._id)):
+            if ends:
                 serve.delete(APPLICATION)
-            if not taken_over:
                 write_targets(self._targets, [])
 
     def _open_proxy(self) -> str:
@@ -289,47 +260,37 @@ class Command:
         return f"http://{_authority(http.host, http.port)}"
 
     def _deploy(self) -> None:
-        """Returns once the replicas serve, this command's unless another deploys. Raises NotStarted."""
-        ray.get(self._registry.deploys.remote(self._id, self._own))
+        """Returns once the replicas serve. Raises NotStarted, with the reason where Serve gives them up."""
         serve.run_many([serve.RunTarget(self._application, APPLICATION)], wait_for_applications_running=False)
+        ray.get(self._registry.deploys.remote(self._id))
         ends = monotonic() + START_SECONDS
-        while self._look().deployed == self._id:
-            if _runs():
-                ray.get(self._registry.serves.remote(self._id))
-                return
+        while (found := _application()) is None or found.status != ApplicationStatus.RUNNING:
+            if found and _given_up(found):
+                raise NotStarted(_reason(found))
             if monotonic() > ends:
                 raise NotStarted(f"not all replicas have started within {START_SECONDS / 60:.0f} minutes")
             sleep(POLL_SECONDS)
 
     def _follow(self) -> None:
-        """Keep the targets current until another command has taken over.
-
-        One that ends, or whose replicas do not start, leaves them to this one, which deploys its own again.
-        """
-        while self._id in (seen := self._look()).commands:
-            if seen.commands[-1] == self._id and seen.deployed != self._id:
-                log.warning("the command that replaced these replicas has ended: deploying them again")
-                self._deploy()
-                log.info("the replicas of this command serve again")
+        """Keep the targets current until another command has taken over."""
+        while (found := _application()) is not None:
+            if self._look()[0] != self._id and found.status == ApplicationStatus.RUNNING:
+                return
             sleep(POLL_SECONDS)
-        log.info("another command has taken over these replicas")
 
-    def _look(self) -> View:
-        """The registry now, which forgets replicas that have ended; the file says the same."""
-        seen: View = ray.get(self._registry.view.remote())
+    def _look(self) -> tuple[str, list[Place]]:
+        """The command that deployed last, and the replicas that run now; the file says the same."""
+        deployed, known = ray.get(self._registry.view.remote())
         alive = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
-        replicas = [replica for replica in seen.replicas if replica.actor in alive]
-        if ended := [replica.actor for replica in seen.replicas if replica.actor not in alive]:
-            ray.get(self._registry.remove.remote(ended))
+        replicas = sorted((one for one in known if one.actor in alive), key=lambda one: one.name)
         write_targets(self._targets, replicas)
-        return msgspec.structs.replace(seen, replicas=replicas)
+        return deployed, replicas
 
     def _say_where(self) -> None:
-        for replica in self._look().replicas:
-            if replica.command == self._id:
-                cores = ",".join(map(str, replica.cores))
-                at = f"http://{replica.address}"
-                log.info("replica %s at %s on core %s of %s", replica.name, at, cores, replica.node)
+        for replica in self._look()[1]:
+            cores = ",".join(map(str, replica.cores))
+            at = f"http://{replica.address}"
+            log.info("replica %s at %s on core %s of %s", replica.name, at, cores, replica.node)
         log.info("targets for Prometheus (file_sd_configs): %s", self._targets)
         if not self._own:
             address = ray.get_runtime_context().gcs_address
@@ -350,22 +311,27 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _runs() -> bool:
-    """Whether all replicas of the application run. Raises NotStarted where Serve has given them up."""
-    found = serve.status().applications.get(APPLICATION)
-    if found is None or found.status not in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
-        return found is not None and found.status == ApplicationStatus.RUNNING
+def _application() -> ApplicationStatusOverview | None:
+    return serve.status().applications.get(APPLICATION)
+
+
+def _given_up(found: ApplicationStatusOverview | None) -> bool:
+    failed = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
+    return found is not None and found.status in failed
+
+
+def _reason(found: ApplicationStatusOverview) -> str:
+    """The last line of the traceback by which a replica did not start."""
     messages = [one.message for one in found.deployments.values() if one.message] or [found.message]
-    # The last line of a traceback.
     last = (messages[0].strip().splitlines() or [found.status])[-1]
-    raise NotStarted(last.removeprefix(f"{NotStarted.__module__}.{NotStarted.__name__}: "))
+    return last.removeprefix(f"{NotStarted.__module__}.{NotStarted.__name__}: ")
 
 
 class Replica:
     """The deployment: what Serve makes, checks and has answer in a process of Ray's."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, settings: Settings, cores: int, command: str, engine_command: Sequence[str] | None
+        self, settings: Settings, cores: int, engine_command: Sequence[str] | None
     ) -> None:
         set_up(settings.log_format)
         actor, node = ray.get_runtime_context().get_actor_name() or "", ray.util.get_node_ip_address()
@@ -373,7 +339,7 @@ class Replica:
         self._front = ReplicaFront(settings, cores, node, name, engine_command)
         await self._front.start()
         address, own = self._front.address, self._front.cores
-        place = Place(actor=actor, name=name, command=command, node=node, address=address, cores=own)
+        place = Place(actor=actor, name=name, node=node, address=address, cores=own)
         await registry().add.remote(place)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -409,12 +375,10 @@ class ReplicaFront:
         self.address = _authority(reached_at, self._socket.getsockname()[1])
         self.cores: list[int] = []
         self._claims: list[CoreClaims] = []
-        self._patience_seconds = LEAST_PATIENCE_SECONDS
-        self._obstructed_since: float | None = None
+        self._ready_at = monotonic()
 
     async def start(self) -> None:
         """Returns once it is ready. Raises NotStarted where an engine refuses its settings, or modes fail."""
-        began = monotonic()
         self.cores, self._claims = await claimed(self._cores_each, share_cpus(self._settings.cores))
         claim = CoreClaims(engine_cpus(None, self.cores))
         self._claims.append(claim)
@@ -442,7 +406,6 @@ class ReplicaFront:
         except BaseException:
             await self._stop()
             raise
-        self._patience_seconds = max(LEAST_PATIENCE_SECONDS, 2 * (monotonic() - began))
 
     def _lost(self) -> list[str]:
         """Why waiting does not help: engines keep ending, or modes have failed. Empty where it may."""
@@ -451,21 +414,12 @@ class ReplicaFront:
         return [ending] if ending else ["; ".join(failed)] if failed else []
 
     def check(self) -> None:
-        """Raise Unhealthy where Serve is to replace this replica.
-
-        A front starts a new engine by itself, within about the time of the first start: only what lasts twice
-        as long, or a minute, is a fault of the replica. Engines that keep ending are one at once.
-        """
+        """Raise Unhealthy where it has not been ready for PATIENCE_SECONDS."""
         found = obstacle(self._state, detailed=True)
         if found is None or self._state.client.draining:
-            self._obstructed_since = None
-            return
-        now = monotonic()
-        self._obstructed_since = now if self._obstructed_since is None else self._obstructed_since
-        if self._state.supervisor.unhealthy_reason is not None:
+            self._ready_at = monotonic()
+        elif monotonic() - self._ready_at >= PATIENCE_SECONDS:
             raise Unhealthy(found.message)
-        if (lasted := now - self._obstructed_since) >= self._patience_seconds:
-            raise Unhealthy(f"not ready for {lasted:.0f} s: {found.message}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request that came by the proxy, or go through the lifespan."""

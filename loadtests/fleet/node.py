@@ -11,16 +11,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import monotonic, perf_counter
 from typing import Any
 
 import msgspec
 
-from loadtests.fleet.plan import Code, Try, now
+from loadtests.fleet.plan import Try, now
 from loadtests.run.folder import git_state
 from loadtests.run.run_file import PLAN_FILE
 from service.parent_death import owned
@@ -28,11 +28,6 @@ from service.records import METHOD
 
 SWEEP_LOG = "sweep.log"
 """What the sweep has printed, in its folder."""
-
-BUSY_SECONDS = 6 * 3600.0
-"""How long a task waits for another sweep on its machine, of this or of another fleet."""
-
-POLL_SECONDS = 1.0
 
 Handle = Any
 """An actor of Ray, or a reference to what a task returns."""
@@ -47,59 +42,49 @@ class Brought(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Starts:
-    """An actor on the driver's node: which sweeps begin, since Ray reports no retry, and which wait."""
+    """An actor on the driver's node: which sweeps begin, since Ray reports no retry."""
 
     def __init__(self) -> None:
-        self._new: list[tuple[str, float, Try | str]] = []
+        self._new: list[tuple[str, float, Try]] = []
 
     def begins(self, task: str, node: str, address: str, niceness: int) -> None:
         """A sweep begins now, on a node."""
-        self._new.append(
-            (task, monotonic(), Try(node=node, address=address, started=now(), niceness=niceness))
-        )
+        one = Try(node=node, address=address, started=now(), niceness=niceness)
+        self._new.append((task, monotonic(), one))
 
-    def waits(self, task: str, reason: str) -> None:
-        """A task waits on its node."""
-        self._new.append((task, monotonic(), reason))
-
-    def take(self) -> list[tuple[str, float, Try | str]]:
-        """Those since the last call: the task, the clock of this machine, and the try or the reason."""
+    def take(self) -> list[tuple[str, float, Try]]:
+        """Those since the last call: the task, the clock of this machine, and the try."""
         found, self._new = self._new, []
         return found
 
 
-def installed_code() -> Code:
-    """The launchbound that this process runs."""
+def installed_code() -> str:
+    """What makes two installations of launchbound the same: version, commit, changes and method."""
     state = git_state()
-    return Code(
-        version=version("launchbound"), commit=state["commit"], changes=state["changes"], method=METHOD
-    )
+    changed = f" with changes {state['changes']}" if state["changes"] else ""
+    return f"{version('launchbound')}, commit {state['commit'] or 'unknown'}{changed}, method {METHOD}"
 
 
-def sweep_on_node(task: str, plan: str, arguments: Sequence[str], code: Code, starts: Handle) -> Brought:
+def sweep_on_node(task: str, plan: str, arguments: Sequence[str], code: str, starts: Handle) -> Brought:
     """Sweep the text of a `plan` by a command with these `arguments`, once this machine is free.
 
-    Raises RuntimeError where this launchbound is not the driver's, which `code` is, and where the machine
-    does not become free.
+    Raises RuntimeError where this launchbound is not the driver's, which `code` is.
     """
     import ray
 
     if (own := installed_code()) != code:
         raise RuntimeError(f"it has launchbound {own}, this command is {code}: install the same on both")
-    with machine_to_itself(lambda reason: ray.get(starts.waits.remote(task, reason))) as (folder, lock):
+    with machine_to_itself() as (folder, lock):
         node, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
         ray.get(starts.begins.remote(task, node, address, os.nice(0)))
         return swept(plan, arguments, folder, lock)
 
 
 @contextmanager
-def machine_to_itself(
-    waits: Callable[[str], object], limit_seconds: float = BUSY_SECONDS
-) -> Iterator[tuple[Path, int]]:
+def machine_to_itself() -> Iterator[tuple[Path, int]]:
     """An empty folder of this machine, and the lock that gives it to one sweep at a time.
 
-    The lock ends with the processes that have it; what a killed one has left is removed. `waits` is called
-    with the reason where another sweep has it. Raises RuntimeError after `limit_seconds`.
+    The lock ends with the processes that have it; what a killed one has left is removed.
     """
     place = Path(tempfile.gettempdir(), f"launchbound-fleet-{os.getuid()}")
     place.mkdir(mode=0o700, exist_ok=True)
@@ -107,30 +92,13 @@ def machine_to_itself(
         raise RuntimeError(f"{place} belongs to another user: remove it there, or set TMPDIR")
     folder = place / "sweep"
     with (place / "lock").open("w") as lock:
-        _lock(lock.fileno(), f"another sweep runs on this machine ({folder})", waits, limit_seconds)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
             yield folder, lock.fileno()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lock(lock: int, busy: str, waits: Callable[[str], object], limit_seconds: float) -> None:
-    told, ends = False, monotonic() + limit_seconds
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if monotonic() >= ends:
-                hours = f"{limit_seconds / 3600:.1f} h"
-                raise RuntimeError(f"{busy} for more than {hours}: end it, then use --resume") from None
-            if not told:
-                waits(f"{busy}: waiting for its end, at most {limit_seconds / 3600:.1f} h")
-                told = True
-            sleep(POLL_SECONDS)
-        else:
-            return
 
 
 def swept(plan: str, arguments: Sequence[str], folder: Path, lock: int) -> Brought:
@@ -141,7 +109,7 @@ def swept(plan: str, arguments: Sequence[str], folder: Path, lock: int) -> Broug
     command = [sys.executable, *arguments, f"--plan={plan_file}", f"--out={results}"]
     began = perf_counter()
     with (results / SWEEP_LOG).open("wb") as log:
-        process = subprocess.Popen(
+        done = subprocess.run(
             owned(command, signal.SIGKILL),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -149,13 +117,9 @@ def swept(plan: str, arguments: Sequence[str], folder: Path, lock: int) -> Broug
             cwd=folder,
             env=environment_before_ray(),
             pass_fds=[lock],
+            check=False,
         )
-        try:
-            exit_code = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-    return Brought(exit_code=exit_code, seconds=perf_counter() - began, folder=packed(results))
+    return Brought(exit_code=done.returncode, seconds=perf_counter() - began, folder=packed(results))
 
 
 def environment_before_ray() -> dict[str, str]:

@@ -30,7 +30,7 @@ from loadtests.plan.plan_file import (
     toml_of,
 )
 from loadtests.plan.presets import PRESETS, preset_document
-from loadtests.run.run_file import RUN_FILE, DocumentFile, RunError, read_run
+from loadtests.run.run_file import DocumentFile, RunError, read_run
 from loadtests.run.validation import validate_folder
 from models.config import CONFIGS
 
@@ -49,9 +49,6 @@ State = Literal["not begun", "running", "complete", "not valid", "failed", "lost
 
 FINAL: tuple[State, ...] = ("complete", "not valid", "left out")
 MEASURED: tuple[State, ...] = ("complete", "not valid")
-WITH_RESULTS = (0, 1)
-"""Exit codes of a sweep that has measured."""
-
 MOST_TASKS = 26
 """A report letters its runs."""
 
@@ -79,19 +76,6 @@ GRAMMAR = Grammar(
     tables={"sweep": PlanDocument, **{f"sweep.{name}": table for name, table in PLAN.tables.items()}},
     values={**PLAN.values, "dtypes": DTYPES, "devices": get_args(DeviceName)},
 )
-
-
-class Code(msgspec.Struct, kw_only=True, frozen=True):
-    """What makes two installations of launchbound the same: version, commit, a digest of changes, method."""
-
-    version: str
-    commit: str | None
-    changes: str | None
-    method: int
-
-    def __str__(self) -> str:
-        changed = f" with changes {self.changes}" if self.changes else ""
-        return f"{self.version}, commit {self.commit or 'unknown'}{changed}, method {self.method}"
 
 
 class Try(msgspec.Struct, kw_only=True):
@@ -138,19 +122,19 @@ class FleetTask(msgspec.Struct, kw_only=True):
 
 
 class Fleet(msgspec.Struct, kw_only=True):
-    """A fleet. `plan` is its plan file, `sweep` that of every task, `code` the driver's.
+    """A fleet. `plan` is its plan file, `sweep` that of every task, `code` the driver's launchbound.
 
     `address` of the cluster; None: one of its own, on this machine.
     """
 
-    format_version: int = 1
+    format_version: int = 2
     name: str
     started: str
     ended: str | None = None
     stopped_because: str | None = None
     plan: str
     sweep: str
-    code: Code
+    code: str
     address: str | None = None
     tasks: list[FleetTask]
 
@@ -269,7 +253,7 @@ def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:
 _FILE = DocumentFile(
     FLEET_FILE,
     Fleet,
-    1,
+    2,
     RunError,
     folder="fleet",
     writer="launchbound fleet",
@@ -277,22 +261,10 @@ _FILE = DocumentFile(
 )
 
 
-is_fleet, write_fleet = _FILE.is_in, _FILE.write
-"""Whether a folder holds the results of a fleet; and write its `fleet.json` atomically."""
-
-
-def read_fleet(folder: Path) -> Fleet:
-    """`fleet.json` of `folder`. Raises RunError where it is missing, broken or of another format.
-
-    A task that is said to run, and whose results are there, has them: the driver was stopped in between.
-    """
-    fleet = _FILE.read(folder)
-    for task in fleet.tasks:
-        # A sweep that has not ended well has sent nothing that counts: the folder is of an earlier try.
-        ended_well = task.state == "running" and task.exit_code in WITH_RESULTS
-        if ended_well and (folder / task.name / RUN_FILE).is_file():
-            task.state = measured_state(folder / task.name)
-    return fleet
+is_fleet, write_fleet, read_fleet = _FILE.is_in, _FILE.write, _FILE.read
+"""Whether a folder holds the results of a fleet; write its `fleet.json` atomically; and read it, which raises
+RunError where it is missing, broken or of another format.
+"""
 
 
 def measured_state(folder: Path) -> State:

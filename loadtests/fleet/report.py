@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,35 +35,27 @@ SECOND, DOLLAR = RATES = ("tokens per second", "tokens per dollar")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A task with its results."""
-
-    task: FleetTask
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """A machine in one group of cells, in the mode that it would ship there, with the rates that it has."""
 
-    measured: Measured
+    task: FleetTask
+    entry: Entry
+    group: Group
     summary: Summary
     decided: bool
     rates: Mapping[str, Interval]
 
     @property
-    def valid(self) -> bool:
-        """Whether all gates of its sweep passed."""
-        return self.measured.entry.valid
-
-    @property
     def named(self) -> str:
         """'A (epyc) with compiled'."""
-        return f"{self.measured.entry.name} with {wording.short_name(self.summary)}"
+        return f"{self.entry.name} with {wording.short_name(self.summary)}"
 
 
-Tables = Mapping[str, Mapping[Group, Sequence[Row]]]
-"""By model and group of cells, the most tokens per second first."""
+Place = tuple[str, Group]
+"""A model and a group of cells: tokens of different models are not the same work."""
+
+Tables = Mapping[Place, Sequence[Row]]
+"""The most tokens per second first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +73,18 @@ def make_fleet_report(folder: Path) -> dict[str, Any]:
     Raises RowsError where none of its tasks has measured anything, with what they said.
     """
     fleet = read_fleet(folder)
-    measured, absent = _read(folder, fleet)
+    tasks, entries, absent = _read(folder, fleet)
     left_out = {task.name: task.said or "" for task in fleet.tasks if task.state == "left out"}
-    if not measured:
+    if not tasks:
         told = "; ".join(f"{name}: {why}" for name, why in (absent | left_out).items())
         raise RowsError(f"no task of {folder} has measured anything ({told})")
-    tables = _tables_of(measured)
-    entries = [one.entry for one in measured]
+    tables = _tables_of(tasks, entries)
     context, _ = picture(entries, absent, ask_repeats=False)
-    context["headline"] = _headline(tables, measured, absent)
-    runs, *rest = context["sections"]
-    # Several models do not share any work.
-    side_by_side = rest if len(tables) == 1 else []
-    context["sections"] = [_answer(tables, left_out), runs, _tasks(fleet), *side_by_side]
+    context["headline"] = warning(entries, absent) + " ".join(_sentences(tables))
+    context["sections"] = [_answer(tables), _tasks(fleet)]
     context["subject"] = f"fleet {fleet.name} · {len(entries)} of {len(fleet.tasks)} tasks measured"
     write_page(folder, PAGE, context, TEMPLATES, PAGE_FILE)
-    rows = [_numbers(row) for by_group in tables.values() for found in by_group.values() for row in found]
+    rows = [_numbers(row) for found in tables.values() for row in found]
     with (folder / CSV_FILE).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["task"], lineterminator="\n")
         writer.writeheader()
@@ -105,15 +94,16 @@ def make_fleet_report(folder: Path) -> dict[str, Any]:
         "absent": absent,
         "left_out": left_out,
         "runs": [
-            {"task": one.task.name, "letter": one.entry.letter, "valid": one.entry.valid} for one in measured
+            {"task": task.name, "letter": entry.letter, "valid": entry.valid}
+            for task, entry in zip(tasks, entries, strict=True)
         ],
         "rows": rows,
         "control_seconds": {task.name: task.control_seconds for task in fleet.tasks},
     }
 
 
-def _read(folder: Path, fleet: Fleet) -> tuple[list[Measured], dict[str, str]]:
-    """The tasks that have results, and why others that should have none."""
+def _read(folder: Path, fleet: Fleet) -> tuple[list[FleetTask], list[Entry], dict[str, str]]:
+    """The tasks that have results with these, and why others that should have none."""
     results: dict[str, Results] = {}
     absent: dict[str, str] = {}
     for task in fleet.tasks:
@@ -126,8 +116,7 @@ def _read(folder: Path, fleet: Fleet) -> tuple[list[Measured], dict[str, str]]:
             go_on = f"go on with `launchbound fleet --resume {folder}`"
             absent[task.name] = "; ".join([task.state, *([task.said] if task.said else []), go_on])
     tasks = [task for task in fleet.tasks if task.name in results]
-    entries = entries_of(list(results.values()), [_label(task, fleet) for task in tasks])
-    return [Measured(task, entry) for task, entry in zip(tasks, entries, strict=True)], absent
+    return tasks, entries_of(list(results.values()), [_label(task, fleet) for task in tasks]), absent
 
 
 def _label(task: FleetTask, fleet: Fleet) -> str:
@@ -138,30 +127,21 @@ def _label(task: FleetTask, fleet: Fleet) -> str:
     return ", ".join([task.machine, *(getattr(task, name) for name in differing)])
 
 
-def _tables_of(measured: Sequence[Measured]) -> Tables:
-    """The rows of every group of every model: tokens of different models are not the same work."""
-    tables: dict[str, dict[Group, Sequence[Row]]] = {}
-    for model in dict.fromkeys(one.task.model for one in measured):
-        own = [one for one in measured if one.task.model == model]
-        found = {verdict.group for one in own for verdict in one.entry.findings.verdicts}
-        tables[model] = {}
-        for group in sorted(found, key=lambda one: (one[1:4], one[0])):
-            rows = [row for one in own if (row := _row_of(one, group)) is not None]
-            tables[model][group] = sorted(rows, key=lambda row: -row.rates[SECOND].value)
-    return tables
-
-
-def _row_of(one: Measured, group: Group) -> Row | None:
-    verdict = one.entry.verdict(group)
-    if verdict is None:
-        return None
-    summary = best(verdict)
-    rate = summary.tokens_per_second
-    rates = {SECOND: rate}
-    if one.task.price is not None:
-        factor = 3600 / one.task.price
-        rates[DOLLAR] = Interval(rate.value * factor, rate.low * factor, rate.high * factor, rate.samples)
-    return Row(one, summary, verdict.shipped is not None, rates)
+def _tables_of(tasks: Sequence[FleetTask], entries: Sequence[Entry]) -> Tables:
+    found: dict[Place, list[Row]] = {}
+    for task, entry in zip(tasks, entries, strict=True):
+        for verdict in entry.findings.verdicts:
+            summary = best(verdict)
+            rates = {SECOND: summary.tokens_per_second}
+            if task.price is not None:
+                factor, rate = 3600 / task.price, rates[SECOND]
+                ends = (rate.value * factor, rate.low * factor, rate.high * factor)
+                rates[DOLLAR] = Interval(*ends, rate.samples)
+            row = Row(task, entry, verdict.group, summary, verdict.shipped is not None, rates)
+            found.setdefault((task.model, verdict.group), []).append(row)
+    models = list(dict.fromkeys(task.model for task in tasks))
+    places = sorted(found, key=lambda place: (models.index(place[0]), place[1][1:4], place[1][0]))
+    return {place: sorted(found[place], key=lambda row: -row.rates[SECOND].value) for place in places}
 
 
 def most(rows: Sequence[Row], rate: str) -> Most | None:
@@ -169,7 +149,7 @@ def most(rows: Sequence[Row], rate: str) -> Most | None:
 
     Machines are not paired: a difference is one beyond their intervals and what sweeps of one build scatter.
     """
-    known = [(row.rates[rate], row) for row in rows if row.valid and rate in row.rates]
+    known = [(row.rates[rate], row) for row in rows if row.entry.valid and rate in row.rates]
     if len(known) < 2:
         return None
     first, row = max(known, key=lambda one: one[0].value)
@@ -179,21 +159,20 @@ def most(rows: Sequence[Row], rate: str) -> Most | None:
     return Most(row, near, alike=len(near) == len(known) - 1)
 
 
-def _headline(tables: Tables, measured: Sequence[Measured], absent: Mapping[str, str]) -> str:
-    """Which machine and which mode, in a sentence or two; before it, what is not valid or not there."""
-    answers = [
-        (f"{model}: " if len(tables) > 1 else "") + sentence
-        for model, by_group in tables.items()
-        for sentence in _sentences(by_group)
+def _sentences(tables: Tables) -> list[str]:
+    """Which machine and which mode, by model, and who has too few rounds to say."""
+    by_model = [(model, dict(found)) for model, found in groupby(tables.items(), lambda one: one[0][0])]
+    found = [
+        (f"{model}: " if len(by_model) > 1 else "") + sentence
+        for model, own in by_model
+        for sentence in _of_one_model({group: rows for (_, group), rows in own.items()})
     ]
-    rows = [row for by_group in tables.values() for found in by_group.values() for row in found]
-    if few := sorted({row.measured.entry.name for row in rows if not row.decided}):
-        told = listed(few)
-        answers.append(f"Fewer than {MINIMUM_ROUNDS} rounds do not tell the modes of {told} apart.")
-    return warning([one.entry for one in measured], absent) + " ".join(answers)
+    if few := sorted({row.entry.name for rows in tables.values() for row in rows if not row.decided}):
+        found.append(f"Fewer than {MINIMUM_ROUNDS} rounds do not tell the modes of {listed(few)} apart.")
+    return found
 
 
-def _sentences(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
+def _of_one_model(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
     """One sentence per rate that two machines have; of a single machine, its modes."""
     places = {group: place_of_group(group, list(by_group)) for group in by_group}
     found = []
@@ -206,7 +185,7 @@ def _sentences(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
             if first.alike:
                 alike.append(places[group])
                 continue
-            letters = sorted(row.measured.entry.letter for row in first.near)
+            letters = sorted(row.entry.letter for row in first.near)
             near = f" (not apart from {listed(letters)})" if letters else ""
             at.setdefault(first.row.named, []).append(places[group] + near)
         if at:
@@ -217,9 +196,8 @@ def _sentences(by_group: Mapping[Group, Sequence[Row]]) -> list[str]:
         return found
     alone: dict[str, list[str]] = {}
     for group, rows in by_group.items():
-        for row in rows:
-            if row.valid:
-                alone.setdefault(row.named, []).append(places[group])
+        for row in (row for row in rows if row.entry.valid):
+            alone.setdefault(row.named, []).append(places[group])
     if not alone:
         return ["No valid sweep: no machine and no mode can be named."]
     return [f"One machine alone: {_listed(alone)}; there is nothing to compare it with."]
@@ -229,35 +207,24 @@ def _listed(at: Mapping[str, list[str]]) -> str:
     return "; ".join(f"{who} at {listed(where)}" for who, where in at.items())
 
 
-def _answer(tables: Tables, left_out: Mapping[str, str]) -> Section:
-    """Which machine, and in which mode, by model and group of cells."""
-    several = len(tables) > 1
-    found = [
-        _table(model if several else None, group, rows)
-        for model, by_group in tables.items()
-        for group, rows in by_group.items()
+def _answer(tables: Tables) -> Section:
+    """Which machine, and in which mode: a row per machine, by model and group of cells."""
+    note = "Tokens per dollar are tokens per second at the plan's price, with the machine busy all the time."
+    heads = ("model", "cells", "machine", "mode to ship", "tokens/s (95 %)", "latency (95 %)", "tokens/$")
+    cells = [
+        _cells(row, {rate: most(rows, rate) for rate in RATES}) for rows in tables.values() for row in rows
     ]
-    told = "; ".join(f"{name} ({why})" for name, why in left_out.items())
-    note = (
-        "Tokens per dollar are tokens per second at the plan's price, with the machine busy all the time."
-        f"{f' Left out: {told}.' if told else ''}"
-    )
-    return Section("Which machine, and which mode", note, found)
-
-
-def _table(model: str | None, group: Group, rows: Sequence[Row]) -> Table:
-    firsts = {rate: most(rows, rate) for rate in RATES}
-    title = f"Batch {group[0]}{f', {model}' if model else ''}: {conditions(group)}"
-    heads = ("machine", "mode to ship", "tokens/s (95 %)", "latency (95 %)", "tokens/$")
-    return Table(title, heads, [_cells(row, firsts) for row in rows], left=2)
+    return Section("Which machine, and which mode", note, [Table("", heads, cells, left=4)])
 
 
 def _cells(row: Row, firsts: Mapping[str, Most | None]) -> list[Text]:
-    entry, latency, mode = row.measured.entry, row.summary.latency, row.summary.cell.mode
+    latency = row.summary.latency
     undecided = None if row.decided else f"not decided below {MINIMUM_ROUNDS} rounds"
     return [
-        Text(entry.name, under=lines(None if row.valid else "NOT VALID"), colour=entry.colour),
-        Text(wording.short_name(row.summary), under=lines(undecided), colour=colour(mode)),
+        Text(row.task.model),
+        Text(f"batch {row.group[0]}", conditions(row.group)),
+        Text(row.entry.name, under=lines(None if row.entry.valid else "NOT VALID"), colour=row.entry.colour),
+        Text(wording.short_name(row.summary), under=lines(undecided), colour=colour(row.summary.cell.mode)),
         _rate(row, SECOND, firsts),
         Text(milliseconds(latency.value), span(latency, 1e3)),
         _rate(row, DOLLAR, firsts),
@@ -304,23 +271,19 @@ def _task(task: FleetTask) -> list[Text]:
 
 def _numbers(row: Row) -> dict[str, Any]:
     """One machine in one group, for programs: seconds are seconds, and None is what is not known."""
-    batch, prompts, tokens, concurrency, _ = row.summary.cell.group
-    task = row.measured.task
+    batch, prompts, tokens, concurrency, _ = row.group
     return {
-        "task": task.name,
-        "machine": task.machine,
-        "device": task.device,
-        "dtype": task.dtype,
-        "model": task.model,
+        "task": row.task.name,
+        **{name: getattr(row.task, name) for name in ("machine", "device", "dtype", "model")},
         "batch_size": batch,
         "prompt_set": prompts,
         "new_tokens": tokens,
         "concurrency": concurrency,
-        "valid": row.valid,
+        "valid": row.entry.valid,
         "mode": row.summary.cell.mode,
         "effective_mode": row.summary.effective,
         "decided": row.decided,
-        "price_dollars_per_hour": task.price,
+        "price_dollars_per_hour": row.task.price,
         **_ends("latency_seconds", row.summary.latency),
         **_ends("tokens_per_second", row.rates.get(SECOND)),
         **_ends("tokens_per_dollar", row.rates.get(DOLLAR)),

@@ -6,26 +6,24 @@ import io
 import shutil
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
+from typing import Any
 
 from loadtests.fleet.node import SWEEP_LOG, Brought, Handle, Starts, installed_code, sweep_on_node
 from loadtests.fleet.plan import (
     FLEET_FILE,
-    WITH_RESULTS,
     Fleet,
     FleetPlan,
     FleetTask,
     State,
-    Try,
     measured_state,
     now,
     read_fleet,
     write_fleet,
 )
-from loadtests.plan.presets import estimate_most_seconds, estimate_seconds
+from loadtests.plan.presets import estimate_seconds
 from loadtests.run.folder import locked
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import INTERRUPTED, PLAN_FILE, RUN_FILE, RunError
@@ -42,9 +40,14 @@ SWEEP_COMMAND = ("-m", "launchbound", "sweep")
 MOST_TRIES = 3
 """So many nodes may be lost under a task before it is given up."""
 
+WITH_RESULTS = (0, 1)
+"""Exit codes of a sweep that has measured."""
+
 POLL_SECONDS = 1.0
 
 Report = Callable[[str], None]
+Node = dict[str, Any]
+"""As Ray lists it."""
 
 
 def unpack(data: bytes, folder: Path) -> None:
@@ -71,69 +74,25 @@ def last_line_of(folder: Path) -> str:
     return said[-1] if said else "it printed nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node that is alive; `kind` None: it does not say. `cpus` and `gpus` are what it offers in all."""
-
-    id: str
-    address: str
-    kind: str | None
-    cpus: float
-    gpus: float
-
-    @property
-    def name(self) -> str:
-        """For people: an address may have several nodes."""
-        return f"{self.address} ({self.id[:8]})"
-
-    def fits(self, task: FleetTask) -> bool:
-        """Whether it is of the task's kind and has its device."""
-        return self.kind == task.machine and self.cpus >= 1 and (task.device == "cpu" or self.gpus > 0)
-
-
 def alive(ray: ModuleType) -> list[Node]:
     """The nodes of the cluster."""
-    return [
-        Node(
-            id=one["NodeID"],
-            address=one["NodeManagerAddress"],
-            kind=one["Labels"].get(LABEL),
-            cpus=one["Resources"].get("CPU", 0.0),
-            gpus=one["Resources"].get("GPU", 0.0),
-        )
-        for one in ray.nodes()
-        if one["Alive"]
-    ]
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
-def lacks(task: FleetTask, nodes: Sequence[Node]) -> str | None:
-    """Why no node can run `task` now, with the remedy; None where one can."""
-    own = [node for node in nodes if node.kind == task.machine]
-    if not own:
-        return (
-            f"there is no node of kind {task.machine}: start one with "
-            f"`ray start --address=HEAD --labels {LABEL}={task.machine}`"
-        )
-    if not any(node.cpus >= 1 for node in own):
-        return f"no node of kind {task.machine} offers a CPU to Ray: start it without --num-cpus=0"
-    return None if any(node.fits(task) for node in own) else _without_gpu(task)
+def _of_kind(task: FleetTask, nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if node["Labels"].get(LABEL) == task.machine]
 
 
-def _without_gpu(task: FleetTask) -> str:
+def _offers(node: Node, what: str) -> float:
+    return float(node["Resources"].get(what, 0.0))
+
+
+def lacks_gpu(task: FleetTask, nodes: Sequence[Node]) -> str | None:
+    """Why no machine of its kind has the task's device; None where one has, or none is there."""
+    own = _of_kind(task, nodes)
+    if task.device == "cpu" or not own or any(_offers(node, "GPU") for node in own):
+        return None
     return f"no node of kind {task.machine} offers a GPU to Ray"
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A task that is owed: `ref` once Ray has it, `began` when its sweep did, by the driver's clock.
-
-    `missing_since`: no node has been able to run it.
-    """
-
-    task: FleetTask
-    ref: Handle | None = None
-    began: float = 0.0
-    missing_since: float | None = None
 
 
 class FleetRun:
@@ -150,7 +109,8 @@ class FleetRun:
     ) -> None:
         self._ray, self._fleet, self._folder, self._report = ray, fleet, folder, report
         self._wait_seconds, self._command = wait_seconds, command
-        self._jobs = [_Job(task) for task in fleet.owed]
+        self._waiting, self._running = list(fleet.owed), dict[Handle, FleetTask]()
+        self._began, self._missing = dict[str, float](), dict[str, float]()
         driver = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
         self._starts = ray.remote(num_cpus=0)(Starts).options(label_selector=driver).remote()
 
@@ -158,10 +118,8 @@ class FleetRun:
         """Until nothing is owed that can still be run. KeyboardInterrupt ends what runs, and is raised."""
         self._fleet.ended = self._fleet.stopped_because = None
         try:
-            while self._jobs:
-                nodes = alive(self._ray)
-                for job in list(self._jobs):
-                    self._place(job, nodes)
+            while self._waiting or self._running:
+                self._place(alive(self._ray))
                 self._note_starts()
                 self._take_what_ended()
         except BaseException as error:
@@ -170,135 +128,116 @@ class FleetRun:
         self._fleet.ended = now()
         self._keep()
 
-    def _place(self, job: _Job, nodes: Sequence[Node]) -> None:
-        """Submit it where it can run, and give it up where no node could run it for long enough."""
-        task, why = job.task, lacks(job.task, nodes)
-        if why is None:
-            job.missing_since = None
-            if job.ref is None:
-                self._submit(job, [node for node in nodes if node.fits(task)])
-        elif why == _without_gpu(task) and job.ref is None and not task.tries:
-            self._over(job, "left out", why)
-        elif job.missing_since is None:
-            job.missing_since = monotonic()
-            self._report(f"{task.name}: {why}; waiting for {self._wait_seconds:.0f} s")
-        elif monotonic() - job.missing_since >= self._wait_seconds:
-            if job.ref is not None:
-                self._ray.cancel(job.ref, force=True)
-            state: State = "lost" if job.began else "not begun"
-            self._over(job, state, f"{why}; none came within {self._wait_seconds:.0f} s")
+    def _place(self, nodes: Sequence[Node]) -> None:
+        """Submit what has a node of its kind, and give up what has had none for `wait_seconds`."""
+        for task in [*self._waiting, *self._running.values()]:
+            if own := [node for node in _of_kind(task, nodes) if _offers(node, "CPU") >= 1]:
+                self._missing.pop(task.name, None)
+                if task in self._waiting:
+                    self._submit(task, own)
+                continue
+            why = f"there is no node of kind {task.machine} with a CPU for Ray"
+            if task.name not in self._missing:
+                self._missing[task.name] = monotonic()
+                self._report(f"{task.name}: {why}; waiting for {self._wait_seconds:.0f} s")
+            elif monotonic() - self._missing[task.name] >= self._wait_seconds:
+                self._cancel(task)
+                start = f"start one with `ray start --address=HEAD --labels {LABEL}={task.machine}`"
+                self._over(task, "lost" if task.name in self._began else "not begun", f"{why}: {start}")
 
-    def _submit(self, job: _Job, nodes: Sequence[Node]) -> None:
+    def _submit(self, task: FleetTask, nodes: Sequence[Node]) -> None:
         """All CPUs of a node of its kind, so that no other task is there; GPUs where it runs on them."""
-        task = job.task
         options = [f"--model={task.model}", f"--device={task.device}", f"--dtype={task.dtype}"]
+        gpus = [_offers(node, "GPU") for node in nodes if _offers(node, "GPU")]
         sweep = self._ray.remote(sweep_on_node).options(
-            num_cpus=min(node.cpus for node in nodes),
-            num_gpus=0 if task.device == "cpu" else min(node.gpus for node in nodes),
+            num_cpus=min(_offers(node, "CPU") for node in nodes),
+            num_gpus=0 if task.device == "cpu" else min(gpus, default=1),
             label_selector={LABEL: task.machine},
             max_retries=MOST_TRIES - 1,
         )
-        job.ref = sweep.remote(
-            task.name, self._fleet.sweep, [*self._command, *options], self._fleet.code, self._starts
-        )
+        arguments = [*self._command, *options]
+        ref = sweep.remote(task.name, self._fleet.sweep, arguments, self._fleet.code, self._starts)
+        self._waiting.remove(task)
+        self._running[ref] = task
         task.state, task.said, task.exit_code = "running", None, None
         self._report(f"{task.name}: submitted")
         self._keep()
 
     def _note_starts(self) -> None:
         """A sweep that begins again was on a node that is lost."""
-        jobs = {job.task.name: job for job in self._jobs}
-        for name, at, event in self._ray.get(self._starts.take.remote()):
-            if (job := jobs.get(name)) is None:
+        tasks = {task.name: task for task in self._running.values()}
+        for name, at, attempt in self._ray.get(self._starts.take.remote()):
+            if (task := tasks.get(name)) is None:
                 continue
-            if isinstance(event, str):
-                self._report(f"{name}: {event}")
-                continue
-            if job.began:
-                job.task.tries[-1].said = "its node was lost"
-                self._report(f"{name}: its node was lost; it runs again")
-            job.began = at
-            job.task.tries.append(event)
-            self._report(f"{name}: begins on {_described(event)}")
+            if name in self._began:
+                task.tries[-1].said = "its node was lost"
+            self._began[name] = at
+            task.tries.append(attempt)
+            slow = f" at niceness {attempt.niceness}: set RAY_worker_niceness=0" if attempt.niceness else ""
+            self._report(f"{name}: try {len(task.tries)} begins on {attempt.address}{slow}")
             self._keep()
 
     def _take_what_ended(self) -> None:
-        jobs = {job.ref: job for job in self._jobs if job.ref is not None}
-        if not jobs:
+        if not self._running:
             sleep(POLL_SECONDS)
             return
-        ready, _ = self._ray.wait(list(jobs), num_returns=1, timeout=POLL_SECONDS)
+        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
-            job = jobs[ref]
+            task = self._running[ref]
             try:
                 brought: Brought = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError as error:
-                self._failed(job, "failed", str(error.cause or error).strip().rpartition("\n")[2])
+                self._over(task, "failed", str(error.cause or error).strip().rpartition("\n")[2])
             except self._ray.exceptions.RayError as error:
-                self._failed(job, "lost", f"{type(error).__name__}: {str(error).partition('. ')[0]}")
+                self._over(task, "lost", f"{type(error).__name__}: {str(error).partition('. ')[0]}")
             else:
                 self._note_starts()
-                self._arrived(job, brought)
+                self._arrived(task, brought)
 
-    def _failed(self, job: _Job, state: State, why: str) -> None:
-        if job.task.tries:
-            job.task.tries[-1].said = why
-        self._over(job, state, why)
-
-    def _arrived(self, job: _Job, brought: Brought) -> None:
-        """The whole folder is here: what it says of itself is the task's state.
-
-        Where this is interrupted, the task is said to run beside its results, which `read_fleet` then judges.
-        """
-        task, folder = job.task, self._folder / job.task.name
+    def _arrived(self, task: FleetTask, brought: Brought) -> None:
+        """The whole folder is here: what it says of itself is the task's state."""
+        folder, last = self._folder / task.name, task.tries[-1]
         unpack(brought.folder, folder)
-        last = task.tries[-1]
         last.ended, last.sweep_seconds = now(), brought.seconds
-        last.control_seconds = monotonic() - job.began - brought.seconds
+        last.control_seconds = monotonic() - self._began[task.name] - brought.seconds
         task.exit_code = brought.exit_code
-        self._jobs.remove(job)
         if task.exit_code not in WITH_RESULTS or not (folder / RUN_FILE).is_file():
             why = f"the sweep ended with code {task.exit_code}: {last_line_of(folder)}"
-            self._over(job, "failed", why)
+            self._over(task, "failed", why)
             return
-        self._keep()
         try:
-            self._over(job, measured_state(folder), None)
+            self._over(task, measured_state(folder), None)
         except RowsError as error:
-            self._over(job, "failed", str(error))
+            self._over(task, "failed", str(error))
 
-    def _over(self, job: _Job, state: State, said: str | None) -> None:
-        if job in self._jobs:
-            self._jobs.remove(job)
-        job.task.state, job.task.said = state, said
-        self._report(f"{job.task.name}: {state}" + (f": {said}" if said else ""))
+    def _over(self, task: FleetTask, state: State, said: str | None) -> None:
+        self._waiting = [one for one in self._waiting if one is not task]
+        self._running = {ref: one for ref, one in self._running.items() if one is not task}
+        task.state, task.said = state, said
+        if said and task.name in self._began:
+            task.tries[-1].said = said
+        self._report(f"{task.name}: {state}" + (f": {said}" if said else ""))
         self._keep()
+
+    def _cancel(self, task: FleetTask) -> None:
+        for ref in [ref for ref, one in self._running.items() if one is task]:
+            try:
+                self._ray.cancel(ref, force=True)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others are ended and all is kept
+                self._report(f"{task.name}: could not be ended ({error!r}): it ends with this command")
 
     def _stop(self, why: str) -> None:
         """End what runs, and keep what is there."""
-        for job in self._jobs:
-            if job.ref is None:
-                continue
-            try:
-                self._ray.cancel(job.ref, force=True)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others are ended and all is kept
-                self._report(f"{job.task.name}: could not be ended ({error!r}): it ends with this command")
-            if job.began:
-                job.task.tries[-1].said = why
-            job.task.state = "not begun"
+        for task in self._running.values():
+            self._cancel(task)
+            if task.name in self._began:
+                task.tries[-1].said = why
+            task.state = "not begun"
         self._fleet.stopped_because, self._fleet.ended = why, now()
         self._keep()
 
     def _keep(self) -> None:
         write_fleet(self._folder, self._fleet)
-
-
-def _described(attempt: Try) -> str:
-    on = f"{attempt.address} ({attempt.node[:8]})"
-    if not attempt.niceness:
-        return on
-    remedy = "set RAY_worker_niceness=0 where Ray is started"
-    return f"{on} at niceness {attempt.niceness}: all else there runs first; {remedy}"
 
 
 def begin(
@@ -326,8 +265,6 @@ def begin(
     with locked(folder):
         (folder / PLAN_FILE).write_text(fleet.sweep, encoding="utf-8")
         write_fleet(folder, fleet)
-        for line in notes(alive(ray)):
-            report(line)
         FleetRun(ray, fleet, folder, report, wait_seconds, command).run()
     return fleet
 
@@ -346,7 +283,6 @@ def go_on(
     """
     with locked(folder):
         fleet = read_fleet(folder)
-        write_fleet(folder, fleet)
         if not fleet.owed:
             raise RunError(f"nothing is left to run in {folder}: `launchbound report {folder}` reports it")
         if (code := installed_code()) != fleet.code:
@@ -359,8 +295,12 @@ def go_on(
 
 
 def planned(plan: FleetPlan, nodes: Sequence[Node], address: str | None) -> Fleet:
-    """A fleet of which nothing has run."""
-    kinds = sorted({node.kind for node in nodes if node.kind is not None})
+    """A fleet of which nothing has run; what no machine of its kind has the device for is left out."""
+    kinds = {node["Labels"].get(LABEL) for node in nodes}
+    tasks = plan.tasks(sorted(kind for kind in kinds if kind is not None))
+    for task in tasks:
+        if why := lacks_gpu(task, nodes):
+            task.state, task.said = "left out", why
     return Fleet(
         name=plan.document.name,
         started=now(),
@@ -368,17 +308,8 @@ def planned(plan: FleetPlan, nodes: Sequence[Node], address: str | None) -> Flee
         sweep=plan.sweep,
         code=installed_code(),
         address=address,
-        tasks=plan.tasks(kinds),
+        tasks=tasks,
     )
-
-
-def notes(nodes: Sequence[Node]) -> list[str]:
-    """What a user should know of the nodes before anything runs."""
-    return [
-        f"node {node.name} says no kind of machine, and is not used: `ray start … --labels {LABEL}=KIND`"
-        for node in nodes
-        if node.kind is None
-    ]
 
 
 def described(plan: FleetPlan, tasks: Sequence[FleetTask], nodes: Sequence[Node]) -> str:
@@ -386,23 +317,16 @@ def described(plan: FleetPlan, tasks: Sequence[FleetTask], nodes: Sequence[Node]
 
     The estimates are those of `tiny` in float32 on the reference machine, whatever the task's own are.
     """
-    seconds, most = estimate_seconds(plan.plan), estimate_most_seconds(plan.plan)
-    upto = f" to {_minutes(most)}" if most > seconds else ""
+    seconds = estimate_seconds(plan.plan)
     lines = [
-        *notes(nodes),
         f"fleet {plan.document.name}: {len(tasks)} tasks, each the sweep {plan.plan.preset} of "
-        f"{len(plan.plan.cells)} cells, about {_minutes(seconds)}{upto} (as of tiny in float32 on the "
+        f"{len(plan.plan.cells)} cells, about {seconds / 60:.1f} min (as of tiny in float32 on the "
         "reference machine, without its warm-up)",
         "",
     ]
     for task in tasks:
-        why = lacks(task, nodes)
-        place = f"on {', '.join(node.name for node in nodes if node.fits(task))}"
+        own = [f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in _of_kind(task, nodes)]
         price = "" if task.price is None else f", about ${seconds / 3600 * task.price:.2f}"
-        verdict = "left out" if why == _without_gpu(task) else "CANNOT RUN NOW"
-        lines.append(f"  {task.name:<40} " + (f"{verdict}: {why}" if why else place + price))
+        place = f"on {', '.join(own)}{price}" if own else "CANNOT RUN NOW: there is no node of its kind"
+        lines.append(f"  {task.name:<40} {f'left out: {task.said}' if task.said else place}")
     return "\n".join(lines)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.1f} min"

@@ -9,12 +9,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from threading import Event as Flag
-from threading import Thread
 from time import monotonic
 from typing import Any, Literal
 
@@ -48,41 +46,25 @@ FORMAT_VERSION = 2
 ROWS_FILE = "rows.jsonl"
 """The rows of each check as soon as it has ended; FILE has all of them."""
 
-ENGINE_CHECKS: dict[str, str] = {
-    "injected": "injected work arrives on its side",
-    "sampling-rate": "shares do not depend on how often is sampled",
-    "plain-kernels": "kernel time is equal in the modes that run the same kernels",
-    "unclassified": "the rules know the code that steps are in",
-    "instructions": "equal instructions in kernels, and the host's fall from mode to mode",
-    "background": "sampling in the background costs at most 1 % of a step",
-    "asked-work": "a step does the work that is asked",
-    "own-work": "the engine's own work per decode step",
-    "instrumentation": "measuring adds at most 1 % to a request",
-    "minimal-loop": "the service's code costs at most 3 % over a minimal loop",
-    "cuda": "kernel time and graph launches on a GPU",
-}
+ENGINE_CHECKS = (
+    "injected", "sampling-rate", "plain-kernels", "unclassified", "instructions", "background", "asked-work",
+    "own-work", "instrumentation", "minimal-loop", "cuda",
+)  # fmt: skip
 """Run in a worker process, on the engine's cores, without a service."""
 
-SERVICE_CHECKS: dict[str, str] = {
-    "parts": "the parts of a request",
-    "added": "what the service adds to a model call",
-    "saturation": "a saturated engine spends its time in model steps",
-    "scrape": "time of a scrape under load",
-    "concurrency": "step time under load",
-    "eager-eager": "no difference between eager and eager",
-    "twice": "the same sweep twice",
-    "served-samples": "a service answers with the shares of its steps",
-}
+SERVICE_CHECKS = (
+    "parts", "added", "saturation", "scrape", "concurrency", "eager-eager", "twice", "served-samples",
+)  # fmt: skip
 """Run over HTTP against a service started for them; last what runs steps in this process as well."""
 
-ALL_CHECKS = {**ENGINE_CHECKS, **SERVICE_CHECKS}
-"""The checks by name, in the order in which they run."""
+ALL_CHECKS = (*ENGINE_CHECKS, *SERVICE_CHECKS)
+"""In the order in which they run."""
 
 
 def choose_checks(only: Iterable[str] | None) -> tuple[list[str], list[str]]:
     """Names to run in the worker and over HTTP; None: all. Raises ValueError for an unknown name."""
     names = set(ALL_CHECKS if only is None else only)
-    unknown = sorted(names - ALL_CHECKS.keys())
+    unknown = sorted(names - set(ALL_CHECKS))
     if unknown:
         raise ValueError(f"no check '{unknown[0]}': try some of {', '.join(ALL_CHECKS)}")
     return [name for name in ENGINE_CHECKS if name in names], [n for n in SERVICE_CHECKS if n in names]
@@ -123,12 +105,11 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = out or Path("results") / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
-    with closing(ProgressPrinter(console)) as progress:
-        run = _Selftest(settings, folder, progress)
-        if in_worker:
-            run.in_worker(in_worker)
-        if over_http:
-            run.over_http(over_http)
+    run = _Selftest(settings, folder, console)
+    if in_worker:
+        run.in_worker(in_worker)
+    if over_http:
+        run.over_http(over_http)
     report = new_report(run.rows, run.finished, run.machine, settings, round(monotonic() - began, 1))
     path = folder / FILE
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
@@ -142,10 +123,12 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
 class _Selftest:
     """One run: the rows found so far, and the checks that they are of."""
 
-    def __init__(self, settings: Settings, folder: Path, progress: ProgressPrinter) -> None:
-        self._settings = settings
-        self._folder = folder
-        self._progress = progress
+    PRINT_SECONDS = 5.0
+    """At least between two lines of what runs now."""
+
+    def __init__(self, settings: Settings, folder: Path, console: Console) -> None:
+        self._settings, self._folder, self._console = settings, folder, console
+        self._began, self._printed = monotonic(), 0.0
         self.rows: list[Row] = []
         self.finished: set[str] = set()
         self.machine: dict[str, str | int] = {}
@@ -179,17 +162,17 @@ class _Selftest:
         elif event.rows is not None:
             self._ended(event.name, event.rows)
         else:
-            self._progress.running(event.name, event.text)
+            self._running(event.name, event.text)
 
     def over_http(self, names: list[str]) -> None:
         """Run `names` against a service started for them."""
         checks = service_checks(self._settings, self._folder / "engine.log")
         log_file = self._folder / "service.log"
         try:
-            log = partial(self._progress.running, "service")
+            log = partial(self._running, "service")
             with running_service(self._settings, log_file, log) as service:
                 for name in names:
-                    log = partial(self._progress.running, name)
+                    log = partial(self._running, name)
                     log("begins")
                     self._ended(name, run_check(name, checks[name], service, log))
         except (LaunchError, TargetError) as error:
@@ -201,44 +184,16 @@ class _Selftest:
             file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
         self.rows += rows
         self.finished.add(name)
-        self._progress.ended(name, rows)
-
-
-class ProgressPrinter:
-    """Prints a line when a check ends, and every PRINT_SECONDS what runs now."""
-
-    PRINT_SECONDS = 5.0
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._began = monotonic()
-        self._now = "starting"
-        self._over = Flag()
-        self._thread = Thread(target=self._print_now, daemon=True)
-        self._thread.start()
-
-    def running(self, name: str, text: str) -> None:
-        """The check `name` is at `text`."""
-        self._now = f"{name}: {text}"
-
-    def ended(self, name: str, rows: list[Row]) -> None:
-        """The check `name` has ended with `rows`."""
         counts = Counter(row.verdict for row in rows)
-        found = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-        self._line(f"{name} ({ALL_CHECKS[name]}): {found}")
-        self._now = "on to the next check"
+        self._line(f"{name}: {', '.join(f'{n} {verdict}' for verdict, n in counts.items())}")
 
-    def close(self) -> None:
-        """End the thread."""
-        self._over.set()
-        self._thread.join()
-
-    def _print_now(self) -> None:
-        while not self._over.wait(self.PRINT_SECONDS):
-            self._line(f"  … {self._now}")
+    def _running(self, name: str, text: str) -> None:
+        if monotonic() - self._printed >= self.PRINT_SECONDS:
+            self._line(f"  … {name}: {text}")
 
     def _line(self, text: str) -> None:
-        self._console.print(f"{monotonic() - self._began:4.0f} s  {text}", highlight=False, markup=False)
+        self._printed = monotonic()
+        self._console.print(f"{self._printed - self._began:4.0f} s  {text}", highlight=False, markup=False)
 
 
 # What the rows amount to

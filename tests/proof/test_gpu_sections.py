@@ -243,6 +243,7 @@ def test_modes_and_jobs_are_rows_at_once_without_the_texts(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_gpu_tests_write_a_row_each(tmp_path: Path) -> None:
     path = tmp_path / "tests.jsonl"
     done = subprocess.run(

@@ -118,14 +118,39 @@ def replicas(
         process.wait(START_SECONDS)
 
 
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """Two replicas of a core each, on a Ray that begins and ends with this command."""
+def ray_is_here() -> None:
+    """Skips where it is not."""
     if importlib.util.find_spec("ray") is None:
         without("Ray is not installed: pip install launchbound[ray]")
     if len(os.sched_getaffinity(0)) < 2:
         without("two replicas need two cores")
-    with replicas(tmp_path_factory.mktemp("replicas") / "first", "2") as command:
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a Ray that outlives the commands which join it."""
+    ray_is_here()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
+        with local_ray({}) as address:
+            yield address
+
+
+def test_an_engine_that_refuses_its_settings_ends_the_command_with_2_and_its_words(
+    cluster: str, tmp_path: Path
+) -> None:
+    """Before the first one serves: a command that fails leaves nothing."""
+    words = "no model 'none': name a folder"
+    fault = {"exit": 2, "says": f"launchbound engine: {words}"}
+    with replicas(tmp_path / "refused", "1", address=cluster, serving=False, **fault) as refused:
+        assert refused.process.wait(START_SECONDS) == 2
+        assert words in refused.log.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def first(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """Two replicas of a core each."""
+    with replicas(tmp_path_factory.mktemp("replicas") / "first", "2", address=cluster) as command:
         yield command
 
 
@@ -204,11 +229,7 @@ def test_a_client_that_hangs_up_ends_its_request_at_the_replica(
 
 
 def test_only_what_ran_on_an_engine_is_lost_when_it_is_killed(first: Command, http: httpx.Client) -> None:
-    engines = [
-        process
-        for process in psutil.Process(first.process.pid).children(recursive=True)
-        if _is_engine(process)
-    ]
+    engines = [process for process in _processes_of_ray() if _is_engine(process)]
     assert len(engines) == 2
     engines[0].kill()
     answers = Counter(http.post(GENERATE, json=BODY).status_code for _ in range(20))
@@ -226,8 +247,7 @@ def test_a_replica_whose_process_is_killed_is_replaced_and_the_targets_follow(
     first: Command, http: httpx.Client
 ) -> None:
     before = set(first.addresses())
-    running = psutil.Process(first.process.pid).children(recursive=True)
-    next(process for process in running if process.name().startswith("ray::ServeRepli")).kill()
+    next(process for process in _processes_of_ray() if process.name().startswith("ray::ServeRepli")).kill()
     until(
         lambda: len(after := set(first.addresses())) == 2 and len(after - before) == 1,
         "another replica",
@@ -236,19 +256,14 @@ def test_a_replica_whose_process_is_killed_is_replaced_and_the_targets_follow(
     assert http.post(GENERATE, json=BODY).status_code == 200
 
 
+def _processes_of_ray() -> list[psutil.Process]:
+    """Those of the one that this process started, beside its commands."""
+    (ray,) = (one for one in psutil.Process().children() if "ray_cluster.py" in " ".join(one.cmdline()))
+    return ray.children(recursive=True)
+
+
 def _is_engine(process: psutil.Process) -> bool:
     return any(part.endswith("fake_engine.py") for part in process.cmdline())
-
-
-def test_nothing_is_left_of_a_command_that_was_ended(first: Command) -> None:
-    """The last one that uses it."""
-    children, port = descendants(first.process.pid), urlsplit(first.url).port
-    first.process.send_signal(signal.SIGTERM)
-    assert first.process.wait(START_SECONDS) == 0
-    until(lambda: all(gone(pid) for pid in children), "the end of what was started")
-    assert first.targets() == []
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://127.0.0.1:{port}/health/live", trust_env=False)
 
 
 class Client:
@@ -274,37 +289,36 @@ class Client:
         self._thread.join()
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a Ray that outlives the commands which join it."""
-    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    with local_ray({}) as address:
-        yield address
-
-
-def test_a_rolling_update_loses_no_request_and_one_that_fails_leaves_the_replicas_to_the_one_before(
-    cluster: str, tmp_path: Path
+def test_a_rolling_update_loses_no_request_and_the_last_command_ends_its_replicas(
+    first: Command, cluster: str, tmp_path: Path
 ) -> None:
-    words = "no model 'none': name a folder"
-    fault = {"exit": 2, "says": f"launchbound engine: {words}"}
-    with replicas(tmp_path / "old", "2", address=cluster) as old:
-        with replicas(tmp_path / "refused", "1", address=cluster, serving=False, **fault) as refused:
-            assert refused.process.wait(START_SECONDS) == 2
-            assert words in refused.log.splitlines()[-1]
-        until(lambda: "of this command serve again" in old.log, "the replicas of before", START_SECONDS)
-        until(lambda: len(old.addresses()) == 2, "both of them", START_SECONDS)
-        client = Client(old.url)
-        try:
-            with replicas(tmp_path / "new", "1", "eager", cluster) as new:
-                assert new.url == old.url
-                assert old.process.wait(START_SECONDS) == 0
-                client.stop()
-                assert set(client.statuses) == {200}
-                assert len(new.addresses()) == 1
-                document = httpx.get(f"{new.url}/v1/modes", trust_env=False).json()
-                assert [mode["mode"] for mode in document["modes"]] == ["eager"]
-                new.process.send_signal(signal.SIGTERM)
-                assert new.process.wait(START_SECONDS) == 0
-                assert new.targets() == []
-        finally:
+    """The last one that uses them."""
+    client = Client(first.url)
+    try:
+        with replicas(tmp_path / "new", "1", "eager", cluster) as new:
+            assert new.url == first.url
+            assert first.process.wait(START_SECONDS) == 0
             client.stop()
+            assert set(client.statuses) == {200}
+            assert len(new.addresses()) == 1
+            document = httpx.get(f"{new.url}/v1/modes", trust_env=False).json()
+            assert [mode["mode"] for mode in document["modes"]] == ["eager"]
+            new.process.send_signal(signal.SIGTERM)
+            assert new.process.wait(START_SECONDS) == 0
+            assert new.targets() == []
+    finally:
+        client.stop()
+    until(lambda: not any(map(_is_engine, _processes_of_ray())), "the end of the engines")
+
+
+@pytest.mark.long
+def test_nothing_is_left_of_a_command_with_a_ray_of_its_own_that_was_ended(tmp_path: Path) -> None:
+    ray_is_here()
+    with replicas(tmp_path / "own", "1") as own:
+        children, port = descendants(own.process.pid), urlsplit(own.url).port
+        own.process.send_signal(signal.SIGTERM)
+        assert own.process.wait(START_SECONDS) == 0
+        until(lambda: all(gone(pid) for pid in children), "the end of what was started")
+        assert own.targets() == []
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/health/live", trust_env=False)

@@ -27,7 +27,6 @@ from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
 
 try:
     from service import replicas as module
-    from service.ray_cluster import ClusterError
     from service.replicas import (
         Command,
         NotStarted,
@@ -54,51 +53,25 @@ CORES = [910, 911, 912]
 
 def place(name: str) -> Place:
     address = f"10.0.0.7:{40_000 + ord(name[0])}"
-    return Place(actor=f"SERVE_{name}", name=name, command="a", node="10.0.0.7", address=address, cores=[0])
+    return Place(actor=f"SERVE_{name}", name=name, node="10.0.0.7", address=address, cores=[0])
 
 
-def test_a_command_gives_way_to_the_next_one_once_that_serves() -> None:
-    registry = Registry()
-    registry.deploys("a", False)
-    registry.serves("a")
-    registry.deploys("b", False)
-    assert registry.view().commands == ["a", "b"]
-    registry.serves("b")
-    assert (registry.view().commands, registry.view().deployed) == (["b"], "b")
-    assert registry.leaves("b")
-
-
-def test_a_command_that_gives_up_leaves_the_replicas_to_the_one_before_and_the_last_one_ends_them() -> None:
-    registry = Registry()
-    registry.deploys("a", False)
-    registry.serves("a")
-    registry.deploys("b", False)
-    assert not registry.leaves("b")
-    assert (registry.view().commands, registry.view().deployed) == (["a"], "b")
-    registry.deploys("a", False)
-    assert registry.leaves("a")
-
-
-def test_replicas_that_have_ended_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_that_have_ended_are_no_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Registry()
-    command = joining(known, tmp_path, monkeypatch)
+    known.deploys("a")
     for name in ("x", "y"):
         known.add(place(name))
+    command = joining(known, tmp_path, monkeypatch)
     monkeypatch.setattr(module.ray.util, "list_named_actors", lambda **_: [{"name": "SERVE_y"}])
-    assert command._look().replicas == known.view().replicas == [place("y")]
-
-
-def test_a_command_that_is_refused_writes_no_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Registry()
-    known.deploys("a", own=True)
-    with pytest.raises(ClusterError, match="ray start --head"):
-        joining(known, tmp_path, monkeypatch).serve()
-    assert not any(tmp_path.iterdir())
+    assert command._look() == ("a", [place("y")])
+    assert [one["targets"] for one in json.loads((tmp_path / "targets.json").read_text())] == [
+        [place("y").address]
+    ]
 
 
 def joining(known: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """A command on a cluster of others, without one: the calls of its registry, `known`, are made at once."""
-    remote = {name: SimpleNamespace(remote=getattr(known, name)) for name in ("view", "remove")}
+    remote = {name: SimpleNamespace(remote=getattr(known, name)) for name in ("view",)}
     monkeypatch.setattr(module, "registry", lambda: SimpleNamespace(**remote))
     monkeypatch.setattr(module.ray, "get", lambda found: found)
     monkeypatch.setattr(module.ray, "cluster_resources", lambda: {"CPU": 1.0})
@@ -365,47 +338,21 @@ def state(required: list[str] | None = None, **states: str) -> Any:
     return SimpleNamespace(client=client, supervisor=supervisor, settings=settings)
 
 
-class Checked:
-    """A replica that was not started, which Serve checks at any time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.front = ReplicaFront(Settings(), 1, "127.0.0.1", "r1")
-        self.front._socket.close()
-        self.now = 100.0
-        monkeypatch.setattr(module, "monotonic", lambda: self.now)
-
-    def check(self, found: Any, after: float = 0.0) -> None:
-        self.now += after
-        self.front._state = found
-        self.front.check()
-
-
-@pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> Checked:
-    return Checked(monkeypatch)
-
-
-@pytest.mark.parametrize("patience", [60.0, 400.0])
-def test_an_engine_that_starts_again_has_a_minute_or_twice_its_first_start(
-    patience: float, checked: Checked
+def test_a_replica_that_is_not_ready_for_long_fails_its_checks_but_not_for_a_mode_that_is_not_required(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    checked.front._patience_seconds = patience
-    checked.check(state())
-    checked.check(state(eager="ready", compiled="ready"), after=patience)
-    checked.check(state())
-    checked.check(state(), after=patience - 1)
-    with pytest.raises(Unhealthy, match=f"not ready for {patience:.0f} s: the engine ended by signal 9"):
-        checked.check(state(), after=1)
-
-
-def test_engines_that_keep_ending_are_a_fault_at_once(checked: Checked) -> None:
-    found = state()
-    found.supervisor.unhealthy_reason = "the engine ended 5 times within 15 minutes"
-    with pytest.raises(Unhealthy, match="ended 5 times"):
-        checked.check(found)
-
-
-def test_a_mode_that_is_not_required_and_a_front_that_shuts_down_replace_no_replica(checked: Checked) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    front = ReplicaFront(Settings(), 1, "127.0.0.1", "r1")
+    front._socket.close()
+    front._state = state(eager="ready", compiled="ready")
+    front.check()
+    front._state = state()
+    clock[0] += module.PATIENCE_SECONDS - 1
+    front.check()
+    clock[0] += 1
+    with pytest.raises(Unhealthy, match="the engine ended by signal 9"):
+        front.check()
     ending = state()
     ending.client.draining = True
     for found in (
@@ -413,8 +360,9 @@ def test_a_mode_that_is_not_required_and_a_front_that_shuts_down_replace_no_repl
         state(["eager"], eager="ready", compiled="failed"),
         ending,
     ):
-        checked.check(found)
-        checked.check(found, after=1000)
+        front._state = found
+        clock[0] += 1000
+        front.check()
 
 
 def claim(count: int) -> tuple[list[int], list[CoreClaims]]:

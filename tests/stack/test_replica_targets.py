@@ -22,7 +22,6 @@ def test_the_documented_job_finds_every_replica_with_its_instance(tmp_path: Path
         Place(
             actor=f"actor-{name}",
             name=name,
-            command="a",
             node="127.0.0.1",
             address=f"127.0.0.1:{port}",
             cores=[0],

@@ -23,7 +23,7 @@ class RayTaskError(RayError):
 
 
 Told = str | Brought | BaseException
-"""The address of a node where the task begins, or `waits: ` and a reason; its end, or no end, is last."""
+"""The address of a node where the task begins; its end, or no end, is last."""
 
 
 def node(name: str, kind: str | None, *, cpus: float = 2, gpus: float = 0) -> dict[str, Any]:
@@ -87,11 +87,8 @@ class FakeRay:
             told = self._told[ref]
             task = self.submitted[ref][0]
             if told and isinstance(told[0], str):
-                address, _, reason = str(told.pop(0)).partition(": ")
-                if reason:
-                    self._starts.waits(task, reason)
-                else:
-                    self._starts.begins(task, address * 8, address, 0)
+                address = told.pop(0)
+                self._starts.begins(task, address * 8, address, 0)
             elif told and isinstance(told[0], KeyboardInterrupt):
                 raise told.pop(0)
             elif told:
