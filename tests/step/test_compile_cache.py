@@ -126,7 +126,7 @@ from service.step.process_state import prepare_process
 prepare_process(sys.argv[2])
 print(torch.compile(lambda x: x + 1, fullgraph=True)(torch.zeros(2)).tolist())
 from torch._inductor.codecache import _HEADER_DIR, _HEADER_LOCK_DIR
-print(tempfile.gettempdir(), _HEADER_DIR, _HEADER_LOCK_DIR, sep="\n")
+for folder in (tempfile.gettempdir(), _HEADER_DIR, _HEADER_LOCK_DIR): print(folder)
 """
 
 
