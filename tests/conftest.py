@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.fuzz.service import SEED, VARIABLE
 from tests.support.serving import Front, running
 from tests.support.start_up import FEW_SAMPLES
+from tests.support.whole_service import WholeService, whole_service, write_small_tiny
 
 # Before torch is loaded. Waiting threads would spin, and the workers have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -37,11 +38,14 @@ MAKING_WAY = 10
 ONE_AT_A_TIME = "/test_ray.py"
 """Files that start a Ray, which gives its nodes 30 s to start: one worker runs them."""
 
-SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
-"""Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
-
 SHARE_ONE_SERVICE = ("tests/front/lab/", "tests/fuzz/")
 """The tests of each of these share what their folder's fixtures start: a service, and the lab's a browser."""
+
+SHARE_THE_WHOLE_SERVICE = (
+    *(f"tests/end_to_end/test_{name}.py" for name in ("anatomy", "auto", "openai", "service")),
+    "tests/stack/",
+)
+"""They share `service` or its compiled code, so one worker runs them."""
 
 
 def pytest_configure() -> None:
@@ -99,7 +103,7 @@ class FileScheduling(LoadScopeScheduling):
         for folder in SHARE_ONE_SERVICE:
             if file.startswith(folder):
                 return folder
-        return SHARE_COMPILED_CODE[0] if file.startswith(SHARE_COMPILED_CODE) else file
+        return SHARE_THE_WHOLE_SERVICE[0] if file.startswith(SHARE_THE_WHOLE_SERVICE) else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
@@ -131,13 +135,22 @@ def short_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_code(tmp_path_factory: pytest.TempPathFactory, short_tiny: Path) -> dict[str, str]:
-    """The environment of services that share a model and its compiled code; there is none at first."""
+def shared_code(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> dict[str, str]:
+    """The environment of services that share a model, which no other test has, and its compiled code."""
+    folder = tmp_path_factory.mktemp("small") / "tiny"
+    folder.mkdir()
     return {
         **FEW_SAMPLES,
-        "LAUNCHBOUND_MODEL": str(short_tiny),
-        "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache")),
+        "LAUNCHBOUND_MODEL": str(write_small_tiny(folder)),
+        "LAUNCHBOUND_CACHE_FOLDER": str(common_cache),
     }
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory, shared_code: dict[str, str]) -> Iterator[WholeService]:
+    """The real service, front and engine, in five modes: the first to compile of its model."""
+    with whole_service(tmp_path_factory.mktemp("service") / "log", shared_code) as started:
+        yield started
 
 
 def compiled_graphs() -> int:

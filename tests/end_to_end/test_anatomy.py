@@ -5,26 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from models import checkpoint
-from models.config import Config
-from models.tokenizer import Tokenizer
-from models.transformer import Transformer
-from service.front.launch import launched
 from service.study_names import NOT_ON_CPU
-from tests.support.serving import FRESH
-from tests.support.start_up import FEW_SAMPLES
+from tests.support.serving import until
+from tests.support.whole_service import WholeService
 
 MODES = ("eager", "compiled")
-PATIENCE_SECONDS = 500.0
 SETTLED_BYTES = 8 * 2**20
 """How far an engine's resident memory may wander by itself: allocator and page granularity."""
 
@@ -53,30 +45,9 @@ STUDIES: list[tuple[str, dict[str, Any]]] = [
 raises; that each leaves no trace is tested with the probes."""
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.02)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[httpx.Client]:
-    """A service of one layer, so that the studies compile little."""
-    model = tmp_path_factory.mktemp("model")
-    config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
-    checkpoint.save(Transformer(config, 1, seed=3), model)
-    Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
-    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(common_cache), **FEW_SAMPLES}
-    options = [f"--model={model}", f"--modes={','.join(MODES)}", "--batch-sizes=1"]
-    log = tmp_path_factory.mktemp("service") / "log"
-    with (
-        launched(options, log, environment) as url,
-        httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS, trust_env=False) as http,
-    ):
-        until(lambda: http.get("/health/ready").status_code == 200, "all modes to be ready")
-        until(lambda: http.get("/v1/modes").json()["engine"]["warm"], "the engine's warm-up to end")
-        yield http
+@pytest.fixture
+def client(service: WholeService) -> httpx.Client:
+    return service.http
 
 
 def generate(client: httpx.Client, mode: str) -> dict[str, Any]:

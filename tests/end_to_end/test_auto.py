@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from loadtests.run.target import Target, await_modes
 from service.front.launch import launched
@@ -25,6 +26,7 @@ requests = 2
 """
 
 
+@pytest.mark.long
 def test_auto_runs_what_the_report_of_a_sweep_advises(tmp_path: Path, shared_code: dict[str, str]) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
     swept = tmp_path / "swept"

@@ -20,8 +20,8 @@ from service.modes import MODES, default_modes
 from service.records import EngineSettings, Job
 from tests.support.hf_folders import write_model
 
-KINDS = ("llama", "gpt2", "qwen3")
 IN_ALL_MODES, OF_SEVERAL_LAYERS = "gpt2", "qwen3"
+KINDS = [IN_ALL_MODES, *(pytest.param(kind, marks=pytest.mark.long) for kind in ("llama", OF_SEVERAL_LAYERS))]
 NEW = 8
 PROMPTS = [
     "import o",

@@ -1,4 +1,4 @@
-"""The `openai` package and the `generate` verb against the real service with the real tiny model."""
+"""The `openai` package and the `generate` verb against the real service."""
 
 from __future__ import annotations
 
@@ -14,22 +14,15 @@ from typer.testing import CliRunner
 from launchbound import app
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.front.launch import launched
-from tests.support.serving import FRESH, until
-from tests.support.start_up import FEW_SAMPLES
+from tests.support.whole_service import WholeService
 
 MODEL = "tiny:inference_mode"
 PROMPT = "def __init__("
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("service")
-    options = ["--modes=eager,inference_mode", "--batch-sizes=1,4"]
-    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(folder), **FEW_SAMPLES}
-    with launched(options, folder / "log", environment) as at:
-        until(lambda: httpx.get(f"{at}/health/ready", trust_env=False).status_code == 200, "all modes ready")
-        yield at
+def url(service: WholeService) -> str:
+    return service.url
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +82,9 @@ def test_a_stream_joined_is_the_plain_text_with_its_usage(client: OpenAI) -> Non
 
 
 def test_a_seed_repeats_its_n_different_samples(client: OpenAI) -> None:
-    first, again = (complete(client, n=4, temperature=1.0, top_p=0.95, seed=5) for _ in range(2))
+    first, again = (complete(client, n=2, temperature=1.0, top_p=0.95, seed=5) for _ in range(2))
     assert texts(first) == texts(again)
-    assert len(set(texts(first))) > 1
+    assert len(set(texts(first))) == 2
     assert first.usage is not None
     assert first.usage.prompt_tokens == len(Tokenizer.load(TINY_FOLDER).encode(PROMPT))
 
@@ -119,22 +112,6 @@ def test_a_token_that_the_model_does_not_have_is_refused_by_its_name_here(url: s
     assert "4095" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("route", ["/v1/completions", "/v1/modes/eager/generate"])
-def test_hanging_up_a_stream_stops_its_generation_and_is_counted(url: str, route: str) -> None:
-    def cancelled() -> float:
-        name = 'launchbound_requests_total{mode="eager",outcome="cancelled"}'
-        lines = httpx.get(f"{url}/metrics", headers=FRESH, trust_env=False).text.splitlines()
-        return next(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-    before = cancelled()
-    body = {"model": "tiny:eager", "prompt": PROMPT, "max_tokens": 450, "ignore_eos": True, "stream": True}
-    if route != "/v1/completions":
-        body = {"prompts": [PROMPT], "max_new_tokens": 450, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", url + route, json=body, trust_env=False) as answer:
-        next(answer.iter_lines())
-    until(lambda: cancelled() == before + 1, "the cancelled request to be counted")
-
-
 def test_the_verb_shows_the_text_and_its_times_as_a_bar(url: str) -> None:
     shown = CliRunner().invoke(app, ["generate", PROMPT, "--max-new-tokens=12", f"--url={url}"])
     assert shown.exit_code == 0, shown.output
@@ -145,15 +122,10 @@ def test_the_verb_shows_the_text_and_its_times_as_a_bar(url: str) -> None:
 
 
 def test_the_verb_starts_a_service_of_its_own_and_ends_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    monkeypatch: pytest.MonkeyPatch, shared_code: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path_factory.mktemp("cache")))
+    for name, value in {**shared_code, "LAUNCHBOUND_BATCH_SIZES": "1"}.items():
+        monkeypatch.setenv(name, value)
     shown = CliRunner().invoke(app, ["generate", "import o", "--mode=no_grad", "--max-new-tokens=4"])
     assert shown.exit_code == 0, shown.output
     assert "tiny in no_grad on cpu" in shown.stdout
-
-
-def test_what_the_engine_of_its_own_service_refuses_is_told_with_exit_code_2() -> None:
-    shown = CliRunner().invoke(app, ["generate", "x", "--model=/no/such/folder"])
-    assert shown.exit_code == 2
-    assert "/no/such/folder" in shown.stderr

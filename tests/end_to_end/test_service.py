@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,56 +10,24 @@ import pytest
 
 from service.front.launch import launched
 from service.modes import MODES, default_modes
-from tests.support.serving import FRESH
-
-PROMPTS = ["def mean(values):\n", "import os\n" * 30]
-OPTIONS = ["--batch-sizes=2"]
-PATIENCE_SECONDS = 500.0
+from tests.support.serving import until
+from tests.support.whole_service import OPTIONS, START_SECONDS, WholeService, generate, statuses
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.05)
-
-
-def statuses(client: httpx.Client) -> dict[str, dict[str, Any]]:
-    return {mode["mode"]: mode for mode in client.get("/v1/modes").json()["modes"]}
-
-
-def generate(client: httpx.Client, mode: str, **body: object) -> httpx.Response:
-    fields = {"prompts": PROMPTS, "max_new_tokens": 24, "ignore_eos": True, **body}
-    return client.post(f"/v1/modes/{mode}/generate", json=fields)
-
-
-@pytest.fixture(scope="module")
-def warming(shared_code: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    log = tmp_path_factory.mktemp("service") / "log"
-    with (
-        launched(OPTIONS, log, shared_code) as url,
-        httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def client(warming: httpx.Client) -> httpx.Client:
-    until(lambda: warming.get("/health/ready").status_code == 200, "all modes to be ready")
-    until(lambda: warming.get("/v1/modes").json()["engine"]["warm"], "samples of their steps")
-    return warming
+@pytest.fixture
+def client(service: WholeService) -> httpx.Client:
+    return service.http
 
 
 def test_ready_modes_serve_while_others_compile_and_those_answer_503_with_what_is_ready(
-    warming: httpx.Client,
+    service: WholeService,
 ) -> None:
-    until(lambda: statuses(warming)["compiled"]["state"] == "warming", "the first compilation")
-    assert generate(warming, "eager", max_new_tokens=2).status_code == 200
-    refused = generate(warming, "reduce-overhead")
+    eager, refused, ready = service.while_compiling
+    assert eager.status_code == 200
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) > 0
     assert "eager" in refused.json()["error"]["message"]
-    assert warming.get("/health/ready").status_code == 503
+    assert ready.status_code == 503
 
 
 def test_every_mode_is_ready_in_parity_and_says_what_it_is(client: httpx.Client) -> None:
@@ -127,25 +93,11 @@ def test_a_profiled_request_leaves_a_trace_and_no_latency(client: httpx.Client) 
     assert missing.json()["error"]["type"] == "not_found"
 
 
-def test_a_client_that_hangs_up_is_cancelled(client: httpx.Client) -> None:
-    def cancelled() -> bool:
-        text = client.get("/metrics").text
-        return 'launchbound_requests_total{mode="eager",outcome="cancelled"} 1.0' in text
-
-    with pytest.raises(httpx.ReadTimeout):
-        client.post(
-            "/v1/modes/eager/generate",
-            timeout=0.1,
-            json={"prompts": PROMPTS, "max_new_tokens": 400, "ignore_eos": True},
-        )
-    until(cancelled, "the cancelled request to be counted")
-    assert generate(client, "eager", max_new_tokens=1).status_code == 200
-
-
 def test_a_second_start_finds_its_compiled_code(
-    client: httpx.Client, shared_code: dict[str, str], tmp_path: Path
+    service: WholeService, shared_code: dict[str, str], tmp_path: Path
 ) -> None:
+    assert statuses(service.http)["compiled"]["cache"] == "cold"
     options = [*OPTIONS, "--modes=compiled"]
     with launched(options, tmp_path / "log", shared_code) as url, httpx.Client(base_url=url) as second:
-        until(lambda: second.get("/health/ready").status_code == 200, "the second start")
+        until(lambda: second.get("/health/ready").status_code == 200, "the second start", START_SECONDS)
         assert statuses(second)["compiled"]["cache"] == "warm"

@@ -110,23 +110,6 @@ def test_a_model_that_cannot_be_traced_fails_its_mode_and_removes_nothing(
     assert not list(tmp_path.glob("*-failed.json"))
 
 
-HEADERS_LIE_IN = """
-import sys
-from service.step.process_state import prepare_process
-prepare_process(sys.argv[1], "tiny")
-from torch._inductor.codecache import _HEADER_DIR, _HEADER_LOCK_DIR
-print(_HEADER_DIR)
-print(_HEADER_LOCK_DIR)
-"""
-
-
-def test_precompiled_headers_lie_in_the_private_cache(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HEADERS_LIE_IN, str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    headers = precompiled_headers(code_of(str(tmp_path), "tiny"))
-    assert [Path(one) for one in found] == [headers, headers / "locks"]
-
-
 def test_what_fails_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
     CacheRetry(without_code(tmp_path), "key").failed("compiled")
     later = CacheRetry(with_code(tmp_path), "key")
@@ -342,7 +325,7 @@ def compile_a_step(code: Path, cache: Path, **environment: str) -> dict[str, int
 
 
 @pytest.mark.compiles
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_code_in_another_folder_and_environment_is_found_and_changed_code_is_not(
     tmp_path: Path,
 ) -> None:

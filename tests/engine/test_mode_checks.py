@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import config as dynamo_config
 
 from models.checkpoint import build
 from service.engine import warmup
@@ -26,6 +27,7 @@ from service.records import ModeStatus
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, allocate
 from service.step.callables import Step
 from service.step.trace import NOTHING_RECORDED, ProfiledStep
+from tests.engine.serving import serve
 
 CUDA = torch.device("cuda")
 
@@ -172,17 +174,22 @@ def served(folder: Path, modes: list[str], environment: dict[str, str]) -> tuple
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals")
 @pytest.mark.parametrize("off", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
-def test_a_mode_that_compiles_nothing_fails_with_the_remedy(tmp_path: Path, off: str) -> None:
-    found, _ = served(tmp_path, ["eager", "compiled", "reduce-overhead"], {off: "1"})
-    assert found["eager"][0] == "ready"
+def test_a_mode_that_compiles_nothing_fails_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: str
+) -> None:
+    monkeypatch.setenv(off, "1")
+    if off == "TORCH_COMPILE_DISABLE":  # which torch reads as it is imported
+        monkeypatch.setattr(dynamo_config, "disable", True)
+    found = serve(tmp_path, [], modes=["eager", "compiled", "reduce-overhead"], batch_sizes=[1]).modes
+    assert found["eager"].state == "ready"
     for mode in ("compiled", "reduce-overhead"):
-        state, detail, *compiled = found[mode]
-        assert (state, compiled) == ("failed", [None, 0])
-        assert f"start the service without {off}=1" in detail
+        assert (found[mode].state, found[mode].cache, found[mode].compilations) == ("failed", None, [])
+        assert f"start the service without {off}=1" in str(found[mode].detail)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.compiles
 def test_torchs_variables_do_not_make_one_mode_what_another_one_is(tmp_path: Path) -> None:
     """Although the caches are off as well: then every start is a cold one, and says so."""

@@ -23,6 +23,7 @@ from service.engine.second_compiler import (
 from service.records import EngineSettings, ModeStatus
 from service.step.compile_cache import code_of
 from tests.engine.serving import settings
+from tests.support.whole_service import write_small_tiny
 
 BOTH = ["eager", "compiled", "reduce-overhead"]
 
@@ -167,8 +168,12 @@ print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], ther
 
 
 @pytest.mark.compiles
-def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_there(tmp_path: Path) -> None:
-    chosen = settings(tmp_path, modes=["eager", "compiled"], batch_sizes=[1])
+def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_there(
+    tmp_path: Path, common_cache: Path
+) -> None:
+    model = str(write_small_tiny(tmp_path, hidden=48))
+    modes = ["eager", "compiled"]
+    chosen = settings(tmp_path, model=model, modes=modes, batch_sizes=[1], cache_folder=str(common_cache))
     ran = subprocess.run(
         [sys.executable, "-c", ENGINE, msgspec.json.encode(chosen).decode()],
         capture_output=True,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,28 +43,34 @@ def test_the_model_card_is_about_the_weights_that_ship() -> None:
     assert card["saving"] >= evaluate.TARGET
 
 
-def command(folder: Path) -> subprocess.CompletedProcess[str]:
-    """`python -m models.training.evaluate` on `folder`."""
-    return subprocess.run(
-        [sys.executable, "-m", "models.training.evaluate", "--folder", str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
+@pytest.fixture
+def little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Corpus(training=("def f(value):\n    return value\n" * 20,), held_out=("import os\n" * 10,))
+    monkeypatch.setattr(evaluate, "read", lambda: text)
 
 
-def test_an_untrained_model_fails_with_exit_code_1_and_its_numbers(tmp_path: Path) -> None:
+def ended(folder: Path) -> int:
+    with pytest.raises(SystemExit) as end:
+        evaluate.main(folder)
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.usefixtures("little_text")
+def test_an_untrained_model_fails_with_exit_code_1_and_its_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = CONFIGS["tiny"]
     small = type(config)(1, 16, 2, 1, 8, 32, vocabulary=config.vocabulary)
     checkpoint.save(Transformer(small, 1), tmp_path)
     Tokenizer.load(TINY).save(tmp_path)
-    ended = command(tmp_path)
-    assert ended.returncode == 1
-    assert json.loads(ended.stdout.splitlines()[-1])["passed"] is False
+    assert ended(tmp_path) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["passed"] is False
 
 
-def test_a_folder_that_cannot_be_read_ends_with_exit_code_2_and_the_remedy(tmp_path: Path) -> None:
-    ended = command(tmp_path / "nothing")
-    assert ended.returncode == 2
-    assert "no folder" in ended.stdout
+@pytest.mark.usefixtures("little_text")
+def test_a_folder_that_cannot_be_read_ends_with_exit_code_2_and_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(tmp_path / "nothing") == 2
+    assert "no folder" in capsys.readouterr().out

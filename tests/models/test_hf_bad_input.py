@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,7 +21,10 @@ from models.hf import files
 from models.opening import open_model, open_tokenizer, revision
 from models.tokenizer import TokenizerError
 from models.transformer import Transformer
+from service.engine import loop
+from service.engine.inbox import LocalInbox
 from service.engine.text import JobError, encode_prompts
+from service.records import EngineSettings
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
 from tests.support.small_models import SMALL
 
@@ -334,13 +336,20 @@ def test_our_own_models_never_import_transformers() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["hf:", ""])
-def test_serve_ends_with_2_and_the_sentence(folder: Path, tmp_path: Path, prefix: str) -> None:
+def test_the_engine_ends_with_2_and_the_sentence(
+    folder: Path,
+    tmp_path: Path,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     pickle_instead(folder)
-    command = [sys.executable, "-m", "launchbound", "serve", "--port=0", f"--model={prefix}{folder}"]
-    environment = {**os.environ, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path / "cache")}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 2
-    assert re.search(r" warning engine +.*pytorch_model\.bin.*refused", ended.stderr, re.MULTILINE)
-    assert "Traceback" not in ended.stderr
+    monkeypatch.setattr(loop, "prepare_process", lambda *_: None)
+    cache = str(tmp_path / "cache")
+    model = f"{prefix}{folder}"
+    chosen = EngineSettings(address="", model=model, modes=["eager"], batch_sizes=[1], cache_folder=cache)
+    assert loop.run_engine(chosen, LocalInbox([])) == loop.EXIT_BAD_SETTINGS
+    said = capsys.readouterr().err
+    assert re.search(r"pytorch_model\.bin.*refused", said)
+    assert "Traceback" not in said

@@ -16,6 +16,7 @@ from loadtests.run.exporter import Exporter
 from tests.stack import gpu_page, running
 from tests.stack.prometheus import Prometheus
 from tests.stack.running import Stack
+from tests.support.whole_service import WholeService
 
 ROUNDS = 3
 
@@ -43,25 +44,23 @@ def prometheus_binary() -> str:
 
 @pytest.fixture(scope="package")
 def stack(
-    tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str, shared_code: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str, service: WholeService
 ) -> Iterator[Stack]:
     """Ends with the last test of this folder: scrapes each second would go on beside all others."""
     folder: Path = tmp_path_factory.mktemp("stack")
     exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
+    url = service.url
     with (
-        running.real_service(folder, shared_code) as url,
         gpu_page.served(make_wsgi_app(exporter.registry)) as client,
         gpu_page.served(page.answer) as gpu,
     ):
-        service = url.removeprefix("http://")
-        targets = {"launchbound": [service, gpu], "locust": [client]}
-        with local_prometheus(prometheus_binary, folder, targets, "1s") as address:
-            prometheus = Prometheus(address)
-            every = {service, gpu, client}
+        address = url.removeprefix("http://")
+        targets = {"launchbound": [address, gpu], "locust": [client]}
+        with local_prometheus(prometheus_binary, folder, targets, "1s") as server:
+            prometheus = Prometheus(server)
+            every = {address, gpu, client}
             running.until(
-                lambda: (
-                    {address for address, health in prometheus.health().items() if health == "up"} == every
-                ),
+                lambda: {one for one, health in prometheus.health().items() if health == "up"} == every,
                 "all targets scraped",
             )
             _, before = running.get(f"{url}/metrics")
@@ -74,7 +73,7 @@ def stack(
             _await_scrape(prometheus, len(every))
             at = _await_scrape(prometheus, len(every))
             _, after = running.get(f"{url}/metrics")
-            yield Stack(prometheus, at, service, gpu, served, before, after)
+            yield Stack(prometheus, at, address, gpu, served, before, after)
 
 
 def _await_scrape(prometheus: Prometheus, targets: int) -> float:

@@ -1,17 +1,11 @@
-"""The real service as a process of its own, and a short load on it."""
+"""A short load on the real service."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.request import ProxyHandler, Request, build_opener
 
 from loadtests.run.exporter import Exporter
@@ -20,8 +14,6 @@ from tests.support.serving import FRESH
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 BATCH_SIZES = (2,)
-"""As in tests/end_to_end/test_service.py, whose compiled code is found again."""
-SERVE = "from service.front import app, settings; raise SystemExit(app.serve(settings.Settings()))"
 OPENER = build_opener(ProxyHandler({}))
 OPENER.addheaders = [*FRESH.items()]
 
@@ -58,33 +50,6 @@ def get(url: str) -> tuple[int, str]:
             return response.status, response.read().decode()
     except OSError as error:
         return getattr(error, "code", 0), str(error)
-
-
-@contextmanager
-def real_service(folder: Path, cache: Mapping[str, str]) -> Iterator[str]:
-    """Serve all five modes on a free port; yields the address once all are ready, compiled ones too."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
-    environment |= {
-        "LAUNCHBOUND_PORT": "0",
-        "LAUNCHBOUND_MODES": ",".join(MODES),
-        "LAUNCHBOUND_BATCH_SIZES": ",".join(map(str, BATCH_SIZES)),
-        **cache,
-    }
-    log = folder / "service.log"
-    with log.open("w") as said:
-        running = subprocess.Popen([sys.executable, "-c", SERVE], env=environment, stdout=said, stderr=said)
-    try:
-        until(lambda: "serving on" in log.read_text() or running.poll() is not None, "the service's address")
-        found = re.search(r"serving on (\S+)", log.read_text())
-        assert found, log.read_text()
-        until(
-            lambda: get(f"{found[1]}/health/ready")[0] == 200, f"ready modes; {log.read_text()[-500:]}", 270
-        )
-        until(lambda: json.loads(get(f"{found[1]}/v1/modes")[1])["engine"]["warm"], "a warm engine", 120)
-        yield found[1]
-    finally:
-        running.terminate()
-        running.wait(timeout=30)
 
 
 def generate(url: str, mode: str, batch_size: int, **more: object) -> int:

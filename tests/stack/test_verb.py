@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,14 +20,14 @@ Started = subprocess.Popen[str]
 
 
 @pytest.fixture
-def verb(tmp_path: Path, prometheus_binary: str) -> Iterator[Started]:
+def verb(shared_code: dict[str, str], prometheus_binary: str) -> Iterator[Started]:
     assert prometheus_binary
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
     ports = ["--port=0", "--prometheus-port=0", "--scrape-seconds=1"]
     options = [*ports, "--modes=inference_mode", "--batch-sizes=1"]
     with subprocess.Popen(
         [sys.executable, "-m", "launchbound", "stack", *options],
-        env={**environment, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path)},
+        env={**environment, **shared_code},
         stdout=subprocess.PIPE,
         text=True,
     ) as started:
@@ -47,10 +46,8 @@ def printed(started: Started) -> dict[str, str]:
     return dict(re.findall(r"^(\w+): +(.*)", "\n".join(lines), re.MULTILINE))
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_service_and_prometheus_answer_and_both_stop_with_the_verb(
-    verb: Started, stop: signal.Signals
-) -> None:
+def test_service_and_prometheus_answer_and_both_stop_with_the_verb(verb: Started) -> None:
+    """With Ctrl-C; tests/cli/test_ending.py has the other signals."""
     lines = printed(verb)
     service, prometheus = lines["service"].split()[0], lines["Prometheus"].split()[0]
     assert prometheus in lines["Grafana"]
@@ -59,7 +56,7 @@ def test_service_and_prometheus_answer_and_both_stop_with_the_verb(
     scraped = service.removeprefix("http://")
     running.until(lambda: Prometheus(prometheus).health().get(scraped) == "up", "the service scraped")
     assert Prometheus(prometheus).rules()
-    verb.send_signal(stop)
+    verb.send_signal(signal.SIGINT)
     assert verb.wait(timeout=40) == 0
     for gone in (f"{service}/metrics", f"{prometheus}/-/ready"):
         assert running.get(gone)[0] == 0

@@ -124,7 +124,9 @@ import torch
 assert torch.__file__.startswith(sys.argv[1])
 from service.step.process_state import prepare_process
 prepare_process(sys.argv[2])
-print(torch.compile(lambda x: x + 1, fullgraph=True)(torch.zeros(2)).tolist(), tempfile.gettempdir())
+print(torch.compile(lambda x: x + 1, fullgraph=True)(torch.zeros(2)).tolist())
+from torch._inductor.codecache import _HEADER_DIR, _HEADER_LOCK_DIR
+for folder in (tempfile.gettempdir(), _HEADER_DIR, _HEADER_LOCK_DIR): print(folder)
 """
 
 
@@ -196,7 +198,9 @@ def test_a_file_system_that_is_mounted_noexec_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.compiles
-def test_torch_compiles_where_it_its_cache_and_temporary_files_lie_under_a_blank(tmp_path: Path) -> None:
+def test_torch_compiles_with_private_headers_where_it_its_cache_and_temporary_files_lie_under_a_blank(
+    tmp_path: Path,
+) -> None:
     import torch
 
     (tmp_path / "site packages").symlink_to(Path(torch.__file__).parents[1])
@@ -211,9 +215,12 @@ def test_torch_compiles_where_it_its_cache_and_temporary_files_lie_under_a_blank
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found, _, folder = done.stdout.partition("] ")
-    assert found == "[1.0, 1.0"
-    assert " " not in folder
+    found, *folders = done.stdout.splitlines()
+    assert found == "[1.0, 1.0]"
+    assert not any(" " in folder for folder in folders)
+    (headers,) = (tmp_path / "my 'cache'").glob(f"compiled-*/{module.HEADERS}")
+    assert [Path(folder).resolve() for folder in folders[1:]] == [headers, headers / "locks"]
+    assert list(headers.glob("*.gch"))
 
 
 Seconds = dict[str, float]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,24 +115,6 @@ def test_only_a_mode_that_freezes_keeps_the_weights_it_was_compiled_with(
         own.blocks[0].feed_forward.down.weight.mul_(3.0)
     after = step(*buffers.arguments("decode"))[0]
     assert torch.equal(before, after) is frozen
-
-
-@pytest.mark.compiles
-def test_all_modes_compute_the_same_greedy_token() -> None:
-    """Of two layers. Of max-autotune the test above says so, of aot-inductor `test_package`: both compile for
-    long."""
-    model = Transformer(replace(CONFIG, layers=2), max_batch=2, seed=3).eval()
-    buffers = allocate(model, [2], prefill_chunk=8)[2]
-    chosen = {}
-    for mode in LADDER:
-        if mode.name in ("max-autotune", "aot-inductor"):
-            continue
-        buffers.chunks[8].copy_(torch.arange(16).view(2, 8))
-        buffers.positions.zero_()
-        buffers.last.fill_(7)
-        _, greedy = build_step(mode, model)(*buffers.arguments("prefill"))
-        chosen[mode.name] = greedy.tolist()
-    assert len({tuple(tokens) for tokens in chosen.values()}) == 1, chosen
 
 
 def test_reduce_overhead_on_a_cpu_reports_its_effective_mode() -> None:

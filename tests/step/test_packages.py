@@ -74,7 +74,7 @@ def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) ->
     return step(*arguments)[0].clone()
 
 
-@pytest.mark.parametrize("enforced", [True, False])
+@pytest.mark.parametrize("enforced", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
     made_before = counters["launchbound"][packages.PACKAGES_MADE]
     model = made()
