@@ -180,9 +180,8 @@ def test_a_mode_that_compiles_nothing_fails_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: str
 ) -> None:
     monkeypatch.setenv(off, "1")
-    if off == "TORCH_COMPILE_DISABLE":  # which torch reads as it is imported
-        monkeypatch.setattr(dynamo_config, "disable", True)
-    found = serve(tmp_path, [], modes=["eager", "compiled", "reduce-overhead"], batch_sizes=[1]).modes
+    with dynamo_config.patch(disable=off == "TORCH_COMPILE_DISABLE"):  # which torch reads as it is imported
+        found = serve(tmp_path, [], modes=["eager", "compiled", "reduce-overhead"], batch_sizes=[1]).modes
     assert found["eager"].state == "ready"
     for mode in ("compiled", "reduce-overhead"):
         assert (found[mode].state, found[mode].cache, found[mode].compilations) == ("failed", None, [])

@@ -27,8 +27,8 @@ LIMIT_BYTES = 150_000_000
 
 
 @pytest.mark.slow
-def test_the_front_serves_without_torch_in_its_memory_and_under_its_limit() -> None:
-    with served() as (process, url):
+def test_the_front_serves_without_torch_in_its_memory_and_under_its_limit(tmp_path: Path) -> None:
+    with served(tmp_path / "log") as (process, url):
         await_ready(url)
         with httpx.Client(base_url=url, trust_env=False) as http:
             for mode in ("eager", "compiled"):

@@ -86,10 +86,6 @@ def test_every_task_comes_back_with_its_folder_whole(tmp_path: Path, results: Pa
     assert left == {FLEET_FILE, "plan.toml", *(task.name for task in fleet.tasks)}
     with pytest.raises(RunError, match="holds a fleet already"):
         begin(ray_of(results, "a", "b"), plan_of(tmp_path), tmp_path / "out", silent)
-    lines = list[str]()
-    ray = one_node("waits: another sweep runs", "a", brought(results))
-    begin(ray, plan_of(tmp_path, KIND), tmp_path / "waited", lines.append)
-    assert "k-cpu-float32-tiny: another sweep runs" in lines
 
 
 def test_ray_is_told_the_kind_of_machine_all_its_cpus_and_how_often_to_try_again(
