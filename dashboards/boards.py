@@ -174,7 +174,7 @@ def _dispatched() -> Panel:
     dispatched = total_rate("request_dispatch_seconds_sum")
     taken = total_rate("request_duration_seconds_sum")
     return graph(
-        PanelStyle("Dispatch per request second", "percentunit"),
+        PanelStyle("Dispatch share", "percentunit"),
         Query(f"{dispatched} / ({taken} > 0)", "{{mode}}"),
     )
 
@@ -328,7 +328,7 @@ def _client_and_server() -> list[Panel]:
             colours=SIDE_COLOURS,
         ),
         graph(
-            PanelStyle("Client rate over server rate", "reqps", width=6),
+            PanelStyle("Client and server rate", "reqps", width=6),
             Query(sent, "client"),
             Query(total_rate("requests_total", ""), "server"),
             colours=SIDE_COLOURS,

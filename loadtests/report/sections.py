@@ -76,7 +76,7 @@ def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
         yield "", "Dispatch and kernel: proved by the selftest of this machine"
     if not results.failed_gates:
         count = sum(gate.passed is True and not gate.warning for gate in results.gates)
-        yield "", f"Valid: all {count} gates that can fail it passed"
+        yield "", f"Valid run: {count} of {count} gates passed"
     for gate in results.gates:
         if gate.warning and gate.passed is False:
             yield "warn", f"warning: {gate.name}: {gate.detail}"
@@ -130,7 +130,7 @@ def _note_on_modes(findings: Findings) -> str:
     return (
         "Latency is the typical round's median, in ms, with its 95 % interval. Speed-ups are paired within "
         "rounds. Parts are means per request; with “outside” (HTTP and the client) they add up to the mean "
-        "latency, and “mean less typical” is what that lies above the latency shown. The kernel share is "
+        "latency, and “mean − typical” is what that lies above the latency shown. The kernel share is "
         f"kernel / (kernel + dispatch).{estimated}"
     )
 
@@ -151,7 +151,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
     ]
     faults = [one.minor_faults for one in verdict.summaries]
     shown = any((count or 0.0) >= wording.MANY_FAULTS for count in faults)
-    heads = ("mode", "queue", *phases, "other", "outside", "mean latency", "mean less typical")
+    heads = ("mode", "queue", *phases, "other", "outside", "mean latency", "mean − typical")
     rows = [[_mode(one), *_parts(one, beside)] for one in verdict.summaries]
     if shown:
         heads += ("page faults",)

@@ -309,7 +309,7 @@ def test_everything_that_a_run_recorded_is_in_page_and_markdown(complete: Path) 
             "% of its step",
             "kernel share",
             "of the engine",
-            "mean less typical",
+            "mean − typical",
             "cold start",
             "interval: ",
         ):

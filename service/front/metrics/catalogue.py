@@ -185,7 +185,7 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Dispatch of a decode step since the profiler's first session over before it, at the smallest "
         "batch."),
     _gauge("step_operators", "mode phase", "once measured",
-        "Calls of a step into the dispatcher, those that an operator makes in turn left out, from the "
+        "Top-level dispatcher calls of a step, from the "
         "last profiled request."),
     _gauge("step_kernels", "mode phase", "once measured",
         "Kernels per step, from the last profiled request."),

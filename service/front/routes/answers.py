@@ -221,7 +221,7 @@ def error(status: int, description: str) -> Responses:
 
 
 OF_ANY_REQUEST: Responses = {
-    **error(400, "No HTTP that can be understood."),
+    **error(400, "Malformed HTTP."),
     **error(408, "The request did not arrive in time."),
     **error(431, "Request line and headers are over the limit."),
     **error(500, "A fault of the service; its log has the reason under the request id."),
