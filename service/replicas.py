@@ -228,18 +228,21 @@ class Command:
         if warning := exposure(self._settings):
             log.warning(warning)
         before, ends = _application(), True
+        previous, _ = ray.get(self._registry.view.remote())
         try:
             self._deploy()
             print(f"launchbound: serving on {proxy}", flush=True)
             self._say_where()
-            self._follow()
-            ends = False
-            log.info("another command has taken over these replicas")
+            ends = not self._follow()
+            log.info("the application has ended" if ends else "another command has taken over these replicas")
         except NotStarted:
-            ends = before is None  # else what Serve has left of it goes on
+            ends = before is None
+            if not ends:  # what Serve has left of it goes on, and belongs to the command before
+                ray.get(self._registry.deploys.remote(previous))
             raise
         except KeyboardInterrupt:
-            ends = self._look()[0] == self._id or _given_up(_application())
+            # Nobody's, where it came before the registry was told.
+            ends = self._look()[0] in ("", self._id) or _given_up(_application())
             log.info("ending the replicas once what they run has ended")
         finally:
             if ends:
@@ -271,12 +274,15 @@ class Command:
                 raise NotStarted(f"not all replicas have started within {START_SECONDS / 60:.0f} minutes")
             sleep(POLL_SECONDS)
 
-    def _follow(self) -> None:
-        """Keep the targets current until another command has taken over."""
+    def _follow(self) -> bool:
+        """Keep the targets current. Returns True once another command has taken over, False once there is no
+        application any more.
+        """
         while (found := _application()) is not None:
             if self._look()[0] != self._id and found.status == ApplicationStatus.RUNNING:
-                return
+                return True
             sleep(POLL_SECONDS)
+        return False
 
     def _look(self) -> tuple[str, list[Place]]:
         """The command that deployed last, and the replicas that run now; the file says the same."""
@@ -406,6 +412,7 @@ class ReplicaFront:
         except BaseException:
             await self._stop()
             raise
+        self._ready_at = monotonic()
 
     def _lost(self) -> list[str]:
         """Why waiting does not help: engines keep ending, or modes have failed. Empty where it may."""

@@ -83,6 +83,12 @@ def _of_kind(task: FleetTask, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node["Labels"].get(LABEL) == task.machine]
 
 
+def _able(task: FleetTask, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of its kind that have what it needs."""
+    own = [node for node in _of_kind(task, nodes) if _offers(node, "CPU") >= 1]
+    return own if task.device == "cpu" else [node for node in own if _offers(node, "GPU")]
+
+
 def _offers(node: Node, what: str) -> float:
     return float(node["Resources"].get(what, 0.0))
 
@@ -131,27 +137,27 @@ class FleetRun:
     def _place(self, nodes: Sequence[Node]) -> None:
         """Submit what has a node of its kind, and give up what has had none for `wait_seconds`."""
         for task in [*self._waiting, *self._running.values()]:
-            if own := [node for node in _of_kind(task, nodes) if _offers(node, "CPU") >= 1]:
+            if own := _able(task, nodes):
                 self._missing.pop(task.name, None)
                 if task in self._waiting:
                     self._submit(task, own)
                 continue
-            why = f"there is no node of kind {task.machine} with a CPU for Ray"
+            what = "a CPU" if task.device == "cpu" else "a CPU and a GPU"
+            start = f"start one with `ray start --address=HEAD --labels {LABEL}={task.machine}`"
+            why = f"there is no node of kind {task.machine} with {what} for Ray: {start}"
             if task.name not in self._missing:
                 self._missing[task.name] = monotonic()
                 self._report(f"{task.name}: {why}; waiting for {self._wait_seconds:.0f} s")
             elif monotonic() - self._missing[task.name] >= self._wait_seconds:
                 self._cancel(task)
-                start = f"start one with `ray start --address=HEAD --labels {LABEL}={task.machine}`"
-                self._over(task, "lost" if task.name in self._began else "not begun", f"{why}: {start}")
+                self._over(task, "lost" if task.name in self._began else "not begun", why)
 
     def _submit(self, task: FleetTask, nodes: Sequence[Node]) -> None:
         """All CPUs of a node of its kind, so that no other task is there; GPUs where it runs on them."""
         options = [f"--model={task.model}", f"--device={task.device}", f"--dtype={task.dtype}"]
-        gpus = [_offers(node, "GPU") for node in nodes if _offers(node, "GPU")]
         sweep = self._ray.remote(sweep_on_node).options(
             num_cpus=min(_offers(node, "CPU") for node in nodes),
-            num_gpus=0 if task.device == "cpu" else min(gpus, default=1),
+            num_gpus=0 if task.device == "cpu" else min(_offers(node, "GPU") for node in nodes),
             label_selector={LABEL: task.machine},
             max_retries=MOST_TRIES - 1,
         )
@@ -325,8 +331,10 @@ def described(plan: FleetPlan, tasks: Sequence[FleetTask], nodes: Sequence[Node]
         "",
     ]
     for task in tasks:
-        own = [f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in _of_kind(task, nodes)]
+        own = [f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in _able(task, nodes)]
         price = "" if task.price is None else f", about ${seconds / 3600 * task.price:.2f}"
-        place = f"on {', '.join(own)}{price}" if own else "CANNOT RUN NOW: there is no node of its kind"
+        place = (
+            f"on {', '.join(own)}{price}" if own else "CANNOT RUN NOW: no node of its kind has what it needs"
+        )
         lines.append(f"  {task.name:<40} {f'left out: {task.said}' if task.said else place}")
     return "\n".join(lines)

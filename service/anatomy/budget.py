@@ -438,13 +438,14 @@ def show(finding: BudgetFinding, console: Console) -> None:
     if finding.points:
         console.print(
             f"[dim]µs per decode step, {finding.rounds} interleaved rounds [95 % interval]. Without "
-            "dispatch: so many times as fast, if the host had to issue one empty operator "
-            f"({finding.null_kernel_seconds * 1e6:.1f} µs).[/]"
+            "dispatch: so many times as fast, with this mode's kernels, if the host had to issue one empty "
+            f"operator ({finding.null_kernel_seconds * 1e6:.1f} µs).[/]"
         )
     if finding.bandwidth:
         against = bandwidth_text(finding.bandwidth)
         console.print(
-            f"[dim]Of bandwidth: the bytes that a step must move over its kernels, against {against}.[/]"
+            f"[dim]Of bandwidth: the bytes that a step must move over its kernels, against {against}; what "
+            "stays in caches can pass 100 %.[/]"
         )
 
 

@@ -38,7 +38,9 @@ def anatomy(
     layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
     budget: Annotated[bool, typer.Option("--budget", help="Dispatch against kernels by batch.")] = False,
     tape: Annotated[bool, typer.Option("--tape", help="What autograd records and saves.")] = False,
-    timeline: Annotated[bool, typer.Option("--timeline", help="Host and device side by side.")] = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="What a step's time comes to; --out: its trace.")
+    ] = False,
     memory: Annotated[bool, typer.Option("--memory", help="What the allocator holds.")] = False,
     instructions: Annotated[
         bool, typer.Option("--instructions", help="What a step executes, instruction by instruction.")

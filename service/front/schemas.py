@@ -257,7 +257,7 @@ class CompletionBody(BaseModel):
         WithJsonSchema(_STOP),
     ] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), WHOLE] | None = None
-    stream: bool | None = False
+    stream: bool | None = Field(default=False, description="Server-sent events, as OpenAI has them.")
     stream_options: StreamOptions | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K), WHOLE] | None = Field(
         default=None, description="Not OpenAI's; 0 and -1: all tokens."
