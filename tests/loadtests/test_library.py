@@ -79,4 +79,8 @@ def test_the_documented_example_runs(
     (code,) = EXAMPLE.findall((ROOT / "docs" / "sweeps.md").read_text())
     names: dict[str, object] = {}
     exec(compile(code, "docs/sweeps.md", "exec"), names)
-    assert "compiled was faster in 16 of 16 rounds: faster" in capsys.readouterr().out
+    said = re.search(r"compiled was faster in (\d+) of (\d+) rounds: (\w+)", capsys.readouterr().out)
+    assert said is not None
+    wins, rounds = (int(said[n]) for n in (1, 2))
+    assert rounds > 0
+    assert said[3] != "faster" or wins > rounds / 2
