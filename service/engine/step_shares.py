@@ -24,8 +24,8 @@ NEWEST = 2000
 ENOUGH = 100
 """Samples of a job's own steps that give it a split of its own; with fewer it has that of the newest."""
 
-BURST_SECONDS = 0.1
-"""Of each step, at warm-up: so that the first requests have a share."""
+BURST_SECONDS = 0.05
+"""Of each step, at warm-up: so that the first requests have a share, if a rough one."""
 
 NUMBER_MASK = (1 << SIZE_BITS) - 1
 
