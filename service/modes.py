@@ -46,6 +46,19 @@ class Effect:
         """Whether `torch.compile` has what calls its kernels generated in C++, not in Python."""
         return bool((self.compile or {}).get("options", {}).get("cpp_wrapper", False))
 
+    def in_pytorch(self, grad_mode: GradMode) -> str:
+        """The PyTorch that does the same in a program of one's own: `with torch.inference_mode(): …`."""
+        call = "model(x)"
+        if self.package is not None:
+            configs = f"inductor_configs={self.package!r}"
+            call = f"torch._inductor.aoti_compile_and_package(torch.export.export(model, (x,)), {configs})"
+        elif self.compile is not None:
+            given = ", ".join(f"{name}={value!r}" for name, value in self.compile.items())
+            call = f"torch.compile(model, {given})(x)"
+        elif self.captured:
+            call = "graph.replay() of torch.cuda.graph(graph): model(x)"
+        return call if grad_mode == "enabled" else f"with torch.{grad_mode}(): {call}"
+
     @property
     def by_operator(self) -> bool:
         """Whether the host issues the step operator by operator."""

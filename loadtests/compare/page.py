@@ -256,12 +256,13 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
 
 
 def _shipped(verdict: Verdict) -> str:
-    return " = ".join(wording.short_name(verdict.of(mode)) for mode in _answer(verdict)) or "undecided"
+    return " = ".join(verdict.of(mode).cell.mode for mode in _answer(verdict)) or "undecided"
 
 
 def _answer(verdict: Verdict) -> tuple[str, ...]:
-    """The modes that tie, the one to ship first; none where too few rounds decide nothing."""
-    return (verdict.choice.ship, *wording.tied_with(verdict)) if verdict.choice else ()
+    """The mode to ship; none where that is not resolved."""
+    choice = verdict.choice
+    return (choice.ship,) if choice and choice.state != "not resolved" else ()
 
 
 def _kernel_share(verdict: Verdict) -> Text:
@@ -363,7 +364,7 @@ class Repeated:
 
     def called(self, mode: str) -> str:
         """The effective mode, where a sweep says it."""
-        return wording.short_name(self._verdicts[0].of(mode))
+        return self._verdicts[0].of(mode).cell.mode
 
     @property
     def agreement(self) -> str:
@@ -499,7 +500,7 @@ def plots(entries: Sequence[Entry]) -> list[Plot]:
                 line={"color": entry.colour, "width": 2.5},
                 marker={"size": 8},
                 error_y=whiskers([value for _, value in drawn], scale),
-                text=[wording.short_name(one) for one, _ in drawn],
+                text=[one.cell.mode for one, _ in drawn],
                 hovertemplate=f"{entry.letter}, batch %{{x}}: %{{y:.4g}} (%{{text}})<extra></extra>",
             )
         figure.update_xaxes(**batch_axis([group[0] for group in main]))

@@ -12,7 +12,6 @@ from typing import Any
 from dashboards.theme import PALETTE
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Cell, Group
 from loadtests.plan.plan_file import REFERENCE
-from loadtests.report import wording
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import listed
 from loadtests.report.results import Results, read_results
@@ -403,7 +402,7 @@ class Shared:
     def winner(self) -> str:
         """The run with the lowest latency and its mode, and those that it is not apart from."""
         first = self.ranked[0]
-        return f"{first.entry.name} with {wording.short_name(first.summary)}{self.near}"
+        return f"{first.entry.name} with {first.summary.cell.mode}{self.near}"
 
     def against_reference(self, mode: str, number: int) -> tuple[Interval | None, Word] | None:
         """How much faster `mode` is in run `number` than in the reference, the allowance included, in a word.

@@ -17,13 +17,12 @@ from loadtests.compare.page import TEMPLATES, picture, place_of_group, warning
 from loadtests.compare.runs import Entry, best, entries_of
 from loadtests.fleet.plan import MEASURED, Fleet, FleetTask, read_fleet
 from loadtests.plan.cells import MINIMUM_ROUNDS, Group
-from loadtests.report import wording
-from loadtests.report.answer import conditions
 from loadtests.report.csv_files import no_formula
 from loadtests.report.formatting import colour, listed, milliseconds, significant, span
 from loadtests.report.page import Section, Table, Text, lines, write_page
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary
+from loadtests.report.wording import conditions
 from loadtests.run.rows import RowsError
 from service.statistics.choice import LATENCY_SCATTER, apart
 from service.statistics.intervals import Interval, as_json
@@ -48,7 +47,7 @@ class Row:
     @property
     def named(self) -> str:
         """'A (epyc) with compiled'."""
-        return f"{self.entry.name} with {wording.short_name(self.summary)}"
+        return f"{self.entry.name} with {self.summary.cell.mode}"
 
 
 Place = tuple[str, Group]
@@ -224,7 +223,7 @@ def _cells(row: Row, firsts: Mapping[str, Most | None]) -> list[Text]:
         Text(row.task.model),
         Text(f"batch {row.group[0]}", conditions(row.group)),
         Text(row.entry.name, under=lines(None if row.entry.valid else "NOT VALID"), colour=row.entry.colour),
-        Text(wording.short_name(row.summary), under=lines(undecided), colour=colour(row.summary.cell.mode)),
+        Text(row.summary.cell.mode, under=lines(undecided), colour=colour(row.summary.cell.mode)),
         _rate(row, SECOND, firsts),
         Text(milliseconds(latency.value), span(latency, 1e3)),
         _rate(row, DOLLAR, firsts),

@@ -6,70 +6,70 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dashboards.theme import PART_COLOURS
-from loadtests.plan.cells import BASELINE, Group
+from loadtests.plan.cells import BASELINE
 from loadtests.report import wording
-from loadtests.report.findings import PLAIN, Findings
-from loadtests.report.formatting import colour, level, milliseconds, span, times
+from loadtests.report.findings import Findings
+from loadtests.report.formatting import colour, milliseconds, span, times
 from loadtests.report.page import Table, Text, lines
 from loadtests.report.summaries import Summary, Verdict
+from service.modes import MODES
+from service.statistics.choice import BASELINE as PLAIN
 from service.statistics.choice import Comparison
 
 
 def answer(verdicts: Sequence[Verdict], findings: Findings) -> Table:
-    """One row per group: the mode to ship, its speed-up, where the time goes, and when it has paid back."""
-    counts = {s.comparison.speedup.samples for v in verdicts for s in v.summaries if s.comparison}
-    rounds = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else "no paired"
+    """One row per group: what to ship, how much faster it is and how sure that is, where the time goes, and
+    when it has paid back.
+    """
+    plain = verdicts[0].plain.cell.mode if verdicts else PLAIN
     heads = (
         "batch",
-        "mode to ship",
-        f"against {BASELINE} ({level(findings.confidence)})",
-        f"against {PLAIN} ({level(findings.confidence)})",
-        f"time per request, {BASELINE} → mode to ship",
-        f"{BASELINE}'s decode",
+        "ship",
+        f"against {plain} (95 %)",
+        "how sure",
+        f"against {BASELINE} (95 %)",
+        f"time per request, {plain} → answer",
         "requests to pay back",
     )
-    note = (
-        f"Speed-ups are paired within rounds: {rounds}, each in its own random order. They hold for this "
-        "sweep; those of other hours scatter by more."
-    )
-    found = [one.shipped.comparison for one in verdicts if one.shipped]
+    found = [one.shipped.against_plain for one in verdicts if one.shipped]
     most = max((one.speedup.high for one in found if one), default=1.0)
-    alike = {conditions(one.group) for one in verdicts}
+    alike = {wording.conditions(one.group) for one in verdicts}
     title = f"Per request: {alike.pop()}" if len(alike) == 1 else ""
-    rows = [_answer_row(one, findings, most, "" if title else conditions(one.group)) for one in verdicts]
-    return Table(title, heads, rows, note, 2)
+    rows = [
+        _answer_row(one, findings, most, "" if title else wording.conditions(one.group)) for one in verdicts
+    ]
+    return Table(title, heads, rows, left=2)
 
 
 def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str) -> list[Text]:
-    shipped, baseline = verdict.shipped, verdict.baseline
+    shipped, plain, choice = verdict.shipped, verdict.plain, verdict.choice
     batch = Text(str(verdict.batch_size), under=lines(where))
-    decode = Text(wording.limit(baseline.decode) or "unknown", under=lines(wording.headroom(verdict)))
-    if shipped is None:
-        return [batch, Text("undecided", under=(wording.gain(verdict),)), *[Text("–")] * 3, decode, Text("–")]
-    under = [wording.stands_for(shipped, findings.results.device), wording.tie(verdict, findings.confidence)]
-    if shipped.runs_as:
-        under.append(findings.results.run.mode(shipped.cell.mode).get("reason"))
-    if shipped.disturbed or baseline.disturbed:
+    if shipped is None or choice is None:
+        return [
+            batch,
+            Text("–"),
+            Text("–"),
+            Text("not resolved", under=(wording.gain(verdict),)),
+            *[Text("–")] * 3,
+        ]
+    mode = MODES[shipped.cell.mode]
+    under = [wording.runs_as(shipped), mode.effect(findings.results.device).in_pytorch(mode.grad_mode)]
+    if shipped.disturbed or plain.disturbed:
         under.append("disturbed: the engine was preempted while this was measured")
-    mode = Text(wording.short_name(shipped), under=lines(*under), colour=colour(shipped.cell.mode))
-    if shipped.comparison is None:
-        gain = Text(f"no mode is detectably faster than {BASELINE}")
+    flag = Text(f"--modes {mode.name}", under=lines(*under), colour=colour(mode.name))
+    if shipped.against_plain is None:
+        gain = Text("–")
     else:
-        change, chart = f"{latency(baseline)} → {latency(shipped)}", _whiskers(shipped.comparison, most)
-        gain = replace(compared(shipped.comparison), under=(change,), chart=chart)
-    plain = compared(None if shipped.cell.mode == BASELINE else shipped.against_plain)
-    drawn = [baseline] if shipped is baseline else [baseline, shipped]
+        change, chart = f"{latency(plain)} → {latency(shipped)}", _whiskers(shipped.against_plain, most)
+        gain = replace(compared(shipped.against_plain, with_word=False), under=(change,), chart=chart)
+    eager = compared(shipped.comparison, with_word=False)
+    drawn = [plain] if shipped is plain else [plain, shipped]
     # On a GPU kernels run beside dispatch, and are in no sum.
     without = "kernel" if findings.results.device == "cuda" else "sync_wait"
     parts = Text("", under=tuple(wording.saved(verdict)), chart=_bars(drawn, without))
     back = wording.paid_back(shipped) or ["nothing is compiled"]
-    return [batch, mode, gain, plain, parts, decode, Text(back[0], under=tuple(back[1:]))]
-
-
-def conditions(group: Group) -> str:
-    """What else a group's cells have in common, besides their batch size."""
-    _, prompts, tokens, concurrency, *_ = group
-    return f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}"
+    sure = Text("", under=tuple(wording.certainty(verdict)), word=choice.state)
+    return [batch, flag, gain, sure, eager, parts, Text(back[0], under=tuple(back[1:]))]
 
 
 _WIDE, _HIGH = 120, 14

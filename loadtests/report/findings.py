@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
@@ -22,10 +23,19 @@ from loadtests.report.summaries import (
     pay_back,
     phase_of,
 )
-from service.modes import AUTO
+from service.modes import AUTO, MODES, doubles
 from service.records import PHASES
 from service.statistics.boundedness import CrossoverSpan, LeftOpen, crossover, crossover_span
-from service.statistics.choice import Comparison, Rounds, choose, compare, is_disturbed
+from service.statistics.choice import BASELINE as PLAIN
+from service.statistics.choice import (
+    CONFIDENCE,
+    Choice,
+    Comparison,
+    Rounds,
+    choose_each,
+    compare,
+    is_disturbed,
+)
 from service.statistics.intervals import Interval, geometric_mean
 
 
@@ -38,10 +48,6 @@ def slowest_over_fastest(by_mode: Mapping[str, Rounds]) -> float:
     """Spread of the modes: the slowest's typical latency over the fastest's."""
     values = [typical(rounds).value for rounds in by_mode.values()]
     return max(values) / min(values)
-
-
-PLAIN = "inference_mode"
-"""The best rung without a compiler: what compiling has to beat."""
 
 
 class Findings:
@@ -108,25 +114,39 @@ class Findings:
         """Whether samples split the steps of the baseline, as on a CPU."""
         return any(verdict.baseline.estimated for verdict in self.main)
 
-    @property
-    def confidence(self) -> float:
-        """Of the speed-ups' intervals: that by which the sweep decided whether to go on."""
-        return self.results.run.plan.confidence
+    @cached_property
+    def left_out(self) -> list[str]:
+        """Modes of the ladder that this device runs as none other, and that were not swept."""
+        swept = {cell.mode for cell in self._cells}
+        others = doubles(MODES, self.results.device)
+        return [mode for mode in MODES if mode not in swept and mode not in others]
 
-    def label(self, mode: str) -> str:
-        """A mode's effective name, under which the report shows it."""
-        return str(self.results.run.mode(mode).get("effective") or mode)
+    @cached_property
+    def _choices(self) -> dict[Group, Choice | None]:
+        """By group, with an error of 5 % over the batch sizes of the same conditions and the checks."""
+        families: dict[Any, dict[Group, dict[str, Rounds]]] = {}
+        for cell in self._cells:
+            if cell.candidate and not cell.open_loop:
+                groups = families.setdefault(cell.group[1:], {})
+                groups.setdefault(cell.group, {})[cell.mode] = self.results.medians(cell.name)
+        checks = len(self.results.run.plan.interim_checks)
+        found = (choose_each(groups, checks) for groups in families.values())
+        return {group: choice for family in found for group, choice in family.items()}
 
     def _find(self, group: Group, mode: str, control: bool = False) -> Cell | None:
         key = (group, mode, control)
         return next((c for c in self._cells if (c.group, c.mode, c.control) == key), None)
+
+    def _plain(self, group: Group) -> Cell | None:
+        """What the answer is against: the best mode without a compiler that was swept."""
+        return self._find(group, PLAIN) or self._find(group, BASELINE)
 
     def compared(self, reference: Cell | None, cell: Cell) -> Comparison | None:
         """The speed-up of `cell` over `reference`; None where it is the cell itself or no round has both."""
         if reference is None or reference == cell:
             return None
         medians = self.results.medians(reference.name), self.results.medians(cell.name)
-        return compare(*medians, self.confidence) if medians[0].keys() & medians[1].keys() else None
+        return compare(*medians, CONFIDENCE) if medians[0].keys() & medians[1].keys() else None
 
     def _summary(self, cell: Cell, rows: pl.DataFrame) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
@@ -157,31 +177,26 @@ class Findings:
             estimated=estimated,
             disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
             comparison=self.compared(self._find(group, BASELINE), cell),
-            against_plain=None if cell.control else self.compared(self._find(group, PLAIN), cell),
+            against_plain=None if cell.control else self.compared(self._plain(group), cell),
             payback=self._payback(cell),
         )
 
     def _verdict(self, group: Group) -> Verdict:
         summaries = tuple(s for s in self.summaries if s.cell.group == group)
-        rounds = {s.cell.mode: self.results.medians(s.cell.name) for s in summaries if s.cell.candidate}
         control = next((s.comparison for s in summaries if s.cell.control), None)
         noise = control.speedup if control else None
-        return Verdict(group, summaries, noise, choose(rounds, self.confidence))
+        return Verdict(group, summaries, noise, self._choices.get(group))
 
     def _payback(self, cell: Cell) -> Payback:
-        """Against the fastest mode of the cell's group that compiles nothing."""
+        """Against the best mode without a compiler."""
         run = self.results.run
         status = run.mode(cell.mode)
         if cell.control or not is_compiled(status):
             return NOTHING
-        plain = [c for c in self._cells if c.group == cell.group and c.candidate]
-        typicals = {
-            c: typical(self.results.medians(c.name)).value for c in plain if not is_compiled(run.mode(c.mode))
-        }
-        reference = min(typicals, key=lambda c: typicals[c], default=None)
+        reference = self._plain(cell.group)
         comparison = self.compared(reference, cell)
         if reference is None or comparison is None:
             return Payback(None, None, "unknown", "unknown")
         cost = cost_of(status, bucket_of(cell.batch_size, run.engine.get("batch_buckets") or []))
-        own = typical(self.results.medians(cell.name)).value
-        return pay_back(reference.mode, comparison, typicals[reference], own, cost)
+        plain, own = (typical(self.results.medians(one.name)).value for one in (reference, cell))
+        return pay_back(reference.mode, comparison, plain, own, cost)

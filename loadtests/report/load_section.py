@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,10 @@ from service.statistics.intervals import SETTLING_SHARE, Interval, least_request
 Conditions = tuple[int, str, int]
 """Batch size, prompt set, new tokens."""
 
-Label = Callable[[str], str]
-"""From a mode to the name under which the report shows it."""
 
-
-def load_section(findings: LoadFindings, summaries: Sequence[Summary], label: Label) -> Section | None:
+def load_section(findings: LoadFindings, summaries: Sequence[Summary]) -> Section | None:
     """None where there is neither open loop nor several concurrencies."""
-    tables = [*load_tables(findings, label), *concurrency_tables(summaries, label)]
+    tables = [*load_tables(findings), *concurrency_tables(summaries)]
     if not tables:
         return None
     note = f"{findings.criterion.meaning} {findings.source} {_READING}" if findings.cells else ""
@@ -47,13 +44,13 @@ _READING = (
 )
 
 
-def load_tables(findings: LoadFindings, label: Label) -> Iterator[Table]:
+def load_tables(findings: LoadFindings) -> Iterator[Table]:
     """Per conditions the knees of all modes, then every rate, then its latencies."""
     for group in findings.groups:
         rates = [cell for one in group.knees for cell in one.cells]
-        yield _knees(group, findings, label)
-        yield Table("", _RATES, [[*_offered(one, label), *_served(one)] for one in rates])
-        yield Table("", _LATENCIES, [[*_offered(one, label), *_latencies(one)] for one in rates])
+        yield _knees(group, findings)
+        yield Table("", _RATES, [[*_offered(one), *_served(one)] for one in rates])
+        yield Table("", _LATENCIES, [[*_offered(one), *_latencies(one)] for one in rates])
 
 
 def conditions(group: LoadGroup) -> str:
@@ -63,29 +60,29 @@ def conditions(group: LoadGroup) -> str:
     return f"Batch {batch}, {prompts} prompts, {tokens} new tokens, {kind} arrivals"
 
 
-def _knees(group: LoadGroup, findings: LoadFindings, label: Label) -> Table:
+def _knees(group: LoadGroup, findings: LoadFindings) -> Table:
     heads = (
-        "mode", f"requests/s {findings.criterion.within} (95 %)", f"against {label(group.reference)} (95 %)",
+        "mode", f"requests/s {findings.criterion.within} (95 %)", f"against {group.reference} (95 %)",
         "rounds", "rates, requests/s",
     )  # fmt: skip
-    rows = [_knee(one, group, label) for one in group.knees]
-    return Table(conditions(group), heads, rows, " ".join(_cautions(group, label)))
+    rows = [_knee(one, group) for one in group.knees]
+    return Table(conditions(group), heads, rows, " ".join(_cautions(group)))
 
 
-def _cautions(group: LoadGroup, label: Label) -> Iterator[str]:
+def _cautions(group: LoadGroup) -> Iterator[str]:
     for one in group.knees:
         if one.too_short is not None:
             yield (
-                f"{label(one.mode)}: its knee reads too high, because blocks of {one.cells[0].cell.requests} "
+                f"{one.mode}: its knee reads too high, because blocks of {one.cells[0].cell.requests} "
                 "requests are too short for this objective: a queue that starts empty reaches it after about "
                 f"{one.too_short}."
             )
 
 
-def _knee(one: ModeKnee, group: LoadGroup, label: Label) -> list[Text]:
+def _knee(one: ModeKnee, group: LoadGroup) -> list[Text]:
     ratio, ratio_span = pair(group.ratio(one.mode), "×")
     return [
-        Text(label(one.mode), colour=colour(one.mode)),
+        Text(one.mode, colour=colour(one.mode)),
         Text(*pair(one.estimate)),
         Text(ratio, ratio_span if ratio != "–" else ""),
         Text(str(one.rounds)),
@@ -105,9 +102,9 @@ _LATENCIES = (
 )  # fmt: skip
 
 
-def _offered(one: LoadCell, label: Label) -> list[Text]:
+def _offered(one: LoadCell) -> list[Text]:
     share = None if one.cell.load is None else f"{100 * one.cell.load:.4g} % of capacity"
-    return [Text(label(one.cell.mode), colour=colour(one.cell.mode)), Text(f"{one.rate:.4g}", share or "")]
+    return [Text(one.cell.mode, colour=colour(one.cell.mode)), Text(f"{one.rate:.4g}", share or "")]
 
 
 def _served(one: LoadCell) -> list[Text]:
@@ -158,19 +155,19 @@ def requests_per_second(summary: Summary) -> float:
     return summary.tokens_per_second.value / (summary.cell.batch_size * summary.cell.new_tokens)
 
 
-def concurrency_tables(summaries: Sequence[Summary], label: Label) -> Iterator[Table]:
+def concurrency_tables(summaries: Sequence[Summary]) -> Iterator[Table]:
     """One table per conditions, a row per mode and concurrency."""
     heads = ("mode", "concurrency", "requests/s", "tokens/s", "latency", "95th percentile")
     for (batch, prompts, tokens), modes in concurrency_ladders(summaries).items():
         title = f"Concurrency: Batch {batch}, {prompts} prompts, {tokens} new tokens"
-        yield Table(title, heads, [_concurrency(one, label) for own in modes.values() for one in own])
+        yield Table(title, heads, [_concurrency(one) for own in modes.values() for one in own])
 
 
-def _concurrency(summary: Summary, label: Label) -> list[Text]:
+def _concurrency(summary: Summary) -> list[Text]:
     requests = requests_per_second(summary)
     scale = requests / summary.tokens_per_second.value
     return [
-        Text(label(summary.cell.mode), colour=colour(summary.cell.mode)),
+        Text(summary.cell.mode, colour=colour(summary.cell.mode)),
         Text(str(summary.cell.concurrency)),
         Text(significant(requests), span(summary.tokens_per_second, scale)),
         Text(significant(summary.tokens_per_second.value)),
@@ -237,9 +234,9 @@ def _name(findings: Findings, group: LoadGroup, mode: str) -> str:
     """With the conditions where there are several."""
     batch, prompts, tokens, arrivals = group.ladder
     if len(findings.load.groups) == 1:
-        return findings.label(mode)
+        return mode
     kind = "" if arrivals == "poisson" else f" {arrivals}"
-    return f"{findings.label(mode)} b={batch} {prompts} n={tokens}{kind}"
+    return f"{mode} b={batch} {prompts} n={tokens}{kind}"
 
 
 def saturation(findings: Findings) -> Plot | None:
@@ -256,7 +253,7 @@ def saturation(findings: Findings) -> Plot | None:
     for (mode, own), mine in ladders.items():
         symbol = SYMBOLS[conditions.index(own) % len(SYMBOLS)]
         for name, dash, width, values in (
-            (f"{findings.label(mode)} b={own[0]}", "solid", 2.5, [s.latency.value for s in mine]),
+            (f"{mode} b={own[0]}", "solid", 2.5, [s.latency.value for s in mine]),
             ("95th percentile", "dot", 1.5, [s.latency_p95_seconds for s in mine]),
         ):
             line(
@@ -295,7 +292,7 @@ def concurrency(findings: Findings) -> Plot | None:
     figure = base("answers per second", "latency per request, ms")
     for (batch, prompts, tokens), modes in ladders.items():
         for number, (mode, own) in enumerate(modes.items()):
-            name = findings.label(mode) + (f" b={batch} {prompts} n={tokens}" if len(ladders) > 1 else "")
+            name = mode + (f" b={batch} {prompts} n={tokens}" if len(ladders) > 1 else "")
             line(
                 figure,
                 mode,

@@ -22,7 +22,10 @@ WIDTH = 150
 NARROW = 110
 """In a narrower terminal tables leave out some columns."""
 
-STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
+STYLE = {
+    "faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim",
+    "equivalent": "dim", "not resolved": "yellow",
+}  # fmt: skip
 """Of a verdict on the terminal."""
 
 

@@ -145,7 +145,7 @@ def _against_batch(
         return None
     figure, ends = base("batch size (prompts per request)", axis), list[float]()
     for mode, summaries in _by_mode(findings).items():
-        batches, name = [one.cell.batch_size for one in summaries], findings.label(mode)
+        batches, name = [one.cell.batch_size for one in summaries], mode
         values = [value(one) for one in summaries]
         low, middle, high = (
             [scale * end for end in all_ends]
@@ -198,13 +198,12 @@ def speedups(findings: Findings) -> Plot | None:
         figure.add_scatter(
             x=[places[batch] + offset for batch in found],
             y=[ratio.value for ratio in found.values()],
-            name=findings.label(mode),
+            name=mode,
             mode="markers",
             marker={"size": 11, "color": colour(mode)},
             error_y=whiskers(list(found.values())),
             customdata=[[ratio.low, ratio.high] for ratio in found.values()],
-            hovertemplate=findings.label(mode)
-            + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
+            hovertemplate=mode + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
         )
     figure.update_xaxes(
         tickvals=list(places.values()),
@@ -229,7 +228,7 @@ def trade_off(findings: Findings) -> Plot | None:
     figure = base("throughput, tokens per second", "latency per request, ms")
     modes = _by_mode(findings)
     for mode, own in modes.items():
-        name, labelled = findings.label(mode), mode in (next(iter(modes)), list(modes)[-1])
+        name, labelled = mode, mode in (next(iter(modes)), list(modes)[-1])
         line(
             figure,
             mode,
@@ -309,7 +308,7 @@ def _add_bars(findings: Findings, figure: go.Figure, column: int, verdict: Verdi
     name, tone, pattern, value = segment
     modes = verdict.modes[::-1]
     figure.add_bar(
-        y=[findings.label(s.cell.mode) for s in modes],
+        y=[s.cell.mode for s in modes],
         x=[None if (seconds := value(summary)) is None else 1e3 * seconds for summary in modes],
         name=name,
         orientation="h",
@@ -388,7 +387,7 @@ def _add_column(
     decodes = [verdict.of(mode).decode for mode in modes]
     indices = [decode.index for decode in decodes]
     figure.add_bar(
-        y=[findings.label(mode) for mode in modes],
+        y=list(modes),
         x=[None if index is None else _CELL_WIDTH for index in indices],
         base=column - _CELL_WIDTH / 2,
         orientation="h",
@@ -444,7 +443,7 @@ def timeline(findings: Findings) -> Plot | None:
             x=mine["at"].to_list(),
             y=(1e3 * mine["latency_seconds"]).to_list(),
             mode="markers",
-            name=findings.label(mode),
+            name=mode,
             marker={"color": colour(mode), "size": 5, "opacity": 0.75, "symbol": symbols},
             text=mine["cell"].to_list(),
             hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",

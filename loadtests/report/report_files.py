@@ -18,6 +18,7 @@ from loadtests.report.sections import auto_numbers, comparable, context
 from loadtests.report.summaries import Count, Requests, Verdict
 from loadtests.report.surroundings import wall_time
 from loadtests.run.validation import write_validation
+from service.statistics.choice import CONFIDENCE
 
 REPORT_FILE = "report.html"
 
@@ -82,7 +83,8 @@ def advice(findings: Findings) -> dict[str, Any]:
         "valid": not findings.results.failed_gates,
         **{name: run.engine.get(name) for name in names},
         "commit": run.environment.get("commit"),
-        "confidence": findings.confidence,
+        "confidence": CONFIDENCE,
+        "left_out": findings.left_out,
         "batches": list(_batches(findings)),
     }
 
@@ -93,17 +95,18 @@ def _batches(findings: Findings) -> Iterator[dict[str, Any]]:
         shipped = verdict.shipped
         if shipped is None:
             continue
-        reasons = [wording.gain(verdict), wording.tie(verdict, findings.confidence)]
-        speedup = shipped.comparison.speedup if shipped.comparison else None
+        reasons = [wording.gain(verdict), *wording.certainty(verdict)]
+        speedup = shipped.against_plain.speedup if shipped.against_plain else None
         yield {
             "batch_size": verdict.batch_size,
             "mode": shipped.cell.mode,
             "effective": shipped.effective,
-            "reason": "; ".join(filter(None, reasons)),
+            "state": verdict.choice.state if verdict.choice else None,
+            "reason": "; ".join(reasons),
             "speedup": None
             if speedup is None
             else {
-                "vs": verdict.baseline.cell.mode,
+                "vs": verdict.plain.cell.mode,
                 "ratio": speedup.value,
                 "low": speedup.low,
                 "high": speedup.high,
@@ -121,6 +124,7 @@ def headline(findings: Findings) -> dict[str, Any]:
         "failed_gates": [gate.name for gate in findings.results.failed_gates],
         "measured_share": wall_time(findings.results).measured_share,
         "split_proved": findings.proof.proved,
+        "left_out": findings.left_out,
         "crossover_batch": crossing.typical.batch if crossing.typical.where == "at" else None,
         "batches": [_batch(verdict, findings) for verdict in findings.main],
     }
@@ -128,18 +132,20 @@ def headline(findings: Findings) -> dict[str, Any]:
 
 def _batch(verdict: Verdict, findings: Findings) -> dict[str, Any]:
     choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
-    comparison = shipped.comparison if shipped else None
+    plain, eager = (shipped.against_plain, shipped.comparison) if shipped else (None, None)
     back = shipped.payback if shipped else None
     return {
         "batch_size": verdict.batch_size,
         "ship": choice.ship if choice else None,
         "effective": shipped.effective if shipped else None,
         "fastest": choice.fastest if choice else None,
-        "tied": list(choice.tied) if choice else None,
-        "gives_up_at_most": choice.at_most - 1 if choice and choice.at_most is not None else None,
-        "given_up": msgspec.to_builtins(choice.given_up) if choice and choice.given_up else None,
-        "speedup": msgspec.to_builtins(comparison.speedup) if comparison else None,
-        "word": comparison.word if comparison else None,
+        "baseline": choice.baseline if choice else None,
+        "state": choice.state if choice else "not resolved",
+        "equivalent": list(choice.alike) if choice else None,
+        "unresolved": list(choice.unresolved) if choice else None,
+        "rounds_needed": choice.rounds_needed if choice else None,
+        "speedup": msgspec.to_builtins(plain.speedup) if plain else None,
+        "speedup_over_eager": msgspec.to_builtins(eager.speedup) if eager else None,
         "auto": auto_numbers(verdict, findings),
         "bound": decode.bound,
         "headroom": decode.headroom.value if decode.headroom else None,

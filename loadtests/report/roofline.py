@@ -9,7 +9,6 @@ from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, microseconds, significant, size, span
 from loadtests.report.page import Section, Table, Text
 from loadtests.report.summaries import Summary
-from loadtests.report.wording import short_name
 from loadtests.run.run_file import SweepRun
 from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 from service.statistics.intervals import Interval
@@ -64,7 +63,7 @@ def _row(summary: Summary, engine: dict[str, Any], rate: float) -> list[Text] | 
     # Both shares have the same kernel time, so which is larger does not depend on its interval.
     nearer = computed and ("memory" if found.share.value > computed.share.value else "arithmetic")
     return [
-        Text(short_name(summary), colour=colour(summary.cell.mode)),
+        Text(summary.cell.mode, colour=colour(summary.cell.mode)),
         Text(str(batch)),
         Text(size(moved)),
         Text(microseconds(per_step.value)),

@@ -16,8 +16,8 @@ from loadtests.peers.tables import ratio as peers_ratio
 from loadtests.peers.tables import summaries as peers_summaries
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
-from loadtests.report.answer import answer, compared, conditions, latency
-from loadtests.report.findings import PLAIN, Findings, slowest_over_fastest
+from loadtests.report.answer import answer, compared, latency
+from loadtests.report.findings import Findings, slowest_over_fastest
 from loadtests.report.formatting import (
     colour,
     counted,
@@ -38,7 +38,8 @@ from loadtests.report.summaries import PhaseMeans, Requests, Summary, Verdict
 from loadtests.report.surroundings import environment, mode_status, reproduce, subject
 from loadtests.run.run_file import SweepRun
 from loadtests.run.validation import Gate
-from service.statistics.choice import EQUIVALENT, Comparison
+from service.statistics.choice import BASELINE as PLAIN
+from service.statistics.choice import CONFIDENCE, EQUIVALENT, Comparison
 
 
 def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = None) -> dict[str, Any]:
@@ -51,16 +52,24 @@ def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = 
         "notices": list(_notices(findings)),
         "subject": subject(results.run),
         "answer": answer(findings.main, findings),
+        "reasons": [
+            ("Why", wording.why(findings)),
+            ("How far to trust it", wording.trust(findings)),
+            ("What would change it", wording.would_change(findings)),
+        ]
+        if findings.main
+        else [],
         "sections": sections(findings, plots, peers),
         "device": results.device,
         "run": results.run,
         "minimum_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
         "plain": PLAIN,
-        "level": level(findings.confidence),
+        "level": level(CONFIDENCE),
         "classes": level(findings.left_open.classes),
         "rate": level(findings.left_open.rate),
         "equal_within": f"{100 * (EQUIVALENT - 1):.0f} %",
+        "margin": wording.MARGIN_PERCENT,
         "comparisons": sum(s.comparison is not None and not s.cell.control for s in findings.summaries),
         "least_share": f"{100 * findings.load.criterion.least_share:.4g} %" if findings.load.groups else "",
         "objective": findings.load.criterion.slo is not None,
@@ -69,11 +78,7 @@ def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = 
 
 def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
     """What a reader has to know before the answer, as tone and text."""
-    found, results = findings.proof, findings.results
-    if found.missing:
-        yield "warn", found.missing
-    elif found.proved:
-        yield "", "Dispatch and kernel: proved by the selftest of this machine"
+    results = findings.results
     if not results.failed_gates:
         count = sum(gate.passed is True and not gate.warning for gate in results.gates)
         yield "", f"Valid run: {count} of {count} gates passed"
@@ -88,7 +93,7 @@ def sections(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None) 
     found = [
         peers_section(peers) if peers else None,
         auto_section(findings),
-        load_section(findings.load, findings.summaries, findings.label),
+        load_section(findings.load, findings.summaries),
         Section("The ladder", *_ladder(findings), plots=plots),
         _fusion_section(findings),
         Section(
@@ -137,14 +142,16 @@ def _note_on_modes(findings: Findings) -> str:
 
 def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
     """Latency and speed-ups of every cell of a group, and the parts of their time."""
-    found, noise = level(findings.confidence), verdict.noise
+    plain, noise = verdict.plain.cell.mode, verdict.noise
     control = f" {BASELINE} against itself: {wording.ratio(noise)}." if noise else ""
     heads: tuple[str, ...] = (
-        "mode", "latency", f"against {BASELINE} ({found})", f"against {PLAIN} ({found})", "first token",
+        "mode", "latency", f"against {plain} (95 %)", f"against {BASELINE} (95 %)", "first token",
         "tokens/s", "requests to pay back, this start", "from an empty cache",
     )  # fmt: skip
     rows = [[_mode(one), *_speed(one)] for one in verdict.summaries]
-    yield Table(f"Batch {verdict.batch_size}: {conditions(verdict.group)}", heads, rows, control.strip())
+    yield Table(
+        f"Batch {verdict.batch_size}: {wording.conditions(verdict.group)}", heads, rows, control.strip()
+    )
     beside = "sync wait" if findings.results.device == "cuda" else "kernel"
     phases = [
         f"{phase} {part}" for phase in ("prefill", "decode") for part in ("dispatch", beside, "kernel share")
@@ -170,11 +177,11 @@ def _work(summary: Summary) -> str:
 
 def _mode(summary: Summary) -> Text:
     under = (
-        f"requested: {summary.cell.mode}" if summary.runs_as else None,
+        wording.runs_as(summary),
         "disturbed" if summary.disturbed else None,
     )
     again = " again (control)" if summary.cell.control else ""
-    return Text(wording.short_name(summary) + again, under=lines(*under), colour=colour(summary.cell.mode))
+    return Text(summary.cell.mode + again, under=lines(*under), colour=colour(summary.cell.mode))
 
 
 def _speed(summary: Summary) -> list[Text]:
@@ -182,8 +189,8 @@ def _speed(summary: Summary) -> list[Text]:
     cache = f"{back.cost.cache} cache" if back.cost and not control else None
     return [
         Text(latency(summary), span(summary.latency, 1e3)),
-        compared(summary.comparison, with_word=not control),
         compared(summary.against_plain),
+        compared(summary.comparison, with_word=not control),
         Text(milliseconds(summary.first_token.value if summary.first_token else None)),
         Text(significant(summary.tokens_per_second.value)),
         Text("" if control else _requests(back.requests), under=lines(cache)),
@@ -243,7 +250,7 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
         told.append(f"Fusion × launch is not shown: {absent}.")
     steps = [(one, one.decode.step_dispatch_seconds) for one in smallest.candidates]
     known = [(one, seconds) for one, seconds in steps if seconds is not None]
-    heads = ["", *(wording.short_name(one) for one, _ in known)]
+    heads = ["", *(one.cell.mode for one, _ in known)]
     row = [Text(f"dispatch of a decode step at batch {smallest.batch_size}")]
     row += [Text(microseconds(seconds)) for _, seconds in known]
     return " ".join(told), [Table("", heads, [row])] if known else []
@@ -265,7 +272,8 @@ def _no_fusion(findings: Findings) -> str | None:
     if missing := [mode for mode in DESIGN if mode not in swept]:
         needed = listed(list(DESIGN))
         return f"it needs {needed}, and this sweep left out {listed(missing)}; sweep with --modes all"
-    other = [f"{mode} ran as {findings.label(mode)}" for mode in DESIGN if findings.label(mode) != mode]
+    ran = {mode: findings.results.run.mode(mode).get("effective") or mode for mode in DESIGN}
+    other = [f"{mode} ran as {effective}" for mode, effective in ran.items() if effective != mode]
     return listed(other) if other else None
 
 
@@ -275,7 +283,7 @@ def _fusion_section(findings: Findings) -> Section | None:
     note = (
         "Latency per request with kernels as they are or fused, launched one by one by the host or replayed "
         f"as one CUDA graph: {listed(list(DESIGN))}. Ratios are paired within rounds "
-        f"({level(findings.confidence)}). Where replaying buys less once kernels are fused, fusion had "
+        "(95 %). Where replaying buys less once kernels are fused, fusion had "
         "removed launches already."
     )
     return Section("Fusion × launch", note, [_design(findings, verdict) for verdict in findings.main])
@@ -386,7 +394,7 @@ def auto_section(findings: Findings) -> Section | None:
         return None
     note = (
         "Each of its requests ran in the mode that was advised for the batch size. Its speed is paired "
-        f"within rounds with that of the fastest mode here ({level(findings.confidence)})."
+        "within rounds with that of the fastest mode here (95 %)."
     )
     return Section("auto", note, [auto_table(found)])
 
@@ -395,11 +403,11 @@ def auto_table(found: Sequence[AutoRun]) -> Table:
     """A row per group that has `auto`."""
     rows = [
         [
-            Text(f"{one.own.cell.batch_size}", under=(conditions(one.own.cell.group),)),
+            Text(f"{one.own.cell.batch_size}", under=(wording.conditions(one.own.cell.group),)),
             Text(one.shares),
             Text(one.advised_by),
             Text(latency(one.own)),
-            Text(wording.short_name(one.best)),
+            Text(one.best.cell.mode),
             Text(latency(one.best)),
             compared(one.comparison) if one.comparison else Text("not in the same rounds"),
         ]

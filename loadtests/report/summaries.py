@@ -21,7 +21,7 @@ from service.statistics.boundedness import (
     dispatch_share,
     index_interval,
 )
-from service.statistics.choice import Choice, Comparison
+from service.statistics.choice import Choice, Comparison, baseline_of
 from service.statistics.intervals import Interval
 
 _MEANS = (
@@ -156,19 +156,21 @@ class Cost:
     """What one mode's compilations of one batch bucket took, decode and prefill, in seconds.
 
     `seconds` is this start's, from a compile cache that was `cache`; `cold_seconds` with an empty one, None
-    where that was never seen.
+    where that was never seen. `all_seconds` is this start's of all batch buckets, which must be compiled
+    before the mode is ready.
     """
 
     seconds: float
     cache: CacheState
     cold_seconds: float | None
+    all_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Payback:
     """Requests of one batch size until `cost` is paid back, against `reference`: by this start, and cold.
 
-    `reference` is the fastest mode without a compiler. `cost` None: nothing is compiled, or it is unknown.
+    `reference` is the best mode without a compiler. `cost` None: nothing is compiled, or it is unknown.
     """
 
     reference: str | None
@@ -199,6 +201,7 @@ def cost_of(status: Mapping[str, Any], bucket: int) -> Cost | None:
         seconds=sum(compilation["seconds"] for compilation in own),
         cache="cold" if all(cold) else "partly warm" if any(cold) else "warm",
         cold_seconds=None if None in colds else sum(colds),
+        all_seconds=sum(c["seconds"] for c in status["compilations"] if not c.get("twin")),
     )
 
 
@@ -315,6 +318,11 @@ class Verdict:
     def baseline(self) -> Summary:
         """Eager's cell."""
         return next(summary for summary in self.summaries if summary.is_baseline)
+
+    @property
+    def plain(self) -> Summary:
+        """The cell that the answer is against: the best mode without a compiler."""
+        return self.of(baseline_of(summary.cell.mode for summary in self.candidates))
 
     @property
     def shipped(self) -> Summary | None:

@@ -9,18 +9,19 @@ from rich.text import Text as Styled
 
 from loadtests.plan.cells import BASELINE
 from loadtests.report import wording
-from loadtests.report.answer import compared, conditions
-from loadtests.report.findings import PLAIN, Findings
+from loadtests.report.answer import compared
+from loadtests.report.findings import Findings
 from loadtests.report.formatting import significant
 from loadtests.report.load_section import load_section
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_rich
 from loadtests.report.results import read_results
 from loadtests.report.sections import auto_runs, auto_table, kernel_share
 from loadtests.report.summaries import Summary, Verdict
+from service.statistics.choice import BASELINE as PLAIN
 
-HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share", f"against {BASELINE}", PLAIN)
+HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share", f"against {PLAIN}", BASELINE)
 
-LEFT_OUT = {"tokens/s", "kernel share", PLAIN, "in time/s"}
+LEFT_OUT = {"tokens/s", "kernel share", BASELINE, "in time/s"}
 """Columns that a narrow terminal has no room for."""
 
 OF_LOAD = (
@@ -60,33 +61,34 @@ def print_findings(findings: Findings, console: Console) -> None:
     for gate in findings.results.gates:
         if gate.warning and gate.passed is False:
             say(f"warning  {gate.name}: {gate.detail}", "yellow")
-    if findings.proof.missing:
-        say(findings.proof.missing, "yellow")
     for verdict in findings.verdicts:
         console.print(as_rich(_table(verdict), left_out))
-        say(f"  → {_conclusion(verdict, findings)}\n", "bold")
+        say(f"  → {_conclusion(verdict)}\n", "bold")
     if found := auto_runs(findings):
         console.print(as_rich(auto_table(found), {"latency", "its latency"}))
-    if section := load_section(findings.load, findings.summaries, findings.label):
+    if section := load_section(findings.load, findings.summaries):
         for table in section.tables:
             more = {head for head in table.heads if not head.startswith(OF_LOAD)}
             console.print(as_rich(table, more.union(left_out)))
         say(f"{section.note}\n")
     say(wording.headline(findings), "bold")
+    if findings.main:
+        for sentence in (wording.why(findings), wording.trust(findings), wording.would_change(findings)):
+            say(sentence)
     say(wording.crossing(findings.crossover))
 
 
-def _conclusion(verdict: Verdict, findings: Findings) -> str:
+def _conclusion(verdict: Verdict) -> str:
     """What to ship for this group, in one line."""
-    if verdict.shipped is None:
-        return f"undecided: {wording.gain(verdict)}"
-    answer = f"{wording.named(verdict.shipped, findings.results.device)}: {wording.gain(verdict)}"
-    return "; ".join(filter(None, [answer, wording.tie(verdict, findings.confidence)]))
+    if verdict.choice is None:
+        return f"not resolved: {wording.gain(verdict)}"
+    found = f"{verdict.choice.state}: {verdict.choice.ship}, {wording.gain(verdict)}"
+    return "; ".join([found, *wording.certainty(verdict)])
 
 
 def _table(verdict: Verdict) -> Table:
     """One group; latency is the typical round's median, parts are means per request, in ms."""
-    title = f"batch {verdict.batch_size}: {conditions(verdict.group)}"
+    title = f"batch {verdict.batch_size}: {wording.conditions(verdict.group)}"
     notes = [f"{s.runs_as} is what {s.cell.mode} runs as here" for s in verdict.modes if s.runs_as]
     notes.append("dispatch and kernel of both phases, kernel share of decode")
     if any(summary.disturbed for summary in verdict.summaries):
@@ -96,7 +98,7 @@ def _table(verdict: Verdict) -> Table:
 
 def _row(summary: Summary) -> list[Text]:
     control = summary.cell.control
-    name = f"{wording.short_name(summary)}{' (control)' if control else ''}"
+    name = f"{summary.cell.mode}{' (control)' if control else ''}"
     return [
         Text(f"{name} *" if summary.disturbed else name),
         _milliseconds(summary.latency.value),
@@ -104,8 +106,8 @@ def _row(summary: Summary) -> list[Text]:
         _milliseconds(summary.parts["dispatch"]),
         _milliseconds(summary.parts["kernel"]),
         kernel_share(summary.decode),
-        compared(summary.comparison, with_word=not control),
-        compared(summary.against_plain, with_word=False),
+        compared(summary.against_plain),
+        compared(summary.comparison, with_word=False),
     ]
 
 

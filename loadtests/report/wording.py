@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
-from loadtests.report.findings import PLAIN, Findings
+from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
+from loadtests.report.findings import Findings
 from loadtests.report.formatting import (
     counted,
     in_seconds,
-    level,
     listed,
     milliseconds,
-    percentages,
     significant,
     span,
     times,
@@ -20,7 +18,7 @@ from loadtests.report.formatting import (
 from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
 from service.records import SampleCounts
 from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan, counting_error
-from service.statistics.choice import EQUIVALENT, Choice, Comparison
+from service.statistics.choice import MARGIN, Comparison
 from service.statistics.intervals import Interval
 from service.statistics.knee import BoundedEstimate
 
@@ -41,69 +39,51 @@ def ratio(found: Interval) -> str:
     return f"{times(found.value)} ({span(found)})"
 
 
-def short_name(summary: Summary) -> str:
-    """The effective mode, where that is known, else the mode."""
-    return summary.effective or summary.cell.mode
-
-
-def stands_for(summary: Summary, device: str) -> str | None:
-    """Of which mode its effective mode takes the place: "the CPU's reduce-overhead"; None: its own."""
-    if summary.runs_as is None:
-        return None
-    owner = "the CPU's" if device == "cpu" else "in place of"
-    return f"{owner} {summary.cell.mode}"
-
-
-def named(summary: Summary, device: str) -> str:
-    """Its effective mode first, where that differs: "compiled-cpp, the CPU's reduce-overhead"."""
-    return ", ".join(filter(None, [short_name(summary), stands_for(summary, device)]))
-
-
-def tied_with(verdict: Verdict) -> list[str]:
-    """The modes that are tied with the one to ship."""
-    choice = verdict.choice
-    if choice is None:
-        return []
-    return [mode for mode in dict.fromkeys([choice.fastest, *choice.tied]) if mode != choice.ship]
+def runs_as(summary: Summary) -> str | None:
+    """What its mode runs as on this device, where that is something else."""
+    return f"runs as {summary.runs_as}" if summary.runs_as else None
 
 
 # The answer.
 
+MARGIN_PERCENT = f"{100 * (MARGIN - 1):.0f} %"
+
 
 def headline(findings: Findings) -> str:
-    """The whole answer in a sentence or two; its first words are the effective mode's."""
+    """The whole answer: by mode the batch sizes at which it is the one to ship, and what was left out."""
     verdicts = findings.main
     if not verdicts:
         return f"No cell of {BASELINE} was measured: there is nothing to compare with."
     if any(verdict.choice is None for verdict in verdicts):
-        return f"Undecided: fewer than {MINIMUM_ROUNDS} rounds are too few to tell modes apart."
-    by_answer: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
+        return f"Not resolved: fewer than {MINIMUM_ROUNDS} rounds are too few to tell modes apart."
+    by_answer: dict[tuple[str, ...], list[Verdict]] = {}
     for verdict in verdicts:
-        answer = (verdict.choice.ship if verdict.choice else "", tuple(sorted(tied_with(verdict))))
-        by_answer.setdefault(answer, []).append(verdict)
-    parts = "; ".join(_answer(group, findings) for group in by_answer.values())
-    return " ".join([f"{parts}.", *provisional(verdicts)])
+        assert verdict.choice
+        key = (verdict.choice.state, verdict.choice.ship, *verdict.choice.unresolved)
+        by_answer.setdefault(key, []).append(verdict)
+    parts = [_answer(group) for group in by_answer.values()]
+    left_out = [f"Not measured: {listed(findings.left_out)}."] if findings.left_out else []
+    return " ".join([*parts, *left_out, *provisional(verdicts)])
 
 
-def _answer(verdicts: list[Verdict], findings: Findings) -> str:
-    """One mode to ship, or one tie, and the batches where that is the answer."""
-    at = f"at batch {listed([str(v.batch_size) for v in verdicts])}"
-    shipped = verdicts[0].shipped
-    assert shipped is not None
-    tied = [short_name(verdicts[0].of(mode)) for mode in tied_with(verdicts[0])]
-    with_ties = f", tied with {listed(tied)}," if tied else ""
-    name = named(shipped, findings.results.device)
-    comma = "," if shipped.runs_as and not with_ties else ""
-    if shipped.is_baseline:
-        return f"{name}{with_ties} stays {at}: nothing is detectably faster"
-    gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
-    told = [_most(choice) for v in verdicts if (choice := v.choice) and choice.at_most is not None]
-    price = f"; by {level(findings.confidence)} intervals it gives up at most {listed(told)}" if told else ""
-    return f"{name}{with_ties}{comma} is the mode to ship {at} ({listed(gains)} {BASELINE}{price})"
+def _answer(verdicts: list[Verdict]) -> str:
+    """The batch sizes with one answer, in a sentence."""
+    choice = verdicts[0].choice
+    assert choice
+    at = f"Batch {listed([str(v.batch_size) for v in verdicts])}"
+    if choice.state == "equivalent":
+        return f"{at}: {choice.baseline}, nothing is faster by more than {MARGIN_PERCENT}."
+    gains = [times(s.against_plain.speedup.value) for v in verdicts if (s := v.shipped) and s.against_plain]
+    gain = f"{listed(gains)} {choice.baseline}"
+    if choice.state == "faster":
+        return f"{at}: {choice.ship}, {gain}."
+    either = f"{at}: {' or '.join([choice.ship, *choice.unresolved])}, not resolved"
+    return f"{either}." if choice.baseline in (choice.ship, *choice.unresolved) else f"{either}; {gain}."
 
 
-def _most(choice: Choice) -> str:
-    return f"{100 * ((choice.at_most or 1.0) - 1):.1f} %"
+def _rounds(verdicts: Sequence[Verdict]) -> str:
+    needed = [v.choice.rounds_needed for v in verdicts if v.choice and v.choice.rounds_needed]
+    return f" (about {max(needed):,} rounds would tell)" if needed else ""
 
 
 def provisional(verdicts: list[Verdict]) -> list[str]:
@@ -124,45 +104,98 @@ def _apart(noise: Interval) -> float:
 
 def gain(verdict: Verdict) -> str:
     """What the mode to ship gains, in one phrase."""
-    if verdict.choice is None:
+    choice, shipped = verdict.choice, verdict.shipped
+    if choice is None or shipped is None:
         return f"fewer than {MINIMUM_ROUNDS} rounds: too few to tell modes apart"
-    shipped = verdict.shipped
-    if shipped is None or shipped.comparison is None:
-        return f"no mode is detectably faster than {BASELINE}"
-    return f"{times(shipped.comparison.speedup.value)} the speed of {BASELINE}"
+    if choice.state == "equivalent" or shipped.against_plain is None:
+        return f"no mode is faster than {choice.baseline} by more than {MARGIN_PERCENT}"
+    return f"{times(shipped.against_plain.speedup.value)} the speed of {choice.baseline}"
 
 
-def tie(verdict: Verdict, confidence: float) -> str | None:
-    """Which modes cannot be told from the one to ship, and what it gives up at most; None without any."""
+def certainty(verdict: Verdict) -> list[str]:
+    """Which modes are equivalent to the one to ship, or which may be the right one; a line each."""
     choice = verdict.choice
-    if choice is None or not choice.tied:
-        return None
-    tied = f"tied with {listed([short_name(verdict.of(mode)) for mode in tied_with(verdict)])}"
-    given_up = choice.given_up
-    if given_up is None:
-        return f"{tied}; another may be faster by at most {_most(choice)} ({level(confidence)})"
-    equal = ", which counts as equal" if max(given_up.high, 1 / given_up.low) <= EQUIVALENT else ""
-    fastest = short_name(verdict.of(choice.fastest))
-    return f"{tied}; as the simplest it gives up {percentages(given_up, confidence)} on {fastest}{equal}"
+    if choice is None:
+        return []
+    alike = [mode for mode in dict.fromkeys([*choice.alike, choice.fastest]) if mode != choice.ship]
+    told = [f"{listed(alike)} within {MARGIN_PERCENT}: the simplest is shipped"] if alike else []
+    if choice.unresolved:
+        told.append(f"{listed(list(choice.unresolved))} may be the right one{_rounds([verdict])}")
+    return told
+
+
+def why(findings: Findings) -> str:
+    """Where the time that the answer saves comes from, at the batch size with the largest gain."""
+    shipped = [(v, v.shipped) for v in findings.main if v.shipped and v.shipped is not v.plain]
+    if not shipped:
+        return _dispatch_left(findings.main[0]) if findings.main else ""
+    verdict, best = max(shipped, key=lambda one: one[0].plain.mean_seconds / one[1].mean_seconds)
+    plain, dispatch = verdict.plain, [one.parts["dispatch"] for one in (verdict.plain, best)]
+    total = plain.mean_seconds - best.mean_seconds
+    at = f"At batch {verdict.batch_size}"
+    if total <= 0:
+        return f"{at} nothing is saved in the mean: the typical round is faster, single requests are not."
+    if dispatch[0] is None or dispatch[1] is None:
+        return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are saved per request."
+    of_it = dispatch[0] - dispatch[1]
+    split = "" if _resolved(plain, best) else "; whether kernels got faster too is not resolved"
+    return (
+        f"{at} {significant(1e3 * of_it)} of the {milliseconds(total)} saved per request are dispatch{split}."
+    )
+
+
+def _dispatch_left(verdict: Verdict) -> str:
+    share = verdict.plain.decode.index
+    if share is None:
+        return ""
+    dispatch = f"dispatch is {100 * (1 - share):.0f} % of a decode step of {verdict.plain.cell.mode}"
+    return f"At batch {verdict.batch_size} {dispatch}."
+
+
+def trust(findings: Findings) -> str:
+    """How far the speed-ups and the split can be trusted."""
+    split = "Dispatch and kernel are proved by the selftest of this machine."
+    if findings.proof.missing:
+        split = f"Dispatch and kernel: {findings.proof.missing[:1].lower()}{findings.proof.missing[1:]}"
+    elif findings.proof.proved is None:
+        split = "Dispatch is measured."
+    return (
+        "Speed-ups are of one start of the service, with 95 % intervals over rounds; the answers hold "
+        f"together at 95 % over all batch sizes. {split}"
+    )
+
+
+def would_change(findings: Findings) -> str:
+    """What the answer does not cover."""
+    verdicts = findings.main
+    swept = f"{conditions(verdicts[0].group)}" if verdicts else ""
+    return (
+        f"Measured here: {findings.results.run.engine.get('model', 'one model')}, {swept}. A larger model, a "
+        "longer prompt or another batch size may have another answer."
+    )
+
+
+def conditions(group: Group) -> str:
+    """What else a group's cells have in common, besides their batch size."""
+    _, prompts, tokens, concurrency, *_ = group
+    return f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}"
 
 
 # Why.
 
 
 def saved(verdict: Verdict) -> list[str]:
-    """How the mean times of the baseline change in the mode to ship: '2.00 → 1.00 ms dispatch'.
+    """How the mean times of the plain mode change in the mode to ship: '2.00 → 1.00 ms dispatch'.
 
-    None where it is the baseline. Kernel times that the split does not tell apart are called that.
+    None where it is that one.
     """
-    base, shipped = verdict.baseline, verdict.shipped
+    base, shipped = verdict.plain, verdict.shipped
     if shipped is None or shipped is base:
         return []
     parts = [(part, base.parts[part], shipped.parts[part]) for part in ("dispatch", "kernel")]
     told = [
         f"{_change(before, after)} {part}" for part, before, after in parts if None not in (before, after)
     ]
-    if told and not _resolved(base, shipped):
-        told[-1] += " (the split does not resolve this difference)"
     faults = [typical_faults(summary) for summary in (base, shipped)]
     if None not in faults and (faults[0] or 0) - (faults[1] or 0) >= MANY_FAULTS:
         told.append(f"{(faults[0] or 0) - (faults[1] or 0):,.0f} page faults fewer")
@@ -204,21 +237,6 @@ def limit(decode: PhaseMeans) -> str | None:
     return decode.bound if room is None else f"headroom {ratio(room)}"
 
 
-def headroom(verdict: Verdict) -> str | None:
-    """How much faster a step of the best mode without a compiler would be without its dispatch, and what the
-    mode to ship gets; None on a GPU.
-    """
-    plain = next((one for one in verdict.modes if one.cell.mode == PLAIN), verdict.baseline)
-    room, shipped = plain.decode.headroom, verdict.shipped
-    if room is None:
-        return None
-    told = f"{plain.cell.mode} {ratio(room)}, dispatch {100 * (1 - 1 / room.value):.0f} % of its step"
-    before, own = plain.decode.step_wall_seconds, shipped.decode.step_wall_seconds if shipped else None
-    if shipped and before and own and own < before:
-        told += f"; {short_name(shipped)} gets {times(before / own)}"
-    return told
-
-
 def crossing(found: CrossoverSpan) -> str:
     """Where the baseline's kernels take as long as its dispatch, saying no more than was measured."""
     if found.typical.where == "unknown":
@@ -250,7 +268,8 @@ def paid_back(summary: Summary) -> list[str]:
     against = [f"against {back.reference}"] if back.reference else []
     if isinstance(back.requests, str) or cost is None:
         return [_requests(back.requests), *against]
-    told = [_requests(back.requests), f"from a {cost.cache} cache, {in_seconds(cost.seconds)}"]
+    every = f"all batch sizes {in_seconds(cost.all_seconds)}"
+    told = [_requests(back.requests), f"from a {cost.cache} cache, {in_seconds(cost.seconds)}; {every}"]
     if cost.cache != "cold":
         told.append(f"{_requests(back.cold_requests)} from an empty cache, {in_seconds(cost.cold_seconds)}")
     return [*told, *against]
@@ -268,7 +287,7 @@ def _requests(requests: Requests) -> str:
 def rests_on(findings: Findings) -> Iterator[tuple[str, str]]:
     """What the intervals of dispatch and kernel add up, of the main conditions' samples; label and text."""
     sampled = [
-        (f"{short_name(summary)}, {phase.name}, batch {verdict.batch_size}", phase.samples)
+        (f"{summary.cell.mode}, {phase.name}, batch {verdict.batch_size}", phase.samples)
         for verdict in findings.main
         for summary in verdict.modes
         for phase in summary.phases

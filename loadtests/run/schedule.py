@@ -13,7 +13,7 @@ from loadtests.plan.cells import Cell, Group, Plan, order
 from loadtests.run.events import InterimCheckEnded
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import CutBlock, InterimCheck, SweepRun
-from service.statistics.choice import decided
+from service.statistics.choice import choose_each
 from service.statistics.intervals import mean_interval
 
 SLOPE_TOLERATED = 0.03
@@ -124,17 +124,13 @@ def rounds(
 
 
 def undecided_groups(plan: Plan, groups: Collection[Group], latencies: Latencies) -> list[Group]:
-    """Those of `groups` whose fastest mode is not settled against every other at the plan's confidence."""
-    return [
-        group
-        for group in groups
-        if not _is_decided(plan, [c for c in plan.cells if c.group == group], latencies)
-    ]
-
-
-def _is_decided(plan: Plan, cells: Sequence[Cell], latencies: Latencies) -> bool:
-    by_mode = {cell.mode: latencies.medians(cell.name) for cell in cells if cell.candidate}
-    return decided(by_mode, plan.confidence)
+    """Those of `groups` whose answer is not resolved, at 95 % over all main groups and checks."""
+    by_group: dict[Group, dict[str, dict[int, float]]] = {group: {} for group in plan.main_groups}
+    for cell in plan.cells:
+        if cell.candidate and cell.group in by_group:
+            by_group[cell.group][cell.mode] = latencies.medians(cell.name)
+    found = choose_each(by_group, len(plan.interim_checks))
+    return [group for group in groups if (one := found[group]) is None or one.state == "not resolved"]
 
 
 class _Block:

@@ -7,10 +7,10 @@ more than the interval of one sweep says. Imports nothing of ours but the other 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev, variance
-from typing import Literal
+from typing import Literal, TypeVar
 
 from scipy.special import nctdtrinc
 
@@ -51,6 +51,14 @@ Rounds = Mapping[int, float]
 MINIMUM_ROUNDS = 8
 """A comparison over fewer rounds is called undecided."""
 
+BASELINE = "inference_mode"
+"""What an answer is against: the best mode without a compiler, which is what people ship."""
+
+MARGIN = 1.05
+"""Modes whose whole interval lies within this factor are equivalent: the simplest of them is shipped."""
+
+Key = TypeVar("Key")
+
 EQUIVALENT = 1.02
 """Two modes whose whole interval lies within this factor are called equal."""
 
@@ -73,20 +81,26 @@ class Comparison:
         return self.word in ("faster", "slower") or (self.word != "undecided" and self.equivalent)
 
 
+State = Literal["faster", "equivalent", "not resolved"]
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The mode to ship, the fastest one, and the others that are tied with the fastest.
+    """The mode to ship, and what the rounds say of it.
 
-    `given_up` is the speed-up of the fastest over the one to ship, with its interval; None: they are one.
-    `at_most` is the highest end of any interval between the one to ship and a mode that it is tied with, at
-    least 1: by that factor one of them may be faster. None without a tie.
+    `state` is `faster`: than `baseline`, and told apart from every simpler mode that is not equivalent to it;
+    `equivalent`: nothing is faster than the baseline by more than MARGIN, so the baseline is shipped;
+    `not resolved`: one of `unresolved` may be the right one, and about `rounds_needed` rounds would tell.
+    `alike` are the modes whose whole interval against the fastest lies within MARGIN.
     """
 
     ship: str
     fastest: str
-    tied: tuple[str, ...]
-    given_up: Interval | None
-    at_most: float | None = None
+    baseline: str
+    state: State
+    alike: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
+    rounds_needed: int | None = None
 
 
 def paired(first: Rounds, second: Rounds) -> tuple[list[float], list[float]]:
@@ -113,42 +127,83 @@ def compare(baseline: Rounds, candidate: Rounds, confidence: float = CONFIDENCE)
 
 
 def choose(by_mode: Mapping[str, Rounds], confidence: float = CONFIDENCE) -> Choice | None:
-    """Which mode to ship; `by_mode` in the order of the ladder, the simplest, the baseline, first.
+    """Which mode to ship; `by_mode` in the order of the ladder, the simplest first.
 
-    Over the rounds that all modes have: the fastest has the smallest mean log latency. A mode is tied with it
-    if their own paired interval includes 1 or lies within 2 %. The simplest of fastest and tied is shipped,
-    provided that it is the baseline or faster than the baseline. None below 8 rounds, which decide nothing.
+    Over the rounds that all modes have: the fastest has the smallest mean log latency. Of it and the modes
+    that are equivalent to it, the simplest is shipped: the baseline if it is among them, else the first. A
+    mode that is neither equivalent nor slower is never shipped for being simple, so that noise earns no
+    simpler answer: the answer is not resolved. None below 8 rounds, which decide nothing.
     """
     rounds = _in_common(by_mode)
-    if len(next(iter(rounds.values()))) < MINIMUM_ROUNDS:
+    count = len(next(iter(rounds.values())))
+    baseline, fastest = baseline_of(rounds), by_speed(rounds)[0]
+    if len(rounds) > 1 and count < MINIMUM_ROUNDS:
         return None
-    baseline, fastest = next(iter(rounds)), by_speed(rounds)[0]
-    against = {mode: compare(own, rounds[fastest], confidence) for mode, own in rounds.items()}
-    alike = [mode for mode in rounds if against[mode].word != "faster"]
-    ship = next(
-        mode
-        for mode in alike
-        if mode in (baseline, fastest) or compare(rounds[baseline], rounds[mode], confidence).word == "faster"
-    )
-    ends = [compare(rounds[ship], rounds[mode], confidence).speedup.high for mode in alike if mode != ship]
+    order = [baseline, *(mode for mode in rounds if mode != baseline)]
+    others = [mode for mode in order if mode != fastest]
+    ratios = {mode: paired_ratio(*paired(rounds[mode], rounds[fastest]), confidence) for mode in others}
+    alike = [mode for mode in order if mode == fastest or _within(ratios[mode], MARGIN)]
+    ship = alike[0]
+    simpler = order[: order.index(ship)]
+    unresolved = [mode for mode in order if mode not in alike and _open(ratios[mode], mode in simpler)]
+    if ship != baseline and baseline not in unresolved:
+        over_ship = paired_ratio(*paired(rounds[baseline], rounds[ship]), confidence)
+        unresolved += [] if over_ship.low > 1 else [baseline]
+    needed = [_rounds_to_resolve(ratios[mode], count) for mode in unresolved]
     return Choice(
         ship=ship,
         fastest=fastest,
-        tied=tuple(mode for mode in alike if mode != fastest),
-        given_up=None if ship == fastest else against[ship].speedup,
-        at_most=max([1.0, *ends]) if ends else None,
+        baseline=baseline,
+        state="not resolved" if unresolved else "equivalent" if ship == baseline else "faster",
+        alike=tuple(mode for mode in alike if mode != fastest),
+        unresolved=tuple(unresolved),
+        rounds_needed=max(needed, default=None),
     )
 
 
-def decided(by_mode: Mapping[str, Rounds], confidence: float = CONFIDENCE) -> bool:
-    """Whether more rounds would not change the choice: the fastest is settled against every other mode.
+def choose_each(groups: Mapping[Key, Mapping[str, Rounds]], checks: int = 1) -> dict[Key, Choice | None]:
+    """`choose` for each group, with an error of 5 % over all of them and over `checks` interim checks.
 
-    Settled: told apart, or equal within 2 %. The second fastest is the hard one; where the two are equal, a
-    simpler third mode near them decides what is shipped. One mode alone is decided.
+    Holm's step-down: the answers that m open groups would have at a confidence of 1 − 0.05 / (checks · m) and
+    that are resolved there hold; the others are asked again, at the confidence of as many as are left.
     """
-    rounds = _in_common(by_mode)
-    fastest, *others = by_speed(rounds)
-    return all(rounds[mode] and compare(rounds[mode], rounds[fastest], confidence).settled for mode in others)
+    found: dict[Key, Choice | None] = {}
+    while left := [key for key in groups if key not in found]:
+        confidence = confidence_of(checks * len(left))
+        asked = {key: choose(groups[key], confidence) for key in left}
+        resolved = {key: one for key, one in asked.items() if one and one.state != "not resolved"}
+        found |= resolved or asked
+    return {key: found[key] for key in groups}
+
+
+def baseline_of(modes: Iterable[str]) -> str:
+    """What a better mode has to beat: `inference_mode`, the best without a compiler; else the first."""
+    known = list(modes)
+    return BASELINE if BASELINE in known else known[0]
+
+
+def _within(ratio: Interval, margin: float) -> bool:
+    """Whether the whole interval of a ratio lies within a factor of `margin` of 1."""
+    return ratio.low >= 1 / margin and ratio.high <= margin
+
+
+def _open(over_fastest: Interval, simpler: bool) -> bool:
+    """Whether a mode that takes `over_fastest` of the fastest's time may yet be the answer.
+
+    One that is simpler than the mode to ship, unless it is told apart; another, if it may be faster by more
+    than the margin.
+    """
+    return over_fastest.low <= 1 if simpler else over_fastest.low < 1 / MARGIN
+
+
+def _rounds_to_resolve(ratio: Interval, rounds: int) -> int:
+    """About how many rounds tell the two apart or equivalent, were the ratio what it is now.
+
+    The half width of the interval falls with √rounds, to below the distance from 1, or from the margin.
+    """
+    distance, half = abs(math.log(ratio.value)), math.log(ratio.high / ratio.low) / 2
+    needed = max(distance, math.log(MARGIN) - distance)
+    return math.ceil(rounds * (half / needed) ** 2)
 
 
 def by_speed(by_mode: Mapping[str, Rounds]) -> list[str]:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Send
 from typing_extensions import TypedDict
 
-from service.front.advice import BASELINE, Asked
+from service.front.advice import EAGER, Asked
 from service.front.errors import LaunchboundError, error_body
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.routes.state import AppState
@@ -118,7 +118,7 @@ def server_timing(timings: TimingsBody) -> str:
     )
 
 
-def speedup(ratio: Interval, vs: str = BASELINE) -> Speedup:
+def speedup(ratio: Interval, vs: str = EAGER) -> Speedup:
     """A speed-up over `vs`; without an interval where the rounds are too few for the verdict's rule."""
     bounded = ratio.samples >= MINIMUM_ROUNDS and ratio.low > 0 and math.isfinite(ratio.high)
     return {

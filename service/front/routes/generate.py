@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from service.front.advice import BASELINE, WITHOUT_COMPILER
+from service.front.advice import EAGER
 from service.front.errors import BadRequest, ModeNotReady
 from service.front.request_timing import RequestTiming, known_sum
 from service.front.routes.answers import (
@@ -33,6 +33,7 @@ from service.front.schemas import CompareBody, GenerateBody
 from service.modes import AUTO
 from service.records import PhaseTimings
 from service.statistics import choice
+from service.statistics.choice import BASELINE as PLAIN
 
 router = APIRouter(tags=["generation"])
 _generate_body = BodyReader(GenerateBody, "prompts")
@@ -167,7 +168,7 @@ def _modes(state: AppState, body: CompareBody) -> list[str]:
 def _result(
     mode: str, runs_by_mode: dict[str, list[RequestTiming]], sampled: RequestTiming | None
 ) -> ModeResult:
-    runs, baseline = runs_by_mode[mode], runs_by_mode.get(BASELINE)
+    runs, baseline = runs_by_mode[mode], runs_by_mode.get(EAGER)
     split = _split(runs, sampled)
     return {
         "mode": mode,
@@ -178,8 +179,8 @@ def _result(
         "dispatch_high_seconds": split.high,
         "kernel_seconds": split.kernel,
         "samples": split.samples,
-        "speedup": _speedup(mode, BASELINE, runs_by_mode),
-        "speedup_without_compiler": _speedup(mode, WITHOUT_COMPILER, runs_by_mode),
+        "speedup": _speedup(mode, EAGER, runs_by_mode),
+        "speedup_without_compiler": _speedup(mode, PLAIN, runs_by_mode),
         "text_equal": _texts(runs) == _texts(baseline) if baseline else None,
     }
 

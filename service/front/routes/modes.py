@@ -214,6 +214,7 @@ class AdviceAnswer(TypedDict):
     bound: str | None
     device_bound_index: float | None
     crossover_batch: float | None
+    state: str
     speedup: Speedup
     samples: int
 
@@ -247,7 +248,8 @@ async def advice(request: Request, batch_size: int = 1) -> Response:
         "bound": found.bound and found.bound.removesuffix("-bound"),
         "device_bound_index": found.index,
         "crossover_batch": found.crossover,
-        "speedup": speedup(found.speedup),
+        "state": found.state,
+        "speedup": speedup(found.speedup, found.baseline),
         "samples": found.speedup.samples,
     }
     return reply(answer)
