@@ -164,23 +164,6 @@ def test_advice_of_another_engine_is_not_used_and_that_is_said_once_and_in_each_
     assert shown in str(made.pick(1, SERVED).reason)
 
 
-def test_a_bucket_is_not_looked_at_again_before_another_request_was_served(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked = list[int]()
-    monkeypatch.setattr(advice_module, "REFRESH_SECONDS", 0.0)
-    monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
-    traffic = Traffic()
-    made = auto(served=traffic.served)
-    for _ in range(4):
-        made.refresh(SERVED)
-    assert looked == [1, 4]
-    traffic.request("eager", 1, 1e-3)
-    for _ in range(4):
-        made.refresh(SERVED)
-    assert looked == [1, 4, 1, 4]
-
-
 # ---------------------------------------------------------------- what is refused at the start
 
 
@@ -276,13 +259,6 @@ def test_a_request_is_counted_logged_and_learnt_from_as_the_mode_that_ran(advise
     assert not [name for name in advised.series() if f'mode="{AUTO}"' in name]
     served = advised.state.statistics._served.values()
     assert AUTO not in {request.mode for requests in served for request in requests}
-
-
-def test_models_list_it_last_with_the_state_of_the_furthest_mode(advised: Front) -> None:
-    listed = advised.http.get("/v1/models").json()["data"]
-    assert listed[-1]["id"] == "tiny:auto"
-    assert listed[-1]["launchbound"]["state"] == "ready"
-    assert advised.http.get("/v1/models/tiny:auto").json() == listed[-1]
 
 
 def test_modes_say_what_advises_on_every_bucket(advised: Front) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from service.front.errors import BadRequest
-from service.front.limits import LargeBodies
 from service.front.routes import generate, openai
 from service.front.routes.body import BodyReader, Limits
 from tests.support.serving import BODY, GENERATE, JSON, Front, refused, running
@@ -229,30 +227,6 @@ def test_more_tokens_than_fit_are_refused_with_the_context(prompts: list[object]
         LIMITS.check_numbers("prompt", raw, lists)
     assert long.value.type == "prompt_too_long"
     Limits(prompts=1, context=None).check_numbers("prompt", raw, lists)
-
-
-def test_of_large_bodies_that_are_complete_at_once_each_has_a_pass_of_the_loop() -> None:
-    together = 5
-
-    async def passes() -> list[int]:
-        bodies, seen, count = LargeBodies(max_queue=1), list[int](), 0
-        loop = asyncio.get_running_loop()
-
-        def counted() -> None:
-            nonlocal count
-            count += 1
-            if len(seen) < together:
-                loop.call_soon(counted)
-
-        async def decode() -> None:
-            await bodies.turn()
-            seen.append(count)
-
-        counted()
-        await asyncio.gather(*(decode() for _ in range(together)))
-        return seen
-
-    assert len(set(asyncio.run(passes()))) == together
 
 
 MOST = 1000

@@ -271,10 +271,3 @@ def test_a_mode_that_fails_or_compiles_again_is_a_warning() -> None:
     assert [(line["level"], line["detail"]) for line in failed] == [("warning", "RuntimeError: a\nb")]
     again = mode_lines(status("ready"), status("ready", recompiles=1)).objects("mode")
     assert [line["level"] for line in again] == ["info", "warning"]
-
-
-def test_for_people_a_mode_is_one_line_whatever_its_reason_holds() -> None:
-    with logged("text") as lines:
-        engine_log().mode(status("failed", detail="RuntimeError: a\nb", effective="eager", reason="c\nd"))
-    (line,) = lines.lines
-    assert r"compiled        failed; as eager (c\nd); RuntimeError: a\nb" in line

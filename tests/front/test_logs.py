@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -112,26 +111,6 @@ def test_a_huge_text_is_cut_and_says_so() -> None:
     shown = one_line("x" * 10_000_000)
     assert len(shown) < MOST_CHARACTERS + 100
     assert shown.endswith("(10000000 characters)")
-
-
-def test_the_fields_of_an_event_stand_beside_those_of_every_line() -> None:
-    told: dict[str, Any] = json.loads(JsonFormatter().format(record(note("hello"), "launchbound.request")))
-    assert told.pop("time")
-    assert told == {"level": "info", "component": "request", "text": "hello", "inner": None}
-
-
-@pytest.mark.parametrize(
-    ("logger", "component"),
-    [
-        ("launchbound", "service"),
-        ("launchbound.api", "api"),
-        ("uvicorn.error", "server"),
-        ("asyncio", "asyncio"),
-    ],
-)
-def test_a_component_is_named_after_its_logger(logger: str, component: str) -> None:
-    assert json.loads(JsonFormatter().format(record("hello", logger)))["component"] == component
-    assert (read_text(TextFormatter().format(record("hello", logger))) or ("", ""))[1] == component
 
 
 def written(pieces: list[bytes]) -> Lines:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,19 +17,19 @@ from service.front.metrics import page
 from service.front.metrics.catalogue import CATALOGUE
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import Histogram
+from service.front.request_timing import add_up
 from service.records import (
     SIDES,
     DeviceTime,
     KernelTime,
     ModeStatus,
     Phase,
-    PhaseTimings,
     ProfilerCost,
     SampleCounts,
-    StepGroup,
     StepSplit,
 )
 from tests.front.test_auto_mode import ENGINE
+from tests.support.outcomes import JOB, outcome, phase
 
 LABELS = {"mode": "eager", "phase": "decode", "batch": "4"}
 
@@ -40,10 +38,10 @@ def status(**changes: object) -> ModeStatus:
     return ModeStatus(mode="eager", removes="", state="ready", effective="eager", **changes)  # type: ignore[arg-type]
 
 
-def recorder(device: str = "cpu") -> tuple[Metrics, CollectorRegistry]:
+def recorder(device: str = "cpu", mode: str = "eager") -> tuple[Metrics, CollectorRegistry]:
     """With an engine on `device` that has told of itself."""
     made = CollectorRegistry()
-    metrics = Metrics(made, ["eager"], [1, 4], {"version": "0", "commit": "0"})
+    metrics = Metrics(made, [mode], [1, 4], {"version": "0", "commit": "0"})
     metrics.engine(msgspec.structs.replace(ENGINE, device=device))
     return metrics, made
 
@@ -109,15 +107,8 @@ def test_the_device_bound_index_is_that_of_the_newest_request_on_cuda_alone(
 ) -> None:
     metrics, made = recorder(device)
     for kernel in (9.0, 1.0):
-        timings = PhaseTimings(
-            steps=1,
-            wall_seconds=4.0,
-            dispatch_seconds=3.0,
-            device_span_seconds=None,
-            kernel_seconds=kernel,
-            sync_wait_seconds=None,
-        )
-        metrics._observe_phase(StepGroup(phase="decode", batch=4, rows=4, timings=timings), "eager")
+        done = outcome(phase(0.0, 0.0), phase(3.0, kernel))
+        metrics.observe(add_up(JOB, done, 0, 5_000, 10_000))
     labels = {"mode": "eager", "batch": "4"}
     assert made.get_sample_value("launchbound_device_bound_index", labels) == index
 
@@ -144,17 +135,10 @@ def test_replays_are_counted_by_what_a_mode_does_on_the_engines_device(
     device: str, replays: float | None
 ) -> None:
     """`max-autotune` has one name on both; only on CUDA does it replay graphs."""
-    made = CollectorRegistry()
-    metrics = Metrics(made, ["max-autotune"], [1], {"version": "0", "commit": "0"})
-    metrics._device_type = device
-    phases = {"prefill": SimpleNamespace(steps=1), "decode": SimpleNamespace(steps=3)}
-    steps = SimpleNamespace(**phases, shared=None)
-    timing: Any = SimpleNamespace(
-        job=SimpleNamespace(mode="max-autotune"),
-        engine=steps,
-        outcome=SimpleNamespace(effective="max-autotune", batch_size=1, batch_bucket=1),
-    )
-    metrics._observe_replays(timing)
+    metrics, made = recorder(device, "max-autotune")
+    done = outcome(phase(0.0, 0.0), phase(0.0, 0.0, steps=3), mode="max-autotune")
+    job = msgspec.structs.replace(JOB, mode="max-autotune")
+    metrics.observe(add_up(job, done, 0, 5_000, 10_000))
     sample = made.get_sample_value("launchbound_cudagraph_replays_total", {"mode": "max-autotune"})
     assert sample == replays
 

@@ -15,7 +15,7 @@ from openai.types import Completion
 from service.front.settings import model_name
 from tests.front.test_generate import TIMINGS, header_milliseconds
 from tests.support.fake_engine import REVISION
-from tests.support.serving import JSON, Front, running, until
+from tests.support.serving import JSON, Front, running
 
 KEY = "k3y"
 MODEL = "tiny:eager"
@@ -104,13 +104,6 @@ def test_a_list_of_prompts_has_a_choice_each_and_the_usage_of_all(client: OpenAI
     assert [choice.index for choice in answer.choices] == [0, 1]
     assert answer.usage is not None
     assert answer.usage.to_dict() == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
-
-
-@pytest.mark.parametrize(("prompt", "tokens"), [([5, 6, 7], [3]), ([[5, 6, 7], [8]], [3, 1])])
-def test_token_ids_reach_the_engine_as_they_are(client: OpenAI, prompt: Any, tokens: list[int]) -> None:
-    answer = complete(client, prompt)
-    assert answer.usage is not None
-    assert (len(answer.choices), answer.usage.prompt_tokens) == (len(tokens), sum(tokens))
 
 
 def test_n_completions_of_a_prompt_follow_each_other_and_count_the_prompt_once(client: OpenAI) -> None:
@@ -204,19 +197,6 @@ def test_a_stream_is_data_lines_and_done_at_the_end(front: Front) -> None:
     events = answer.text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     assert all(event.startswith("data: ") and "\n" not in event for event in events[:-1])
-
-
-def test_a_client_that_leaves_a_stream_is_cancelled_in_the_engine_and_counted(own_front: Front) -> None:
-    with connect(own_front) as client:
-        arriving = client.completions.create(
-            model=MODEL, prompt="!hold", stream=True, extra_headers={"X-Request-ID": "leaver"}
-        )
-        assert next(arriving).choices[0].text == "w0"
-        assert own_front.state.client.in_progress()["eager"] == 1
-        arriving.close()
-        until(lambda: not own_front.state.client.in_progress(), "the job's end")
-        assert complete(client, "!cancelled").choices[0].text.split(",")[-1] == "leaver"
-    assert own_front.moved()['requests_total{mode="eager",outcome="cancelled"}'] == 1
 
 
 def test_a_failure_in_mid_stream_is_an_error_that_the_client_raises(own_front: Front) -> None:
@@ -340,11 +320,3 @@ def test_a_wrong_method_and_a_broken_body_have_the_shape_too(front: Front) -> No
         error_of(front.http.post("/v1/completions", content=b"{", headers=JSON), 400)["code"]
         == "invalid_json"
     )
-
-
-def test_openapi_describes_the_request_with_its_four_forms_of_a_prompt(front: Front) -> None:
-    paths = front.http.get("/openapi.json").json()["paths"]
-    content = paths["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert len(content["properties"]["prompt"]["anyOf"]) == 4
-    assert content["required"] == ["model", "prompt"]
-    assert "/v1/chat/completions" not in paths

@@ -84,13 +84,6 @@ def test_what_cannot_work_is_refused_with_the_remedy(given: dict[str, object], r
         Settings(**given)
 
 
-def test_the_engine_gets_what_concerns_it(tmp_path: Path) -> None:
-    settings = Settings(modes=["eager"], batch_sizes=[2], cache_folder=tmp_path, threads=1, device="cpu")
-    engine = settings.engine_settings("ipc:///x")
-    assert (engine.address, engine.modes, engine.batch_sizes) == ("ipc:///x", ["eager"], [2])
-    assert (engine.cache_folder, engine.threads, engine.device) == (str(tmp_path), 1, "cpu")
-
-
 @pytest.mark.parametrize("name", ["cache_folder", "results_folder"])
 @pytest.mark.parametrize(
     ("path", "fault"),

@@ -175,16 +175,6 @@ def test_a_request_that_has_waited_enough_suspends_the_study_which_then_goes_on(
     assert here.pids() == [process.pid]
 
 
-def test_a_second_study_at_a_time_is_refused_with_retry_after(here: Place) -> None:
-    study = here.held()
-    refused = here.study()
-    assert error(refused, 409)["type"] == "anatomy_busy"
-    assert int(refused.headers["retry-after"]) > 0
-    here.go()
-    assert study.result().status_code == 200
-    assert here.study().status_code == 200
-
-
 def test_a_study_is_refused_during_a_sweep_and_until_some_time_after_its_last_request(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -373,35 +373,3 @@ def test_bytes_are_bounded_with_those_of_files_but_the_newest_always_stays() -> 
     assert [kept.study for kept in findings] == ["tape", "timeline"]
     findings.keep("memory", {}, StudyResult(b"{}", {}, {"snapshot": bytes(500)}))
     assert [kept.study for kept in findings] == ["memory"]
-
-
-@pytest.mark.parametrize("identity", ["layers-2", "layers-0", "layers", "-1", "layers-1x", "", "x" * 300])
-def test_an_id_that_never_was_is_not_said_to_have_been_given_up(identity: str) -> None:
-    findings = Findings()
-    findings.keep("layers", {}, StudyResult(b"{}"))
-    with pytest.raises(NotFound, match="GET /v1/studies lists") as unknown:
-        findings.by_id(identity)
-    assert unknown.value.type == "not_found"
-
-
-def test_the_newest_is_found_by_those_of_its_arguments_that_are_asked_for() -> None:
-    findings = Findings()
-    step = {"mode": "eager", "batch_size": 4}
-    findings.keep("operators", step, StudyResult(b"1"))
-    newest = findings.keep("operators", {**step, "native": True}, StudyResult(b"2"))
-    findings.keep("operators", {**step, "mode": "no_grad"}, StudyResult(b"3"))
-    findings.keep("tape", {**step, "sizes": [1, 2]}, StudyResult(b"4"))
-    assert findings.newest("operators", step) is newest
-    assert findings.newest("operators", {**step, "batch_size": 1}) is None
-
-
-def test_a_file_is_found_by_name_else_the_others_or_the_reason_are_told() -> None:
-    findings = Findings()
-    kept = findings.keep(
-        "timeline", {}, StudyResult(b"{}", {}, {"trace": b"events"}, {"snapshot": "it was too large"})
-    )
-    assert findings.file(kept.id, "trace") == b"events"
-    with pytest.raises(NotFound, match="too large"):
-        findings.file(kept.id, "snapshot")
-    with pytest.raises(NotFound, match="it has trace"):
-        findings.file(kept.id, "../trace")

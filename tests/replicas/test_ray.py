@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import openai
 import psutil
 import pytest
 
@@ -136,17 +135,6 @@ def cluster() -> Iterator[str]:
             yield address
 
 
-def test_an_engine_that_refuses_its_settings_ends_the_command_with_2_and_its_words(
-    cluster: str, tmp_path: Path
-) -> None:
-    """Before the first one serves: a command that fails leaves nothing."""
-    words = "no model 'none': name a folder"
-    fault = {"exit": 2, "says": f"launchbound engine: {words}"}
-    with replicas(tmp_path / "refused", "1", address=cluster, serving=False, **fault) as refused:
-        assert refused.process.wait(START_SECONDS) == 2
-        assert words in refused.log.splitlines()[-1]
-
-
 @pytest.fixture(scope="module")
 def first(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """Two replicas of a core each."""
@@ -186,15 +174,6 @@ def test_replicas_have_addresses_and_cores_of_their_own_and_share_the_requests(
     assert sum(total(address, "ok") for address in addresses.values()) == answered.total()
 
 
-def test_every_request_has_its_line_in_the_log_of_the_command(first: Command, http: httpx.Client) -> None:
-    for number in range(10):
-        http.post(GENERATE, json=BODY, headers={"X-Request-ID": f"logged-{number}"})
-    until(
-        lambda: len(set(re.findall(r"id logged-\d+", first.log))) == 10,
-        "a line of each request",
-    )
-
-
 def test_events_arrive_by_the_proxy_while_the_next_are_not_made_yet(
     http: httpx.Client, tmp_path: Path
 ) -> None:
@@ -204,15 +183,6 @@ def test_events_arrive_by_the_proxy_while_the_next_are_not_made_yet(
         assert next(lines) == "event: token"
         (tmp_path / "go").touch()
         assert "event: result" in list(lines)
-
-
-def test_a_client_of_openai_streams_by_the_proxy(first: Command) -> None:
-    with openai.OpenAI(
-        base_url=f"{first.url}/v1", api_key="none", http_client=httpx.Client(trust_env=False)
-    ) as client:
-        model = client.models.list().data[0].id
-        streamed = client.completions.create(model=model, prompt="x", max_tokens=4, stream=True)
-        assert len([chunk for chunk in streamed if chunk.choices]) >= 4
 
 
 def test_a_client_that_hangs_up_ends_its_request_at_the_replica(

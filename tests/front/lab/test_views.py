@@ -114,18 +114,6 @@ def test_what_is_not_measured_is_said_to_be_absent(browser: Browser) -> None:
         assert "cannot be told apart: a reason." in opened.text("[aria-label=Time]")
 
 
-def test_during_a_sweep_nothing_runs_and_the_page_says_why(fake_lab: Tab, front: Front) -> None:
-    assert front.generate(headers={"X-Launchbound-Run": "20260101-1"}).status_code == 200
-    fake_lab.open("/lab/play?mode=eager", "form textarea")
-    fake_lab.page.locator("main form button").click()
-    alert = fake_lab.page.wait_for_selector("[data-type=run_in_progress]")
-    assert alert is not None
-    assert "A sweep is measuring" in alert.inner_text()
-    assert fake_lab.violations() == []
-    fake_lab.expected("409")
-    front.renew()
-
-
 def compared(opened: Tab) -> dict[str, Any]:
     with opened.page.expect_response("**/v1/compare") as answered:
         opened.page.locator("text=/^Compare \\d/").click()
