@@ -208,22 +208,6 @@ def test_a_failure_in_mid_stream_is_an_error_that_the_client_raises(own_front: F
 # ---------------------------------------------------------------- metrics
 
 
-def test_completions_move_the_same_metrics_as_generate(own_front: Front) -> None:
-    with connect(own_front) as client:
-        complete(client)
-        chunks(client)
-        with pytest.raises(openai.BadRequestError):
-            complete(client, n=5)
-        with pytest.raises(openai.NotFoundError):
-            complete(client, model="tiny:fastest")
-    series = own_front.moved()
-    assert series['requests_total{mode="eager",outcome="ok"}'] == 2
-    assert series['request_duration_seconds_count{mode="eager"}'] == 2
-    assert series['tokens_total{kind="generated",mode="eager"}'] == 7
-    assert series['requests_total{mode="eager",outcome="rejected"}'] == 1
-    assert series['requests_rejected_total{reason="bad_request"}'] == 2
-
-
 # ---------------------------------------------------------------- errors
 
 

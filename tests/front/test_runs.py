@@ -108,25 +108,6 @@ def test_a_report_is_served_in_a_sandbox_that_reaches_nothing(keeping: Front) ->
     assert "launchbound report" in error["message"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "..",
-        "%2e%2e",
-        ".",
-        "none",
-        "notes",
-        "%00",
-        "old%2f..",
-        "x" * 999,
-        "others%2Ffloat32",
-        "series%2F..%2F..",
-    ],
-)
-def test_a_name_that_no_sweep_has_is_a_404(keeping: Front, name: str) -> None:
-    refused(keeping.http.get(f"/v1/runs/{name}/report"), 404)
-
-
 @pytest.mark.slow
 def test_two_are_compared_as_the_verb_does_and_unlike_ones_only_where_that_is_forced(
     keeping: Front, results: Path
@@ -245,6 +226,16 @@ def test_a_damaged_trace_is_a_404_that_says_so(keeping: Front, name: str) -> Non
     assert error["type"] == "trace_damaged"
 
 
-@pytest.mark.parametrize("name", ["é" * 128, "x" * 129, "a b", "..%2f..%2fsettings", "none", "%00"])
-def test_a_name_that_no_trace_has_is_a_404(keeping: Front, name: str) -> None:
-    refused(keeping.http.get(f"/v1/traces/{name}"), 404)
+OF_NO_SWEEP = ["..", "%2e%2e", ".", "notes", "old%2f..", "x" * 999, "others%2Ffloat32", "series%2F..%2F.."]
+OF_NO_TRACE = ["é" * 128, "x" * 129, "a b", "..%2f..%2fsettings"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"/v1/runs/{name}/report" for name in ("none", "%00", *OF_NO_SWEEP)),
+        *(f"/v1/traces/{name}" for name in ("none", "%00", *OF_NO_TRACE)),
+    ],
+)
+def test_a_name_that_no_sweep_or_trace_has_is_a_404(keeping: Front, path: str) -> None:
+    refused(keeping.http.get(path), 404)
