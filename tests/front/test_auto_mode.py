@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from service.front import advice as advice_module
 from service.front.advice import AutoMode, ServedRequests
-from service.front.settings import AdvisedBatch, Settings, SweepAdvice
+from service.front.settings import Settings, SweepAdvice
 from service.modes import AUTO
 from service.records import EngineStatus
 from tests.front.test_advice import FAST, MODES, Traffic
@@ -197,13 +197,6 @@ def test_what_is_no_folder_or_has_no_advice_is_refused_with_the_remedy(tmp_path:
             Settings(advice=path)
 
 
-def test_a_folder_may_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_ADVICE", str(written(tmp_path)))
-    found = Settings().advice
-    assert found is not None
-    assert found.batches[0] == AdvisedBatch(batch_size=1, mode="compiled", reason="2.5× the speed of eager")
-
-
 # ---------------------------------------------------------------- over HTTP
 
 
@@ -316,11 +309,3 @@ def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
     state.look(0.0)
     assert not looked
-
-
-def test_the_start_names_served_buckets_alone_and_those_without_advice() -> None:
-    batches = [*ADVICE["batches"], {"batch_size": 16, "mode": "compiled", "reason": "it is fast"}]
-    with logged() as lines:
-        AutoMode(MODES, [1, 2], advice(batches=batches), ServedRequests()).engine(ENGINE)
-    told = json.loads(lines.lines[-1])["message"]
-    assert told.endswith("advises: compiled at batch 1; it has no answer for batch 2")

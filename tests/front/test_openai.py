@@ -99,21 +99,6 @@ def test_a_completion_has_openais_shape(front: Front, client: OpenAI) -> None:
     assert raw["choices"][0].keys() == {"index", "text", "logprobs", "finish_reason"}
 
 
-def test_a_list_of_prompts_has_a_choice_each_and_the_usage_of_all(client: OpenAI) -> None:
-    answer = complete(client, ["one", "two words"])
-    assert [choice.index for choice in answer.choices] == [0, 1]
-    assert answer.usage is not None
-    assert answer.usage.to_dict() == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
-
-
-def test_n_completions_of_a_prompt_follow_each_other_and_count_the_prompt_once(client: OpenAI) -> None:
-    assert job_of(client, n=3)["prompts"] == ["!job"] * 3
-    answer = complete(client, ["a b", "c"], n=2)
-    assert len(answer.choices) == 4
-    assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 16)
-
-
 def test_what_is_left_out_or_null_has_openais_defaults(front: Front, client: OpenAI) -> None:
     bare = {"model": MODEL, "prompt": "!job"}
     names = "max_tokens temperature top_p n stop seed stream stream_options top_k ignore_eos min_tokens"
@@ -189,14 +174,6 @@ def test_a_streams_timings_come_in_its_last_chunk(client: OpenAI, options: dict[
     got = [chunk.to_dict() for chunk in chunks(client, stream_options=options)]
     assert all("launchbound" not in chunk for chunk in got[:-1])
     assert got[-1]["launchbound"]["timings"].keys() >= TIMINGS  # type: ignore[index]
-
-
-def test_a_stream_is_data_lines_and_done_at_the_end(front: Front) -> None:
-    answer = front.http.post("/v1/completions", json={"model": MODEL, "prompt": "a", "stream": True})
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    events = answer.text.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    assert all(event.startswith("data: ") and "\n" not in event for event in events[:-1])
 
 
 def test_a_failure_in_mid_stream_is_an_error_that_the_client_raises(own_front: Front) -> None:

@@ -72,9 +72,8 @@ def test_a_browser_that_has_a_file_is_not_sent_it_again(front: Front) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/lab/none", "/lab/", "/lab/files/", "/lab/files/none.js", "/lab/files/vendor/README.md",
-        "/lab/files/../lab.py", "/lab/files/%2e%2e/app.py", "/lab/files/vendor/LICENSE.htm",
-        "/lab/files/views", "/lab/play/more",
+        "/lab/", "/lab/files/", "/lab/files/none.js", "/lab/files/vendor/README.md", "/lab/files/../lab.py",
+        "/lab/files/%2e%2e/app.py", "/lab/files/vendor/LICENSE.htm", "/lab/files/views", "/lab/play/more",
     ],
 )  # fmt: skip
 def test_what_is_not_of_the_lab_is_a_404_in_the_one_shape(front: Front, path: str) -> None:
