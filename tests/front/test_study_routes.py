@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -259,39 +260,27 @@ def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study_runner.tempfile, "tempdir", str(tmp_path))
-    writes_and_waits = (
-        "import asyncio\n"
+    dies = (
+        "import asyncio, os\n"
         "from service.front.study_runner import folder_for_files\n"
         "async def study() -> None:\n"
-        "    async with folder_for_files(True) as folder:\n"
-        "        (folder / 'trace.json').write_text('{}')\n"
-        "        print(folder, flush=True)\n"
-        "        await asyncio.sleep(60)\n"
+        "    async with folder_for_files(True):\n"
+        "        os._exit(9)\n"
         "asyncio.run(study())\n"
     )
-    fronts = [
-        subprocess.Popen(
-            [sys.executable, "-c", writes_and_waits],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-        )
-        for _ in range(2)
-    ]
-    try:
-        killed, running = (Path(str(front.stdout and front.stdout.readline()).strip()) for front in fronts)
-        fronts[0].kill()
-        fronts[0].wait()
-        other = tmp_path / "launchbound-notes"
-        other.mkdir()
-        assert killed.exists()
-        study_runner.remove_abandoned_folders()
-        assert sorted(tmp_path.iterdir()) == sorted([other, running])
-        assert (running / "trace.json").exists()
-    finally:
-        for front in fronts:
-            front.kill()
-            front.communicate()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", dies], env=environment, check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1
+    other = tmp_path / "launchbound-notes"
+    other.mkdir()
+
+    async def start_beside_a_study() -> None:
+        async with study_runner.folder_for_files(True) as running:
+            assert running is not None
+            study_runner.remove_abandoned_folders()
+            assert sorted(tmp_path.iterdir()) == sorted([other, running])
+
+    asyncio.run(start_beside_a_study())
 
 
 ANATOMY = "/v1/modes/eager/anatomy"

@@ -86,7 +86,7 @@ class FakeEngine:
         if options.get("deaf"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
-        self.unsplit = False
+        self.unsplit, self.halved = False, False
         self.samples: defaultdict[tuple[str, Phase, int], SampleCounts] = defaultdict(lambda: SAMPLES)
         self.compilations: dict[str, int] = {}
         self.ooms = 0
@@ -149,7 +149,7 @@ class FakeEngine:
     def serve(self, job: Job) -> None:
         taken = time.perf_counter_ns()
         self.served += 1
-        self.unsplit = False
+        self.unsplit, self.halved = False, False
         first = job.prompts[0]
         command, _, argument = first.partition(" ") if isinstance(first, str) else ("", "", "")
         if self.ended(job, command, argument):
@@ -167,6 +167,8 @@ class FakeEngine:
                 effective, reason = "something-else", argument
             case "!unsplit":
                 self.unsplit = True
+            case "!halved":  # where it is sampled, half of its decode is dispatch
+                self.halved = job.sample
             case "!profiled":
                 profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
         self.stream_tokens(job)
@@ -277,12 +279,13 @@ class FakeEngine:
             )
         if not self.sampled or self.unsplit:
             return phase
+        dispatch = total * (0.5 if self.halved and steps > 1 else 0.6)
         return msgspec.structs.replace(
             phase,
-            dispatch_seconds=total * 0.6,
+            dispatch_seconds=dispatch,
             dispatch_low_seconds=total * 0.5,
             dispatch_high_seconds=total * 0.7,
-            kernel_seconds=total * 0.4,
+            kernel_seconds=total - dispatch,
             kernel_samples=SAMPLES.kernel,
             host_samples=SAMPLES.host,
             system_samples=SAMPLES.system,
