@@ -52,12 +52,6 @@ def test_each_prompt_has_its_output_and_the_usage_counts_all(front: Front) -> No
     assert (answer["batch_size"], answer["batch_bucket"]) == (2, 4)
 
 
-def test_a_mode_that_runs_as_another_form_here_is_reported_with_the_reason(front: Front) -> None:
-    mode = front.generate("reduce-overhead").json()["mode"]
-    assert (mode["requested"], mode["effective"]) == ("reduce-overhead", "compiled-cpp")
-    assert "CUDA graphs" in mode["reason"]
-
-
 @pytest.mark.parametrize(
     ("device", "parts", "absent"),
     [

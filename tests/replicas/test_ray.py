@@ -174,18 +174,7 @@ def test_replicas_have_addresses_and_cores_of_their_own_and_share_the_requests(
     assert sum(total(address, "ok") for address in addresses.values()) == answered.total()
 
 
-def test_events_arrive_by_the_proxy_while_the_next_are_not_made_yet(
-    http: httpx.Client, tmp_path: Path
-) -> None:
-    body = {**BODY, "prompts": [f"!hold {tmp_path / 'go'}"], "stream": True}
-    with http.stream("POST", GENERATE, json=body) as answer:
-        lines = answer.iter_lines()
-        assert next(lines) == "event: token"
-        (tmp_path / "go").touch()
-        assert "event: result" in list(lines)
-
-
-def test_a_client_that_hangs_up_ends_its_request_at_the_replica(
+def test_events_arrive_as_they_are_made_and_a_client_that_hangs_up_ends_its_request_at_the_replica(
     first: Command, http: httpx.Client, tmp_path: Path
 ) -> None:
     def cancelled() -> float:

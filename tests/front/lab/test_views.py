@@ -216,14 +216,6 @@ def test_the_figures_are_the_metrics(lab: Tab, http: httpx.Client) -> None:
     assert lab.violations() == []
 
 
-def test_a_mode_without_requests_has_no_quantile_and_none_is_0(browser: Browser, front: Front) -> None:
-    with tab(browser, front.url) as opened:
-        opened.open("/lab/live", "table tbody tr")
-        assert cell(opened, "compiled", "p50_seconds") == "–"
-        assert cell(opened, "compiled", "share").startswith("1: 40 %, headroom 2.50× · ")
-        assert "No request has ended while this page looked" in opened.text("main")
-
-
 def test_a_hidden_page_reads_nothing(browser: Browser, front: Front) -> None:
     """Time is the page's own here, as is whether it is hidden: a headless browser never hides one."""
     with tab(browser, front.url) as opened:
