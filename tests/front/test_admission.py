@@ -47,20 +47,6 @@ def test_a_job_that_the_engine_never_answers_is_a_504_and_ends_the_engine_at_las
         assert front.generate().status_code == 200
 
 
-def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: Front) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        running_one = pool.submit(own_front.command, "!hold")
-        until(lambda: own_front.state.client.in_progress().total() == 1, "the held request")
-        own_front.state.client.draining = True
-        answer = own_front.generate()
-        assert refused(answer, 503)["type"] == "draining"
-        assert int(answer.headers["retry-after"]) > 0
-        assert refused(own_front.http.get("/health/ready"), 503)["type"] == "draining"
-        own_front.state.client.draining = False
-        own_front.command("!release")
-        assert running_one.result().status_code == 200
-
-
 def test_what_was_accepted_and_not_served_at_the_end_is_an_error_and_no_refusal(own_front: Front) -> None:
     client = own_front.state.client
     with logged() as log, ThreadPoolExecutor(8) as pool:

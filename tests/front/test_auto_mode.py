@@ -71,14 +71,6 @@ def test_without_any_advice_it_is_the_best_mode_without_a_compiler() -> None:
     assert auto(modes=["no_grad", "compiled"]).pick(1, SERVED).mode == "no_grad"
 
 
-def test_a_sweep_decides_by_the_bucket_that_the_batch_fits_in() -> None:
-    picked = [auto(advice()).pick(size, SERVED) for size in (1, 2, 4)]
-    assert [asked.mode for asked in picked] == ["compiled", "no_grad", "no_grad"]
-    assert picked[0].reason == (
-        "advised by the sweep a-sweep (commit 0123456789ab) at batch 1: 2.5× the speed of eager"
-    )
-
-
 def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys() -> None:
     asked = auto(advice(batches=[ADVICE["batches"][0]])).pick(4, SERVED)
     assert asked.mode == "inference_mode"
@@ -105,16 +97,6 @@ def test_an_advised_mode_that_is_not_ready_is_replaced_meanwhile_and_the_reason_
     asked = auto(advice() if swept else None).pick(1, ready)
     assert asked.mode == mode
     assert str(asked.reason).startswith(reason)
-
-
-def test_requests_advise_where_no_sweep_does() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST, bucket=4)
-    made = auto(served=traffic.served)
-    made.learn(4, MODES)
-    assert made.pick(3, SERVED).mode == "compiled"
-    assert "advised by the 8 rounds of requests served here" in str(made.pick(3, SERVED).reason)
-    assert made.pick(1, SERVED).mode == "inference_mode"
 
 
 def test_what_requests_have_advised_is_kept_when_later_ones_would_not_suffice() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from service.records import SIDES
-from tests.support.serving import BODY, GENERATE, Front, refused, running, until
+from tests.support.serving import BODY, GENERATE, Event, Front, events, refused, running, until
 
 TIMINGS = {
     "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
@@ -127,18 +124,7 @@ def test_a_request_that_cannot_be_sampled_is_refused_with_the_reason(front: Fron
 
 # ---------------------------------------------------------------- streams
 
-Event = tuple[str, dict[str, Any]]
 HELD = {**BODY, "prompts": ["!hold"], "stream": True}
-
-
-def events(lines: Iterable[str]) -> Iterator[Event]:
-    """Server-sent events from their lines."""
-    name = ""
-    for line in lines:
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))
 
 
 def stream(front: Front, **body: object) -> list[Event]:

@@ -21,9 +21,10 @@ from service.front.routes import studies
 from service.front.schemas import STUDY_BODIES
 from service.front.study_runner import Findings, StudyResult
 from service.study_names import NOT_ON_CPU, PROBES
-from tests.front.test_studies import Place, error, place
+from tests.front.test_studies import Place, place
 from tests.support.fake_anatomy import TRACE_FILE
-from tests.support.serving import until
+from tests.support.serving import events as events_of
+from tests.support.serving import refused, until
 
 EVENTS = {"Accept": "text/event-stream"}
 FOUND = b'{"operators":[],"order":1}'
@@ -58,13 +59,8 @@ def received(here: Place) -> list[tuple[str, dict[str, Any]]]:
 
 
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and data of the events in a stream; comments are skipped."""
-    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
-    found = []
-    for block in blocks:
-        name, data = block.split("\n")
-        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    return found
+    """Names and data of the events in a stream."""
+    return list(events_of(text.splitlines()))
 
 
 @pytest.mark.parametrize("name", STUDY_BODIES)
@@ -106,7 +102,7 @@ def test_what_is_out_of_bounds_is_refused_before_the_engine_pauses(
     here: Place, name: str, fields: dict[str, Any], status: int, param: str
 ) -> None:
     for headers in ({}, EVENTS):
-        assert error(post(here, name, headers, **fields), status)["param"] == param
+        assert refused(post(here, name, headers, **fields), status)["param"] == param
     assert received(here) == []
 
 
@@ -162,9 +158,9 @@ def test_a_study_that_fails_ends_its_events_with_the_same_problem_as_without(
 
 def test_what_is_not_admitted_is_a_plain_error_also_for_who_asks_for_events(here: Place) -> None:
     study = here.held()
-    refused = post(here, "layers", EVENTS)
-    assert error(refused, 409)["type"] == "anatomy_busy"
-    assert int(refused.headers["retry-after"]) > 0
+    denied = post(here, "layers", EVENTS)
+    assert refused(denied, 409)["type"] == "anatomy_busy"
+    assert int(denied.headers["retry-after"]) > 0
     here.go()
     assert study.result().status_code == 200
 
@@ -220,8 +216,8 @@ def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
     assert file.headers["content-type"] == "application/gzip"
     assert file.headers["content-disposition"] == f'attachment; filename="{entry["id"]}-{TRACE_FILE}"'
     assert file.headers["x-content-type-options"] == "nosniff"
-    assert error(here.front.http.get(f"{answer.headers['location']}/files/other"), 404)["param"] == "name"
-    assert error(here.front.http.get(f"/v1/studies/none-1/files/{TRACE_FILE}"), 404)["param"] == "id"
+    assert refused(here.front.http.get(f"{answer.headers['location']}/files/other"), 404)["param"] == "name"
+    assert refused(here.front.http.get(f"/v1/studies/none-1/files/{TRACE_FILE}"), 404)["param"] == "id"
 
 
 def test_a_file_over_the_bound_is_left_out_and_this_is_said(
@@ -234,16 +230,16 @@ def test_a_file_over_the_bound_is_left_out_and_this_is_said(
     entry = here.front.http.get("/v1/studies").json()["studies"][0]
     assert entry["files"] == []
     assert "over the bound of 99" in entry["files_left_out"][TRACE_FILE]
-    missing = error(here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}"), 404)
+    missing = refused(here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}"), 404)
     assert missing["type"] == "file_left_out"
 
 
 def test_without_the_key_no_study_finding_or_file_is_had_and_no_sweep_blocks_one(tmp_path: Path) -> None:
     with place(tmp_path, {"api_key": "secret"}) as here:
         for name in STUDY_BODIES:
-            error(post(here, name, EVENTS), 401)
+            refused(post(here, name, EVENTS), 401)
         for path in ("", "/tape-1", f"/tape-1/files/{TRACE_FILE}"):
-            error(here.front.http.get(f"/v1/studies{path}"), 401)
+            refused(here.front.http.get(f"/v1/studies{path}"), 401)
         assert here.pids() == []
         here.front.generate(headers={"X-Launchbound-Run": "1"})
         assert post(here, "operators", {"Authorization": "Bearer secret"}).status_code == 200
@@ -283,7 +279,7 @@ ANATOMY = "/v1/modes/eager/anatomy"
 def test_a_finding_is_read_again_and_no_get_runs_a_study(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         get = here.front.http.get
-        unknown = error(get(f"{ANATOMY}?batch_size=3"), 404)
+        unknown = refused(get(f"{ANATOMY}?batch_size=3"), 404)
         assert unknown["type"] == "not_studied"
         assert "POST" in unknown["message"]
         assert "/v1/studies/operators" in unknown["message"]
@@ -297,7 +293,7 @@ def test_a_finding_is_read_again_and_no_get_runs_a_study(tmp_path: Path) -> None
         newest, _ = get("/v1/studies").json()["studies"]
         assert newest["arguments"] == {"mode": "eager", "batch_size": 4, "phase": "decode"}
         assert second.headers["location"] == f"/v1/studies/{newest['id']}"
-        error(get(ANATOMY), 404)
+        refused(get(ANATOMY), 404)
         assert len((here.folder / "studies").read_text().splitlines()) == 2
 
 
@@ -312,7 +308,7 @@ def test_a_finding_is_read_again_and_no_get_runs_a_study(tmp_path: Path) -> None
     ],
 )
 def test_bad_questions_about_findings_are_refused(here: Place, path: str, status: int, param: str) -> None:
-    assert error(here.front.http.get(path), status)["param"] == param
+    assert refused(here.front.http.get(path), status)["param"] == param
 
 
 def test_the_probes_are_listed_with_what_each_teaches(here: Place) -> None:
@@ -326,10 +322,10 @@ def test_the_probes_are_listed_with_what_each_teaches(here: Place) -> None:
 def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_refused_with_the_names(here: Place) -> None:
     assert here.front.http.post("/v1/probes/sync-point").status_code == 200
     assert json.loads((here.folder / "studies").read_text()) == ["probes", {"name": "sync-point"}]
-    detail = error(here.front.http.post("/v1/probes/nothing"), 404)
+    detail = refused(here.front.http.post("/v1/probes/nothing"), 404)
     assert detail["type"] == "not_found"
     assert "graph-break" in detail["message"]
-    unknown = error(here.front.http.post("/v1/studies/probes", json={}), 404)
+    unknown = refused(here.front.http.post("/v1/studies/probes", json={}), 404)
     assert "operators, operator, layers" in unknown["message"]
 
 

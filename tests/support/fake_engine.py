@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import time
-from collections import defaultdict
 from typing import Any, cast
 
 import msgspec
@@ -61,7 +60,7 @@ WORK_SECONDS = 0.004
 
 GB = 2**30
 SAMPLES = SampleCounts(kernel=40, host=60, system=3, unclassified=2)
-"""Of each step at warm-up, of a request's own steps, and of how many more `!sampled` tells."""
+"""Of each step at warm-up, and of a request's own steps."""
 
 MEMORY = {
     f"{kind}_{stat}": GB
@@ -87,7 +86,6 @@ class FakeEngine:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
         self.unsplit, self.halved = False, False
-        self.samples: defaultdict[tuple[str, Phase, int], SampleCounts] = defaultdict(lambda: SAMPLES)
         self.compilations: dict[str, int] = {}
         self.ooms = 0
         self.effective = {mode: self._effective(mode) for mode in settings.modes}
@@ -221,10 +219,6 @@ class FakeEngine:
             case "!compile":
                 self.compilations[argument] = self.compilations.get(argument, 0) + 1
                 self.announce(argument, "ready")
-            case "!sampled":
-                for phase in PHASES:
-                    self.samples[job.mode, phase, self.bucket(job)] += SAMPLES
-                self.announce(job.mode, "ready")
         return command in ("!garbage", "!problem", "!oom", "!stall")
 
     def stream_tokens(self, job: Job) -> None:
@@ -333,7 +327,7 @@ class FakeEngine:
                         high=0.7,
                         step_seconds=STEP_SECONDS,
                         newest=SAMPLES,
-                        all=self.samples[mode, phase, batch],
+                        all=SAMPLES,
                     )
                     for phase in PHASES
                     for batch in self.settings.batch_sizes

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.report.formatting import significant, whole
 from tests.support.browser import NARROW, Tab, tab
-from tests.support.serving import BODY, GENERATE, Front, running, until
+from tests.support.serving import BODY, GENERATE, Front, events, running, until
 
 pytestmark = pytest.mark.browser
 
@@ -33,14 +33,8 @@ def generated(opened: Tab) -> dict[str, Any]:
     opened.page.route("**/generate", pass_on)
     opened.page.locator("main form button").click()
     opened.page.wait_for_selector(RESULT)
-    return result_of(bodies[0])
-
-
-def result_of(body: str) -> dict[str, Any]:
-    last = body.strip().split("\n\n")[-1]
-    name, _, data = last.partition("\n")
-    assert name == "event: result"
-    answer: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    *_, (name, answer) = events(bodies[0].splitlines())
+    assert name == "result"
     return answer
 
 
