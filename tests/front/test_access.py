@@ -134,11 +134,6 @@ def test_with_the_key_a_v1_call_is_served_and_it_is_nowhere_to_be_read(locked: F
     assert KEY not in locked.http.get("/v1/modes", headers=WITH_KEY).text
 
 
-@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"])
-def test_what_is_not_v1_needs_no_key(locked: Front, path: str) -> None:
-    assert locked.http.get(path).status_code == 200
-
-
 def test_why_a_mode_failed_is_told_with_the_key_only(locked: Front) -> None:
     stranger = locked.http.get("/health/ready").json()["degraded"]["compiled"]
     friend = locked.http.get("/health/ready", headers=WITH_KEY).json()["degraded"]["compiled"]
@@ -291,11 +286,6 @@ def test_a_link_of_another_page_leads_to_a_trace(front: Front, site: str) -> Non
 )
 def test_another_page_can_embed_and_fetch_no_trace(front: Front, path: str, headers: dict[str, str]) -> None:
     assert refused(front.http.get(path, headers=FOLLOWED | headers), 403)["type"] == "cross_site"
-
-
-def test_a_page_of_this_service_is_served(front: Front) -> None:
-    own = [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": front.url}]
-    assert [front.generate(headers=headers).status_code for headers in own] == [200] * 3
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/metrics"])

@@ -141,9 +141,6 @@ def test_our_timings_are_in_body_and_header(client: OpenAI) -> None:
     assert timings.keys() >= TIMINGS
     header = header_milliseconds(raw.headers["server-timing"])
     assert header["total"] == pytest.approx(timings["total_seconds"] * 1000, abs=1e-4)
-    assert sum(timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other")) == (
-        pytest.approx(timings["total_seconds"])
-    )
 
 
 # ---------------------------------------------------------------- streams

@@ -16,15 +16,6 @@ from tests.support.serving import Front, refused
 
 ROOT = Path(__file__).parents[3]
 MOST_BYTES = 1_500_000
-ADDRESSES = ["/", *(f"/lab/{view}" for view in VIEWS)]
-
-
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_each_view_has_an_address(front: Front, address: str) -> None:
-    page = front.http.get(address)
-    assert page.status_code == 200
-    assert page.headers["content-type"].startswith("text/html")
-    assert page.content == FILES["index.html"].content
 
 
 def test_the_policy_allows_scripts_and_styles_of_this_service_alone(front: Front) -> None:

@@ -43,12 +43,6 @@ def test_numbers_are_written_as_in_the_reports(page: Tab) -> None:
     assert written == [formatting.significant(value) for value in NUMBERS]
 
 
-def test_seconds_are_written_in_the_unit_that_fits_and_what_is_not_measured_is_a_dash(page: Tab) -> None:
-    given = [1.5, 0.0123, 0.000045, 4e-8, 0, None]
-    written = run(page, "parts/numbers", "return given.map((value) => it.duration(value))", given)
-    assert written == ["1.50 s", "12.3 ms", "45.0 µs", "0.0400 µs", "0 µs", "–"]
-
-
 BUCKETS = [("0.001", 0, 10), ("0.002", 5, 25), ("0.004", 5, 45), ("+Inf", 5, 50)]
 """Upper bound, and the count of two scrapes: 10, 10, 20 and 5 were observed between them."""
 
