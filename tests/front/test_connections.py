@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import resource
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -234,6 +234,13 @@ def accepted(front: Front, receive_bytes: int | None = None) -> Iterator[tuple[s
         yield connection, own
 
 
+def feed(front: Front, own: Any, data: bytes, segment_bytes: int) -> None:
+    """Have the front receive `data` in just these segments, which a socket might join."""
+    loop = front.state.supervisor._task.get_loop()
+    for start in range(0, len(data), segment_bytes):
+        loop.call_soon_threadsafe(own.data_received, data[start : start + segment_bytes])
+
+
 def test_what_a_connection_holds_unread_in_the_kernel_is_bounded_in_size_and_time(front: Front) -> None:
     with accepted(front) as (_, own):
         taken = own.transport.get_extra_info("socket")
@@ -311,29 +318,34 @@ def test_a_head_within_the_limit_is_served_in_segments_of_any_size(
 ) -> None:
     head = GET + fields + LAST
     assert MAX_HEAD_BYTES * 0.95 < len(head) <= MAX_HEAD_BYTES
-    with connected(front) as connection:
-        send(connection, head, segment_bytes)
+    with accepted(front) as (connection, own):
+        feed(front, own, head, segment_bytes)
         assert until_closed(connection).startswith(b"HTTP/1.1 200")
 
 
 def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head(front: Front) -> None:
-    with connected(front) as connection:
-        send(connection, CHUNKED + b"00000008\r\nsomebody\r\n" * 4096 + b"0\r\n\r\n", 10)
+    with accepted(front) as (connection, own):
+        feed(front, own, CHUNKED, len(CHUNKED))
+        feed(front, own, b"00000008\r\nsomebody\r\n" * 4096 + b"0\r\n\r\n", 10)
         assert parsed(connection.recv(65_536)).status == 422
 
 
 def test_silent_clients_accepted_in_one_go_do_not_crowd_out_a_head_that_was_sent() -> None:
-    with running({"max_connections": 1}) as full, ExitStack() as stack:
+    """One that the front has not read yet, as it accepts many connections before it reads from any."""
+    silent: list[Any] = [SimpleNamespace(idle=True, crowd_out=lambda: None) for _ in range(2 * RESERVED)]
+    with running({"max_connections": 1}) as full, connected(full):
         full.http.close()
-        go = threading.Event()
-        stack.callback(go.set)
-        full.state.supervisor._task.get_loop().call_soon_threadsafe(go.wait)
-        *_, probe = [stack.enter_context(connected(full)) for _ in range(3)]
-        send(probe, GET + LAST)
-        for _ in range(2 * RESERVED):
-            stack.enter_context(connected(full))
-        go.set()
-        assert until_closed(probe).startswith(b"HTTP/1.1 200")
+        with accepted(full) as (probe, own):
+
+            def crowd() -> None:
+                send(probe, GET + LAST)
+                for one in silent:
+                    own._slots.take(one)
+                for one in silent:
+                    own._slots.leave(one)
+
+            full.state.supervisor._task.get_loop().call_soon_threadsafe(crowd)
+            assert until_closed(probe).startswith(b"HTTP/1.1 200")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.front.test_connections import accepted, feed
 from tests.support.serving import BODY as FIELDS
 from tests.support.serving import Front, connected, send, until_closed
 
@@ -152,8 +153,8 @@ def test_a_request_answered_before_its_body_was_asked_for_is_the_last(front: Fro
 @pytest.mark.parametrize("segment_bytes", [1, 7, 100])
 @pytest.mark.parametrize("name", ["h2c, length", "h2c, chunked", "h2c with a body of a GET", "trailer"])
 def test_a_request_is_served_however_it_is_cut(front: Front, name: str, segment_bytes: int) -> None:
-    with connected(front) as connection:
-        send(connection, SERVED[name] + NEXT, segment_bytes)
+    with accepted(front) as (connection, own):
+        feed(front, own, SERVED[name] + NEXT, segment_bytes)
         received = until_closed(connection)
     assert statuses(received) == [200, 200]
     assert received.count(b"x-request-id: next\r\n") == 1

@@ -201,12 +201,10 @@ def connected(front: Front, receive_bytes: int | None = None) -> Iterator[socket
         yield opened
 
 
-def send(connection: socket.socket, data: bytes, segment_bytes: int = 10_000_000) -> None:
-    """Send what the other side takes, in segments: it may have answered and closed before the end."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def send(connection: socket.socket, data: bytes) -> None:
+    """Send what the other side takes: it may have answered and closed before the end."""
     try:
-        for start in range(0, len(data), segment_bytes):
-            connection.sendall(data[start : start + segment_bytes])
+        connection.sendall(data)
     except ConnectionError:
         return
 
