@@ -174,7 +174,7 @@ REASON = "no folder nosuch: name one of tiny, small, base or an existing folder"
 
 def ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, whose service's engine lives as long as one that looks for a model that is not there."""
-    refusing = ["bash", "-c", f"sleep 1; echo 'launchbound: {REASON}' >&2; exit 2"]
+    refusing = ["bash", "-c", f"sleep 1; echo 'launchbound: {REASON}' >&2; echo '[W] noise' >&2; exit 2"]
     return subprocess.run(
         [sys.executable, str(ROOT / "launchbound.py"), *arguments],
         capture_output=True,

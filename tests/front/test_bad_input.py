@@ -72,6 +72,14 @@ def test_a_body_that_is_no_request_is_a_422(untouched: Front, path: str, body: b
     assert body or "the body is empty: send a JSON object" in error["message"]
 
 
+@pytest.mark.parametrize("path", ["/v1/modes/fastest/generate", COMPARE])
+def test_an_unknown_mode_is_a_404_that_names_the_known_ones(untouched: Front, path: str) -> None:
+    modes = {"modes": ["eager", "fastest"]} if path == COMPARE else {}
+    error = refused(untouched.http.post(path, json={**BODY, **modes}), 404)
+    assert error["type"] == "unknown_mode"
+    assert "reduce-overhead" in error["message"]
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_the_limit_is_a_413_with_and_without_a_length(untouched: Front, chunked: bool) -> None:
     body = iter([b" " * 65_536] * 64) if chunked else json.dumps({"prompts": ["x" * 50_000_000]}).encode()

@@ -152,7 +152,8 @@ def test_the_first_token_leaves_before_the_job_has_ended_and_the_stream_is_obser
     with own_front.http.stream("POST", GENERATE, json=HELD) as answer:
         arriving = events(answer.iter_lines())
         assert next(arriving)[0] == "token"
-        assert own_front.state.client.in_progress()["eager"] == 1
+        series = own_front.series()
+        assert (series['requests_in_progress{mode="eager"}'], series["queue_depth"]) == (1, 0)
         own_front.command("!release", mode="no_grad")
         assert list(arriving)[-1][0] == "result"
     assert own_front.moved()['request_duration_seconds_count{mode="eager"}'] == 1

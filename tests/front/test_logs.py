@@ -24,10 +24,12 @@ from service.front.child_process import MOST_LINE_BYTES, ChildOutput
 from service.front.launch import read_text
 from service.front.logs import (
     BACKLOG_LINES,
+    FORMATTERS,
     MOST_CHARACTERS,
     PIECE_BYTES,
     REQUEST_FIELDS,
     EngineLog,
+    Event,
     JsonFormatter,
     LineHandler,
     TextFormatter,
@@ -43,6 +45,10 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 NASTY = "a\nb\r\x1b[31m\x85\u2028\u202e\ud800\x00"
 FORGED = "fine\n2026-01-01 00:00:00.000 error   service    the disk is on fire"
+
+
+def note(text: str, inner: dict[str, list[str]] | None = None) -> Event:
+    return Event({"text": text, "inner": inner}, lambda fields: one_line(fields["text"]))
 
 
 def record(message: object, name: str = "launchbound.api", *arguments: object) -> logging.LogRecord:
@@ -79,6 +85,14 @@ def test_json_is_one_object_on_one_line_whatever_the_message_is(text: str) -> No
     assert set(told) == {"time", "level", "component", "message"}
     assert (told["level"], told["component"]) == ("info", "api")
     assert told["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("form", FORMATTERS)
+@given(ANY_TEXT)
+def test_an_event_is_one_line_whatever_its_fields_hold(form: str, text: str) -> None:
+    line = FORMATTERS[form]().format(record(note(text, {"deep": [text]})))
+    assert is_plain(line)
+    line.encode()
 
 
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp", "Cf")), max_size=MOST_CHARACTERS))

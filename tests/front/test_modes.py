@@ -92,6 +92,13 @@ def test_a_failed_mode_leaves_the_others_ready_and_is_shown_as_degraded(own_fron
     assert (series['mode_failed{mode="compiled"}'], series['mode_failed{mode="eager"}']) == (1, 0)
 
 
+def test_where_every_mode_failed_nothing_is_ready() -> None:
+    with running({"modes": ["eager", "compiled"]}, states={"eager": "failed", "compiled": "failed"}) as front:
+        until(lambda: front.state.client.engine is not None, "the engine's status")
+        message = refused(front.http.get("/health/ready"), 503)["message"]
+        assert message == "eager failed (as commanded); compiled failed (as commanded); ready: none yet"
+
+
 def test_of_failed_modes_those_that_are_required_keep_ready_at_503_and_warming_ones_always_do() -> None:
     settings = {"modes": ["eager", "no_grad", "compiled"], "require_modes": ["eager", "compiled"]}
     with running(settings, states={"no_grad": "warming"}) as front:

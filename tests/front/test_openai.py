@@ -146,17 +146,6 @@ def test_our_timings_are_in_body_and_header(client: OpenAI) -> None:
 # ---------------------------------------------------------------- streams
 
 
-def test_a_stream_is_the_plain_answer_in_pieces_each_with_its_index(client: OpenAI) -> None:
-    plain = complete(client, ["a", "b"], max_tokens=3)
-    got = chunks(client, prompt=["a", "b"])
-    for index in (0, 1):
-        pieces = [choice for chunk in got for choice in chunk.choices if choice.index == index]
-        assert "".join(piece.text for piece in pieces) == plain.choices[index].text
-        assert [piece.finish_reason for piece in pieces[:-1]] == [None] * 3
-        assert pieces[-1].finish_reason == "length"
-    assert len({(chunk.id, chunk.created, chunk.model, chunk.object) for chunk in got}) == 1
-
-
 def test_usage_comes_in_one_more_chunk_without_choices_only_where_requested(client: OpenAI) -> None:
     got = chunks(client, prompt="two words", stream_options={"include_usage": True})
     assert [chunk.usage for chunk in got[:-1]] == [None] * (len(got) - 1)

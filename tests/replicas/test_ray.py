@@ -135,6 +135,17 @@ def cluster() -> Iterator[str]:
             yield address
 
 
+def test_an_engine_that_refuses_its_settings_ends_the_command_with_2_and_its_words(
+    cluster: str, tmp_path: Path
+) -> None:
+    """Before the first one serves: a command that fails leaves nothing."""
+    words = "no model 'none': name a folder"
+    fault = {"exit": 2, "says": f"launchbound engine: {words}"}
+    with replicas(tmp_path / "refused", "1", address=cluster, serving=False, **fault) as refused:
+        assert refused.process.wait(START_SECONDS) == 2
+        assert words in refused.log.splitlines()[-1]
+
+
 @pytest.fixture(scope="module")
 def first(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """Two replicas of a core each."""

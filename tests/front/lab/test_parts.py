@@ -134,6 +134,14 @@ def test_a_crossover_is_named_only_where_measured_values_show_it(page: Tab, give
     assert run(page, "parts/crossing", "return it.crossing(it.summary(given), 'eager')", given) == said
 
 
+def test_the_parts_of_a_gpu_have_the_wait_in_place_of_kernels(page: Tab, front: Front) -> None:
+    timings = front.generate().json()["timings"] | {"sync_wait_seconds": 0.25, "kernel_seconds": None}
+    parts = run(page, "parts/timebar", "return it.partsOf(given)", timings)
+    assert [part["name"] for part in parts] == ["queue", "dispatch", "sync wait", "other"]
+    assert parts[2]["seconds"] == 0.25
+    assert "until a request is profiled" in parts[2]["note"]
+
+
 BUDGETS = list(product((1, 7, 324, 2000), (0.3, 4.8, 25.0), (0.5, 60.0, 1555.2, 90000.0)))
 """Operators, microseconds per operator, kernel microseconds; at 324 × 4.8 of dispatch, kernels equal it."""
 
