@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -332,20 +331,19 @@ def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head(front: Front) -
 
 def test_silent_clients_accepted_in_one_go_do_not_crowd_out_a_head_that_was_sent() -> None:
     """One that the front has not read yet, as it accepts many connections before it reads from any."""
-    silent: list[Any] = [SimpleNamespace(idle=True, crowd_out=lambda: None) for _ in range(2 * RESERVED)]
-    with running({"max_connections": 1}) as full, connected(full):
-        full.http.close()
-        with accepted(full) as (probe, own):
+    silent = [Mock(idle=True) for _ in range(2 * RESERVED)]
+    with running({"max_connections": 1}) as full, accepted(full), accepted(full) as (probe, own):
 
-            def crowd() -> None:
-                send(probe, GET + LAST)
-                for one in silent:
-                    own._slots.take(one)
-                for one in silent:
-                    own._slots.leave(one)
+        def crowd() -> None:
+            send(probe, GET + LAST)
+            for one in silent:
+                own._slots.take(one)
+            for one in silent:
+                own._slots.leave(one)
 
-            full.state.supervisor._task.get_loop().call_soon_threadsafe(crowd)
-            assert until_closed(probe).startswith(b"HTTP/1.1 200")
+        full.state.supervisor._task.get_loop().call_soon_threadsafe(crowd)
+        assert until_closed(probe).startswith(b"HTTP/1.1 200")
+    assert sum(one.crowd_out.called for one in silent) > RESERVED
 
 
 @pytest.fixture
