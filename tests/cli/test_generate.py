@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from click.testing import Result
+from rich.console import Console
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.cli.generate import printable, proportional_cells
+from service.cli.generate import printable, proportional_cells, timing_bar
 from tests.support.serving import Front
 
 
@@ -80,3 +83,12 @@ def test_on_cuda_dispatch_is_measured_and_the_host_waits(cuda_front: Front) -> N
     assert "sync wait" in shown
     assert "measured" in shown
     assert "sampled, " not in shown
+
+
+def test_kernel_time_that_is_known_on_cuda_is_said_to_run_beside_the_host(cuda_front: Front) -> None:
+    timings = cuda_front.generate().json()["timings"]
+    known = {**timings, "kernel_seconds": 0.002, "sources": {"dispatch": "measured", "kernel": "sampled"}}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(timing_bar(known, sampled=False))
+    assert isinstance(console.file, io.StringIO)
+    assert "kernels ran for 2.00 ms beside the host (sampled)" in console.file.getvalue()

@@ -351,3 +351,12 @@ def test_bytes_are_bounded_with_those_of_files_but_the_newest_always_stays() -> 
     assert [kept.study for kept in findings] == ["tape", "timeline"]
     findings.keep("memory", {}, StudyResult(b"{}", {}, {"snapshot": bytes(500)}))
     assert [kept.study for kept in findings] == ["memory"]
+
+
+@pytest.mark.parametrize("identity", ["layers-2", "layers-0", "layers", "-1", "layers-1x", "", "x" * 300])
+def test_an_id_that_never_was_is_not_said_to_have_been_given_up(identity: str) -> None:
+    findings = Findings()
+    findings.keep("layers", {}, StudyResult(b"{}"))
+    with pytest.raises(NotFound, match="GET /v1/studies lists") as unknown:
+        findings.by_id(identity)
+    assert unknown.value.type == "not_found"
