@@ -17,6 +17,7 @@ import launchbound
 from service.cli.options import EXIT_BAD_INPUT
 from service.front import launch
 from service.front.launch import LaunchError
+from tests.cli.test_surroundings import SERIES
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, fake_engine_command, until
 
@@ -32,15 +33,6 @@ COMMANDS = {
     "peers": ["peers", "--modes=eager", "--batch-sizes=1", "--out=results"],
     "stack": ["stack", "--modes=eager", "--batch-sizes=1", "--port=0", "--prometheus-port=0"],
 }
-
-PLAN = """\
-name = "own"
-dtypes = ["float32", "bfloat16"]
-modes = ["eager"]
-batch_sizes = [1]
-rounds = 1
-[[closed_loop]]
-"""
 
 PROMETHEUS = """\
 #!{python}
@@ -59,27 +51,32 @@ raise SystemExit(app.serve(Settings(port=0, modes=["eager"], batch_sizes=[1])))
 """
 
 
+def prepared(folder: Path, engine: list[str]) -> dict[str, str]:
+    """The environment of a command whose services have `engine`, and the files that it finds.
+
+    Services are started as `-m launchbound` in this folder: a module stands for the command line there.
+    """
+    (folder / "launchbound.py").write_text(SERVICE.format(engine=engine))
+    (folder / "plan.toml").write_text(SERIES)
+    own = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache")}
+    return {**os.environ, **own}
+
+
 @contextmanager
 def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The command line, whose services are fronts with an engine that says nothing, so that it waits."""
     engine = fake_engine_command(silent=True)
-    # Services are started as `-m launchbound` in this folder: this module stands for the command line there.
-    (folder / "launchbound.py").write_text(SERVICE.format(engine=engine))
-    (folder / "plan.toml").write_text(PLAN)
+    environment = prepared(folder, engine)
     (folder / "prometheus").write_text(PROMETHEUS.format(python=sys.executable))
     (folder / "prometheus").chmod(0o755)
-    own = {
-        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-        "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"),
-    }
+    environment["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "launchbound.py"), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
-        env={**os.environ, **own},
+        env=environment,
     )
     try:
         yield process
@@ -177,19 +174,13 @@ REASON = "no folder nosuch: name one of tiny, small, base or an existing folder"
 
 def ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, whose service's engine lives as long as one that looks for a model that is not there."""
-    refusing = ["bash", "-c", f"sleep 1; echo 'launchbound: {REASON}' >&2; exit 2"]
-    (folder / "launchbound.py").write_text(SERVICE.format(engine=refusing))
-    (folder / "plan.toml").write_text(PLAN)
-    own = {
-        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
-        "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"),
-    }
+    refusing = ["bash", "-c", f"sleep 1; echo 'launchbound: {REASON}' >&2; echo '[W] noise' >&2; exit 2"]
     return subprocess.run(
         [sys.executable, str(ROOT / "launchbound.py"), *arguments],
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, **own},
+        env=prepared(folder, refusing),
     )
 
 

@@ -95,6 +95,7 @@ def test_sigterm_finishes_what_runs_refuses_what_is_new_and_exits_with_0_and_eve
             await_draining(url)
             refused = httpx.post(generate, json=BODY, headers={"X-Request-ID": "late"}, trust_env=False)
             assert (refused.status_code, refused.json()["error"]["type"]) == (503, "draining")
+            assert int(refused.headers["retry-after"]) > 0
             assert process.poll() is None
             (tmp_path / "go").touch()
             assert "event: result" in list(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import httpx
 import pytest
 
 from service.front import study_runner
-from tests.support.serving import BODY, GENERATE, Front, logged, refused, running, until
+from tests.support.serving import BODY, Front, logged, refused, running, until
 
 
 def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served(own_front: Front) -> None:
@@ -46,35 +45,6 @@ def test_a_job_that_the_engine_never_answers_is_a_504_and_ends_the_engine_at_las
         until(lambda: front.state.supervisor.pid not in (pid, None), "a new engine")
         front.await_ready()
         assert front.generate().status_code == 200
-
-
-def test_a_client_that_goes_away_is_cancelled_in_the_engine(own_front: Front) -> None:
-    headers = {"X-Request-ID": "gone"}
-    body = {**BODY, "prompts": ["!hold"]}
-    request = own_front.http.build_request("POST", GENERATE, json=body, headers=headers)
-    host, port = own_front.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as connection:
-        lines = [f"POST {GENERATE} HTTP/1.1".encode()]
-        lines += [name + b": " + value for name, value in request.headers.raw]
-        connection.sendall(b"\r\n".join([*lines, b"", request.content]))
-        until(lambda: own_front.state.client.in_progress()["eager"], "the job's start")
-    until(lambda: not own_front.state.client.in_progress(), "the job's end")
-    assert own_front.command("!cancelled").json()["outputs"][0]["text"].split(",")[-1] == "gone"
-    assert own_front.moved()['requests_total{mode="eager",outcome="cancelled"}'] == 1
-
-
-def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: Front) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        running_one = pool.submit(own_front.command, "!hold")
-        until(lambda: own_front.state.client.in_progress().total() == 1, "the held request")
-        own_front.state.client.draining = True
-        answer = own_front.generate()
-        assert refused(answer, 503)["type"] == "draining"
-        assert int(answer.headers["retry-after"]) > 0
-        assert refused(own_front.http.get("/health/ready"), 503)["type"] == "draining"
-        own_front.state.client.draining = False
-        own_front.command("!release")
-        assert running_one.result().status_code == 200
 
 
 def test_what_was_accepted_and_not_served_at_the_end_is_an_error_and_no_refusal(own_front: Front) -> None:

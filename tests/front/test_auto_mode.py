@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from service.front import advice as advice_module
 from service.front.advice import AutoMode, ServedRequests
-from service.front.settings import AdvisedBatch, Settings, SweepAdvice
+from service.front.settings import Settings, SweepAdvice
 from service.modes import AUTO
 from service.records import EngineStatus
 from tests.front.test_advice import FAST, MODES, Traffic
@@ -71,14 +71,6 @@ def test_without_any_advice_it_is_the_best_mode_without_a_compiler() -> None:
     assert auto(modes=["no_grad", "compiled"]).pick(1, SERVED).mode == "no_grad"
 
 
-def test_a_sweep_decides_by_the_bucket_that_the_batch_fits_in() -> None:
-    picked = [auto(advice()).pick(size, SERVED) for size in (1, 2, 4)]
-    assert [asked.mode for asked in picked] == ["compiled", "no_grad", "no_grad"]
-    assert picked[0].reason == (
-        "advised by the sweep a-sweep (commit 0123456789ab) at batch 1: 2.5× the speed of eager"
-    )
-
-
 def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys() -> None:
     asked = auto(advice(batches=[ADVICE["batches"][0]])).pick(4, SERVED)
     assert asked.mode == "inference_mode"
@@ -105,16 +97,6 @@ def test_an_advised_mode_that_is_not_ready_is_replaced_meanwhile_and_the_reason_
     asked = auto(advice() if swept else None).pick(1, ready)
     assert asked.mode == mode
     assert str(asked.reason).startswith(reason)
-
-
-def test_requests_advise_where_no_sweep_does() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST, bucket=4)
-    made = auto(served=traffic.served)
-    made.learn(4, MODES)
-    assert made.pick(3, SERVED).mode == "compiled"
-    assert "advised by the 8 rounds of requests served here" in str(made.pick(3, SERVED).reason)
-    assert made.pick(1, SERVED).mode == "inference_mode"
 
 
 def test_what_requests_have_advised_is_kept_when_later_ones_would_not_suffice() -> None:
@@ -164,23 +146,6 @@ def test_advice_of_another_engine_is_not_used_and_that_is_said_once_and_in_each_
     assert shown in str(made.pick(1, SERVED).reason)
 
 
-def test_a_bucket_is_not_looked_at_again_before_another_request_was_served(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked = list[int]()
-    monkeypatch.setattr(advice_module, "REFRESH_SECONDS", 0.0)
-    monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
-    traffic = Traffic()
-    made = auto(served=traffic.served)
-    for _ in range(4):
-        made.refresh(SERVED)
-    assert looked == [1, 4]
-    traffic.request("eager", 1, 1e-3)
-    for _ in range(4):
-        made.refresh(SERVED)
-    assert looked == [1, 4, 1, 4]
-
-
 # ---------------------------------------------------------------- what is refused at the start
 
 
@@ -212,13 +177,6 @@ def test_what_is_no_folder_or_has_no_advice_is_refused_with_the_remedy(tmp_path:
     for path in (tmp_path / "missing", written(tmp_path) / "advice.json"):
         with pytest.raises(ValidationError, match=f"{path} is no folder: name the one that a sweep wrote"):
             Settings(advice=path)
-
-
-def test_a_folder_may_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_ADVICE", str(written(tmp_path)))
-    found = Settings().advice
-    assert found is not None
-    assert found.batches[0] == AdvisedBatch(batch_size=1, mode="compiled", reason="2.5× the speed of eager")
 
 
 # ---------------------------------------------------------------- over HTTP
@@ -278,13 +236,6 @@ def test_a_request_is_counted_logged_and_learnt_from_as_the_mode_that_ran(advise
     assert AUTO not in {request.mode for requests in served for request in requests}
 
 
-def test_models_list_it_last_with_the_state_of_the_furthest_mode(advised: Front) -> None:
-    listed = advised.http.get("/v1/models").json()["data"]
-    assert listed[-1]["id"] == "tiny:auto"
-    assert listed[-1]["launchbound"]["state"] == "ready"
-    assert advised.http.get("/v1/models/tiny:auto").json() == listed[-1]
-
-
 def test_modes_say_what_advises_on_every_bucket(advised: Front) -> None:
     answer = advised.http.get("/v1/modes").json()
     assert AUTO not in {mode["mode"] for mode in answer["modes"]}
@@ -340,11 +291,3 @@ def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
     state.look(0.0)
     assert not looked
-
-
-def test_the_start_names_served_buckets_alone_and_those_without_advice() -> None:
-    batches = [*ADVICE["batches"], {"batch_size": 16, "mode": "compiled", "reason": "it is fast"}]
-    with logged() as lines:
-        AutoMode(MODES, [1, 2], advice(batches=batches), ServedRequests()).engine(ENGINE)
-    told = json.loads(lines.lines[-1])["message"]
-    assert told.endswith("advises: compiled at batch 1; it has no answer for batch 2")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +23,7 @@ from service.front.limits import (
     MAX_PIPELINED,
     RESERVED,
     LargeBodies,
+    UnreadAnswer,
     affordable,
 )
 from service.front.routes import pages
@@ -70,10 +75,23 @@ def test_a_head_without_end_is_refused_and_the_connection_closed(front: Front, h
     assert front.series()['requests_rejected_total{reason="too_large"}'] == before + 1
 
 
-@pytest.mark.parametrize("begun", [b"GET /", GET, GET + b"X-Part"], ids=["address", "headers", "name"])
-def test_a_head_that_stalls_is_answered_and_closed(hurried: Front, begun: bytes) -> None:
+STALLED = {
+    "an address": b"GET /",
+    "headers": GET,
+    "a name": GET + b"X-Part",
+    "a small body": HEAD + b"Content-Length: 100\r\n\r\n{",
+    "a large body": HEAD + b"Content-Length: 900000\r\n\r\n{",
+    "a body in chunks": CHUNKED + b"1\r\n{\r\n",
+}
+
+
+@pytest.mark.parametrize("begun", STALLED.values(), ids=STALLED.keys())
+def test_a_head_or_a_body_that_stalls_is_a_408_and_the_connection_is_closed(
+    hurried: Front, begun: bytes
+) -> None:
     answer = exchange(hurried, begun)
     assert (answer.status, answer.error()["type"]) == (408, "too_slow")
+    assert answer.headers["connection"] == "close"
 
 
 def test_a_second_head_that_stalls_is_closed_too_and_so_is_a_silent_connection(hurried: Front) -> None:
@@ -82,22 +100,6 @@ def test_a_second_head_that_stalls_is_closed_too_and_so_is_a_silent_connection(h
         received = until_closed(connection)
         assert until_closed(silent) == b""
     assert [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]] == [b"200", b"408"]
-
-
-@pytest.mark.parametrize(
-    "begun",
-    [
-        HEAD + b"Content-Length: 100\r\n\r\n{",
-        HEAD + b"Content-Length: 900000\r\n\r\n{",
-        CHUNKED + b"1\r\n{\r\n",
-    ],
-    ids=["small", "large", "in chunks"],
-)
-def test_a_body_that_stalls_is_a_408_and_the_connection_is_closed(hurried: Front, begun: bytes) -> None:
-    answer = exchange(hurried, begun)
-    assert (answer.status, answer.error()["type"]) == (408, "too_slow")
-    assert answer.headers["connection"] == "close"
-    assert len(answer.headers["x-request-id"]) == 32
 
 
 def test_a_body_that_stalls_where_none_is_read_is_closed_after_the_answer(hurried: Front) -> None:
@@ -222,24 +224,126 @@ def test_a_connection_beyond_the_limit_has_a_second_for_its_head() -> None:
         assert exchange(full, b"GET /health/live HTTP/1.1\r\n").status == 503
 
 
-def test_what_a_connection_holds_unread_in_the_kernel_is_bounded_in_size_and_time(front: Front) -> None:
+@contextmanager
+def accepted(front: Front, receive_bytes: int | None = None) -> Iterator[tuple[socket.socket, Any]]:
+    """A connection, and what the front has of it."""
     before = set(front.server.connections)
-    with connected(front):
-        (taken,) = until(lambda: front.server.connections - before, "the connection")
-        own = taken.transport.get_extra_info("socket")
+    with connected(front, receive_bytes) as connection:
+        (own,) = until(lambda: front.server.connections - before, "the connection")
+        yield connection, own
+
+
+def feed(front: Front, own: Any, data: bytes, segment_bytes: int) -> None:
+    """Have the front receive `data` in just these segments, which a socket might join."""
+    loop = front.state.supervisor._task.get_loop()
+    for start in range(0, len(data), segment_bytes):
+        loop.call_soon_threadsafe(own.data_received, data[start : start + segment_bytes])
+
+
+def test_what_a_connection_holds_unread_in_the_kernel_is_bounded_in_size_and_time(front: Front) -> None:
+    with accepted(front) as (_, own):
+        taken = own.transport.get_extra_info("socket")
         # Linux doubles it, for its own bookkeeping.
-        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * SEND_BYTES
-        milliseconds = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert taken.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * SEND_BYTES
+        milliseconds = taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
         assert milliseconds == 1000 * front.state.settings.unread_timeout_seconds
 
 
 def test_an_answer_that_nobody_reads_is_given_up(hurried: Front) -> None:
-    before = set(hurried.server.connections)
-    with connected(hurried, receive_bytes=4096) as connection:
-        (taken,) = until(lambda: hurried.server.connections - before, "the connection")
+    with accepted(hurried, receive_bytes=4096) as (connection, own):
         send(connection, b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        until(lambda: taken not in hurried.server.connections, "the end of the connection")
+        until(lambda: own not in hurried.server.connections, "the end of the connection")
         assert len(until_closed(connection)) < (pages.DOCS_FOLDER / "swagger-ui-bundle.js").stat().st_size
+
+
+def test_a_reader_is_cut_off_when_it_stops_and_not_while_it_takes_some_each_time() -> None:
+    loop, transport = Mock(), Mock()
+    unread = UnreadAnswer(loop, transport, 30.0)
+
+    def run_out() -> None:
+        """The newest timer's time is up."""
+        seconds, callback = loop.call_later.call_args.args
+        assert seconds == 30.0
+        callback()
+
+    transport.get_write_buffer_size.return_value = 1_000_000
+    unread.paused()
+    for _ in range(5):
+        transport.get_write_buffer_size.return_value -= 100_000
+        run_out()
+    transport.abort.assert_not_called()
+    unread.over()
+    loop.call_later.return_value.cancel.assert_called_once()
+    unread.paused()
+    run_out()
+    transport.abort.assert_called_once()
+
+
+@pytest.mark.parametrize("later", [b"\r\n", b"\r\n\r\n", b"body", b"body\r\n"])
+def test_a_connection_that_sends_no_request_after_its_answer_is_closed(front: Front, later: bytes) -> None:
+    """Be it empty lines, or a body that nobody read."""
+    length = b"Content-Length: 4\r\n" if later.startswith(b"body") else b""
+    with accepted(front) as (connection, own):
+        own.timeout_keep_alive = 0.2
+        send(connection, GET + length + b"\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        send(connection, later)
+        assert until_closed(connection) == b""
+
+
+def test_a_request_that_follows_an_answer_has_no_keep_alive_timer_until_it_is_answered(
+    front: Front, tmp_path: Path
+) -> None:
+    body = json.dumps({"prompts": [f"!hold {tmp_path / 'go'}"]}).encode()
+    with accepted(front) as (connection, own):
+        send(connection, GET + b"\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        until(lambda: own.timeout_keep_alive_task, "the timer")
+        send(connection, HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        until(front.state.client.in_progress, "the request")
+        assert own.timeout_keep_alive_task is None
+        (tmp_path / "go").touch()
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 1460, 9000, 65_536])
+@pytest.mark.parametrize(
+    "fields",
+    [b"X: " + b"x" * (MAX_HEAD_BYTES - 200) + b"\r\n", (b"X-Part: " + b"x" * 490 + b"\r\n") * 64],
+    ids=["one long field", "many fields"],
+)
+def test_a_head_within_the_limit_is_served_in_segments_of_any_size(
+    front: Front, fields: bytes, segment_bytes: int
+) -> None:
+    head = GET + fields + LAST
+    assert MAX_HEAD_BYTES * 0.95 < len(head) <= MAX_HEAD_BYTES
+    with accepted(front) as (connection, own):
+        feed(front, own, head, segment_bytes)
+        assert until_closed(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head(front: Front) -> None:
+    with accepted(front) as (connection, own):
+        feed(front, own, CHUNKED, len(CHUNKED))
+        feed(front, own, b"00000008\r\nsomebody\r\n" * 4096 + b"0\r\n\r\n", 10)
+        assert parsed(connection.recv(65_536)).status == 422
+
+
+def test_silent_clients_accepted_in_one_go_do_not_crowd_out_a_head_that_was_sent() -> None:
+    """One that the front has not read yet, as it accepts many connections before it reads from any."""
+    silent = [Mock(idle=True) for _ in range(2 * RESERVED)]
+    with running({"max_connections": 1}) as full, accepted(full), accepted(full) as (probe, own):
+
+        def crowd() -> None:
+            send(probe, GET + LAST)
+            for one in silent:
+                own._slots.take(one)
+            for one in silent:
+                own._slots.leave(one)
+
+        full.state.supervisor._task.get_loop().call_soon_threadsafe(crowd)
+        assert until_closed(probe).startswith(b"HTTP/1.1 200")
+    assert sum(one.crowd_out.called for one in silent) > RESERVED
 
 
 @pytest.fixture

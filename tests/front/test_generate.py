@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from service.records import SIDES
-from tests.support.serving import BODY, GENERATE, Front, refused, running, until
+from tests.support.serving import BODY, GENERATE, Event, Front, events, refused, running, until
 
 TIMINGS = {
     "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
@@ -50,12 +47,6 @@ def test_each_prompt_has_its_output_and_the_usage_counts_all(front: Front) -> No
     assert [output["completion_tokens"] for output in answer["outputs"]] == [3, 3]
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
     assert (answer["batch_size"], answer["batch_bucket"]) == (2, 4)
-
-
-def test_a_mode_that_runs_as_another_form_here_is_reported_with_the_reason(front: Front) -> None:
-    mode = front.generate("reduce-overhead").json()["mode"]
-    assert (mode["requested"], mode["effective"]) == ("reduce-overhead", "compiled-cpp")
-    assert "CUDA graphs" in mode["reason"]
 
 
 @pytest.mark.parametrize(
@@ -133,18 +124,7 @@ def test_a_request_that_cannot_be_sampled_is_refused_with_the_reason(front: Fron
 
 # ---------------------------------------------------------------- streams
 
-Event = tuple[str, dict[str, Any]]
 HELD = {**BODY, "prompts": ["!hold"], "stream": True}
-
-
-def events(lines: Iterable[str]) -> Iterator[Event]:
-    """Server-sent events from their lines."""
-    name = ""
-    for line in lines:
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))
 
 
 def stream(front: Front, **body: object) -> list[Event]:
@@ -172,7 +152,8 @@ def test_the_first_token_leaves_before_the_job_has_ended_and_the_stream_is_obser
     with own_front.http.stream("POST", GENERATE, json=HELD) as answer:
         arriving = events(answer.iter_lines())
         assert next(arriving)[0] == "token"
-        assert own_front.state.client.in_progress()["eager"] == 1
+        series = own_front.series()
+        assert (series['requests_in_progress{mode="eager"}'], series["queue_depth"]) == (1, 0)
         own_front.command("!release", mode="no_grad")
         assert list(arriving)[-1][0] == "result"
     assert own_front.moved()['request_duration_seconds_count{mode="eager"}'] == 1

@@ -1,4 +1,4 @@
-"""A record is one line, in either form, whatever is in it, and a log that is not read holds nobody."""
+"""What the log says of requests, engine and modes: one line each whatever is in it, which holds nobody."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.front import logs
+from service.front.access import WELL_FORMED
 from service.front.child_process import MOST_LINE_BYTES, ChildOutput
 from service.front.launch import read_text
 from service.front.logs import (
@@ -24,13 +27,18 @@ from service.front.logs import (
     FORMATTERS,
     MOST_CHARACTERS,
     PIECE_BYTES,
+    REQUEST_FIELDS,
+    EngineLog,
     Event,
     JsonFormatter,
     LineHandler,
     TextFormatter,
     one_line,
 )
-from tests.support.serving import Lines, logged
+from service.front.settings import Settings
+from service.machine import processor_name
+from service.records import ModeStatus
+from tests.support.serving import GENERATE, Front, Lines, exchange, logged, running, until
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 """Control characters, line and paragraph separators, halves of characters and all."""
@@ -112,26 +120,6 @@ def test_a_huge_text_is_cut_and_says_so() -> None:
     shown = one_line("x" * 10_000_000)
     assert len(shown) < MOST_CHARACTERS + 100
     assert shown.endswith("(10000000 characters)")
-
-
-def test_the_fields_of_an_event_stand_beside_those_of_every_line() -> None:
-    told: dict[str, Any] = json.loads(JsonFormatter().format(record(note("hello"), "launchbound.request")))
-    assert told.pop("time")
-    assert told == {"level": "info", "component": "request", "text": "hello", "inner": None}
-
-
-@pytest.mark.parametrize(
-    ("logger", "component"),
-    [
-        ("launchbound", "service"),
-        ("launchbound.api", "api"),
-        ("uvicorn.error", "server"),
-        ("asyncio", "asyncio"),
-    ],
-)
-def test_a_component_is_named_after_its_logger(logger: str, component: str) -> None:
-    assert json.loads(JsonFormatter().format(record("hello", logger)))["component"] == component
-    assert (read_text(TextFormatter().format(record("hello", logger))) or ("", ""))[1] == component
 
 
 def written(pieces: list[bytes]) -> Lines:
@@ -301,3 +289,232 @@ def test_a_line_that_was_cut_off_does_not_run_into_the_next(
     say(log, "next")
     monkeypatch.undo()
     assert read(pipe[0]) == ["y" * PIECE_BYTES, "next"]
+
+
+FIELDS = {"time", "level", "component", *REQUEST_FIELDS}
+BODY = json.dumps({"prompts": ["def mean(values):"], "max_new_tokens": 4}).encode()
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    with logged() as kept:
+        yield kept
+
+
+def line_of(lines: Lines, request_id: str) -> dict[str, Any]:
+    """The one line of this request, once it is written; nobody asks the service for anything meanwhile."""
+
+    def found() -> list[dict[str, Any]]:
+        return [line for line in lines.objects("request") if line["id"] == request_id]
+
+    (line,) = until(found, f"the line of {request_id}")
+    return line
+
+
+def test_a_line_has_the_numbers_of_the_answer_under_their_names(front: Front, lines: Lines) -> None:
+    answer = front.generate("compiled", {"X-Request-ID": "one"}, prompts=["a b c", "d e f"]).json()
+    line = line_of(lines, "one")
+    assert set(line) == FIELDS
+    assert (line["level"], line["mode"], line["status"], line["outcome"]) == ("info", "compiled", 200, "ok")
+    assert (line["effective"], line["error"]) == (answer["mode"]["effective"], None)
+    assert line["batch_size"] == 2
+    assert line["prompt_tokens"] == answer["usage"]["prompt_tokens"]
+    assert line["completion_tokens"] == answer["usage"]["completion_tokens"]
+    timed = [name for name in REQUEST_FIELDS if name.endswith("_seconds")]
+    assert {name: line[name] for name in timed} == {name: answer["timings"][name] for name in timed}
+
+
+def test_what_a_device_cannot_measure_is_null_and_not_shown_to_people(cuda_front: Front) -> None:
+    with logged() as lines:
+        cuda_front.generate(headers={"X-Request-ID": "json"})
+        assert line_of(lines, "json")["kernel_seconds"] is None
+    with logged("text") as text:
+        cuda_front.generate(headers={"X-Request-ID": "text"})
+        (line,) = until(lambda: [one for one in text.lines if one.endswith("id text")], "its line")
+    found = read_text(line)
+    assert found is not None
+    head = r"eager +200 ok +[\d.]+ ms  batch 1 +tokens +\d+ \+ 4 +queue [\d.]+  dispatch "
+    assert re.match(head, found.message)
+    assert "kernel" not in found.message
+    assert "wait " in found.message
+
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "outcome", "error"),
+    [
+        (GENERATE, {"prompts": ["x"], "stream": True}, 200, "ok", None),
+        (COMPLETIONS, {"model": "tiny:eager", "prompt": ["x", "y"]}, 200, "ok", None),
+        (GENERATE, {"prompts": ["!oom"]}, 503, "oom", "out_of_memory"),
+        (GENERATE, {"prompts": ["!problem internal"]}, 500, "error", "internal"),
+        (GENERATE, {"prompts": ["!problem timeout"]}, 504, "timeout", "timeout"),
+        (GENERATE, {"prompts": ["!problem prompt_too_long"]}, 422, "rejected", "prompt_too_long"),
+        ("/v1/modes/nothing/generate", {"prompts": ["x"]}, 404, "rejected", "unknown_mode"),
+        (GENERATE, {"prompts": []}, 422, "rejected", "invalid_request"),
+    ],
+)
+def test_however_a_request_ends_it_has_one_line(
+    front: Front, lines: Lines, path: str, body: dict[str, Any], status: int, outcome: str, error: str | None
+) -> None:
+    front.http.post(path, json=body, headers={"X-Request-ID": "it"})
+    line = line_of(lines, "it")
+    assert set(line) == FIELDS
+    assert (line["status"], line["outcome"], line["error"]) == (status, outcome, error)
+    assert line["mode"] == (None if error == "unknown_mode" else "eager")
+    assert line["level"] == ("info" if outcome == "ok" else "warning")
+    assert (line["batch_size"] is None) is (outcome == "rejected")
+    assert (line["total_seconds"] is None) is (outcome == "rejected")
+
+
+def test_a_request_for_a_foreign_host_has_its_line(front: Front, lines: Lines) -> None:
+    front.generate(headers={"X-Request-ID": "it", "Host": "elsewhere.example"})
+    line = line_of(lines, "it")
+    told = (line["status"], line["outcome"], line["error"], line["mode"])
+    assert told == (403, "rejected", "host_not_allowed", None)
+
+
+def test_a_client_that_goes_away_has_its_line(front: Front, lines: Lines) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        front.http.post(GENERATE, json={"prompts": ["!hold"]}, headers={"X-Request-ID": "it"}, timeout=0.2)
+    line = line_of(lines, "it")
+    assert (line["status"], line["outcome"], line["error"]) == (499, "cancelled", "cancelled")
+
+
+def test_a_stream_that_breaks_has_the_status_that_its_client_has_got(own_front: Front, lines: Lines) -> None:
+    own_front.command("!die-after-tokens", headers={"X-Request-ID": "broken"}, stream=True)
+    line = line_of(lines, "broken")
+    assert (line["status"], line["outcome"], line["error"]) == (200, "error", "engine_lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("which", "outcomes"), [("failed", ["rejected"]), ("off", [])])
+def test_lines_can_be_had_of_failures_only_or_not_at_all(
+    which: str, outcomes: list[str], lines: Lines
+) -> None:
+    with running({"log_requests": which}) as front:
+        front.await_ready()
+        front.generate()
+        front.generate(max_new_tokens=0)
+        front.http.get("/metrics")  # what is to be recorded is
+        assert [line["outcome"] for line in lines.objects("request")] == outcomes
+
+
+HEADER = st.binary(max_size=300).map(lambda value: re.sub(rb"[\r\n\x00]", b" ", value))
+"""What can stand in a header: anything but its end."""
+
+PATH = st.binary(min_size=1, max_size=100).map(
+    lambda value: b"".join(b"%%%02x" % byte for byte in value.replace(b"/", b"."))
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request_id=HEADER, mode=PATH)
+def test_nothing_that_a_client_sends_can_break_a_line_or_forge_one(
+    front: Front, lines: Lines, request_id: bytes, mode: bytes
+) -> None:
+    """Ids and modes of any bytes: line ends, escapes of terminals, no UTF-8 at all."""
+    lines.lines.clear()
+    head = b"Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head += b"X-Request-ID: " + request_id
+    data = b"POST /v1/modes/%s/generate HTTP/1.1\r\n%s\r\nContent-Length: %d\r\n\r\n%s"
+    answer = exchange(front, data % (mode, head, len(BODY), BODY))
+    told = until(lambda: lines.objects("request") or answer.status == 400, "its line")
+    if told is True:
+        return  # no HTTP, which the server itself refuses
+    assert isinstance(told, list)
+    (line,) = told
+    assert set(line) == FIELDS
+    assert WELL_FORMED.fullmatch(line["id"])
+    assert line["id"] == answer.headers["x-request-id"]
+    assert (line["status"], line["mode"]) == (answer.status, None)
+    assert all(len(one.splitlines()) == 1 for one in lines.lines)
+
+
+BANNER_LINES = 10
+
+
+def status(state: str, **changes: object) -> ModeStatus:
+    fields = {"mode": "compiled", "removes": "Python", "effective": "compiled", **changes}
+    return ModeStatus(state=state, **fields)  # type: ignore[arg-type]
+
+
+def engine_log() -> EngineLog:
+    return EngineLog(Settings(), {"version": "1", "commit": "abc"}, None)
+
+
+@pytest.mark.slow
+def test_the_banner_says_what_serves_where_and_who_may_call(tmp_path: Path) -> None:
+    given = {"api_key": "secret", "cache_folder": tmp_path, "commit": "abc", "modes": ["eager", "compiled"]}
+    with logged() as lines, running(given, states={"compiled": "failed"}) as front:
+        (banner,) = until(lambda: lines.objects("start"), "the banner")
+        engine = until(lambda: front.state.client.engine, "the engine")
+    expected = {
+        "model": "tiny", "dtype": "float32", "context": engine.context, "batch_sizes": [1, 4],
+        "linears": None,
+        "device": "cpu", "device_name": "fake", "cpu": processor_name(), "torch": "none", "cuda": None,
+        "threads": 1, "engine_pid": engine.pid, "engine_cpus": [0],
+        "front_cpus": sorted(os.sched_getaffinity(0)), "modes": {"eager": "ready", "compiled": "failed"},
+        "key": True, "cache_folder": str(tmp_path), "address": None, "commit": "abc",
+    }  # fmt: skip
+    assert {name: banner[name] for name in expected} == expected
+    assert "secret" not in "".join(lines.lines)
+    with logged("text") as lines, running() as front:
+        front.await_ready()
+    shown = [line for line in lines.lines if " start " in line]
+    assert len(shown) == BANNER_LINES
+    for part in ("address      none · no API key is set", "cpu (fake)", "eager ready", "engine 0 · front "):
+        assert any(part in line for line in shown), part
+
+
+def test_deaths_restarts_and_the_next_banner_are_lines(own_front: Front) -> None:
+    with logged() as lines:
+        own_front.command("!die")
+        own_front.await_ready()
+        until(lambda: lines.objects("start"), "the banner of the next engine")
+    (death,) = lines.objects("supervisor")
+    assert death["level"] == "error"
+    assert "the engine ended with exit code 7; a new one starts in 0.0 s" in death["message"]
+    assert "eager" in {line["mode"] for line in lines.objects("mode")}
+
+
+def test_what_the_engine_announces_is_a_line_once_in_a_row() -> None:
+    with logged() as lines, running(doing="warming up compiled") as front:
+        front.await_ready()
+        until(
+            lambda: front.state.client.doing and front.state.client.doing.what != "starting", "a word of it"
+        )
+    announced = [line["message"] for line in lines.objects("engine") if "warming" in line["message"]]
+    assert announced == ["the engine is warming up compiled (given up after 10 s)"]
+
+
+def test_what_the_engine_writes_is_lines_of_the_log_before_its_end_is() -> None:
+    with logged() as lines, running(exit=3) as front:
+        until(lambda: front.state.supervisor.starts > 1, "its end")
+    told = [(line["component"], line.get("message", "")) for line in map(json.loads, list(lines.lines))]
+    said = told.index(("engine", "as commanded"))
+    ended = next(place for place, (_, message) in enumerate(told) if "exit code 3" in message)
+    assert said < ended
+
+
+def mode_lines(*statuses: ModeStatus) -> Lines:
+    listener = engine_log()
+    with logged() as lines:
+        for one in statuses:
+            listener.mode(one)
+    return lines
+
+
+def test_a_mode_is_a_line_when_it_is_ready_with_what_compiling_took() -> None:
+    done = status("ready", warmup_seconds=20.0, compile_seconds=[9.0, 10.0], cache="cold")
+    (line,) = mode_lines(status("cold"), status("warming"), done, done).objects("mode")
+    assert (line["mode"], line["state"], line["cache"]) == ("compiled", "ready", "cold")
+    assert (line["compilations"], line["compile_seconds"], line["level"]) == (2, 19.0, "info")
+
+
+def test_a_mode_that_fails_or_compiles_again_is_a_warning() -> None:
+    failed = mode_lines(status("failed", detail="RuntimeError: a\nb")).objects("mode")
+    assert [(line["level"], line["detail"]) for line in failed] == [("warning", "RuntimeError: a\nb")]
+    again = mode_lines(status("ready"), status("ready", recompiles=1)).objects("mode")
+    assert [line["level"] for line in again] == ["info", "warning"]

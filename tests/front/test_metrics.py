@@ -1,18 +1,23 @@
-"""The exposition: what is there from the start, what moves, and that both formats can be read."""
+"""The exposition: what is there from the start and what moves, of modes and of requests, in both formats."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import Histogram as LibraryHistogram
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from service.front.limits import RESERVED
+from service.front.metrics import page
 from service.front.metrics import series as series_module
 from service.front.metrics.catalogue import (
     CATALOGUE,
@@ -23,11 +28,24 @@ from service.front.metrics.catalogue import (
     TOKEN_BUCKETS,
     request_buckets,
 )
+from service.front.metrics.recorder import Metrics
+from service.front.metrics.series import Histogram
+from service.front.request_timing import add_up
 from service.modes import default_modes
-from service.records import SIDES
-from tests.support.serving import BODY, Front, connected, running, until
+from service.records import (
+    SIDES,
+    DeviceTime,
+    KernelTime,
+    ModeStatus,
+    Phase,
+    ProfilerCost,
+    SampleCounts,
+    StepSplit,
+)
+from tests.front.test_auto_mode import ENGINE
+from tests.support.outcomes import JOB, outcome, phase
+from tests.support.serving import Front, running, until
 
-SERIES_PER_MODE = 800
 SERIES = 1500
 """Of five modes and three batch buckets on a CPU, with some room for those of the front itself."""
 
@@ -45,20 +63,6 @@ BY_SAMPLES = (
     "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "samples_total",
 )  # fmt: skip
 """What a CPU can measure only by samples."""
-
-STILL = {
-    "engine_up", "mode_ready", "mode_failed", "mode_effective_info", "build_info", "model_info",
-    "process_start_time_seconds", "python_info", "connections_max", "process_max_fds",
-    # Back at what they were when nothing runs.
-    "requests_in_progress", "queue_depth", "connections", "process_open_fds",
-    # Measured once, at warm-up, or never moved by this engine.
-    "mode_parity_max_abs_logit_difference", "warmup_seconds", "device_bound_index",
-    "memory_allocated_bytes", "memory_reserved_bytes", "memory_active_bytes", "memory_inactive_split_bytes",
-    # May stay where they are.
-    "process_virtual_memory_bytes", "process_resident_memory_bytes", "python_gc_objects_collected_total",
-    "python_gc_objects_uncollectable_total", "python_gc_collections_total",
-}  # fmt: skip
-"""Series that a short load does not move."""
 
 
 def samples(front: Front) -> list[Sample]:
@@ -78,92 +82,6 @@ def names_of(page: Iterable[Sample]) -> set[str]:
     return {family_of(sample.name) for sample in page}
 
 
-def load(front: Front, mode: str) -> None:
-    """Every way a request in `mode` can end, in every batch bucket."""
-    for prompts in (["a"] * size for size in front.state.settings.batch_sizes):
-        front.generate(mode, prompts=prompts)
-        for command in ("!fallback graph_skipped", "!sampled"):
-            front.command("", mode=mode, prompts=[command, *prompts][: len(prompts)])
-    for reason in ("anything else",):
-        front.command(f"!fallback {reason}", mode=mode)
-    front.command(f"!compile {mode}", mode=mode)
-    for command in ("!oom", "!problem internal", "!problem prompt_too_long", "!profiled", "!hold"):
-        front.command(command, mode=mode)
-    body = {**BODY, "prompts": ["!hold"], "stream": True}
-    with front.http.stream("POST", f"/v1/modes/{mode}/generate", json=body) as answer:
-        next(answer.iter_lines())
-    until(lambda: not front.state.client.in_progress(), "the cancelled job's end")
-
-
-def be_refused(front: Front) -> None:
-    """Every reason there is to refuse a request."""
-    client = front.state.client
-    front.generate(headers={"Authorization": "Bearer wrong"})
-    front.generate(max_new_tokens=0)
-    front.generate(prompts=["x" * 9000])
-    limit = client.max_queue
-    client.max_queue = 0
-    front.generate()
-    client.max_queue = limit
-    client.draining = True
-    front.generate()
-    client.draining = False
-    front.command("!state reduce-overhead warming")
-    front.generate("reduce-overhead")
-    front.command("!state reduce-overhead ready")
-    with ExitStack() as stack:
-        for _ in range(front.state.settings.max_connections + RESERVED):
-            stack.enter_context(connected(front))
-        refused = 'requests_rejected_total{reason="connections"}'
-        until(lambda: front.series()[refused], "a connection that has no place")
-    until(lambda: len(front.server.connections) < front.state.settings.max_connections, "free places")
-
-
-def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
-    """A series, a histogram's buckets being one."""
-    labels = frozenset(item for item in sample.labels.items() if item[0] != "le")
-    return family_of(sample.name), labels
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_series_moves_under_a_short_load_or_is_listed_and_no_mode_has_too_many(device: str) -> None:
-    modes = ["eager", "reduce-overhead"]
-    settings = {"modes": modes, "request_timeout_seconds": 0.4, "max_body_bytes": 4096, "api_key": "key"}
-    settings |= {"max_connections": 8, "batch_sizes": [1, 2, 4, 8, 16]}
-    with running(settings, device=device) as front:
-        front.http.headers["Authorization"] = "Bearer key"
-        front.await_ready()
-        before = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(front)}
-        if device == "cuda":  # where a graph can be skipped, so that the fallback is there from the start
-            series = front.series()
-            assert series['requests_total{mode="fallback",outcome="ok"}'] == 0
-            assert series['request_duration_seconds_count{mode="fallback"}'] == 0
-            assert series['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
-        for mode in modes:
-            load(front, mode)
-        counts = Counter(sample.labels.get("mode", "") for sample in samples(front))
-        assert counts.keys() == {"", "eager", "reduce-overhead", "fallback"}
-        assert max(counts.values()) <= SERIES_PER_MODE
-        be_refused(front)
-        front.command("!die")
-        moved = set()
-        seen = set()
-        for sample in samples(front):
-            seen.add(key_of(sample))
-            if sample.value != before.get((sample.name, *sorted(sample.labels.items())), 0.0):
-                moved.add(key_of(sample))
-        assert {series for series in seen - moved if not expected_still(*series)} == set()
-
-
-def expected_still(family: str, labels: frozenset[tuple[str, str]]) -> bool:
-    """Whether a short load is not expected to move this series."""
-    # A request is observed as fallback only if it ended well.
-    failed_fallback = ("mode", "fallback") in labels and family == "requests_total"
-    eager_has_no_graph = family.startswith("cudagraph_") and ("mode", "eager") in labels
-    return family in STILL or failed_fallback or eager_has_no_graph
-
-
 def test_on_a_cpu_all_is_at_zero_from_the_start_and_within_the_budget_once_all_was_served() -> None:
     batch_sizes = [1, 4, 16]
     with running({"batch_sizes": batch_sizes}) as front:
@@ -178,6 +96,7 @@ def test_on_a_cpu_all_is_at_zero_from_the_start_and_within_the_budget_once_all_w
                     series[f'step_batch_wall_seconds_count{{batch="4",mode="{mode}",phase="{phase}"}}'] == 0
                 )
         assert series['requests_rejected_total{reason="draining"}'] == 0
+        assert series['samples_total{batch="16",mode="eager",phase="decode",side="system"}'] == 3
         assert series["process_resident_memory_bytes"] > 0
         assert not [name for name in series if 'mode="fallback"' in name or "_created" in name]
         compile_ = {mode for mode in default_modes() if f'compile_seconds_count{{mode="{mode}"}}' in series}
@@ -229,6 +148,8 @@ def test_what_a_device_cannot_measure_is_absent(front: Front, cuda_front: Front)
     cpu = names_of(samples(front))
     assert cpu.isdisjoint(ON_CUDA_ONLY)
     assert cpu.issuperset(BY_SAMPLES)
+    # There a graph can be skipped, so that the fallback is there from the start.
+    assert cuda_front.series()['requests_total{mode="fallback",outcome="ok"}'] == 0
     cuda_front.generate()
     cuda = names_of(samples(cuda_front))
     assert cuda.issuperset(ON_CUDA_ONLY)
@@ -285,26 +206,6 @@ def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Fro
     assert series['tokens_total{kind="generated",mode="compiled"}'] == 10
     assert series['batch_size_sum{mode="compiled"}'] == 2
     assert 0 < series["instrumentation_seconds_total"] < 1
-
-
-def test_step_sums_are_exact_and_count_steps(own_front: Front) -> None:
-    decode = own_front.generate(max_new_tokens=5).json()["timings"]["decode"]
-    series = own_front.moved()
-    labels = '{batch="1",mode="eager",phase="decode"}'
-    for part in ("wall", "dispatch", "kernel", "period"):
-        assert series[f"step_batch_{part}_seconds_count{labels}"] == decode["steps"] == 4
-        assert series[f"step_batch_{part}_seconds_sum{labels}"] == pytest.approx(decode[f"{part}_seconds"])
-
-
-def test_on_cuda_each_step_is_observed(cuda_front: Front) -> None:
-    labels = '{mode="no_grad",phase="decode"}'
-    before = cuda_front.series()
-    decode = cuda_front.generate("no_grad", max_new_tokens=5).json()["timings"]["decode"]
-    after = cuda_front.series()
-    for name in ("dispatch", "device_span"):
-        count, total = (f"step_{name}_seconds_{part}{labels}" for part in ("count", "sum"))
-        assert after[count] - before[count] == decode["steps"]
-        assert after[total] - before[total] == pytest.approx(decode[f"{name}_seconds"])
 
 
 @pytest.mark.parametrize("fields", [{"prompts": ["!profiled"]}, {"sample": True}])
@@ -377,53 +278,43 @@ def test_refusals_are_counted_by_reason_and_under_their_mode_where_it_is_valid()
         front.generate("eager", prompts=["x" * 2000])
         front.generate("compiled")
         front.command("!problem prompt_too_long")
+        client = front.state.client
+        client.max_queue = 0
+        front.generate()
+        client.draining = True
+        front.generate()
+        client.draining = False
+        counts = {"unauthorised": 1, "bad_request": 3, "too_large": 1, "not_ready": 1}
         series = front.series()
-        for reason, count in {"unauthorised": 1, "bad_request": 3, "too_large": 1, "not_ready": 1}.items():
+        for reason, count in (counts | {"queue_full": 1, "draining": 1}).items():
             assert series[f'requests_rejected_total{{reason="{reason}"}}'] == count, reason
-        assert series['requests_total{mode="eager",outcome="rejected"}'] == 3
+        assert series['requests_total{mode="eager",outcome="rejected"}'] == 5
         assert series['requests_total{mode="compiled",outcome="rejected"}'] == 1
         assert series['requests_total{mode="eager",outcome="error"}'] == 0
 
 
-def test_compilations_are_counted_once_and_again_in_a_new_engine(own_front: Front) -> None:
-    count, again = 'compile_seconds_count{mode="compiled"}', 'recompiles_total{mode="compiled"}'
-    own_front.command("!compile compiled")
-    assert (own_front.moved()[count], own_front.moved()[again]) == (1, 1)
-    own_front.command("!die")
-    own_front.await_ready()
-    assert (own_front.moved()[count], own_front.moved()[again]) == (3, 1)
-
-
-def test_samples_are_counted_by_side_and_add_up_over_engine_restarts(own_front: Front) -> None:
-    once = {"kernel": 40, "host": 60, "system": 3, "unclassified": 2}
-
-    def counted(batch: int) -> set[float]:
-        """How many times the samples of a warm-up have been added."""
-        labels, moved = f'batch="{batch}",mode="eager",phase="decode"', own_front.moved()
-        return {moved[f'samples_total{{{labels},side="{side}"}}'] / once[side] for side in SIDES}
-
-    own_front.command("!sampled")
-    assert (counted(1), counted(4)) == ({1}, {0})
-    own_front.command("!die")
-    own_front.await_ready()
-    assert (counted(1), counted(4)) == ({2}, {1})
-
-
-def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) -> None:
-    replays = 'cudagraph_replays_total{mode="reduce-overhead"}'
-    before = cuda_front.series()[replays]
-    cuda_front.generate("reduce-overhead", max_new_tokens=5)
+def test_on_cuda_each_step_is_observed_and_is_a_replay_where_the_mode_replays_graphs(
+    cuda_front: Front,
+) -> None:
+    cuda_front.renew()
+    decode = cuda_front.generate("reduce-overhead", max_new_tokens=5).json()["timings"]["decode"]
     cuda_front.generate("compiled", max_new_tokens=5)
     cuda_front.command("!fallback graph_skipped", mode="reduce-overhead")
-    series = cuda_front.series()
-    assert series[replays] - before == 5
-    assert series['cudagraph_replays_total{mode="compiled"}'] == 0
+    moved = cuda_front.moved()
+    for name in ("dispatch", "device_span"):
+        labels = '{mode="reduce-overhead",phase="decode"}'
+        assert moved[f"step_{name}_seconds_count{labels}"] == decode["steps"]
+        assert moved[f"step_{name}_seconds_sum{labels}"] == pytest.approx(decode[f"{name}_seconds"])
+    assert moved['cudagraph_replays_total{mode="reduce-overhead"}'] == 5
+    assert moved['cudagraph_replays_total{mode="compiled"}'] == 0
 
 
-def test_captures_and_failed_allocations_add_up_over_engine_restarts(cuda_front: Front) -> None:
+def test_what_an_engine_counts_adds_up_over_engine_restarts(cuda_front: Front) -> None:
     cuda_front.renew()
     counted = (
         'cudagraph_captures_total{mode="reduce-overhead"}',
+        'compile_seconds_count{mode="compiled"}',
+        'recompiles_total{mode="compiled"}',
         "memory_ooms_total",
         "memory_alloc_retries_total",
     )
@@ -431,15 +322,14 @@ def test_captures_and_failed_allocations_add_up_over_engine_restarts(cuda_front:
     def moved() -> list[float]:
         return [cuda_front.moved()[name] for name in counted]
 
-    assert cuda_front.series()['cudagraph_captures_total{mode="compiled"}'] == 0
-    cuda_front.command("!oom")
-    cuda_front.command("!oom")
-    assert moved() == [0, 2, 2]
+    for command in ("!oom", "!oom", "!compile compiled"):
+        cuda_front.command(command)
+    assert moved() == [0, 1, 1, 2, 2]
     cuda_front.command("!die")
     cuda_front.await_ready()
-    assert moved() == [2, 2, 2]
+    assert moved() == [2, 3, 1, 2, 2]
     cuda_front.command("!oom")
-    assert moved() == [2, 3, 3]
+    assert moved() == [2, 3, 1, 3, 3]
 
 
 def test_a_request_whose_steps_have_no_samples_yet_adds_them_to_no_part(own_front: Front) -> None:
@@ -460,15 +350,6 @@ def test_the_states_of_modes_and_engine_follow_them(own_front: Front) -> None:
     assert series['mode_failed{mode="compiled"}'] == 0
 
 
-def test_in_progress_and_queue_depth_are_those_of_now(own_front: Front) -> None:
-    body = {**BODY, "prompts": ["!hold"], "stream": True}
-    with own_front.http.stream("POST", "/v1/modes/eager/generate", json=body):
-        assert own_front.series()['requests_in_progress{mode="eager"}'] == 1
-        assert own_front.series()["queue_depth"] == 0
-    until(lambda: not own_front.state.client.in_progress(), "the job's end")
-    assert own_front.series()['requests_in_progress{mode="eager"}'] == 0
-
-
 def test_infos_describe_build_model_and_modes(front: Front) -> None:
     infos = {sample.name: sample.labels for sample in samples(front) if sample.name.endswith("_info")}
     assert infos[f"{PREFIX}build_info"].keys() == {"version", "commit", "torch", "cuda", "device"}
@@ -477,10 +358,163 @@ def test_infos_describe_build_model_and_modes(front: Front) -> None:
     assert declared["reduce-overhead"] == "compiled-cpp"
 
 
-def test_every_row_of_the_catalogue_has_a_help_and_the_unit_of_its_name() -> None:
+LABELS = {"mode": "eager", "phase": "decode", "batch": "4"}
+
+
+def status(**changes: object) -> ModeStatus:
+    return ModeStatus(mode="eager", removes="", state="ready", effective="eager", **changes)  # type: ignore[arg-type]
+
+
+def recorder(device: str = "cpu", mode: str = "eager") -> tuple[Metrics, CollectorRegistry]:
+    """With an engine on `device` that has told of itself."""
+    made = CollectorRegistry()
+    metrics = Metrics(made, [mode], [1, 4], {"version": "0", "commit": "0"})
+    metrics.engine(msgspec.structs.replace(ENGINE, device=device))
+    return metrics, made
+
+
+def registry(**changes: object) -> CollectorRegistry:
+    """What is exported after a status of eager with `changes`."""
+    metrics, made = recorder()
+    metrics.mode(status(**changes))
+    return made
+
+
+def split(samples: int, phase: Phase = "decode", share: float = 0.6) -> StepSplit:
+    """Of batch 4; so many samples in kernels as in the host since the engine's start, and one of no rule."""
+    counts = SampleCounts(kernel=samples, host=samples, unclassified=1)
+    return StepSplit(
+        phase=phase,
+        batch=4,
+        dispatch_share=share,
+        low=0.5,
+        high=0.7,
+        step_seconds=1e-3,
+        newest=counts,
+        all=counts,
+    )
+
+
+def counted(made: CollectorRegistry, phase: str = "decode", batch: str = "4") -> list[float | None]:
+    place = {"mode": "eager", "phase": phase, "batch": batch}
+    return [made.get_sample_value("launchbound_samples_total", {**place, "side": side}) for side in SIDES]
+
+
+def test_samples_grow_by_what_an_engine_has_more_than_it_last_said() -> None:
+    metrics, made = recorder()
+    for samples in (5, 5, 8):
+        metrics.mode(status(splits=[split(samples)]))
+        assert counted(made) == [samples, samples, 0, 1]
+    metrics.mode(status())
+    metrics.mode(status(splits=[split(9), split(2, "prefill")]))
+    assert counted(made) == [9, 9, 0, 1]
+    assert counted(made, "prefill") == [2, 2, 0, 1]
+
+
+def test_the_device_bound_index_is_the_kernel_share_of_decode_by_the_newest_samples() -> None:
+    metrics, made = recorder()
+    for share in (0.6, 0.3):
+        metrics.mode(status(splits=[split(5, share=share), split(5, "prefill", share=0.9)]))
+        index = made.get_sample_value("launchbound_device_bound_index", {"mode": "eager", "batch": "4"})
+        assert index == pytest.approx(1 - share)
+
+
+@pytest.mark.parametrize(("device", "index"), [("cpu", None), ("cuda", 0.25)])
+def test_the_device_bound_index_is_that_of_the_newest_request_on_cuda_alone(
+    device: str, index: float | None
+) -> None:
+    metrics, made = recorder(device)
+    for kernel in (9.0, 1.0):
+        done = outcome(phase(0.0, 0.0), phase(3.0, kernel))
+        metrics.observe(add_up(JOB, done, 0, 5_000, 10_000))
+    labels = {"mode": "eager", "batch": "4"}
+    assert made.get_sample_value("launchbound_device_bound_index", labels) == index
+
+
+def test_what_a_gpus_steps_cost_is_gauges_where_it_was_measured() -> None:
+    kernel = KernelTime(phase="decode", batch=4, seconds=1e-4, low=None, high=None, samples=3)
+    cost = ProfilerCost(ratio=1.1, low=1.0, high=1.2, rounds=8, before_seconds=1e-4, after_seconds=1.1e-4)
+    device = DeviceTime(
+        phase="decode", batch=4, seconds=2e-4, low=2e-4, high=2e-4, samples=11, queued=16, upper_bound=False
+    )
+    measured = registry(device_times=[device], kernel_times=[kernel], profiler_cost=cost)
+    bound = registry(device_times=[msgspec.structs.replace(device, upper_bound=True)])
+    for name, labels, value in (
+        ("step_device_seconds", LABELS, 2e-4),
+        ("step_kernel_seconds", LABELS, 1e-4),
+        ("profiler_dispatch_ratio", {"mode": "eager"}, 1.1),
+    ):
+        assert measured.get_sample_value(f"launchbound_{name}", labels) == value
+        assert bound.get_sample_value(f"launchbound_{name}", labels) is None  # no measurement
+
+
+@pytest.mark.parametrize(("device", "replays"), [("cpu", None), ("cuda", 4.0)])
+def test_replays_are_counted_by_what_a_mode_does_on_the_engines_device(
+    device: str, replays: float | None
+) -> None:
+    """`max-autotune` has one name on both; only on CUDA does it replay graphs."""
+    metrics, made = recorder(device, "max-autotune")
+    done = outcome(phase(0.0, 0.0), phase(0.0, 0.0, steps=3), mode="max-autotune")
+    job = msgspec.structs.replace(JOB, mode="max-autotune")
+    metrics.observe(add_up(job, done, 0, 5_000, 10_000))
+    sample = made.get_sample_value("launchbound_cudagraph_replays_total", {"mode": "max-autotune"})
+    assert sample == replays
+
+
+BOUNDS = (25e-6, 0.5, 1.0, 12.0)
+LABEL_VALUES = ("eager", 'with "quotes"', "back\\slash\nand line")
+
+
+def histogram() -> Histogram:
+    return Histogram("x_seconds", "Help.", ["mode"], "seconds", BOUNDS)
+
+
+@pytest.mark.parametrize("open_metrics", [False, True])
+@given(
+    observed=st.lists(
+        st.tuples(st.sampled_from(LABEL_VALUES), st.floats(0, 20) | st.sampled_from(BOUNDS)), max_size=30
+    ),
+    scrapes=st.sets(st.integers(0, 29)),
+)
+def test_its_exposition_is_the_librarys_byte_for_byte(
+    open_metrics: bool, observed: list[tuple[str, float]], scrapes: set[int]
+) -> None:
+    disable_created_metrics()
+    registry, ours = CollectorRegistry(), histogram()
+    theirs = LibraryHistogram(
+        "x_seconds", "Help.", ["mode"], unit="seconds", registry=registry, buckets=BOUNDS
+    )
+    for number, (mode, value) in enumerate(observed):
+        theirs.labels(mode).observe(value)
+        ours.labels(mode)(value)
+        if number in scrapes:
+            ours.exposition(open_metrics)  # its cached text must not outlive the next value
+    encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0" if open_metrics else "")
+    assert ours.exposition(open_metrics) == encode(registry).decode().removesuffix("# EOF\n")
+
+
+def test_the_committed_page_is_current() -> None:
+    assert page.main(["--check"]) == 0
+
+
+def test_a_page_that_differs_is_refused_with_the_command_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    committed = page.PAGE.read_text()
+    monkeypatch.setattr(page, "PAGE", tmp_path / "metrics.md")
+    page.PAGE.write_text(committed.replace("| `engine_up` |", "| `engine_down` |"))
+    assert page.main(["--check"]) == 1
+    assert "python -m service.front.metrics.page --write" in capsys.readouterr().err
+    assert page.main(["--write"]) == 0
+    assert page.PAGE.read_text() == committed
+
+
+def test_every_metric_has_one_line_of_six_cells_and_every_label_is_explained() -> None:
+    lines = page.PAGE.read_text().splitlines()
+    explained = {line.split(" | ")[0].removeprefix("| ") for line in lines}
     for row in CATALOGUE:
-        assert row.help.endswith("."), row.name
-        if row.kind == "counter":
-            assert row.name.endswith("_total")
-        if row.kind in ("histogram", "summary") and row.name not in ("batch_size", "step_batch_rows"):
-            assert row.unit == "seconds", row.name
+        (line,) = [line for line in lines if line.startswith(f"| `{row.name}` | {row.kind} |")]
+        cells = line.strip("| ").split(" | ")
+        assert len(cells) == 6
+        assert cells[2] == (", ".join(row.labels) or "–")
+        assert row.kind == "info" or explained.issuperset(row.labels)

@@ -22,60 +22,11 @@ from service.front.routes.engine_call import new_job
 from service.front.routes.state import AppState
 from service.front.schemas import CompareBody, GenerateBody
 from service.front.settings import Settings
-from service.records import Begun, Job, Outcome, Output, PhaseTimings, SharedWork, StepGroup, Timings
+from service.records import Begun, SharedWork, StepGroup
 from tests.front.test_auto_mode import ENGINE
+from tests.support.outcomes import JOB, outcome, phase
 
 SECONDS = st.floats(0, 10)
-JOB = Job(id="a", mode="eager", prompts=["x"], max_new_tokens=4, sent_ns=1_000, deadline_ns=10**12)
-
-
-def phase(
-    dispatch: float | None, kernel: float | None, sync_wait: float | None = None, steps: int = 1
-) -> PhaseTimings:
-    return PhaseTimings(
-        steps=steps,
-        wall_seconds=0.01 * steps,
-        dispatch_seconds=dispatch,
-        device_span_seconds=None,
-        kernel_seconds=kernel,
-        sync_wait_seconds=sync_wait,
-        period_seconds=0.011 * steps,
-    )
-
-
-def outcome(
-    prefill: PhaseTimings,
-    decode: PhaseTimings,
-    queue: float = 0.0,
-    tokens: int = 4,
-    shared: SharedWork | None = None,
-) -> Outcome:
-    timings = Timings(
-        queue_seconds=queue,
-        prefill=prefill,
-        decode=decode,
-        tokenise_seconds=0.0,
-        involuntary_switches=7,
-        dispatch_source=None,
-        kernel_source=None,
-        taken_ns=2_000,
-        first_token_ns=3_000,
-        done_ns=4_000,
-        shared=shared,
-    )
-    return Outcome(
-        id="a",
-        mode="eager",
-        effective="eager",
-        reason=None,
-        kind="ok",
-        batch_size=1,
-        batch_bucket=4,
-        outputs=[Output(text="", token_ids=list(range(tokens)), finish_reason="length")],
-        timings=timings,
-    )
-
-
 NOTHING = outcome(phase(0, 0), phase(0, 0))
 
 
@@ -88,7 +39,7 @@ def closes(parts: TimingsBody, beside: float | None) -> bool:
 def test_on_a_cpu_kernel_closes_the_sum(
     queue: float, values: tuple[float, float, float, float], total_ns: int
 ) -> None:
-    done = outcome(phase(values[0], values[1]), phase(values[2], values[3]), queue)
+    done = outcome(phase(values[0], values[1]), phase(values[2], values[3]), queue_seconds=queue)
     parts = add_up(JOB, done, 0, 5_000, total_ns).parts
     assert parts.dispatch_seconds == values[0] + values[2]
     assert closes(parts, parts.kernel_seconds)
@@ -96,7 +47,9 @@ def test_on_a_cpu_kernel_closes_the_sum(
 
 @given(kernel=st.none() | SECONDS, waits=st.tuples(SECONDS, SECONDS))
 def test_on_cuda_kernels_run_beside_the_sum(kernel: float | None, waits: tuple[float, float]) -> None:
-    done = outcome(phase(0.5, kernel, waits[0]), phase(0.5, kernel, waits[1]))
+    done = outcome(
+        phase(0.5, kernel, sync_wait_seconds=waits[0]), phase(0.5, kernel, sync_wait_seconds=waits[1])
+    )
     parts = add_up(JOB, done, 0, 5_000, 10**10).parts
     assert parts.sync_wait_seconds == sum(waits)
     assert closes(parts, parts.sync_wait_seconds)
@@ -109,7 +62,7 @@ def test_what_nothing_measured_is_none_and_not_zero() -> None:
 
 
 def test_border_seconds_are_the_way_there_less_the_queue_and_the_way_back() -> None:
-    timing = add_up(JOB, outcome(phase(0, 0), phase(0, 0), queue=400e-9), 0, 4_700, 10_000)
+    timing = add_up(JOB, outcome(phase(0, 0), phase(0, 0), queue_seconds=400e-9), 0, 4_700, 10_000)
     assert timing.parts.border_seconds == pytest.approx(1_300e-9)
 
 
@@ -130,12 +83,14 @@ def test_an_outcome_that_never_ran_has_no_timing() -> None:
 # ---------------------------------------------------------------- merged requests
 
 ALONE = SharedWork(stall_seconds=0.0, rows=1.0, alone=True, counted=[], counted_switches=0)
-PREFILL, DECODE = phase(0.004, 0.006), phase(0.02, 0.03, steps=5)
+PREFILL, DECODE = phase(0.004, 0.006), phase(0.02, 0.03, steps=5, wall_seconds=0.05)
 
 
 def test_the_stall_is_a_part_of_the_total_and_dispatch_the_whole_steps() -> None:
     work = msgspec.structs.replace(ALONE, stall_seconds=0.02, rows=2.5, alone=False)
-    parts = add_up(JOB, outcome(PREFILL, DECODE, 0.002, shared=work), 0, 101_000_000, 110_000_000).parts
+    parts = add_up(
+        JOB, outcome(PREFILL, DECODE, queue_seconds=0.002, shared=work), 0, 101_000_000, 110_000_000
+    ).parts
     assert (parts.stall_seconds, parts.effective_batch, parts.sources["steps"]) == (0.02, 2.5, "shared")
     assert parts.dispatch_seconds == pytest.approx(0.024)
     assert closes(parts, parts.kernel_seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,9 +19,9 @@ import launchbound
 from loadtests.plan.presets import make_plan
 from service.front.errors import LaunchboundError
 from service.front.routes import runs
-from service.front.routes.runs import ComparisonBusy, compare_runs
+from service.front.routes.runs import compare_runs
 from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results
-from tests.support.serving import Front, refused, running, until
+from tests.support.serving import Front, connected, refused, running, until
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode"], [1])
 SWEEP = {"X-Launchbound-Run": "20260101-1"}
@@ -109,25 +108,6 @@ def test_a_report_is_served_in_a_sandbox_that_reaches_nothing(keeping: Front) ->
     assert "launchbound report" in error["message"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "..",
-        "%2e%2e",
-        ".",
-        "none",
-        "notes",
-        "%00",
-        "old%2f..",
-        "x" * 999,
-        "others%2Ffloat32",
-        "series%2F..%2F..",
-    ],
-)
-def test_a_name_that_no_sweep_has_is_a_404(keeping: Front, name: str) -> None:
-    refused(keeping.http.get(f"/v1/runs/{name}/report"), 404)
-
-
 @pytest.mark.slow
 def test_two_are_compared_as_the_verb_does_and_unlike_ones_only_where_that_is_forced(
     keeping: Front, results: Path
@@ -173,35 +153,21 @@ def children() -> list[psutil.Process]:
     return found
 
 
-def test_a_comparison_that_is_cancelled_ends_its_process_and_only_one_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_client_that_hangs_up_ends_its_comparison_beside_which_none_runs(
+    keeping: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "COMMAND", STUCK)
-
-    async def cancelled() -> None:
-        lock = asyncio.Lock()
-        first = asyncio.create_task(compare_runs(lock, tmp_path, tmp_path, force=False))
-        await asyncio.to_thread(until, children, "the process")
-        with pytest.raises(ComparisonBusy):
-            await compare_runs(lock, tmp_path, tmp_path, force=False)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        assert first.cancelled()
-
-    asyncio.run(cancelled())
-    assert children() == []
-
-
-def test_a_client_that_hangs_up_ends_its_comparison(keeping: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "COMMAND", STUCK)
-    body = b'{"before": "old", "after": "new"}'
+    document = {"before": "old", "after": "new"}
+    body = json.dumps(document).encode()
     head = f"POST /v1/runs/compare HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    with socket.create_connection((keeping.http.base_url.host, keeping.http.base_url.port or 80)) as client:
+    with connected(keeping) as client:
         client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         until(children, "the process")
+        busy = keeping.http.post("/v1/runs/compare", json=document)
+        assert refused(busy, 409)["type"] == "comparison_busy"
+        assert int(busy.headers["retry-after"]) > 0
     until(lambda: not children(), "its end")
-    answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "none"})
-    refused(answer, 404)
+    refused(keeping.http.post("/v1/runs/compare", json={**document, "after": "none"}), 404)
 
 
 def test_a_comparison_that_fails_says_with_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +226,16 @@ def test_a_damaged_trace_is_a_404_that_says_so(keeping: Front, name: str) -> Non
     assert error["type"] == "trace_damaged"
 
 
-@pytest.mark.parametrize("name", ["é" * 128, "x" * 129, "a b", "..%2f..%2fsettings", "none", "%00"])
-def test_a_name_that_no_trace_has_is_a_404(keeping: Front, name: str) -> None:
-    refused(keeping.http.get(f"/v1/traces/{name}"), 404)
+OF_NO_SWEEP = ["..", "%2e%2e", ".", "notes", "old%2f..", "x" * 999, "others%2Ffloat32", "series%2F..%2F.."]
+OF_NO_TRACE = ["é" * 128, "x" * 129, "a b", "..%2f..%2fsettings"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"/v1/runs/{name}/report" for name in ("none", "%00", *OF_NO_SWEEP)),
+        *(f"/v1/traces/{name}" for name in ("none", "%00", *OF_NO_TRACE)),
+    ],
+)
+def test_a_name_that_no_sweep_or_trace_has_is_a_404(keeping: Front, path: str) -> None:
+    refused(keeping.http.get(path), 404)

@@ -77,28 +77,16 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytes
         ({"api_key": "with space"}, "printable ASCII"),
         ({"api_key": ""}, "at least one character"),
         ({"colour": "red"}, "Extra inputs"),
+        (
+            {"cache_folder": "~no-such-user/x"},
+            "there is no home folder for ~no-such-user/x.*: set LAUNCHBOUND_CACHE_FOLDER to a folder",
+        ),
+        ({"results_folder": "/tmp/bad\udcff"}, "is no UTF-8.*: set LAUNCHBOUND_RESULTS_FOLDER to a folder"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_remedy(given: dict[str, object], remedy: str) -> None:
     with pytest.raises(ValidationError, match=remedy):
         Settings(**given)
-
-
-def test_the_engine_gets_what_concerns_it(tmp_path: Path) -> None:
-    settings = Settings(modes=["eager"], batch_sizes=[2], cache_folder=tmp_path, threads=1, device="cpu")
-    engine = settings.engine_settings("ipc:///x")
-    assert (engine.address, engine.modes, engine.batch_sizes) == ("ipc:///x", ["eager"], [2])
-    assert (engine.cache_folder, engine.threads, engine.device) == (str(tmp_path), 1, "cpu")
-
-
-@pytest.mark.parametrize("name", ["cache_folder", "results_folder"])
-@pytest.mark.parametrize(
-    ("path", "fault"),
-    [("~no-such-user/x", "there is no home folder for ~no-such-user/x"), ("/tmp/bad\udcff", "is no UTF-8")],
-)
-def test_a_folder_that_cannot_be_named_is_refused_with_the_remedy(name: str, path: str, fault: str) -> None:
-    with pytest.raises(ValidationError, match=f"{fault}.*: set LAUNCHBOUND_{name.upper()} to a folder"):
-        Settings(**{name: path})
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from service.front.engine_client import LEASE_SECONDS, PauseLease
 from service.front.settings import Settings
 from service.front.study_runner import AnatomyProcess
 from service.records import Pause, Paused, ToEngine
-from tests.support.serving import FAKE_ANATOMY, Front, running, until
+from tests.support.serving import FAKE_ANATOMY, Front, refused, running, until
 
 STUDY = "/v1/studies/operators"
 
@@ -101,12 +101,6 @@ def here(shared: Place) -> Place:
     return shared
 
 
-def error(answer: httpx.Response, status: int) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    detail: dict[str, Any] = answer.json()["error"]
-    return detail
-
-
 def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took(here: Place) -> None:
     answer = here.study(batch_size=4, phase="prefill")
     assert answer.status_code == 200
@@ -175,28 +169,18 @@ def test_a_request_that_has_waited_enough_suspends_the_study_which_then_goes_on(
     assert here.pids() == [process.pid]
 
 
-def test_a_second_study_at_a_time_is_refused_with_retry_after(here: Place) -> None:
-    study = here.held()
-    refused = here.study()
-    assert error(refused, 409)["type"] == "anatomy_busy"
-    assert int(refused.headers["retry-after"]) > 0
-    here.go()
-    assert study.result().status_code == 200
-    assert here.study().status_code == 200
-
-
 def test_a_study_is_refused_during_a_sweep_and_until_some_time_after_its_last_request(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = {"X-Launchbound-Run": "20260101-1"}
     held = here.meanwhile(lambda: here.front.generate(headers=sweep, prompts=["!hold"]))
     until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
-    assert error(here.study(), 409)["type"] == "run_in_progress"
+    assert refused(here.study(), 409)["type"] == "run_in_progress"
     assert here.front.command("!release").status_code == 200
     assert held.result().status_code == 200
-    refused = here.study()
-    assert error(refused, 409)["type"] == "run_in_progress"
-    assert 0 < int(refused.headers["retry-after"]) <= study_runner.RUN_SECONDS
+    denied = here.study()
+    assert refused(denied, 409)["type"] == "run_in_progress"
+    assert 0 < int(denied.headers["retry-after"]) <= study_runner.RUN_SECONDS
     assert here.pids() == []
     monkeypatch.setattr(study_runner, "RUN_SECONDS", 0.0)
     assert here.study().status_code == 200
@@ -207,7 +191,7 @@ def test_a_run_that_begins_ends_the_study_and_its_process(here: Place) -> None:
     process = psutil.Process(here.pids()[0])
     answer = here.front.generate(headers={"X-Launchbound-Run": "20260101-1"})
     assert answer.status_code == 200
-    assert error(study.result(), 409)["type"] == "run_in_progress"
+    assert refused(study.result(), 409)["type"] == "run_in_progress"
     assert not process.is_running()
 
 
@@ -217,7 +201,7 @@ def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
 ) -> None:
     here.command(command)
     answer = here.study()
-    detail = error(answer, 503)
+    detail = refused(answer, 503)
     assert detail["type"] == "study_interrupted"
     assert reason in detail["message"]
     assert int(answer.headers["retry-after"]) > 0
@@ -229,7 +213,7 @@ def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
 
 def test_a_process_that_cannot_start_is_reported(here: Place) -> None:
     here.command("exit-at-start 2")
-    assert "exit code 2" in error(here.study(), 503)["message"]
+    assert "exit code 2" in refused(here.study(), 503)["message"]
     assert here.front.generate().status_code == 200
 
 
@@ -241,7 +225,7 @@ def test_what_a_study_is_refused_with_has_its_status_and_leaves_the_process_alon
     here: Place, type_: str, status: int
 ) -> None:
     here.command(f"refuse {type_}")
-    assert error(here.study(), status) == {"type": type_, "message": "as commanded", "param": "mode"}
+    assert refused(here.study(), status) == {"type": type_, "message": "as commanded", "param": "mode"}
     here.command("ok")
     assert here.study().status_code == 200
     assert len(here.pids()) == 1
@@ -271,8 +255,8 @@ def test_a_study_in_progress_ends_where_the_service_drains(here: Place) -> None:
     loop = client.pause.lost.get_loop() if client.pause.lost else None
     assert loop is not None
     loop.call_soon_threadsafe(client.abandon)
-    assert error(study.result(), 503)["type"] == "shut_down"
-    assert error(here.study(), 503)["type"] == "draining"
+    assert refused(study.result(), 503)["type"] == "shut_down"
+    assert refused(here.study(), 503)["type"] == "draining"
     assert not psutil.pid_exists(pid)
 
 
@@ -281,7 +265,7 @@ def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
     engine = here.front.state.supervisor.pid
     assert engine is not None
     os.kill(engine, 9)
-    assert error(study.result(), 503)["type"] == "engine_lost"
+    assert refused(study.result(), 503)["type"] == "engine_lost"
     here.front.await_ready()
     here.command("ok")
     assert here.study().status_code == 200
@@ -290,14 +274,14 @@ def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
 def test_a_pause_that_did_not_hold_is_an_error_and_not_a_finding(tmp_path: Path) -> None:
     with place(tmp_path, pause_fails=True) as here:
         here.command("hold")
-        assert error(here.study(), 503)["type"] == "study_interrupted"
+        assert refused(here.study(), 503)["type"] == "study_interrupted"
         here.command("ok")
         assert here.study().status_code == 200
 
 
 def test_while_a_mode_is_on_its_way_a_study_is_refused(here: Place) -> None:
     here.front.command("!state compiled warming")
-    assert error(here.study(), 503)["type"] == "warming"
+    assert refused(here.study(), 503)["type"] == "warming"
     here.front.command("!state compiled failed")
     assert here.study().status_code == 200
 
@@ -378,4 +362,4 @@ def test_a_study_whose_lease_ran_out_is_interrupted(here: Place, clock: Clock) -
     study = here.held()
     clock.seconds += LEASE_SECONDS + 1
     here.go()
-    assert error(study.result(), 503)["type"] == "study_interrupted"
+    assert refused(study.result(), 503)["type"] == "study_interrupted"

@@ -196,6 +196,10 @@ def test_engines_that_never_become_warm_are_unhealthy_however_long_each_takes_to
         failures.add(warm=False)
     assert "in a row before it was warm" in (failures.unhealthy(None) or "")
     assert failures.unhealthy(warm_since=clock.seconds) is None
+    # One that became warm ends the row, and what is long ago does not count.
+    clock.seconds += WINDOW_SECONDS + 1
+    assert failures.add(warm=True) == 0.0
+    assert failures.unhealthy(None) is None
 
 
 def test_engines_that_end_again_and_again_after_they_were_warm_are_unhealthy_until_they_stay() -> None:
@@ -210,27 +214,8 @@ def test_engines_that_end_again_and_again_after_they_were_warm_are_unhealthy_unt
     assert "within 15 minutes" in (failures.unhealthy(warm_since) or "")
     clock.seconds += 1
     assert failures.unhealthy(warm_since) is None
-
-
-def test_an_engine_that_stayed_and_ends_counts_with_those_before_it_until_they_are_long_ago() -> None:
-    clock = Clock()
-    failures = Failures(0.5, clock)
-    for _ in range(FAILURES_UNTIL_UNHEALTHY):
-        failures.add(warm=True)
-    clock.seconds += STAYED_SECONDS
+    # Where it ends after all, it counts with those before it until they are long ago.
     assert failures.add(warm=True) > 0.0
     assert "within 15 minutes" in (failures.unhealthy(None) or "")
     clock.seconds += WINDOW_SECONDS + 1
-    assert failures.unhealthy(None) is None
-    assert failures.add(warm=True) == 0.0
-
-
-def test_an_engine_that_becomes_warm_ends_the_row_of_those_that_did_not() -> None:
-    clock = Clock()
-    failures = Failures(0.5, clock)
-    for _ in range(FAILURES_UNTIL_UNHEALTHY):
-        clock.seconds += WINDOW_SECONDS + 1
-        failures.add(warm=False)
-    clock.seconds += WINDOW_SECONDS + 1
-    assert failures.add(warm=True) == 0.0
     assert failures.unhealthy(None) is None

@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import openai
 import psutil
 import pytest
 
@@ -186,36 +185,7 @@ def test_replicas_have_addresses_and_cores_of_their_own_and_share_the_requests(
     assert sum(total(address, "ok") for address in addresses.values()) == answered.total()
 
 
-def test_every_request_has_its_line_in_the_log_of_the_command(first: Command, http: httpx.Client) -> None:
-    for number in range(10):
-        http.post(GENERATE, json=BODY, headers={"X-Request-ID": f"logged-{number}"})
-    until(
-        lambda: len(set(re.findall(r"id logged-\d+", first.log))) == 10,
-        "a line of each request",
-    )
-
-
-def test_events_arrive_by_the_proxy_while_the_next_are_not_made_yet(
-    http: httpx.Client, tmp_path: Path
-) -> None:
-    body = {**BODY, "prompts": [f"!hold {tmp_path / 'go'}"], "stream": True}
-    with http.stream("POST", GENERATE, json=body) as answer:
-        lines = answer.iter_lines()
-        assert next(lines) == "event: token"
-        (tmp_path / "go").touch()
-        assert "event: result" in list(lines)
-
-
-def test_a_client_of_openai_streams_by_the_proxy(first: Command) -> None:
-    with openai.OpenAI(
-        base_url=f"{first.url}/v1", api_key="none", http_client=httpx.Client(trust_env=False)
-    ) as client:
-        model = client.models.list().data[0].id
-        streamed = client.completions.create(model=model, prompt="x", max_tokens=4, stream=True)
-        assert len([chunk for chunk in streamed if chunk.choices]) >= 4
-
-
-def test_a_client_that_hangs_up_ends_its_request_at_the_replica(
+def test_events_arrive_as_they_are_made_and_a_client_that_hangs_up_ends_its_request_at_the_replica(
     first: Command, http: httpx.Client, tmp_path: Path
 ) -> None:
     def cancelled() -> float:

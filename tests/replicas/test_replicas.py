@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.lifespan.on import LifespanOn
 
@@ -28,10 +27,8 @@ from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
 try:
     from service import replicas as module
     from service.replicas import (
-        Command,
         NotStarted,
         Place,
-        Registry,
         ReplicaFront,
         Unhealthy,
         bound_at,
@@ -40,7 +37,6 @@ try:
         free_port,
         replica_count,
         share_of_each,
-        with_disconnect,
         write_targets,
     )
 except ModuleNotFoundError:
@@ -54,28 +50,6 @@ CORES = [910, 911, 912]
 def place(name: str) -> Place:
     address = f"10.0.0.7:{40_000 + ord(name[0])}"
     return Place(actor=f"SERVE_{name}", name=name, node="10.0.0.7", address=address, cores=[0])
-
-
-def test_replicas_that_have_ended_are_no_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Registry()
-    known.deploys("a")
-    for name in ("x", "y"):
-        known.add(place(name))
-    command = joining(known, tmp_path, monkeypatch)
-    monkeypatch.setattr(module.ray.util, "list_named_actors", lambda **_: [{"name": "SERVE_y"}])
-    assert command._look() == ("a", [place("y")])
-    assert [one["targets"] for one in json.loads((tmp_path / "targets.json").read_text())] == [
-        [place("y").address]
-    ]
-
-
-def joining(known: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """A command on a cluster of others, without one: the calls of its registry, `known`, are made at once."""
-    remote = {name: SimpleNamespace(remote=getattr(known, name)) for name in ("view",)}
-    monkeypatch.setattr(module, "registry", lambda: SimpleNamespace(**remote))
-    monkeypatch.setattr(module.ray, "get", lambda found: found)
-    monkeypatch.setattr(module.ray, "cluster_resources", lambda: {"CPU": 1.0})
-    return Command(Settings(device="cpu"), (1, 1), 1, False, folder / "targets.json")
 
 
 @pytest.mark.parametrize(
@@ -236,6 +210,8 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
             # The proxy returns the id that it handed on; two would be joined to one that nobody sent.
             assert "x-request-id" not in by_proxy.headers
             assert by_proxy.json()["id"] == "a-1"
+            malformed = await one.proxy.post("/none", json=BODY, headers={"X-Request-ID": 'a b"c'})
+            assert "x-request-id" not in malformed.headers
             own = await one.own.post(GENERATE, json=BODY, headers={"X-Request-ID": "a-2"})
             assert (own.status_code, own.headers["x-request-id"]) == (200, "a-2")
             assert "x-launchbound-replica" not in own.headers
@@ -245,19 +221,6 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
             return one.front.cores
 
     assert is_free(asyncio.run(run()))
-
-
-@pytest.mark.slow
-def test_a_malformed_id_is_left_to_the_proxy_too_which_returns_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with started(tmp_path) as one:
-            for path in (GENERATE, "/none"):
-                answer = await one.proxy.post(path, json=BODY, headers={"X-Request-ID": 'a b"c'})
-                assert "x-request-id" not in answer.headers
-                own = await one.own.post(path, json=BODY, headers={"X-Request-ID": 'a b"c'})
-                assert len(own.headers.get_list("x-request-id")) == 1
-
-    asyncio.run(run())
 
 
 @pytest.mark.slow
@@ -388,45 +351,3 @@ def test_replicas_get_different_cores_wait_for_those_given_back_and_else_name_th
     cores, again = asyncio.run(given_back())
     assert cores == CORES
     give_back(again)
-
-
-async def never() -> Message:
-    await asyncio.Event().wait()
-    raise AssertionError("nothing sets it")
-
-
-async def unsent(message: Message) -> None:
-    """Goes nowhere."""
-
-
-def test_a_cancelled_call_ends_as_after_a_disconnect() -> None:
-    seen = list[Any]()
-
-    async def app(_: Scope, receive: Receive, send: Send) -> None:
-        seen.append("began")
-        seen.append((await receive())["type"])
-        await asyncio.sleep(0)
-        seen.append("ended")
-
-    async def run() -> None:
-        call = asyncio.ensure_future(with_disconnect(app, {"type": "http"}, never, unsent))
-        while not seen:
-            await asyncio.sleep(0)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-
-    asyncio.run(run())
-    assert seen == ["began", "http.disconnect", "ended"]
-
-
-def test_messages_pass_and_so_does_what_the_app_raises() -> None:
-    async def body() -> Message:
-        return {"type": "http.request", "body": b"x", "more_body": False}
-
-    async def app(_: Scope, receive: Receive, send: Send) -> None:
-        assert (await receive())["body"] == b"x"
-        raise RuntimeError("as the app raised it")
-
-    with pytest.raises(RuntimeError, match="as the app raised it"):
-        asyncio.run(with_disconnect(app, {"type": "http"}, body, unsent))

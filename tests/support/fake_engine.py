@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import time
-from collections import defaultdict
 from typing import Any, cast
 
 import msgspec
@@ -61,7 +60,7 @@ WORK_SECONDS = 0.004
 
 GB = 2**30
 SAMPLES = SampleCounts(kernel=40, host=60, system=3, unclassified=2)
-"""Of each step at warm-up, of a request's own steps, and of how many more `!sampled` tells."""
+"""Of each step at warm-up, and of a request's own steps."""
 
 MEMORY = {
     f"{kind}_{stat}": GB
@@ -86,8 +85,7 @@ class FakeEngine:
         if options.get("deaf"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
-        self.unsplit = False
-        self.samples: defaultdict[tuple[str, Phase, int], SampleCounts] = defaultdict(lambda: SAMPLES)
+        self.unsplit, self.halved = False, False
         self.compilations: dict[str, int] = {}
         self.ooms = 0
         self.effective = {mode: self._effective(mode) for mode in settings.modes}
@@ -149,7 +147,7 @@ class FakeEngine:
     def serve(self, job: Job) -> None:
         taken = time.perf_counter_ns()
         self.served += 1
-        self.unsplit = False
+        self.unsplit, self.halved = False, False
         first = job.prompts[0]
         command, _, argument = first.partition(" ") if isinstance(first, str) else ("", "", "")
         if self.ended(job, command, argument):
@@ -167,6 +165,8 @@ class FakeEngine:
                 effective, reason = "something-else", argument
             case "!unsplit":
                 self.unsplit = True
+            case "!halved":  # where it is sampled, half of its decode is dispatch
+                self.halved = job.sample
             case "!profiled":
                 profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
         self.stream_tokens(job)
@@ -219,10 +219,6 @@ class FakeEngine:
             case "!compile":
                 self.compilations[argument] = self.compilations.get(argument, 0) + 1
                 self.announce(argument, "ready")
-            case "!sampled":
-                for phase in PHASES:
-                    self.samples[job.mode, phase, self.bucket(job)] += SAMPLES
-                self.announce(job.mode, "ready")
         return command in ("!garbage", "!problem", "!oom", "!stall")
 
     def stream_tokens(self, job: Job) -> None:
@@ -277,12 +273,13 @@ class FakeEngine:
             )
         if not self.sampled or self.unsplit:
             return phase
+        dispatch = total * (0.5 if self.halved and steps > 1 else 0.6)
         return msgspec.structs.replace(
             phase,
-            dispatch_seconds=total * 0.6,
+            dispatch_seconds=dispatch,
             dispatch_low_seconds=total * 0.5,
             dispatch_high_seconds=total * 0.7,
-            kernel_seconds=total * 0.4,
+            kernel_seconds=total - dispatch,
             kernel_samples=SAMPLES.kernel,
             host_samples=SAMPLES.host,
             system_samples=SAMPLES.system,
@@ -330,7 +327,7 @@ class FakeEngine:
                         high=0.7,
                         step_seconds=STEP_SECONDS,
                         newest=SAMPLES,
-                        all=self.samples[mode, phase, batch],
+                        all=SAMPLES,
                     )
                     for phase in PHASES
                     for batch in self.settings.batch_sizes

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -106,6 +106,19 @@ class Front:
         self.await_ready()
         until(lambda: not client.in_progress(), "the end of what ran")
         self._before = self.series()
+
+
+Event = tuple[str, dict[str, Any]]
+
+
+def events(lines: Iterable[str]) -> Iterator[Event]:
+    """Server-sent events from their lines."""
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
 
 
 def refused(answer: httpx.Response, status: int) -> dict[str, str]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
 from loadtests.report import formatting
-from service.anatomy.budget import Quantity, make_budget, step_of, without_dispatch
+from service.anatomy.budget import Quantity, make_budget, step_of
 from service.statistics.boundedness import bounds_within
 from service.statistics.intervals import Interval
 from service.study_names import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
-from tests.front.lab.test_views import duration
 from tests.support.browser import Tab, tab
 from tests.support.serving import Front
 
@@ -43,12 +41,6 @@ NUMBERS = [
 def test_numbers_are_written_as_in_the_reports(page: Tab) -> None:
     written = run(page, "parts/numbers", "return given.map((value) => it.significant(value))", NUMBERS)
     assert written == [formatting.significant(value) for value in NUMBERS]
-
-
-def test_seconds_are_written_in_the_unit_that_fits_and_what_is_not_measured_is_a_dash(page: Tab) -> None:
-    given = [1.5, 0.0123, 0.000045, 4e-8, 0, None]
-    written = run(page, "parts/numbers", "return given.map((value) => it.duration(value))", given)
-    assert written == ["1.50 s", "12.3 ms", "45.0 µs", "0.0400 µs", "0 µs", "–"]
 
 
 BUCKETS = [("0.001", 0, 10), ("0.002", 5, 25), ("0.004", 5, 45), ("+Inf", 5, 50)]
@@ -142,37 +134,12 @@ def test_a_crossover_is_named_only_where_measured_values_show_it(page: Tab, give
     assert run(page, "parts/crossing", "return it.crossing(it.summary(given), 'eager')", given) == said
 
 
-def test_runs_of_one_batch_are_averaged_and_kernel_has_the_interval_turned_round(page: Tab) -> None:
-    given = runs((4, 2.0, 1.0), (4, 4.0, 3.0), (1, 1.0, 1.0), interval=0.5)
-    first, second = run(page, "parts/crossing", "return it.summary(given)", given)
-    assert (first["batch"], first["runs"], second["batch"], second["runs"]) == (1, 1, 4, 2)
-    assert second["dispatch"] == {"value": 3.0, "low": 2.5, "high": 3.5}
-    assert second["kernel"] == {"value": 2.0, "low": 1.5, "high": 2.5}
-
-
 def test_the_parts_of_a_gpu_have_the_wait_in_place_of_kernels(page: Tab, front: Front) -> None:
     timings = front.generate().json()["timings"] | {"sync_wait_seconds": 0.25, "kernel_seconds": None}
-    parts = run(page, "parts/timebar", "return it.partsOf(given)", json.loads(json.dumps(timings)))
+    parts = run(page, "parts/timebar", "return it.partsOf(given)", timings)
     assert [part["name"] for part in parts] == ["queue", "dispatch", "sync wait", "other"]
     assert parts[2]["seconds"] == 0.25
     assert "until a request is profiled" in parts[2]["note"]
-
-
-@pytest.mark.parametrize(
-    ("sampled", "whose"), [(True, "its own steps"), (False, "the newest steps like its own")]
-)
-def test_a_split_says_its_interval_and_the_samples_of_each_phase(
-    page: Tab, front: Front, sampled: bool, whose: str
-) -> None:
-    timings = front.generate(sample=sampled).json()["timings"]
-    note, texts = run(
-        page, "parts/timebar", "return [it.partsOf(given)[1].note, it.samplesOf(given)]", timings
-    )
-    phases = timings["prefill"], timings["decode"]
-    low, high = (sum(phase[f"dispatch_{end}_seconds"] for phase in phases) for end in ("low", "high"))
-    assert note == f"sampled, {duration(low)} to {duration(high)}"
-    counts = "40 kernel, 60 host, 3 system, 2 unclassified"
-    assert texts == [f"Samples of {name}: {counts}; in {whose}." for name in ("prefill", "decode")]
 
 
 BUDGETS = list(product((1, 7, 324, 2000), (0.3, 4.8, 25.0), (0.5, 60.0, 1555.2, 90000.0)))
@@ -207,18 +174,6 @@ def test_a_class_is_named_only_where_both_intervals_allow_it(page: Tab) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_removing_dispatch_buys_is_as_in_the_study(page: Tab, device: str) -> None:
-    code = """return given.grid.map(([operators, each, kernel]) => {
-      const step = it.stepOf(operators * each, kernel, given.device);
-      return [step, it.withoutDispatch(step, kernel), it.withoutDispatch(step, kernel, 0.9)]; })"""
-    found = run(page, "parts/budget", code, {"grid": BUDGETS, "device": device})
-    for (operators, each, kernel), (step, none_left, some_left) in zip(BUDGETS, found, strict=True):
-        assert step == pytest.approx(step_of(operators * each, kernel, device))
-        assert none_left == pytest.approx(without_dispatch(step, kernel))
-        assert some_left == pytest.approx(without_dispatch(step, kernel, 0.9))
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_a_mode_buys_is_as_in_the_study(page: Tab, device: str) -> None:
     grid = list(product((0.0, 0.36, 1.4), (0.0, 0.7, 1.0), (12.0, 900.0), (0.0, 50.0, 900.0)))
     code = "return given.grid.map((each) => it.speedupWith(...each, given.device))"
@@ -237,86 +192,3 @@ def test_the_calls_and_expressions_to_choose_are_those_that_the_studies_know(pag
     assert {option["value"] for option in options} == {*TAPE_EXPRESSIONS, *OF_THE_MODEL}
     shown = {option["value"]: option["label"] for option in options if option["value"] not in OF_THE_MODEL}
     assert shown == TAPE_EXPRESSIONS
-
-
-def test_zooming_and_moving_stay_within_the_step(page: Tab) -> None:
-    code = """const seen = []; let span = [0, 100];
-      for (const [name, ...rest] of given) { span = it[name](span, ...rest); seen.push(span); }
-      return seen"""
-    moves = [
-        ["zoomed", 0.5, 100], ["zoomed", 0.5, 100, 25], ["moved", -2, 100], ["moved", 50, 100],
-        ["zoomed", 0.0001, 100], ["zoomed", 1e9, 100], ["zoomed", 0.1, 100, 0], ["showing", 70, 80, 100],
-        ["showing", 72, 75, 100],
-    ]  # fmt: skip
-    found = run(page, "parts/span", code, moves)
-    assert found[:4] == [[25, 75], [25, 50], [0, 25], [75, 100]]
-    assert all(0 <= begin < end <= 100 for begin, end in found)
-    assert found[5] == [0, 100]
-    assert found[6] == [0, 10]
-    assert found[7][0] <= 70 < 80 <= found[7][1]
-    assert found[8] == found[7]
-
-
-SAVED = {
-    "name": "self", "shape": [2, 3], "dtype": "float32", "tensor_bytes": 24, "storage_bytes": 24,
-    "storage": 0,
-}  # fmt: skip
-
-
-def node(index: int, *feeds: int, saved: int = 0) -> dict[str, Any]:
-    kept = [{**SAVED, "kind": "intermediate", "of": None}] * saved
-    return {"index": index, "name": f"Node{index}", "feeds": feeds, "saved": kept}
-
-
-def operator(recorded_as: int | None) -> dict[str, Any]:
-    fixed = {"operator": "aten.mm.default", "shape": [2, 3], "new_bytes": 24, "is_view": False}
-    return {**fixed, "node": recorded_as}
-
-
-FORWARD = [operator(3), operator(None), operator(1), operator(0)]
-BACKWARD = [node(0, 1), node(1, 2, 3, saved=2), node(2), node(3, 4, 5, saved=1), node(4), node(5)]
-
-
-def test_no_two_boxes_of_a_tape_overlap_and_all_lie_in_the_drawing(page: Tab) -> None:
-    code = "return [it.tapeLayout(given.forward, given.backward), it.BOX]"
-    layout, box = run(page, "parts/tape-layout", code, {"forward": FORWARD, "backward": BACKWARD})
-    boxes = layout["operators"] + layout["nodes"]
-    assert len(boxes) == len(FORWARD) + len(BACKWARD)
-    for one, other in combinations(boxes, 2):
-        assert abs(one["x"] - other["x"]) >= box["width"] or abs(one["y"] - other["y"]) >= box["height"]
-    assert all(one["x"] + box["width"] <= layout["width"] for one in boxes)
-    assert all(one["y"] + box["height"] <= layout["height"] for one in boxes)
-
-
-def test_a_node_stands_below_its_operator_with_one_edge_per_saved_tensor_and_per_feed(page: Tab) -> None:
-    code = "return it.tapeLayout(given.forward, given.backward)"
-    layout = run(page, "parts/tape-layout", code, {"forward": FORWARD, "backward": BACKWARD})
-    above = {one["operator"]["node"]: one["x"] for one in layout["operators"]}
-    below = {one["node"]["index"]: one["x"] for one in layout["nodes"]}
-    assert {index: below[index] for index in (0, 1, 3)} == {index: above[index] for index in (0, 1, 3)}
-    assert len(layout["saved"]) == 3
-    assert len(layout["feeds"]) == sum(len(one["feeds"]) for one in BACKWARD)
-
-
-def block(lane: str, row: int, depth: int, begin: float) -> dict[str, Any]:
-    place = {"lane": lane, "row": row, "depth": depth}
-    return {"name": "b", "kind": "mark", **place, "begin_us": begin, "duration_us": 1}
-
-
-def test_every_block_has_a_lane_of_its_thread_or_stream_and_depth(page: Tab) -> None:
-    places = [("host", 9, 0), ("device", 7, 0), ("host", 9, 1), ("host", 4, 0)]
-    tracks = [
-        {"mode": "eager", "blocks": [block(*place, begin) for begin, place in enumerate(places)]},
-        {"mode": "compiled", "blocks": [block("host", 9, 0, 0), block("host", 9, 0, 3)]},
-    ]
-    layout = run(page, "parts/lanes", "return it.laneLayout(given)", tracks)
-    assert [head["text"] for head in layout["heads"]] == [
-        "eager · host",
-        "eager · host, thread 4",
-        "eager · device, stream 7",
-        "compiled · host",
-    ]
-    assert sum(len(lane["blocks"]) for lane in layout["lanes"]) == 6
-    places = [lane["y"] for lane in layout["lanes"]]
-    assert places == sorted(set(places))
-    assert layout["height"] > places[-1]

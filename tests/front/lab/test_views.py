@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.report.formatting import significant, whole
 from tests.support.browser import NARROW, Tab, tab
-from tests.support.serving import BODY, GENERATE, Front, running, until
+from tests.support.serving import BODY, GENERATE, Front, events, running, until
 
 pytestmark = pytest.mark.browser
 
@@ -33,14 +33,8 @@ def generated(opened: Tab) -> dict[str, Any]:
     opened.page.route("**/generate", pass_on)
     opened.page.locator("main form button").click()
     opened.page.wait_for_selector(RESULT)
-    return result_of(bodies[0])
-
-
-def result_of(body: str) -> dict[str, Any]:
-    last = body.strip().split("\n\n")[-1]
-    name, _, data = last.partition("\n")
-    assert name == "event: result"
-    answer: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    *_, (name, answer) = events(bodies[0].splitlines())
+    assert name == "result"
     return answer
 
 
@@ -112,18 +106,6 @@ def test_what_is_not_measured_is_said_to_be_absent(browser: Browser) -> None:
         assert opened.value("[data-part=dispatch]", "data-seconds") == ""
         assert "dispatch and kernel in it" in opened.text("[data-part=other]")
         assert "cannot be told apart: a reason." in opened.text("[aria-label=Time]")
-
-
-def test_during_a_sweep_nothing_runs_and_the_page_says_why(fake_lab: Tab, front: Front) -> None:
-    assert front.generate(headers={"X-Launchbound-Run": "20260101-1"}).status_code == 200
-    fake_lab.open("/lab/play?mode=eager", "form textarea")
-    fake_lab.page.locator("main form button").click()
-    alert = fake_lab.page.wait_for_selector("[data-type=run_in_progress]")
-    assert alert is not None
-    assert "A sweep is measuring" in alert.inner_text()
-    assert fake_lab.violations() == []
-    fake_lab.expected("409")
-    front.renew()
 
 
 def compared(opened: Tab) -> dict[str, Any]:
@@ -226,14 +208,6 @@ def test_the_figures_are_the_metrics(lab: Tab, http: httpx.Client) -> None:
         assert cell(lab, "eager", f"{column}_seconds").endswith("ms")
     assert cell(lab, "eager", "requests_per_second") != "–"
     assert lab.violations() == []
-
-
-def test_a_mode_without_requests_has_no_quantile_and_none_is_0(browser: Browser, front: Front) -> None:
-    with tab(browser, front.url) as opened:
-        opened.open("/lab/live", "table tbody tr")
-        assert cell(opened, "compiled", "p50_seconds") == "–"
-        assert cell(opened, "compiled", "share").startswith("1: 40 %, headroom 2.50× · ")
-        assert "No request has ended while this page looked" in opened.text("main")
 
 
 def test_a_hidden_page_reads_nothing(browser: Browser, front: Front) -> None:

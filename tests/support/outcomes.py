@@ -1,0 +1,43 @@
+"""What an engine answers of a request, with the numbers that a test gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.records import Job, Outcome, Output, PhaseTimings, Timings
+
+JOB = Job(id="a", mode="eager", prompts=["x"], max_new_tokens=4, sent_ns=1_000, deadline_ns=10**12)
+
+
+def phase(dispatch: float | None, kernel: float | None, **known: Any) -> PhaseTimings:
+    """Of one step of 10 ms, unless that is among what is `known`."""
+    rest = {"steps": 1, "wall_seconds": 0.01, "device_span_seconds": None, "sync_wait_seconds": None}
+    return PhaseTimings(dispatch_seconds=dispatch, kernel_seconds=kernel, **{**rest, **known})
+
+
+def outcome(
+    prefill: PhaseTimings,
+    decode: PhaseTimings,
+    *,
+    mode: str = "eager",
+    batch_size: int = 1,
+    batch_bucket: int = 4,
+    tokens: int = 4,
+    **known: Any,
+) -> Outcome:
+    """One that ended well; what is `known` is of its timings."""
+    rest = {
+        "queue_seconds": 0.0, "tokenise_seconds": 0.0, "involuntary_switches": 7, "dispatch_source": None,
+        "kernel_source": None, "taken_ns": 2_000, "first_token_ns": 3_000, "done_ns": 4_000,
+    }  # fmt: skip
+    return Outcome(
+        id=JOB.id,
+        mode=mode,
+        effective=mode,
+        reason=None,
+        kind="ok",
+        batch_size=batch_size,
+        batch_bucket=batch_bucket,
+        outputs=[Output(text="", token_ids=list(range(tokens)), finish_reason="length")],
+        timings=Timings(prefill=prefill, decode=decode, **{**rest, **known}),
+    )
