@@ -74,7 +74,7 @@ class Effect:
 class Mode:
     """One mode: how grad mode is set, how it is compiled per device, and what the mode removes.
 
-    `default`: served and swept unless other modes are named.
+    `default`: served and swept unless other modes are named; `swept`: swept only, by a service of its own.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Mode:
     cuda: Effect
     cpu: Effect
     default: bool = True
+    swept: bool = False
 
     def effect(self, device_type: str) -> Effect:
         """What this row does on `device_type` ('cpu' or 'cuda')."""
@@ -158,7 +159,7 @@ LADDER: tuple[Mode, ...] = (
         "aot-inductor", "inference_mode", "Python: guards and wrapper; a package compiled ahead of time runs",
         cuda=Effect("aot-inductor", package={"max_autotune": True}),
         cpu=Effect("aot-inductor", package=_TUNED, freezes=True),
-        default=False,
+        default=False, swept=True,
     ),
 )  # fmt: skip
 
@@ -176,8 +177,13 @@ FALLBACK = "fallback"
 
 
 def default_modes() -> list[str]:
-    """The modes that are served and swept where none are named, in the ladder's order."""
+    """The modes that are served where none are named, in the ladder's order."""
     return [name for name, mode in MODES.items() if mode.default]
+
+
+def swept_modes() -> list[str]:
+    """The modes of a sweep's own service where none are named: the default ones, and each that can win."""
+    return [name for name, mode in MODES.items() if mode.default or mode.swept]
 
 
 def doubles(names: Iterable[str], device_type: str) -> dict[str, str]:

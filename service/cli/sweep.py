@@ -86,7 +86,7 @@ def sweep(
     if toml and not dry_run:
         bad_input("--toml shows a plan: add --dry-run")
     try:
-        chosen = chosen_plan(named, dtype)
+        chosen = chosen_plan(named, dtype, own_service=url is None)
     except ValueError as error:
         bad_input(error)
     if resume is not None:
@@ -135,15 +135,17 @@ class ChosenPlan:
         return self.document.dtypes or []
 
 
-def chosen_plan(named: PlanOptions, dtype: str | None = None) -> ChosenPlan:
+def chosen_plan(named: PlanOptions, dtype: str | None = None, own_service: bool = True) -> ChosenPlan:
     """The plan of a file or preset with the options over it; by default, of the preset `quick`.
 
-    `dtype` replaces all precisions that the plan names. Raises PlanError where it cannot be run, and
-    ValueError where an option cannot be read.
+    Where no modes are named they are those that a service serves by default, and in one of the sweep's own
+    those too that are worth the time. `dtype` replaces all precisions that the plan names. Raises PlanError
+    where it cannot be run, and ValueError where an option cannot be read.
     """
     from loadtests.plan.cells import slo_table
     from loadtests.plan.plan_file import DTYPES, plan_of, read_plan_file
     from loadtests.plan.presets import overridden, preset_document
+    from service.modes import default_modes, swept_modes
 
     if named.file is not None and named.preset is not None:
         raise ValueError("--plan and --preset both name a plan: leave one out")
@@ -162,6 +164,8 @@ def chosen_plan(named: PlanOptions, dtype: str | None = None) -> ChosenPlan:
     }
     if document.slo is not None and document.slo != written.slo:
         overrides["slo"] = document.slo.text
+    if document.modes is None:
+        document = msgspec.structs.replace(document, modes=swept_modes() if own_service else default_modes())
     plan = plan_of(document)
     # The default modes by name: they may be others where the plan is read again.
     document = msgspec.structs.replace(document, modes=plan.modes)

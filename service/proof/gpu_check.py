@@ -35,6 +35,7 @@ from rich.table import Table
 
 from loadtests.run.folder import git_state
 from loadtests.run.machine import clocks_query, clocks_summary, watched
+from service.modes import default_modes
 from service.parent_death import owned
 from service.proof.gpu_goals import (
     MOST_SECONDS_COLD,
@@ -89,7 +90,9 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
     """
     timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
     selftest = ("selftest", "--only", "cuda,instrumentation", "--out", f"{folder}/selftest")
-    sweep = ("sweep", "--preset", "quick", "--out", f"{folder}/sweep")
+    # Packages are tuned for minutes on a GPU.
+    modes = ",".join(default_modes())
+    sweep = ("sweep", "--preset", "quick", "--modes", modes, "--out", f"{folder}/sweep")
     return {
         1: (
             _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),

@@ -75,11 +75,6 @@ class Comparison:
         """Whether the whole interval lies within 2 % of 1: equal for every practical purpose."""
         return self.speedup.low >= 1 / EQUIVALENT and self.speedup.high <= EQUIVALENT
 
-    @property
-    def settled(self) -> bool:
-        """Whether more rounds have nothing to add: told apart, or equal within 2 %."""
-        return self.word in ("faster", "slower") or (self.word != "undecided" and self.equivalent)
-
 
 State = Literal["faster", "equivalent", "not resolved"]
 
