@@ -24,7 +24,6 @@ from service.anatomy.budget import (
     show,
 )
 from service.anatomy.common import StudyError
-from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.measure.step_costs import DispatchSplit
@@ -135,15 +134,6 @@ def test_every_point_is_set_under_the_roof_of_memory(finding: BudgetFinding) -> 
     assert all(len(sizes) == 1 for sizes in moved.values())  # the same work in every mode
 
 
-def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, finding: BudgetFinding) -> None:
-    budget = finding.budget
-    assert (budget.mode, budget.batch_size) == (PLAIN[0], BUCKETS[0])
-    assert budget.ops_per_step.value == len(record(bench.case(PLAIN[0], BUCKETS[0]), 1)[0].calls)
-    assert budget.dispatch_microseconds == pytest.approx(finding.points[0].dispatch_seconds.value * 1e6)
-    quantities = (budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds)
-    assert [quantity.source for quantity in quantities] == ["measured", "sampled", "sampled"]
-
-
 def test_a_given_value_replaces_the_measured_one(bench: Bench) -> None:
     arguments = BudgetArguments(modes=[], kernel_microseconds=1e9, mode="no_grad", batch_size=2, rounds=6)
     found = draw_budget(bench, arguments, quiet)
@@ -152,36 +142,6 @@ def test_a_given_value_replaces_the_measured_one(bench: Bench) -> None:
     assert found.budget.ops_per_step.source == "measured"
     assert found.budget.bound == "kernel-bound"
     assert (found.budget.mode, found.budget.batch_size) == ("no_grad", 2)
-
-
-def test_three_given_numbers_and_no_modes_need_no_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a step was run")
-
-    monkeypatch.setattr(Bench, "case", refuse)
-    arguments = BudgetArguments(
-        modes=[], ops_per_step=200, microseconds_per_op=5.0, kernel_microseconds=100.0
-    )
-    found = draw_budget(bench, arguments, quiet).budget
-    assert found.dispatch_microseconds == 1000.0
-    assert found.without_dispatch_speedup == pytest.approx(11.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "param"),
-    [
-        (BudgetArguments(modes=["fast"]), "modes"),
-        (BudgetArguments(mode="compiled"), "mode"),
-        (BudgetArguments(batch_sizes=[3]), "batch_size"),
-        (BudgetArguments(batch_size=0), "batch_size"),
-    ],
-)
-def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
-    bench: Bench, arguments: BudgetArguments, param: str
-) -> None:
-    with pytest.raises(StudyError) as refused:
-        draw_budget(bench, arguments, quiet)
-    assert refused.value.param == param
 
 
 def test_where_the_thread_cannot_be_sampled_the_reason_is_given(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,10 +13,7 @@ from service.anatomy.operators import compiled as lowered
 from service.anatomy.operators.compiled import (
     Lowering,
     fused_kernels,
-    fused_operators,
-    is_core,
     read_dispatch_table,
-    read_guards,
     read_lowering,
 )
 from service.anatomy.operators.show import show_lowering
@@ -59,15 +55,6 @@ void inductor_entry_impl(AtenTensorHandle* input_handles, AtenTensorHandle* outp
     cpp_fused_mul_silu_split_3((const float*)(buf17.data_ptr()), (float*)(buf18.data_ptr()));
 """
 
-TREE = """
-TREE_GUARD_MANAGER:
-+- RootGuardManager
-| +- DEFAULT_DEVICE: CURRENT_DEVICE == None    # _dynamo/output_graph.py:1122 in init_ambient_guards
-| +- GuardManager: source=L['x'], accessed_by=FrameLocalsGuardAccessor(key='x'), type=<class 'int'>
-| | +- LENGTH_CHECK: len(L['x']) == 6    # for block in blocks:  # some/models/transformer.py:173 in forward
-| | +- NO_TENSOR_ALIASING
-"""
-
 
 def test_generated_code_lists_each_kernel_with_its_operators_and_calls() -> None:
     def listed(code: str) -> list[tuple[str, str, list[str], int]]:
@@ -82,29 +69,6 @@ def test_generated_code_lists_each_kernel_with_its_operators_and_calls() -> None
     assert listed(CPP) == [
         ("aten::mm", "library", ["aten::mul", "aten::mm"], 1),
         ("cpp_fused_mul_silu_split_3", "generated", ["aten::mul", "aten::silu", "aten::split"], 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "operators"),
-    [
-        ("cpp_fused_argmax_7", ["argmax"]),
-        ("cpp_fused_index_index_put_mul_0", ["index", "index_put", "mul"]),
-        ("triton_poi_fused__to_copy_add_12", ["_to_copy", "add"]),
-        ("cpp_fused_split_split_with_sizes_1", ["split", "split_with_sizes"]),
-        ("cpp_fused_no_such_operator_1", []),
-        ("a_kernel", []),
-    ],
-)
-def test_a_kernels_name_is_split_into_operators_of_aten(name: str, operators: list[str]) -> None:
-    assert fused_operators(name) == tuple(f"aten::{operator}" for operator in operators)
-
-
-def test_guards_are_the_leaves_of_the_tree() -> None:
-    guards = read_guards(SimpleNamespace(guard_manager=TREE))
-    assert [(guard.kind, guard.expression, guard.line) for guard in guards] == [
-        ("DEFAULT_DEVICE", "CURRENT_DEVICE == None", "_dynamo/output_graph.py:1122"),
-        ("LENGTH_CHECK", "len(L['x']) == 6", "models/transformer.py:173"),
     ]
 
 
@@ -130,15 +94,6 @@ MULTIPLY = "aten::mul.Tensor"
 def compiled(bench: Bench) -> Lowering:
     """Traced, not compiled."""
     return read_lowering(bench, replace(bench.case("eager", 1), mode="compiled"), True, MULTIPLY, quiet)
-
-
-def test_the_registrys_core_operators_are_those_that_torch_ops_tags() -> None:
-    names = ("add", "mm", "linear", "sort", "view", "convolution", "index_put", "native_layer_norm")
-    packets = [getattr(torch.ops.aten, name) for name in names]
-    overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-    tagged = {one.name() for one in overloads if torch.Tag.core in one.tags}
-    assert tagged == {one.name() for one in overloads if is_core(one.name())}
-    assert 0 < len(tagged) < len(overloads)
 
 
 @pytest.mark.parametrize("operator", [MULTIPLY, "aten::mm", "aten::linear", "aten::empty.memory_format"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from service.anatomy.memory import (
     MemoryArguments,
     growth,
     pool_bytes,
-    process_now,
     read_memory,
     show,
     snapshot,
@@ -101,18 +99,6 @@ def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> 
     assert growth(lambda: None).value < 8 * MEBIBYTE
 
 
-def test_a_peak_is_kept_when_the_kernels_is_reset() -> None:
-    need_a_peak_that_can_be_reset()
-    resident = process_now().resident_bytes
-    # Not from malloc, which keeps what is freed once an engine has set it to.
-    with mmap.mmap(-1, 256 * MEBIBYTE) as pages:
-        for page in range(0, len(pages), mmap.PAGESIZE):
-            pages[page] = 1
-    assert why_not() is None
-    assert memory_resident._status_bytes("VmHWM")["VmHWM"] < resident + 128 * MEBIBYTE
-    assert process_now().peak_bytes > resident + 192 * MEBIBYTE
-
-
 def test_where_the_peak_cannot_be_reset_growth_is_none_with_the_reason(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,12 +106,6 @@ def test_where_the_peak_cannot_be_reset_growth_is_none_with_the_reason(
     finding = read_memory(bench, MemoryArguments(mode="no_grad"), quiet)
     assert finding.steps[0].resident is None
     assert "cannot be reset" in str(finding.no_resident)
-
-
-def test_a_snapshot_is_refused_on_a_cpu(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(StudyError) as refused:
-        read_memory(bench, MemoryArguments(out=str(tmp_path)), quiet)
-    assert (refused.value.type, refused.value.param) == ("unsupported_here", "out")
 
 
 def test_a_snapshot_is_written_after_the_steps_and_recording_ends_even_where_one_fails(

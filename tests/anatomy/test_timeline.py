@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 
-from service.anatomy import step_times, timeline
+from service.anatomy import timeline
 from service.anatomy.common import StudyError
 from service.anatomy.step_times import StepTimes
 from service.anatomy.timeline import (
@@ -25,9 +25,8 @@ from service.anatomy.timeline import (
     tax_by_kernels,
     tax_by_samples,
     tax_source_text,
-    trace,
 )
-from service.measure.cases import Bench, Case
+from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.records import SampleCounts
 from service.statistics.intervals import Interval
@@ -115,15 +114,6 @@ def test_kernels_that_are_matched_by_window_hang_on_the_replay_that_started_them
     assert all(block.launched_by is not None for block in device)
 
 
-def test_a_device_whose_clock_lies_behind_is_drawn_after_the_calls_that_launched_its_work() -> None:
-    step = read_step(replays(3, device_clock=-400.0), cuda=True)
-    for block in step.blocks:
-        if block.launched_by is not None:
-            assert block.begin_us >= step.blocks[block.launched_by].begin_us
-    first = next(block for block in step.blocks if block.lane == "device")
-    assert first.begin_us == 5.0  # with its launch call: more is not known
-
-
 def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_percent(
     monkeypatch: pytest.MonkeyPatch, finding: TimelineFinding
 ) -> None:
@@ -138,22 +128,6 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     assert track.launches == 1
     shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
     assert tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
-
-
-def test_the_step_that_is_shown_is_one_whose_kernels_are_known() -> None:
-    events = replays(5, kernels=lambda step: 20 if step in (1, 2) else KERNELS)
-    assert read_step(events, cuda=True).counted.kernels == KERNELS
-
-
-def test_launches_and_what_they_started_are_joined_by_an_arrow_in_the_trace(finding: TimelineFinding) -> None:
-    blocks = read_step(ON_CUDA, cuda=True).blocks
-    track = msgspec.structs.replace(finding.tracks[0], blocks=blocks)
-    events = trace(msgspec.structs.replace(finding, tracks=[track]))["traceEvents"]
-    begins = {e["id"]: e for e in events if e["ph"] == "s"}
-    ends = {e["id"]: e for e in events if e["ph"] == "f"}
-    assert begins.keys() == ends.keys()
-    assert sorted((begins[i]["ts"], ends[i]["ts"]) for i in begins) == [(20, 35), (60, 110)]
-    assert {begins[i]["tid"] for i in begins}.isdisjoint({ends[i]["tid"] for i in ends})
 
 
 def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
@@ -174,20 +148,6 @@ def test_the_tax_is_the_hosts_share_of_samples_on_a_cpu_and_what_kernels_leave_o
     assert (on_cuda.value, on_cuda.low, on_cuda.high) == pytest.approx((0.7, 0.5, 0.75))
 
 
-def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def sample(_: Bench, case: Case, seconds: float) -> SampleCounts:
-        seen.append(case.phase)
-        return SampleCounts(kernel=75, host=25)
-
-    monkeypatch.setattr(step_times, "sample_case", sample)
-    found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert seen == ["prefill"] * timeline.ROUNDS
-    assert found.tracks[0].tax is not None
-    assert found.tracks[0].tax.fraction.value == 0.25
-
-
 def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,12 +162,7 @@ def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
     assert "the system gives no timer" in text
 
 
-def test_a_mode_against_itself_and_a_folder_that_cannot_be_made_are_refused(
-    bench: Bench, finding: TimelineFinding, tmp_path: Path
-) -> None:
-    with pytest.raises(StudyError, match="another mode") as refused:
-        draw_timeline(bench, TimelineArguments(against="eager"), quiet)
-    assert refused.value.param == "against"
+def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
         timeline.write(finding, tmp_path / "file")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 from torch._dynamo.exc import Unsupported
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
@@ -230,21 +229,6 @@ def test_a_mode_out_of_parity_on_code_from_before_is_tried_without_it(
     code = with_code(code_in(tmp_path, mine))
     assert engine_run.run_engine(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
     assert list(code.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals", "compiles")
-def test_a_compiler_that_finds_no_room_fails_the_mode_and_the_others_serve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(device: torch.device) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(warmup, "load_compiler", no_room)
-    inbox = LocalInbox([])
-    assert engine_run.run_engine(settings(tmp_path, batch_sizes=[1]), inbox) == 0
-    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
-    assert "No space left on device" in str(inbox.modes[BROKEN].detail)
 
 
 def test_an_engine_that_is_told_so_begins_without_the_code_of_another(

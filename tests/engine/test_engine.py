@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable
-from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,17 +14,17 @@ import pytest
 import torch
 
 from models.transformer import Transformer
-from service.engine import loop, parts, warmup
 from service.engine import loop as engine_run
+from service.engine import warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.outcome import ran_as
-from service.engine.parts import blas_libraries, build_parts
+from service.engine.parts import build_parts
 from service.engine.warmup import ConfiguredMode
 from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.modes import MODES
-from service.records import EngineStatus, Job, ModeStatus, Outcome, StepProfile, Timings, ToFront
+from service.records import Job, ModeStatus, StepProfile, Timings
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = pytest.mark.usefixtures("restored_globals")
@@ -147,42 +146,6 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seconds", "announced"), [(0.0, True), (3600.0, False)])
-def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_than_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, announced: bool
-) -> None:
-    sizes = count()
-    sent: list[ToFront] = []
-    monkeypatch.setattr(parts, "memory", lambda _: {"allocated_current": next(sizes)})
-    monkeypatch.setattr(loop, "memory", lambda _: {"allocated_current": next(sizes)})
-    monkeypatch.setattr(loop, "NEWS_SECONDS", seconds)
-    jobs = [local_job(str(n), "inference_mode", [PROMPT], 2) for n in range(2)]
-    inbox = LocalInbox(jobs, sent.append)
-    Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
-    statuses = [message for message in sent if isinstance(message, EngineStatus)]
-    whole = [message for message in sent if not isinstance(message, ModeStatus)]
-    after_a_job = sum(type(one) is Outcome and type(other) is EngineStatus for one, other in pairwise(whole))
-    assert after_a_job == (2 if announced else 0)
-    assert (len(statuses) > 4) == announced
-    assert [status.warm for status in statuses] == sorted(status.warm for status in statuses)
-
-
-@pytest.mark.slow
-def test_unchanged_memory_and_a_device_without_any_are_not_announced_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "NEWS_SECONDS", 0.0)
-    for memory in (None, {"allocated_current": 7}):
-        monkeypatch.setattr(parts, "memory", lambda _, current=memory: current)
-        monkeypatch.setattr(loop, "memory", lambda _, current=memory: current)
-        sent: list[ToFront] = []
-        inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], sent.append)
-        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
-        statuses = [message for message in sent if isinstance(message, EngineStatus)]
-        assert [status.warm for status in statuses] == [False, True]
-
-
-@pytest.mark.slow
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
     parts = build_parts(settings(tmp_path), lambda status: None)
     cold, warm = parts.status(), parts.status(parts.measure())
@@ -199,18 +162,6 @@ def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_pa
     assert warm.step_flops.per_row == 2 * warm.step_bytes.weights / 4
     assert warm.blas is not None
     assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in warm.blas
-
-
-def test_the_libraries_that_multiply_are_named_from_what_torch_says_of_itself() -> None:
-    lines = (
-        "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605",
-        "  - Intel(R) MKL-DNN v3.7.1 (Git Hash 80af)",
-        "  - CPU capability usage: AVX2",
-        "  - Build settings: BLAS_INFO=mkl, BUILD_TYPE=Release",
-    )
-    assert blas_libraries("\n".join(lines)) == "MKL 2024.2, oneDNN 3.7.1, ATen AVX2"
-    arm = "  - CPU capability usage: SVE256\n  - Build settings: BLAS_INFO=open"
-    assert blas_libraries(arm) == "BLAS open, ATen SVE256"
 
 
 @pytest.mark.slow

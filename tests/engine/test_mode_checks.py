@@ -32,7 +32,6 @@ from tests.engine.serving import serve
 CUDA = torch.device("cuda")
 
 REPLAYED = ProfiledStep(operators=0, copies=0, kernels=90, launches=1, graph_launches=1)
-WITHOUT_KERNELS = ProfiledStep(operators=0, copies=0, launches=1, graph_launches=1, unknown="lost")
 ISSUED = ProfiledStep(operators=0, copies=0, kernels=90, launches=90, graph_launches=0)
 NOTHING = ProfiledStep(operators=0, copies=0, unknown=NOTHING_RECORDED)
 
@@ -66,12 +65,6 @@ def verified(
     one = configured(name)
     verify_graph_replay(one, cast("Any", {1: None}), device, skips)
     return one.status, looked_at
-
-
-def test_a_mode_that_replays_in_both_phases_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, looked_at = verified(monkeypatch, [REPLAYED, WITHOUT_KERNELS])
-    assert (status.effective, status.reason) == ("reduce-overhead", None)
-    assert looked_at == ["decode", "prefill"]
 
 
 @pytest.mark.parametrize(("seen", "phase"), [([ISSUED], "decode"), ([REPLAYED, ISSUED], "prefill")])
@@ -251,11 +244,3 @@ def test_on_cuda_every_mode_is_called_in_every_shape(
     calls = called(model, buffers, mode, "cuda", tmp_path)
     assert calls.keys() == shapes
     assert min(calls.values()) == times
-
-
-def test_on_a_cpu_the_largest_shape_and_the_smallest_are_enough(
-    model: nn.Module, buffers: Buffers, tmp_path: Path
-) -> None:
-    ends = [[shape(one) for one in buffers.shapes(phase)] for phase in PHASES]
-    expected = {end for shapes in ends for end in (shapes[0], shapes[-1])}
-    assert called(model, buffers, "eager", "cpu", tmp_path).keys() == expected

@@ -73,16 +73,6 @@ def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None
     assert due(asked_for, 4) == [2, 4]
 
 
-def test_steps_whose_kernels_were_not_seen_are_left_out_and_what_was_never_seen_is_unknown() -> None:
-    times = KernelTimes()
-    times.add("eager", "decode", 1, [None, None])
-    assert times.per_step("eager", "decode", 1) is None
-    assert times.of_mode("eager") == []
-    times.add("eager", "decode", 1, [None, 2e-4, 4e-4, None, 3e-4])
-    assert times.per_step("eager", "decode", 1) == 3e-4
-    assert times.per_step("eager", "prefill", 1) is None
-
-
 def test_eight_steps_of_warm_up_have_an_interval_and_five_have_none() -> None:
     times = KernelTimes()
     times.add("eager", "decode", 1, [number * 1e-5 for number in range(1, 9)])
@@ -159,18 +149,6 @@ def test_on_cuda_no_turn_comes_before_the_profiler_is_attached_and_a_wish_is_gra
     assert one.is_due(PLAIN)
     on_a_cpu = RequestProfiler(torch.device("cpu"), 2, tmp_path)
     assert [on_a_cpu.is_due(PLAIN) for _ in range(4)] == [False, True, False, True]
-
-
-def test_a_profiled_request_adds_the_median_of_the_steps_whose_kernels_were_seen(
-    fake: FakeProfiler, tmp_path: Path
-) -> None:
-    one = on_cuda(None, tmp_path)
-    profiled(one)
-    one.warm()
-    assert fake.warmed == 0  # the request has used it
-    assert one.kernel_times.per_step("eager", "decode", 4) == pytest.approx(2.5e-4)
-    assert one.kernel_times.per_step("eager", "prefill", 4) == pytest.approx(9e-4)
-    assert [times.samples for times in one.kernel_times.of_mode("eager")] == [1, 1]
 
 
 def test_a_trace_that_lost_kernels_is_not_called_exact_nor_counted(
@@ -270,16 +248,6 @@ def test_every_step_of_every_ready_mode_has_both_measurements(
     assert measured.made.missing is None
 
 
-def test_where_the_profiler_sees_no_kernels_their_time_is_absent_and_the_devices_is_there(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unseen = [ProfiledStep(operators=1, copies=0)] * 2
-    monkeypatch.setattr(profiler, "profile_steps", lambda *_: unseen)
-    list(measured.made.learn())
-    assert measured.warmup.sent[0].kernel_times == []
-    assert len(measured.warmup.sent[0].device_times) == 4
-
-
 def raising(error: Exception) -> Callable[..., Any]:
     def fail(*_: object) -> None:
         raise error
@@ -341,18 +309,6 @@ def test_every_captured_mode_is_measured_before_the_profilers_first_session_and_
         assert "eager 1.20 (95 % interval 1." in note
         assert note.endswith(REMEDY)
         assert "not proved on this GPU: compare the parity" in note
-
-
-def test_a_mode_that_fails_meanwhile_leaves_all_costs_measured(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(profiler, "decode_dispatch", lambda *_: 1e-3)
-    attaching = measured.made.attach()
-    next(attaching)
-    measured.warmup.modes["no_grad"].steps.clear()
-    list(attaching)
-    assert measured.made.profiler_note is None
-    assert [status.mode for status in measured.warmup.sent] == ["eager", "no_grad"]
 
 
 def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(

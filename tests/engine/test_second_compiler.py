@@ -85,10 +85,6 @@ def test_what_is_compiled_there_is_waited_for_while_others_are_served(compiler: 
     assert end_of(there.compiled("reduce-overhead", "b")) == (0, None)  # the cache held it already
 
 
-def test_a_mode_that_it_does_not_compile_is_not_waited_for(compiler: Start) -> None:
-    assert end_of(compiler("time.sleep(60)").compiled("compiled", "a")) == (0, None)
-
-
 def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_so(
     compiler: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:

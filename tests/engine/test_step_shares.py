@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any, cast
 
 import pytest
@@ -16,7 +15,7 @@ from models.checkpoint import build
 from service.engine import step_shares
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
-from service.engine.job_runner import JobRunner, lead_of
+from service.engine.job_runner import JobRunner
 from service.engine.loop import Engine
 from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, ENOUGH, NEWEST, StepShares
@@ -226,19 +225,6 @@ def lasting(sampler: FakeSampler, clock: list[int], nanoseconds: Sequence[int]) 
     return step
 
 
-def test_the_time_of_a_step_is_the_mean_of_what_ran_while_it_was_sampled(
-    shares: StepShares, sampler: FakeSampler, clock: list[int]
-) -> None:
-    run = one_step(shares, lasting(sampler, clock, [9000, 100, 300, 9000]))
-    run()  # as under the profiler
-    with shares.sampling():
-        run()
-        run()
-    run()
-    shares.collect()
-    assert only_split(shares).step_seconds == pytest.approx(200e-9)
-
-
 def test_faster_sampling_gives_a_step_its_time_only_where_no_other_has(
     shares: StepShares, sampler: FakeSampler, clock: list[int]
 ) -> None:
@@ -264,19 +250,6 @@ def test_the_time_of_a_step_moves_towards_that_of_the_newest_jobs(
     assert found == sorted(set(found))
     assert found[1] < 300e-9
     assert found[-1] == pytest.approx(600e-9, rel=0.01)
-
-
-def test_what_a_long_batch_has_so_far_is_taken_in_while_it_runs(
-    shares: StepShares, sampler: FakeSampler
-) -> None:
-    run = one_step(shares, seen_in(sampler, kernel=2, host=1))
-    with shares.sampling():
-        run()
-        shares.collect()
-        assert only_split(shares).all == SampleCounts(kernel=2, host=1)
-        assert sampler.running
-        run()
-    assert only_split(shares).all == SampleCounts(kernel=4, host=2)
 
 
 def test_where_some_were_lost_those_that_are_left_count_for_the_step_and_not_for_the_job(
@@ -319,20 +292,6 @@ def test_a_burst_samples_each_step_fast_and_lets_others_run_between_two(
         assert [(split.phase, split.batch) for split in shares.splits("eager")] == keys[:number]
     assert {split.dispatch_share for split in shares.splits("eager")} == {0.25}
     assert sampler.rates == [SAMPLES_PER_SECOND] * len(keys)
-
-
-def test_without_a_sampler_nothing_is_sampled_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_shares, "CpuSampler", refused)
-    for shares, reason in (
-        (StepShares(Path()), "no timer today"),
-        (StepShares(Path(), "not here"), "not here"),
-    ):
-        run = one_step(shares, lambda *_: (torch.zeros(1), torch.zeros(1)))
-        with shares.sampling() as found:
-            run()
-        assert list(shares.burst({}, {})) == []
-        assert (found, shares.collect(), shares.splits("eager")) == ({}, {}, [])
-        assert shares.missing == reason
 
 
 class MadeGenerator:
@@ -400,13 +359,6 @@ def test_what_leads_a_job_that_asks_for_samples_is_not_sampled_and_its_time_is_q
     assert result.taken_ns > 0
 
 
-def test_what_leads_a_sampled_job_is_its_prefill_and_nothing_that_a_client_sees() -> None:
-    job = local_job("a", "eager", ["x"], 40, sample=True, stream=True, stop=["y"], min_tokens=3)
-    lead = lead_of(job)
-    assert (lead.prompts, lead.mode, lead.max_new_tokens) == (job.prompts, job.mode, 1)
-    assert not lead.stream
-
-
 def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
     shares: StepShares, sampler: FakeSampler
 ) -> None:
@@ -414,40 +366,6 @@ def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
     assert result.kind == "error"
     assert result.decode.samples == SampleCounts(host=8)
     assert not sampler.running
-
-
-def spin(*_: object) -> tuple[Tensor, Tensor]:
-    ends = perf_counter() + 0.005
-    while perf_counter() < ends:
-        pass
-    return torch.zeros(1), torch.zeros(1)
-
-
-def multiply(*_: object) -> tuple[Tensor, Tensor]:
-    values = torch.ones(200, 200)
-    for _time in range(20):
-        values @ values
-    return values, values
-
-
-@pytest.mark.usefixtures("restored_globals")
-def test_a_thread_is_seen_in_kernels_in_the_step_that_multiplies_and_in_the_host_in_the_one_that_does_not(
-    common_cache: Path,
-) -> None:
-    torch.set_num_threads(1)
-    shares = StepShares(common_cache)
-    shares.add("eager", {("prefill", 1): multiply, ("decode", 1): spin})
-    meter = HostMeter(shares.labels)
-    with shares.sampling(SAMPLES_PER_SECOND):
-        for phase, step in (("prefill", multiply), ("decode", spin)):
-            counts = SampleCounts()
-            while counts.kernel + counts.host < 50:
-                meter.run(step, ARGUMENTS, Readings())
-                shares.collect()
-                counts = shares.newest("eager", cast(Phase, phase), 1) or counts
-    product, python = shares.splits("eager")
-    assert product.dispatch_share < 0.3
-    assert python.dispatch_share > 0.9
 
 
 @pytest.fixture

@@ -91,11 +91,6 @@ def test_an_interrupted_row_keeps_text_that_could_have_begun_a_stop_string(strea
     assert complete([A, B, STOP], 9, stop=[";;;"], stream=stream).text == "ab;"
 
 
-def test_a_replacement_character_of_the_first_min_tokens_is_no_stop_string() -> None:
-    for least, text in ((1, "a"), (2, "a\ufffd")):
-        assert complete([A, LEAD_BYTE, END], 9, stop=["\ufffd"], min_tokens=least).text == text
-
-
 def test_a_stop_string_complete_within_min_tokens_is_text() -> None:
     tokenizer = Tokenizer.load(TINY_FOLDER)
     tokens = tokenizer.encode("import os; import re")
@@ -172,11 +167,3 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
 ) -> None:
     with pytest.raises(JobError, match=f"a prompt of {size} for a context of 100: shorten it"):
         encode_prompts([prompt], Unwilling(longest), 100)  # type: ignore[arg-type]
-
-
-def test_no_prompt_of_the_own_tokenizer_has_fewer_tokens_than_its_bytes_say() -> None:
-    tokenizer = Tokenizer.load(TINY_FOLDER)
-    longest = tokenizer.longest_token_bytes
-    assert longest is not None
-    for text in ("import numpy as np", " " * 500, "é🙂" * 50, "self.assertEqual(" * 20):
-        assert len(tokenizer.encode(text)) * longest >= len(text.encode())

@@ -8,18 +8,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine import loop, parts, warmup
+from service.engine import warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
-from service.engine.job_runner import JobRunner
 from service.engine.loop import Engine
-from service.engine.profiler import NoDeviceMeasurements
 from service.engine.step_shares import StepShares
 from service.modes import Effect
 from service.records import EngineStatus, Job, ModeStatus, ToFront
@@ -95,22 +92,6 @@ def test_settings_that_cannot_work_are_refused_with_a_remedy(
         pytest.skip("there is a CUDA device here")
     with pytest.raises(ValueError, match=remedy):
         Engine(settings(tmp_path, **change), LocalInbox([]))
-
-
-def test_steps_are_sampled_once_the_engine_is_on_its_own_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    happened: list[str] = []
-    burst = StepShares.burst
-
-    def noted(self: StepShares, *arguments: Any) -> Iterator[None]:
-        happened.append("sampled")
-        return burst(self, *arguments)
-
-    monkeypatch.setattr(StepShares, "burst", noted)
-    monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
-    serve(tmp_path, [])
-    assert happened == ["pinned", *["sampled"] * len(MODE_NAMES)]
 
 
 def test_a_mode_whose_step_fails_while_it_is_sampled_fails_alone(
@@ -270,28 +251,12 @@ def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) ->
     assert any(map(is_warm, inbox.sent))
 
 
-class Noted(NoDeviceMeasurements):
-    """Notes when the profiler would be attached and when the device's times would be taken."""
-
-    def __init__(self, happened: list[str]) -> None:
-        self._happened = happened
-
-    def attach(self) -> Iterator[None]:
-        self._happened.append("attached")
-        yield
-
-    def learn(self) -> Iterator[None]:
-        self._happened.append("learnt")
-        yield
-
-
 def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_after_all_are_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
     replaying, plain = MODE_NAMES
-    effect = warmup.Capture.effect
-    serving = warmup.Capture.serving
+    effect, serving = warmup.Capture.effect, warmup.Capture.serving
 
     def of(self: warmup.Capture, configured: warmup.ConfiguredMode) -> Effect:
         return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
@@ -306,53 +271,10 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
 
     monkeypatch.setattr(warmup.Capture, "effect", of)
     monkeypatch.setattr(warmup.Capture, "serving", captured)
-    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Noted(happened))
     monkeypatch.setattr(warmup, "verify_graph_replay", lambda *_: happened.append("proved"))
     Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)).run()
-    assert happened[:7] == [
-        f"{replaying} captured",
-        f"{plain} captured",
-        f"{plain} ready",
-        "attached",
-        "proved",
-        f"{replaying} ready",
-        "learnt",
-    ]
-
-
-@pytest.mark.parametrize("skipped", [True, False])
-def test_captures_are_announced_once_they_are_proved_and_never_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: bool
-) -> None:
-    replaying = MODE_NAMES[0]
-    effect = warmup.Capture.effect
-    announced: list[int] = []
-    engines: list[Engine] = []
-
-    def of(self: warmup.Capture, configured: warmup.ConfiguredMode) -> Effect:
-        return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
-
-    def prove(configured: warmup.ConfiguredMode, *_: object) -> None:
-        if skipped:
-            configured.status = msgspec.structs.replace(configured.status, effective="another")
-
-    class Announcing(Noted):
-        def attach(self) -> Iterator[None]:
-            modes = engines[0].parts.warmup
-            modes.update(modes.modes[replaying], profiler_cost=None)
-            yield
-
-    def watch(message: ToFront) -> None:
-        if isinstance(message, ModeStatus) and message.mode == replaying:
-            announced.append(message.graph_captures)
-
-    monkeypatch.setattr(warmup.Capture, "effect", of)
-    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Announcing([]))
-    monkeypatch.setattr(warmup, "verify_graph_replay", prove)
-    engines.append(Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)))
-    engines[0].run()
-    assert announced == sorted(announced)
-    assert (announced[-1] == 0) is skipped
+    ready = [f"{plain} ready", "proved", f"{replaying} ready"]
+    assert happened == [f"{replaying} captured", f"{plain} captured", *ready]
 
 
 def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
@@ -374,15 +296,3 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
     for option in ("top_k", "top_p", "seed", "min_tokens"):
         assert any(getattr(job, option) for job in own), option
     assert [outcome.id for outcome in inbox.outcomes] == ["client"]
-
-
-def test_what_empties_the_allocators_is_measured_before_the_requests_that_fill_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    measure, bandwidth, warm = parts.measure_null_kernel, parts.memory_bandwidth, JobRunner.warm
-    monkeypatch.setattr(parts, "measure_null_kernel", lambda *on: order.append("graph") or measure(*on))
-    monkeypatch.setattr(parts, "memory_bandwidth", lambda *on: order.append("copies") or bandwidth(*on))
-    monkeypatch.setattr(JobRunner, "warm", lambda *on: order.append("requests") or warm(*on))
-    run(tmp_path, EarlyInbox([], lambda inbox: inbox._warm))
-    assert order == ["graph", "copies", "requests"]

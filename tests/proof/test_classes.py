@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from service.measure.cpu_sampler import Place, SampledSteps
+from service.measure.cpu_sampler import Place
 from service.measure.single_step import Instructions, SingleStepError
 from service.proof import classes
 from service.proof.classes import (
     GROWING,
-    GROWTH,
     INJECTED,
-    INSTRUCTIONS,
     INTO,
     KINDS,
     LONG,
@@ -76,38 +74,6 @@ def test_of_the_work_one_arm_has_a_short_piece_inside_and_the_rest_beside_and_th
         (mode, inside, beside) for mode in INTO for inside, beside in ((SHORT, LONG - SHORT), (LONG, 0))
     }
     assert [(row.verdict, row.value) for row in rows] == [("pass", pytest.approx(1.0))] * len(INTO)
-
-
-def test_the_work_inside_is_timed_in_the_steps_that_are_sampled_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slot = Slot()
-
-    def sample(*_: object) -> SampledSteps:
-        slot.seconds += [9.0, 9.0, 1e-3, 2e-3]  # settling, then sampled
-        return SampledSteps(SampleCounts(kernel=3, host=1), 5e-3, [5e-3, 7e-3])
-
-    monkeypatch.setattr(classes, "sampled", sample)
-    slot.seconds = [8.0]  # of a round before
-    found = classes.step_sample(None, None, slot, Units(1), None)  # type: ignore[arg-type]
-    assert (found.step_seconds, found.inside_seconds) == pytest.approx((6e-3, 1.5e-3))
-    assert isinstance(slot.work, Units)
-
-
-def test_work_in_a_slot_is_timed_each_time_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0, 2_000_000, 5_000_000, 6_000_000])
-    monkeypatch.setattr(classes, "thread_time_ns", lambda: next(clock))
-    done: list[int] = []
-    slot = Slot()
-    slot.work = lambda: done.append(1)
-    slot()
-    slot()
-    assert (slot.seconds, done) == ([2e-3, 1e-3], [1, 1])
-
-
-def test_a_sample_in_code_of_no_class_has_not_arrived() -> None:
-    found = Injected(SampleCounts(kernel=40, host=40, unclassified=20, system=50), 1e-3, 0.0)
-    assert (found.seconds_of("kernel"), found.seconds_of("host")) == pytest.approx((4e-4, 4e-4))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -180,11 +146,6 @@ def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     counted = {(mode, 1): [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
     assert found == counted | {(mode, 16): counted[mode, 1] for mode in GROWING}
     assert variants.built == [*((mode, 1, 1) for mode in LADDER), *((mode, 16, 1) for mode in GROWING)]
-
-
-def test_with_one_batch_size_nothing_is_said_of_how_it_grows() -> None:
-    rows = run_check("instructions", INSTRUCTIONS, Variants([2]), lambda text: None)
-    assert [row.name for row in rows if row.name.startswith(GROWTH.name)] == []
 
 
 @pytest.mark.parametrize(

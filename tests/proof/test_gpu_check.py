@@ -182,27 +182,6 @@ def test_what_a_section_started_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_process_that_cannot_be_killed_is_left_behind_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patient = subprocess.Popen.wait
-
-    def hung_in_a_driver(child: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        assert timeout is not None, "waits for ever"
-        patient(child)
-        child.returncode = None
-        raise subprocess.TimeoutExpired(child.args, timeout)
-
-    monkeypatch.setattr(subprocess.Popen, "wait", hung_in_a_driver)
-    monkeypatch.setattr(subprocess.Popen, "poll", lambda child: child.returncode)
-    monkeypatch.setattr(os, "killpg", lambda group, number: None)
-    ended = run(tmp_path, "hung", FINE, limit=1.0, grace=0.1)
-    assert (ended.how, ended.rows) == ("timed out", 2)
-    assert ended.detail == "still running after 1 s; it could not be killed"
-
-
-@pytest.mark.slow
 def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, gpu_check.end)
     try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from itertools import accumulate, count
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,14 +124,6 @@ def test_own_work_is_the_mean_gap_between_two_looks_for_cancellations_less_the_w
     assert gaps_seconds(calls, waiting) == pytest.approx(10e-6)
 
 
-def test_a_look_in_every_fifth_gap_counts_a_fifth_in_own_work() -> None:
-    gaps = [10_000, 10_000, 10_000, 10_000, 60_000] * 6
-    step = 1_980_000
-    begins = [0, *accumulate(gap + step for gap in gaps)]
-    calls = [(begin, begin + step) for begin in begins]
-    assert gaps_seconds(calls, JobResult()) == pytest.approx(20e-6)
-
-
 # Work that is asked, on steps that note what they are called with
 
 SETTINGS = EngineSettings(address="", modes=["eager", "compiled"], batch_sizes=[1, 2], cache_folder="")
@@ -225,24 +216,6 @@ def test_the_bounds_are_a_tenth_more_and_65_percent(
     decode: float, prefill: float, verdicts: set[str]
 ) -> None:
     assert {row.verdict for row in judge_asked(asked(decode, prefill))} == verdicts
-
-
-def test_a_row_says_sizes_and_milliseconds_whatever_the_order_of_its_samples() -> None:
-    for found in (asked(), dict(reversed(asked().items()))):
-        rows = {row.name: row for row in judge_asked(found)}
-        assert len(rows) == 10
-        assert re.fullmatch(
-            r"512 and 128: (4\.0\d|3\.9\d) and (4\.0\d|3\.9\d) ms",
-            rows["decode in a longer context / in a shorter one, eager, batch 16"].note,
-        )
-        half = rows["prefill of half a chunk / of a whole one, eager, batch 16"]
-        assert re.fullmatch(r"30 and 64: (30|29)\.\d\d and (60|59)\.\d\d ms", half.note)
-        assert half.value == pytest.approx(0.5, rel=0.01)
-
-
-@pytest.mark.usefixtures("made_up")
-def test_the_shortest_chunk_that_is_measured_has_sixteen_tokens() -> None:
-    assert measure_asked(variants(prefill_chunk=16), lambda text: None)
 
 
 def test_a_small_batch_has_no_row_of_prefill_and_says_why() -> None:

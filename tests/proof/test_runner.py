@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from service.front.settings import Settings
-from service.proof import runner, worker
+from service.proof import runner
 from service.proof.rows import Event, Property, Row
 from service.proof.runner import (
     ALL_CHECKS,
@@ -21,11 +21,9 @@ from service.proof.runner import (
     FILE,
     SERVICE_CHECKS,
     choose_checks,
-    measured,
     new_report,
     outcome_of,
     print_table,
-    sentence,
     tally,
     why_incomplete,
 )
@@ -100,12 +98,6 @@ def test_a_partial_selftest_says_so_and_why() -> None:
     assert "partial, because: 18 of 19 checks were not run" in text
 
 
-def test_a_duration_is_shown_in_its_unit_and_a_missing_value_as_a_dash() -> None:
-    seconds = Property("x", "b", unit="s").within(Interval(28.9e-6, 28.7e-6, 29.3e-6, 9))
-    assert measured(seconds) == "28.9 [28.7, 29.3] µs"
-    assert measured(Property("x", "b").not_measurable("why")) == "–"
-
-
 @pytest.mark.parametrize(("rows", "code"), [([GOOD], 0), ([GOOD, OPEN], 0), ([GOOD, BAD], 1)])
 def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_not_pass(
     rows: list[Row],
@@ -166,15 +158,6 @@ def test_passed_is_said_only_of_a_complete_selftest_without_failed_and_undecided
     assert outcome_of(tally(rows, ALL_CHECKS), complete) == outcome
 
 
-def test_every_row_that_did_not_pass_and_every_check_that_was_not_run_is_named_beside_the_count() -> None:
-    found = tally([GOOD, OPEN, BAD, GPU], set(ALL_CHECKS) - {"twice", "scrape"})
-    assert found["not_run"] == ["scrape", "twice"]
-    assert sentence(found) == (
-        "1 of 3 rows passed; failed: bad; undecided: open; not measurable here: gpu; not run: scrape, twice"
-    )
-    assert sentence(tally([GOOD], ALL_CHECKS)) == "1 of 1 rows passed"
-
-
 def test_all_checks_at_the_defaults_of_a_clean_commit_are_a_complete_selftest() -> None:
     assert why_incomplete(Settings(), FACTS, GIT, []) == []
     assert why_incomplete(Settings(dtype="float32", device="cpu"), FACTS, GIT, []) == []
@@ -215,10 +198,6 @@ def test_an_unknown_check_is_refused_with_those_there_are() -> None:
     assert [*ENGINE_CHECKS, *SERVICE_CHECKS] == list(ALL_CHECKS)
     with pytest.raises(ValueError, match=r"no check 'injectd': try some of injected, "):
         choose_checks(["injectd"])
-
-
-def test_every_engine_check_has_its_function() -> None:
-    assert tuple(worker.CHECKS) == ENGINE_CHECKS
 
 
 def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from service.engine.inbox import Inbox
-from service.proof.running_service import BareEngine, FrontSocket, bare_engine
-from service.records import Doing, EngineSettings, Outcome, PhaseTimings, Timings
+from service.proof.running_service import BareEngine, FrontSocket
+from service.records import Doing, Outcome, PhaseTimings, Timings
 
 
 def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() -> None:
@@ -48,20 +47,6 @@ def test_an_engine_that_ends_meanwhile_is_an_error() -> None:
         inbox.close()
         with pytest.raises(RuntimeError, match=r"the engine ended \(a job in eager\)"):
             BareEngine(front).overhead_seconds("eager")
-
-
-@pytest.mark.slow
-def test_an_engine_that_does_not_start_is_an_error_and_its_reason_is_in_the_log(tmp_path: Path) -> None:
-    settings = EngineSettings(
-        address="", model=str(tmp_path / "none"), modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path)
-    )
-    log = tmp_path / "engine.log"
-    with (
-        pytest.raises(RuntimeError, match=r"the engine ended \(until it is warm\)"),
-        bare_engine(settings, log, lambda text: None),
-    ):
-        pytest.fail("it became warm without a model")
-    assert "none" in log.read_text()
 
 
 UNKNOWN = dict.fromkeys(("dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds"))

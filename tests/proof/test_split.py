@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from torch._C._autograd import DeviceType
 from service.measure.cpu_sampler import SampledSteps
 from service.proof import split
 from service.proof.classes import INJECTED, UNCLASSIFIED
-from service.proof.rows import AnyCheck, NotMeasurableError, run_check
+from service.proof.rows import AnyCheck, run_check
 from service.proof.split import (
     BACKGROUND,
     PLAIN,
@@ -23,7 +22,6 @@ from service.proof.split import (
     SAMPLING_RATE,
     STEPS,
     ServedStep,
-    beyond_none,
     busy_for,
     judge_plain,
     kernel_seconds,
@@ -64,13 +62,6 @@ def test_where_dispatch_is_measured_there_is_nothing_to_check(check: AnyCheck) -
     }
 
 
-def test_steps_without_a_sample_cannot_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "sample_steps", lambda *_: None)
-    case: Any = SimpleNamespace(step=print, arguments=(), phase="decode", mode="eager")
-    with pytest.raises(NotMeasurableError, match="no step of eager was sampled"):
-        split.sampled(SimpleNamespace(), case, 0.1)  # type: ignore[arg-type]
-
-
 # The rate, and the background
 
 
@@ -89,11 +80,6 @@ def test_decode_at_the_smallest_and_the_largest_batch_is_sampled_at_every_rate(
     assert rows[0].note == (
         "0.500, 0.500, 0.500, 0.500 at 251, 499, 997, 1,999; steps take 1.20, 1.20, 1.20, 1.20 times as long"
     )
-
-
-def test_shares_on_a_line_are_as_far_from_its_end_as_the_line_says() -> None:
-    assert beyond_none({rate: 0.5 - 2e-5 * rate for rate in RATES}) == pytest.approx(-2e-5 * 997)
-    assert beyond_none(dict.fromkeys(RATES, 0.5)) == pytest.approx(0.0)
 
 
 # Equal kernels
@@ -155,11 +141,6 @@ def test_steps_of_the_faster_modes_are_as_far_apart_as_eager_s(monkeypatch: pyte
 def test_no_kernel_time_in_either_mode_is_not_equality() -> None:
     found = {ServedStep(mode, "decode", 1): [of_share(0.0)] * 24 for mode in PLAIN}
     assert [row.verdict for row in judge_plain(found)] == ["fail", "fail"]
-
-
-def test_without_eager_there_is_nothing_to_compare_with() -> None:
-    with pytest.raises(NotMeasurableError, match="compares with eager"):
-        measure_plain(MadeUpVariants(["no_grad", "compiled"]), quiet)  # type: ignore[arg-type]
 
 
 # On a GPU: sessions as it would record them

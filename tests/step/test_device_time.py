@@ -7,7 +7,7 @@ import torch
 
 from service.records import DeviceTime
 from service.step import device_time as module
-from service.step.device_time import MOST_HOLD_SECONDS, VISITS, CudaQueue, device_time, visit_queue
+from service.step.device_time import MOST_HOLD_SECONDS, VISITS, CudaQueue, device_time
 from tests.support.fake_cuda import FakeDevice
 
 
@@ -21,19 +21,6 @@ def test_a_replay_is_queued_far_ahead_and_takes_what_the_device_takes() -> None:
     assert (found.low, found.high) == pytest.approx((100e-6, 100e-6))
     assert (found.phase, found.batch, found.queued, found.samples) == ("decode", 4, 16, VISITS)
     assert not found.upper_bound
-
-
-def test_a_step_that_takes_longer_to_issue_than_to_run_is_true_too_because_the_device_is_held() -> None:
-    found = measured(FakeDevice(issue_seconds=500e-6, step_seconds=100e-6))
-    assert found.seconds == pytest.approx(100e-6)
-    assert not found.upper_bound
-
-
-def test_without_holding_the_device_the_same_step_reads_as_its_dispatch() -> None:
-    device = FakeDevice(issue_seconds=500e-6, step_seconds=100e-6)
-    visit = visit_queue(device, device.call, calls=16, hold_seconds=0.0)
-    assert visit.seconds == pytest.approx(500e-6, rel=0.1)
-    assert not visit.ahead
 
 
 def test_as_many_calls_are_queued_as_the_driver_takes_ahead() -> None:

@@ -18,11 +18,9 @@ from service.step.meters import (
     NvtxMeter,
     ProfilingMeter,
     Readings,
-    step_name,
-    with_nvtx,
 )
-from service.step.trace import STEP_MARK, is_step_mark
-from tests.step.made import arguments, event, step
+from service.step.trace import STEP_MARK
+from tests.step.made import arguments, step
 from tests.support.fake_cuda import FakeDevice
 
 ARGUMENTS: Any = (None, None, None, ())
@@ -106,9 +104,6 @@ def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_ho
     assert readings.periods(device.clock()) == [1_200, 1_200]
 
 
-CPU = torch.device("cpu")
-
-
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was pushed and popped, in order."""
@@ -116,15 +111,6 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("end"))
     return seen
-
-
-def test_a_marks_name_has_the_phase_and_the_shape_and_is_recognised_as_a_steps() -> None:
-    decode, prefill = step_name(arguments(1, 64)), step_name(arguments(16, 128))
-    assert (decode, prefill) == (f"{STEP_MARK} decode 1/64", f"{STEP_MARK} prefill 16/128")
-    for name in (STEP_MARK, decode, prefill):
-        assert is_step_mark(event("user_annotation", name, 0, 1))
-        assert not is_step_mark(event("gpu_user_annotation", name, 0, 1))
-    assert not is_step_mark(event("user_annotation", f"{STEP_MARK}s", 0, 1))
 
 
 def test_the_profiler_is_ended_once_before_the_first_step_that_is_too_many_or_at_the_end() -> None:
@@ -149,10 +135,3 @@ def test_nvtx_ranges_enclose_each_step_by_phase_and_each_wait(ranges: list[str])
     names = [f"{STEP_MARK} prefill 16/64", FETCH_MARK, f"{STEP_MARK} decode 1/64"]
     assert ranges == [part for name in names for part in (name, "end")]
     assert readings.steps == 2
-
-
-def test_without_cuda_nvtx_changes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    meter = HostMeter()
-    assert with_nvtx(meter, CPU) is meter
-    assert "LAUNCHBOUND_NVTX is set, but NVTX ranges need CUDA" in capsys.readouterr().err
-    assert isinstance(with_nvtx(meter, torch.device("cuda")), NvtxMeter)

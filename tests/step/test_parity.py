@@ -21,7 +21,6 @@ from service.step.parity import (
     DECODE_STEPS,
     PREFILL_STEPS,
     REFERENCE,
-    ReferenceAttention,
     check_attention,
     compare,
     forced_logits,
@@ -106,18 +105,6 @@ def test_every_phase_and_batch_names_its_backend_and_equals_the_reference(
         assert one.parity.passed
         assert one.unchecked is None
     assert wrong_attention(found) is None
-
-
-def test_the_reference_really_runs_other_operators() -> None:
-    q = torch.randn(1, 2, 4, 8)
-    with torch.profiler.profile() as plain:
-        F.scaled_dot_product_attention(q, q, q)
-    with torch.profiler.profile() as under, ReferenceAttention() as mode:
-        F.scaled_dot_product_attention(q, q, q)
-    flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
-    assert flash in {event.key for event in plain.key_averages()}
-    assert flash not in {event.key for event in under.key_averages()}
-    assert mode.chosen == {"flash_attention"}
 
 
 def test_attention_that_is_wrong_in_every_mode_alike_is_found(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from service.step.profiling import (
     Separator,
     new_session,
     profile_step,
-    record_steps,
 )
 from service.step.trace import Event, ProfiledStep, is_step_mark, read_steps
 from tests.step.made import arguments, replays, step, without_device_work
@@ -58,14 +56,6 @@ def order(events: list[Event]) -> str:
     while "swsw" in found:
         found = found.replace("swsw", "sw")
     return found
-
-
-def test_before_the_first_mark_of_a_session_the_device_works_and_is_waited_for_and_between_marks_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(profiling, "Separator", VisibleSeparator)
-    events = record_steps(CPU, lambda: torch.zeros(1).neg_(), steps=3)
-    assert order(events) == "sw" + "msw" * 3
 
 
 def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
@@ -108,37 +98,6 @@ def test_the_profiler_is_attached_once_in_a_process_and_only_to_a_gpu(
         profiling.attach_profiler(torch.device(device))
     assert len(begun) == sessions
     assert profiling.profiler_attached() == (device == "cuda")
-
-
-def test_discarded_work_lasts_as_long_as_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, *(seconds / 1000 for seconds in (1, 2, 3, 4, 5, 6))])
-    monkeypatch.setattr(profiling, "perf_counter", lambda: next(clock))
-    launches: list[int] = []
-    monkeypatch.setattr(VisibleSeparator, "launch", lambda _: launches.append(1))
-    VisibleSeparator(CPU).lead()
-    assert len(launches) == 4
-    assert next(clock) == 0.006
-
-
-def test_stopping_a_session_parses_none_of_its_events_and_its_trace_has_all_of_them(tmp_path: Path) -> None:
-    with new_session(CPU) as session:
-        for _ in range(50):
-            torch.zeros(1).neg_()
-    assert session.profiler is not None
-    session.export_chrome_trace(str(tmp_path / "trace.json"))
-    assert session.profiler._function_events is None
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    names = [one["name"] for one in events if one.get("cat") == "cpu_op"]
-    assert (names.count("aten::neg_"), names.count("aten::zeros")) == (50, 50)
-
-
-def test_of_torchs_warnings_only_the_one_about_cycles_is_not_shown() -> None:
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        new_session(CPU)
-        for text in ("Profiler clears events at the end of each cycle.Only events from", "Another one"):
-            warnings.warn(f"Warning: {text}", UserWarning, stacklevel=1)
-    assert [str(one.message) for one in shown] == ["Warning: Another one"]
 
 
 def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from service.step.roofs import (
     KERNELS_PER_GRAPH,
     LEAST_BYTES,
     MOST_BYTES,
-    matrix_rate,
     measure_null_kernel,
     memory_bandwidth,
     step_bytes,
@@ -37,11 +36,6 @@ def test_bytes_are_those_of_the_shapes(dtype: torch.dtype, size: int) -> None:
     assert found.activations_per_row == size * (2 * per_block + 32 + 128)
     of_its_own_dtype = step_bytes(model, allocate(model, [1], 16, torch.float32)[1])
     assert of_its_own_dtype.cache_per_position == 4 * 2 * 2 * 2 * 8
-
-
-def test_reading_and_products_have_a_rate() -> None:
-    assert memory_bandwidth(torch.device("cpu"), LEAST_BYTES).bytes_per_second > 0
-    assert matrix_rate(torch.device("cpu"), torch.float32).flops_per_second > 1e8
 
 
 def test_operations_are_two_per_weight_and_those_of_attention() -> None:
@@ -91,13 +85,6 @@ def test_where_the_device_waits_for_the_host_the_value_is_left_out_as_an_upper_b
     assert set(found.seconds) == {"alone"}
     assert found.no_graph is not None
     assert found.no_graph.endswith("is only an upper bound")
-
-
-def test_on_a_cpu_there_is_no_graph_to_measure() -> None:
-    found = measure_null_kernel(torch.device("cpu"))
-    assert set(found.seconds) == {"alone"}
-    assert found.seconds["alone"] > 0
-    assert found.no_graph is None
 
 
 @pytest.mark.usefixtures("pretended")

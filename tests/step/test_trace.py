@@ -56,13 +56,6 @@ TWO_STEPS = [
 ]
 
 
-def test_a_kernel_belongs_to_the_step_that_launched_it_even_where_it_runs_after_it() -> None:
-    first, second = read_steps(TWO_STEPS, cuda=True)
-    assert (first.kernels, second.kernels) == (2, 3)
-    assert first.kernel_seconds == pytest.approx(25e-6)
-    assert second.kernel_seconds == pytest.approx(18e-6)
-
-
 def test_operators_are_outermost_calls_into_the_dispatcher_and_copies_all_copies() -> None:
     first, second = read_steps(TWO_STEPS, cuda=True)
     assert (first.operators, first.copies) == (2, 1)
@@ -155,14 +148,6 @@ def no_device_part(step: ProfiledStep) -> bool:
     return all(value is None for value in device_part)
 
 
-def test_a_replay_of_many_kernels_is_one_launch_and_runs_on_after_its_call() -> None:
-    for step in read_steps(replays(STEPS), cuda=True):
-        assert (step.kernels, step.launches, step.graph_launches) == (KERNELS, 1, 1)
-        assert step.matched == "correlation"
-        assert step.kernel_seconds == REPLAY_SECONDS
-        assert step.unknown is None
-
-
 @pytest.mark.parametrize("device_clock", [0.0, -9.0, 9.0, -3 * PERIOD_US])
 @pytest.mark.parametrize("kernel_id", WRONG_IDS)
 def test_with_wrong_ids_of_graph_launches_a_step_is_what_ran_in_its_window_by_the_devices_clock_alone(
@@ -189,11 +174,6 @@ def test_work_that_begins_before_its_call_tells_by_how_much_the_devices_clock_li
     # Idle from 120 until 140 by the host's clock; its launch returned at 135.
     assert step.gaps.host_wait_seconds == pytest.approx(15e-6)
     assert step.gaps.kernel_wait_seconds == pytest.approx(5e-6)
-
-
-def test_right_ids_hold_whatever_the_devices_clock_says() -> None:
-    for step in read_steps(replays(STEPS, device_clock=-3 * PERIOD_US), cuda=True):
-        assert (step.kernels, step.matched) == (KERNELS, "correlation")
 
 
 def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None:
@@ -252,13 +232,6 @@ def test_a_step_with_fewer_kernels_than_most_is_refused_and_says_so(kernel_id: C
     assert {step.kernels for place, step in enumerate(steps) if place != 1} == {KERNELS}
 
 
-def test_the_first_kernels_lost_with_wrong_ids_leave_the_first_step_unknown_and_no_other() -> None:
-    events = without_device_work(replays(STEPS, unknown_to_the_trace), until=PERIOD_US + 100)
-    first, *others = read_steps(events, cuda=True)
-    assert no_device_part(first)
-    assert {(step.kernels, step.matched) for step in others} == {(KERNELS, "window")}
-
-
 def test_a_window_without_kernels_is_unknown_and_not_0_though_all_steps_agree() -> None:
     foreign = kernel("of a process's earlier session", 5.0, 77_777)
     for step in read_steps([foreign, *replays(STEPS, kernels=lambda _: 0)], cuda=True):
@@ -266,26 +239,11 @@ def test_a_window_without_kernels_is_unknown_and_not_0_though_all_steps_agree() 
         assert step.unknown == "1 launches have only 0 kernels in the trace"
 
 
-def test_a_plain_launch_without_its_kernel_makes_its_step_unknown() -> None:
-    whole = plain_step(1000, 10) + plain_step(2000, 20)
-    events = [e for e in whole if not (e["cat"] == "kernel" and e["args"]["correlation"] == 11)]
-    first, second = read_steps(events, cuda=True)
-    assert first.unknown == "1 of 4 launches have no kernel in the trace"
-    assert no_device_part(first)
-    assert second.kernels == 4
-    assert second.kernel_seconds == pytest.approx(80e-6)
-
-
 def test_steps_of_another_name_may_have_another_number_of_kernels() -> None:
     prefill = plain_step(1000, 10, kernels=3, name=f"{STEP_MARK} prefill 16/64")
     decode = [plain_step(2000 + 500 * n, 20 + 10 * n, name=f"{STEP_MARK} decode 1/64") for n in range(3)]
     steps = read_steps(sum(decode, prefill), cuda=True)
     assert [step.kernels for step in steps] == [3, 4, 4, 4]
-
-
-def test_of_two_numbers_that_are_equally_frequent_the_larger_is_usual() -> None:
-    events = plain_step(1000, 10, kernels=3) + plain_step(2000, 20, kernels=4)
-    assert [step.kernels for step in read_steps(events, cuda=True)] == [None, 4]
 
 
 @pytest.mark.parametrize("calls", [True, False])
