@@ -16,11 +16,9 @@ from service.anatomy.operators.compiled import (
     read_dispatch_table,
     read_lowering,
 )
-from service.anatomy.operators.show import show_lowering
 from service.anatomy.operators.study import summary
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import Place
-from tests.anatomy.conftest import printed
 from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
@@ -148,16 +146,3 @@ def test_a_compiled_step_has_dynamos_graph_and_aotautograds(compiled: Lowering) 
     for graph in compiled.graphs:
         assert "File: models/transformer.py:" in graph.text
         assert str(Path(__file__).parents[2]) not in graph.text  # no folder of this machine
-
-
-def test_the_terminal_shows_every_part(compiled: Lowering) -> None:
-    out = printed(show_lowering, compiled, width=160)
-    assert compiled.decomposition is not None
-    for word in (
-        "Dynamo's graph",
-        "AOTAutograd's graph",
-        f"become {compiled.decomposition.after}",
-        f"dispatch table of {MULTIPLY}",
-        f"{compiled.registry.overloads} overloads",
-    ):
-        assert word in out

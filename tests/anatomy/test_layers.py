@@ -201,17 +201,6 @@ def test_the_running_sum_ends_with_the_sum(call_finding: OperatorCallFinding) ->
         assert word in out
 
 
-def test_the_keys_of_the_call_are_those_of_its_tensors_and_thread(call_finding: OperatorCallFinding) -> None:
-    assert [tensor.name for tensor in call_finding.arguments] == ["x", "y"]
-    of_tensors = {key for tensor in call_finding.arguments for key in tensor.keys}
-    assert set(call_finding.key_set) == (of_tensors | set(call_finding.included)) - set(call_finding.excluded)
-    rows = {row.key: row for row in call_finding.table}
-    assert "AutocastCPU" in of_tensors
-    assert [rows[key].in_key_set for key in ("AutogradCPU", "AutocastCPU")] == [True, False]
-    assert rows["ADInplaceOrView"].kind is None
-    assert "RegisterCPU" in (rows["CPU"].source or "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

@@ -191,19 +191,6 @@ def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> 
     assert [each.line for each in found.graph_breaks] == lines
 
 
-def test_every_generated_kernel_is_listed_with_its_operators(
-    findings: dict[str, OperatorsFinding],
-) -> None:
-    finding = findings["compiled"]
-    kernels = finding.fused_kernels or []
-    code = finding.generated_code or ""
-    defined = {line.split(" = ")[0] for line in code.splitlines() if "= async_compile.cpp_pybinding" in line}
-    assert {kernel.name for kernel in kernels if kernel.kind == "generated"} == defined
-    assert all(kernel.operators for kernel in kernels)
-    products = sum(kernel.calls for kernel in kernels if kernel.name in {"aten::mm", "aten::addmm"})
-    assert products == sum(row.name in {"aten::mm", "aten::addmm"} for row in finding.operators)
-
-
 def test_the_served_model_is_one_graph_whose_guards_name_what_they_check_and_their_line(
     findings: dict[str, OperatorsFinding],
 ) -> None:

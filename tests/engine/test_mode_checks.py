@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -36,24 +35,42 @@ ISSUED = ProfiledStep(operators=0, copies=0, kernels=90, launches=90, graph_laun
 NOTHING = ProfiledStep(operators=0, copies=0, unknown=NOTHING_RECORDED)
 
 
-def configured(name: str = "reduce-overhead") -> ConfiguredMode:
-    mode = MODES[name]
-    status = ModeStatus(mode=name, removes=mode.removes, state="warming", effective=mode.cuda.name)
+def configured() -> ConfiguredMode:
+    mode = MODES["reduce-overhead"]
+    status = ModeStatus(mode=mode.name, removes=mode.removes, state="warming", effective=mode.cuda.name)
     found = ConfiguredMode(mode, status)
     found.steps.update({(phase, 1): cast("Any", phase) for phase in PHASES})
     return found
 
 
-def verified(
+SKIPPED = "CUDA graphs were skipped: "
+UNPROVED = f"graph replay is not proved per decode step at batch 1: {NOTHING_RECORDED}"
+
+
+@pytest.mark.parametrize(
+    ("seen", "skips", "effective", "reason", "phases"),
+    [
+        # An empty trace is taken again, and the second one counts.
+        ([NOTHING, REPLAYED, REPLAYED], 0, "reduce-overhead", None, ["decode", "decode", "prefill"]),
+        ([NOTHING, NOTHING, REPLAYED], 0, "reduce-overhead", UNPROVED, ["decode", "decode", "prefill"]),
+        ([ISSUED], 0, "compiled", SKIPPED + "0 graph launches per decode step at batch 1", ["decode"]),
+        (
+            [REPLAYED, ISSUED], 0, "compiled", SKIPPED + "0 graph launches per prefill step at batch 1",
+            ["decode", "prefill"],
+        ),
+        ([], 2, "compiled", SKIPPED + "torch gave them up for 2 compiled callables", []),
+    ],
+)  # fmt: skip
+def test_a_mode_keeps_its_name_unless_it_was_seen_to_replay_no_graph(
     monkeypatch: pytest.MonkeyPatch,
     seen: list[ProfiledStep],
-    skips: int = 0,
-    name: str = "reduce-overhead",
-    device: torch.device = CUDA,
-) -> tuple[ModeStatus, list[str]]:
-    """The status after a verification that sees these steps in order, and the phases it looked at."""
+    skips: int,
+    effective: str,
+    reason: str | None,
+    phases: list[str],
+) -> None:
     looked_at: list[str] = []
-    steps: Iterator[ProfiledStep] = iter(seen)
+    steps = iter(seen)
 
     def profiled(step: Any, _: Any, phase: str) -> ProfiledStep:
         assert step == phase
@@ -62,41 +79,10 @@ def verified(
 
     monkeypatch.setattr(warmup, "profile_step", profiled)
     monkeypatch.setattr(warmup, "prepare", lambda _: None)
-    one = configured(name)
-    verify_graph_replay(one, cast("Any", {1: None}), device, skips)
-    return one.status, looked_at
-
-
-@pytest.mark.parametrize(("seen", "phase"), [([ISSUED], "decode"), ([REPLAYED, ISSUED], "prefill")])
-def test_a_phase_without_its_graph_launch_takes_the_modes_name(
-    monkeypatch: pytest.MonkeyPatch, seen: list[ProfiledStep], phase: str
-) -> None:
-    status, _ = verified(monkeypatch, seen)
-    assert status.effective == "compiled"
-    assert status.reason == f"CUDA graphs were skipped: 0 graph launches per {phase} step at batch 1"
-
-
-def test_what_torch_counted_as_skipped_needs_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, looked_at = verified(monkeypatch, [], skips=2)
-    assert status.effective == "compiled"
-    assert status.reason == "CUDA graphs were skipped: torch gave them up for 2 compiled callables"
-    assert looked_at == []
-
-
-def test_an_empty_trace_is_taken_again_and_the_second_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, looked_at = verified(monkeypatch, [NOTHING, REPLAYED, REPLAYED])
-    assert (status.effective, status.reason) == ("reduce-overhead", None)
-    assert looked_at == ["decode", "decode", "prefill"]
-
-
-def test_two_empty_traces_prove_nothing_and_are_not_called_skipped_graphs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    status, _ = verified(monkeypatch, [NOTHING, NOTHING, REPLAYED])
-    assert status.effective == "reduce-overhead"
-    assert status.reason is not None
-    assert status.reason.startswith("graph replay is not proved per decode step at batch 1: ")
-    assert NOTHING_RECORDED in status.reason
+    one = configured()
+    verify_graph_replay(one, cast("Any", {1: None}), CUDA, skips)
+    assert (one.status.effective, one.status.reason) == (effective, reason)
+    assert looked_at == phases
 
 
 COMPILED = CompileCounts(graphs=4, wrappers=4)

@@ -21,7 +21,6 @@ from service.engine.profiler import (
     MOST_SHARE,
     REMEDY,
     ROUNDS,
-    SAMPLES_KEPT,
     UNKNOWN,
     DeviceMeasurements,
     KernelTimes,
@@ -82,15 +81,6 @@ def test_eight_steps_of_warm_up_have_an_interval_and_five_have_none() -> None:
     assert (decode.seconds, decode.low, decode.high) == pytest.approx((4.5e-5, 1e-5, 8e-5))
     assert (prefill.phase, prefill.batch, prefill.samples) == ("prefill", 4, 5)
     assert prefill.low is prefill.high is None
-
-
-def test_requests_replace_what_warm_up_had_learnt() -> None:
-    times = KernelTimes()
-    times.add("eager", "decode", 1, [1e-4] * 8)
-    for _ in range(SAMPLES_KEPT):
-        times.add("eager", "decode", 1, [2e-4])
-    (found,) = times.of_mode("eager")
-    assert (found.seconds, found.low, found.samples) == (2e-4, 2e-4, SAMPLES_KEPT)
 
 
 class FakeProfiler:

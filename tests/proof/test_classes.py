@@ -35,11 +35,7 @@ from service.proof.split import ServedStep
 from service.records import SampleCounts
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import LADDER
-
-
-def quiet(text: str) -> None:
-    """No progress."""
-
+from tests.support.small_models import quiet
 
 # Injected work
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from service.front.settings import Settings
 from service.measure.rounds import Log
 from service.proof import over_http
-from service.proof.bare_route import bare_route
 from service.proof.over_http import (
     CONCURRENCY,
     PARTS_REQUESTS,
@@ -31,9 +28,9 @@ from service.proof.over_http import (
     served_samples_check,
 )
 from service.proof.rows import Row, run_check
-from service.proof.running_service import Connection
 from service.records import SampleCounts
 from tests.proof.samples import parts
+from tests.support.small_models import quiet
 
 MODES = ["eager", "compiled"]
 
@@ -70,10 +67,6 @@ class MadeUpService:
         return json.dumps({"timings": {"mode": mode}}).encode(), 0.04
 
 
-def quiet(text: str) -> None:
-    """No progress."""
-
-
 def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_requests() -> None:
     found = measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
     for users in (1, CONCURRENCY):
@@ -98,15 +91,6 @@ def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
     requests = over_http.SATURATING_USERS * over_http.REQUESTS
     assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
     assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
-
-
-def test_the_bare_route_answers_with_the_same_json_and_refuses_what_is_no_generation(tmp_path: Path) -> None:
-    answer = {"id": "a", "timings": {"other_seconds": 0.25, "kernels": None}}
-    with bare_route(json.dumps(answer).encode(), tmp_path) as url:
-        connection = Connection(url)
-        assert json.loads(connection.answer("eager")[0]) == answer
-        connection.close()
-        assert httpx.post(f"{url}/v1/modes/eager/generate", json={}, trust_env=False).status_code == 422
 
 
 def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,16 +208,6 @@ def test_every_mode_decodes_in_both_contexts_and_prefills_half_a_chunk_and_a_who
     assert prefills == {(512, 32), (512, 64), (128, 32)}
 
 
-@pytest.mark.parametrize(
-    ("decode", "prefill", "verdicts"),
-    [(1.08, 0.63, {"pass"}), (1.12, 0.67, {"fail"})],
-)
-def test_the_bounds_are_a_tenth_more_and_65_percent(
-    decode: float, prefill: float, verdicts: set[str]
-) -> None:
-    assert {row.verdict for row in judge_asked(asked(decode, prefill))} == verdicts
-
-
 def test_a_small_batch_has_no_row_of_prefill_and_says_why() -> None:
     rows = judge_asked(asked(batch=4))
     verdicts: Mapping[str, str] = {row.name.partition(",")[0]: row.verdict for row in rows}

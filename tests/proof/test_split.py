@@ -34,13 +34,10 @@ from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import KERNEL_SECONDS, LADDER
 from tests.step.made import KERNEL_US, KERNELS, graph_id, replays
+from tests.support.small_models import quiet
 
 SPLIT_CHECKS = [INJECTED, SAMPLING_RATE, PLAIN_KERNELS, UNCLASSIFIED, BACKGROUND]
 Beside = Callable[[], object] | None
-
-
-def quiet(text: str) -> None:
-    """No progress."""
 
 
 def of_share(kernel: float, seconds: float = 1e-3, slowed: float = 1.0) -> SampledSteps:
