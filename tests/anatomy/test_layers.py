@@ -30,7 +30,6 @@ from service.anatomy.layers.variants import (
     Loops,
     Setup,
     State,
-    hollow_names,
     load_loops,
 )
 from service.anatomy.operator_call import (
@@ -112,16 +111,6 @@ def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
     assert found.sum_microseconds.value == pytest.approx(7.0)
     assert found.agreement.value == pytest.approx(1 / share)
     assert found.agrees == (abs(1 / share - 1) <= 0.15)
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_the_hollow_statement_runs_no_operator(name: str) -> None:
-    operation = OPERATIONS[name]
-    names = operation.names(operation.tensors(2, 2, CPU, torch.float32))
-    with torch.autograd.profiler.profile() as session:
-        assert eval(operation.statement, hollow_names(names)) == ""
-    assert not session.function_events
-    assert isinstance(eval(operation.statement, names), torch.Tensor)
 
 
 def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

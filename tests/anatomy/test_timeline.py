@@ -130,12 +130,6 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     assert tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
 
 
-def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
-    lengths = [900, 30, 10, 20]
-    events = [event("user_annotation", STEP_MARK, 1000 * n, length) for n, length in enumerate(lengths)]
-    assert read_step(events, cuda=False, skip=1).profiled_seconds == pytest.approx(20e-6)
-
-
 def test_the_tax_is_the_hosts_share_of_samples_on_a_cpu_and_what_kernels_leave_of_the_wall_on_cuda() -> None:
     known = tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
     widened = tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))

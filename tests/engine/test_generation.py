@@ -154,12 +154,6 @@ def test_a_deadline_stops_the_job_between_two_steps_and_keeps_what_was_measured(
     assert 0 < len(run.decode.call) < 20
 
 
-def test_a_prompt_over_the_context_is_refused_with_the_limit(engine: Engine) -> None:
-    with pytest.raises(JobError, match="context of 512") as refused:
-        engine(local_job("a", "inference_mode", [LONG * 9], 8), Client())
-    assert refused.value.problem.type == "prompt_too_long"
-
-
 @pytest.fixture(scope="module")
 def buffers() -> Buffers:
     return allocate(build("tiny", max_batch=4), [4], prefill_chunk=16)[4]

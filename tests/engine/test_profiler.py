@@ -72,17 +72,6 @@ def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None
     assert due(asked_for, 4) == [2, 4]
 
 
-def test_eight_steps_of_warm_up_have_an_interval_and_five_have_none() -> None:
-    times = KernelTimes()
-    times.add("eager", "decode", 1, [number * 1e-5 for number in range(1, 9)])
-    times.add("eager", "prefill", 4, [1e-5] * 5)
-    decode, prefill = times.of_mode("eager")
-    assert (decode.phase, decode.batch, decode.samples) == ("decode", 1, 8)
-    assert (decode.seconds, decode.low, decode.high) == pytest.approx((4.5e-5, 1e-5, 8e-5))
-    assert (prefill.phase, prefill.batch, prefill.samples) == ("prefill", 4, 5)
-    assert prefill.low is prefill.high is None
-
-
 class FakeProfiler:
     """Finds one prefill step and three of decode, of which one lost its kernels; counts its warm-ups."""
 
@@ -124,21 +113,6 @@ def profiled(by: RequestProfiler) -> JobResult:
     meter: Any = None
     result.profile = by.profile(ASKED, result, meter, lambda _: None)
     return result
-
-
-def test_on_cuda_no_turn_comes_before_the_profiler_is_attached_and_a_wish_is_granted(
-    fake: FakeProfiler, tmp_path: Path
-) -> None:
-    one = on_cuda(1, tmp_path)
-    assert not one.is_due(PLAIN)
-    assert one.is_due(ASKED)
-    assert not one.used
-    one.warm()
-    one.warm()
-    assert fake.warmed == 1
-    assert one.is_due(PLAIN)
-    on_a_cpu = RequestProfiler(torch.device("cpu"), 2, tmp_path)
-    assert [on_a_cpu.is_due(PLAIN) for _ in range(4)] == [False, True, False, True]
 
 
 def test_a_trace_that_lost_kernels_is_not_called_exact_nor_counted(

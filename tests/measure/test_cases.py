@@ -18,9 +18,8 @@ from service.records import PHASES, EngineSettings
 from service.step.buffers import CALLS_TO_CAPTURE, DECODE_POSITION, allocate
 from service.step.callables import build_step
 from service.step.loaded_model import PRECISIONS
-from tests.support.small_models import SMALL
+from tests.support.small_models import CONFIG, SMALL
 
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=32)
 MODE = "inference_mode"
 

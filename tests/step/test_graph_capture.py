@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.config import Config
 from models.transformer import Transformer
 from service.modes import MODES, Effect, Mode
 from service.step import callables
@@ -19,8 +18,8 @@ from service.step.graphs import CaptureError, forbid_recompilation
 from service.step.loaded_model import PRECISIONS
 from service.step.parity import forced_logits
 from tests.support.fake_cuda import FakeGraphs
+from tests.support.small_models import CONFIG
 
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 CAPTURED = Effect("cuda-graph", graph_replay=True, captured=True)
 ROW = Mode("cuda-graph", "inference_mode", "launches", cuda=CAPTURED, cpu=CAPTURED)
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import MODES
@@ -27,6 +26,7 @@ from service.step.parity import (
     tolerance,
     wrong_attention,
 )
+from tests.support.small_models import CONFIG
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -69,9 +69,6 @@ def test_a_prefill_that_serves_the_longest_chunk_only_is_out_of_parity() -> None
     assert len(found) == PREFILL_STEPS + DECODE_STEPS
     assert not compare(reference, found, CONFIG.layers).passed
     assert torch.equal(found[1:], reference[1:])
-
-
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 
 
 @pytest.fixture(scope="module")

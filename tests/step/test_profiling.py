@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from models.transformer import Transformer
 from service.step import profiling
-from service.step.buffers import Buffers
+from service.step.buffers import allocate
 from service.step.meters import HostMeter, Meter, Readings
 from service.step.profiling import (
     PROFILED_STEPS,
@@ -23,6 +24,7 @@ from service.step.profiling import (
 )
 from service.step.trace import Event, ProfiledStep, is_step_mark, read_steps
 from tests.step.made import arguments, replays, step, without_device_work
+from tests.support.small_models import CONFIG
 
 CPU = torch.device("cpu")
 
@@ -107,18 +109,7 @@ def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.Monke
         calls.append(1)
         return step()
 
-    row = torch.zeros(2, dtype=torch.int64)
-    tokens, _, _, cache = arguments(1, 64)
-    buffers = Buffers(
-        bucket=2,
-        chunks={16: tokens},
-        token=tokens,
-        token_row=row,
-        positions=row,
-        last=row,
-        one=row,
-        caches={64: cache},
-    )
+    buffers = allocate(Transformer(CONFIG, max_batch=2), [2], prefill_chunk=16)[2]
     found = profile_step(counted, buffers)
     assert len(calls) == 1 + PROFILED_STEPS  # the first is not recorded
     assert found.kernels is None

@@ -186,21 +186,70 @@ def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None
     assert by_id[0].kernel_wait_seconds == pytest.approx((KERNELS - 1) * 0.5e-6)
 
 
-@pytest.mark.parametrize("kernel_id", [of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id])
-def test_without_anything_between_replays_their_ids_are_not_proved_and_kernels_unknown(
-    kernel_id: Callable[[int], int],
+IDS = (of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id)
+NO_DEVICE_WORK = without_device_work(replays(2))
+FOREIGN = kernel("of a process's earlier session", 5.0, 77_777)
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        *((replays(STEPS, kernel_id, separated=False), NOT_SEPARATED) for kernel_id in IDS),
+        # Ninety kernels claim the id of the copy before the step: it is one of ninety-one.
+        (replays(STEPS, of_a_plain_launch), NOT_SEPARATED),
+        (
+            [FOREIGN, *replays(STEPS, kernels=lambda _: 0)],
+            "1 launches have only 0 kernels in the trace",
+        ),
+        (NO_DEVICE_WORK, NOTHING_RECORDED),
+        ([e for e in NO_DEVICE_WORK if e["cat"] != "cuda_runtime"], NOTHING_RECORDED),
+    ],
+)
+def test_kernels_that_cannot_be_told_apart_or_were_not_recorded_are_unknown_and_never_0(
+    events: list[Event], why: str
 ) -> None:
-    for step in read_steps(replays(STEPS, kernel_id, separated=False), cuda=True):
-        assert step.launches == 1
+    calls = any(e["cat"] == "cuda_runtime" for e in events)
+    for step in read_steps(events, cuda=True):
         assert no_device_part(step)
-        assert step.unknown == NOT_SEPARATED
+        assert step.unknown == why
+        assert step.launches == (1 if calls else None)
 
 
-def test_ids_that_make_the_work_around_a_step_ambiguous_leave_its_kernels_unknown() -> None:
-    # Ninety kernels claim the id of the copy before the step: it is one of ninety-one, and separates nothing.
-    for step in read_steps(replays(STEPS, of_a_plain_launch), cuda=True):
-        assert no_device_part(step)
-        assert step.unknown == NOT_SEPARATED
+def fewer(kernel_id: Callable[[int], int]) -> list[Event]:
+    """The second step has lost kernels."""
+    return replays(STEPS, kernel_id, kernels=lambda step: 50 if step == 1 else KERNELS)
+
+
+LOST = "1 of 1 launches have no kernel in the trace"
+NO_FIRST_LAUNCH = [
+    e for e in replays(STEPS) if not (e["name"] == "cudaGraphLaunch" and e["ts"] < 2 * PERIOD_US)
+]
+NO_KERNEL_11 = [
+    e
+    for e in plain_step(1000, 10) + plain_step(2000, 20)
+    if not (e["cat"] == "kernel" and e["args"]["correlation"] == 11)
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "place", "why"),
+    [
+        (without_device_work(replays(STEPS), until=2 * PERIOD_US - 20), 0, LOST),
+        (fewer(graph_id), 1, "50 kernels, where 90 are usual"),
+        (fewer(unknown_to_the_trace), 1, "50 kernels, where 90 are usual"),
+        (NO_FIRST_LAUNCH, 0, NO_LAUNCH),
+        (NO_KERNEL_11, 0, "1 of 4 launches have no kernel in the trace"),
+    ],
+)
+def test_a_step_that_lost_kernels_or_its_launch_is_unknown_and_the_others_are_not(
+    events: list[Event], place: int, why: str
+) -> None:
+    steps = read_steps(events, cuda=True)
+    lost = steps.pop(place)
+    assert no_device_part(lost)
+    assert lost.unknown == why
+    (kernels,) = {step.kernels for step in steps}
+    assert kernels in (KERNELS, 4)
 
 
 def test_plain_steps_that_nothing_separates_are_matched_by_their_ids() -> None:
@@ -214,55 +263,11 @@ def test_ids_of_replays_are_proved_by_those_that_something_separates() -> None:
     assert [(step.kernels, step.matched) for step in steps] == [(KERNELS, "correlation")] * STEPS
 
 
-def test_a_launch_whose_kernels_were_lost_has_unknown_kernels_and_not_none_of_them() -> None:
-    events = without_device_work(replays(STEPS), until=2 * PERIOD_US - 20)
-    first, *others = read_steps(events, cuda=True)
-    assert first.launches == 1
-    assert no_device_part(first)
-    assert first.unknown == "1 of 1 launches have no kernel in the trace"
-    assert {step.kernels for step in others} == {KERNELS}
-
-
-@pytest.mark.parametrize("kernel_id", [graph_id, unknown_to_the_trace])
-def test_a_step_with_fewer_kernels_than_most_is_refused_and_says_so(kernel_id: Callable[[int], int]) -> None:
-    events = replays(STEPS, kernel_id, kernels=lambda step: 50 if step == 1 else KERNELS)
-    steps = read_steps(events, cuda=True)
-    assert no_device_part(steps[1])
-    assert steps[1].unknown == "50 kernels, where 90 are usual"
-    assert {step.kernels for place, step in enumerate(steps) if place != 1} == {KERNELS}
-
-
-def test_a_window_without_kernels_is_unknown_and_not_0_though_all_steps_agree() -> None:
-    foreign = kernel("of a process's earlier session", 5.0, 77_777)
-    for step in read_steps([foreign, *replays(STEPS, kernels=lambda _: 0)], cuda=True):
-        assert no_device_part(step)
-        assert step.unknown == "1 launches have only 0 kernels in the trace"
-
-
 def test_steps_of_another_name_may_have_another_number_of_kernels() -> None:
     prefill = plain_step(1000, 10, kernels=3, name=f"{STEP_MARK} prefill 16/64")
     decode = [plain_step(2000 + 500 * n, 20 + 10 * n, name=f"{STEP_MARK} decode 1/64") for n in range(3)]
     steps = read_steps(sum(decode, prefill), cuda=True)
     assert [step.kernels for step in steps] == [3, 4, 4, 4]
-
-
-@pytest.mark.parametrize("calls", [True, False])
-def test_without_cupti_kernels_are_unknown_with_the_remedy_and_never_0(calls: bool) -> None:
-    events = without_device_work(replays(2))
-    if not calls:
-        events = [e for e in events if e["cat"] != "cuda_runtime"]
-    for step in read_steps(events, cuda=True):
-        assert no_device_part(step)
-        assert step.unknown == NOTHING_RECORDED
-        assert step.launches == step.graph_launches == (1 if calls else None)
-
-
-def test_a_step_without_a_launch_call_has_unknown_kernels_though_others_are_known() -> None:
-    events = [e for e in replays(STEPS) if not (e["name"] == "cudaGraphLaunch" and e["ts"] < 2 * PERIOD_US)]
-    first, *others = read_steps(events, cuda=True)
-    assert first.unknown == NO_LAUNCH
-    assert no_device_part(first)
-    assert {step.kernels for step in others} == {KERNELS}
 
 
 def overlapping() -> list[Event]:
