@@ -14,13 +14,6 @@ import torch
 
 from service.anatomy import budget, probes
 from service.anatomy.operators import calls
-from service.anatomy.operators.calls import (
-    OperatorRecord,
-    OperatorRecorder,
-    device_work,
-    reported_waits,
-    thread_keys,
-)
 from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
 from service.anatomy.step_times import StepTimes
 from service.measure.cases import Bench
@@ -75,7 +68,7 @@ def test_a_step_has_as_many_waits_as_it_makes_and_the_modes_own_notice_is_none(
     fake = FakeCuda(monkeypatch, waits)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lines = reported_waits(fake.bench(), fake.case())
+        lines = calls.reported_waits(fake.bench(), fake.case())
     assert len(lines) == waits
     assert all("test_calls.py" in line for line in lines)
     assert fake.seen == ["wait", "mode warn", "call", "mode 0"]
@@ -111,7 +104,7 @@ def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
 ) -> None:
     FakeProfiler(monkeypatch, [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3])
     case = cuda_bench.case("inference_mode", 1)
-    work = device_work(cuda_bench, case)
+    work = calls.device_work(cuda_bench, case)
     assert work is not None
     assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
     assert work.step.kernel_seconds == 4e-3
@@ -134,8 +127,10 @@ def run_of(module: str, file: str) -> Callable[[], object]:
     return run
 
 
-def recorded(run: Callable[[], object]) -> list[OperatorRecord]:
-    recorder = OperatorRecorder(thread_keys(MODES["no_grad"], CPU, choose_precision("float32", CPU)))
+def recorded(run: Callable[[], object]) -> list[calls.OperatorRecord]:
+    recorder = calls.OperatorRecorder(
+        calls.thread_keys(MODES["no_grad"], CPU, choose_precision("float32", CPU))
+    )
     with recorder:
         run()
     return recorder.seen

@@ -10,12 +10,6 @@ import torch
 
 from service.anatomy.common import StudyError
 from service.anatomy.operators import compiled as lowered
-from service.anatomy.operators.compiled import (
-    Lowering,
-    fused_kernels,
-    read_dispatch_table,
-    read_lowering,
-)
 from service.anatomy.operators.study import summary
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import Place
@@ -56,7 +50,7 @@ void inductor_entry_impl(AtenTensorHandle* input_handles, AtenTensorHandle* outp
 
 def test_generated_code_lists_each_kernel_with_its_operators_and_calls() -> None:
     def listed(code: str) -> list[tuple[str, str, list[str], int]]:
-        return [(one.name, one.kind, one.operators, one.calls) for one in fused_kernels(code)]
+        return [(one.name, one.kind, one.operators, one.calls) for one in lowered.fused_kernels(code)]
 
     assert listed(PYTHON) == [
         ("cpp_fused_add_mul_0", "generated", ["aten::add", "aten::mul"], 2),
@@ -89,14 +83,16 @@ MULTIPLY = "aten::mul.Tensor"
 
 
 @pytest.fixture(scope="module")
-def compiled(bench: Bench) -> Lowering:
+def compiled(bench: Bench) -> lowered.Lowering:
     """Traced, not compiled."""
-    return read_lowering(bench, replace(bench.case("eager", 1), mode="compiled"), True, MULTIPLY, quiet)
+    return lowered.read_lowering(
+        bench, replace(bench.case("eager", 1), mode="compiled"), True, MULTIPLY, quiet
+    )
 
 
 @pytest.mark.parametrize("operator", [MULTIPLY, "aten::mm", "aten::linear", "aten::empty.memory_format"])
 def test_a_dispatch_table_has_an_entry_for_every_line_of_torchs_dump(operator: str) -> None:
-    found = read_dispatch_table(operator)
+    found = lowered.read_dispatch_table(operator)
     lines = torch._C._dispatch_dump_table(operator).splitlines()
     assert [entry.key for entry in found.entries] == [line.partition(":")[0] for line in lines]
     for entry, line in zip(found.entries, lines, strict=True):
@@ -107,11 +103,11 @@ def test_a_dispatch_table_has_an_entry_for_every_line_of_torchs_dump(operator: s
 
 def test_an_unknown_operator_is_refused_with_those_that_are_near() -> None:
     with pytest.raises(StudyError, match=r"did you mean .*aten::mul") as refused:
-        read_dispatch_table("aten::mull.Tensor")
+        lowered.read_dispatch_table("aten::mull.Tensor")
     assert refused.value.param == "operator"
 
 
-def test_in_core_aten_nothing_composite_and_no_write_in_place_is_left(compiled: Lowering) -> None:
+def test_in_core_aten_nothing_composite_and_no_write_in_place_is_left(compiled: lowered.Lowering) -> None:
     assert compiled.no_decomposition is None
     found = compiled.decomposition
     assert found is not None
@@ -130,13 +126,13 @@ def test_a_model_that_cannot_be_exported_is_said_to_be_one(
         raise RuntimeError("data-dependent")
 
     monkeypatch.setattr(lowered, "decompose", fails)
-    found = read_lowering(bench, bench.case("eager", 1), False, MULTIPLY, quiet)
+    found = lowered.read_lowering(bench, bench.case("eager", 1), False, MULTIPLY, quiet)
     assert found.decomposition is None
     assert "RuntimeError: data-dependent" in str(found.no_decomposition)
     assert found.graphs is None
 
 
-def test_a_compiled_step_has_dynamos_graph_and_aotautograds(compiled: Lowering) -> None:
+def test_a_compiled_step_has_dynamos_graph_and_aotautograds(compiled: lowered.Lowering) -> None:
     assert compiled.graphs is not None
     assert [graph.stage for graph in compiled.graphs] == ["dynamo", "aot"]
     dynamo, aot = compiled.graphs

@@ -13,11 +13,6 @@ import torch
 
 from service.anatomy import instructions as study
 from service.anatomy.common import StudyError
-from service.anatomy.instructions import (
-    InstructionsArguments,
-    count_instructions,
-    show,
-)
 from service.measure.cases import FEW_WORDS, Bench
 from service.measure.cpu_sampler import Place
 from service.measure.single_step import Instructions, SingleStepError
@@ -71,7 +66,7 @@ def made_up_counter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_instruction_is_of_one_part_of_the_stack_and_shown() -> None:
-    finding = count_instructions(made_up_bench(), InstructionsArguments(mode="eager"), quiet)
+    finding = study.count_instructions(made_up_bench(), study.InstructionsArguments(mode="eager"), quiet)
     (step,) = finding.steps
     expected: Counter[tuple[str, str]] = Counter()
     for function, count in COUNTS.items():
@@ -80,7 +75,7 @@ def test_every_instruction_is_of_one_part_of_the_stack_and_shown() -> None:
     assert step.host + step.kernel == COUNTS.total()
     counts = [function.instructions for function in step.functions]
     assert counts == sorted(counts, reverse=True)
-    text = printed(show, finding, width=160)
+    text = printed(study.show, finding, width=160)
     for word in ("1 of 2 layers", "÷ eager", "[unknown]", *PARTS.values()):
         assert word in text
 
@@ -136,6 +131,6 @@ def test_what_cannot_be_counted_is_refused_with_the_remedy(
     bench = made_up_bench()
     change(monkeypatch, bench)
     with pytest.raises(StudyError) as raised:
-        count_instructions(bench, InstructionsArguments(**arguments), quiet)
+        study.count_instructions(bench, study.InstructionsArguments(**arguments), quiet)
     assert raised.value.type == type_
     assert words in raised.value.message

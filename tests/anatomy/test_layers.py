@@ -16,33 +16,7 @@ from hypothesis import strategies as st
 
 from service.anatomy import common, operator_call
 from service.anatomy.common import ATTACHED, StudyError
-from service.anatomy.layers.study import (
-    ABLATIONS,
-    LayersArguments,
-    LayersFinding,
-    VariantSeconds,
-    describe,
-    measure_layers,
-    show,
-)
-from service.anatomy.layers.variants import (
-    OPERATIONS,
-    Loops,
-    Setup,
-    State,
-    load_loops,
-)
-from service.anatomy.operator_call import (
-    COMPOSITE,
-    DispatchedCall,
-    OperatorCallArguments,
-    OperatorCallFinding,
-    ThreadKeys,
-    dispatched,
-    follow_call,
-    key_set,
-    keys_of,
-)
+from service.anatomy.layers import study, variants
 from service.measure.cases import Bench
 from service.modes import GradMode
 from tests.anatomy.conftest import CallLister, printed
@@ -51,42 +25,44 @@ from tests.support.small_models import quiet
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
-SMALL = LayersArguments(sizes=[4, 16], rounds=6)
+SMALL = study.LayersArguments(sizes=[4, 16], rounds=6)
 
 
 @pytest.fixture(scope="module")
-def loops(bench: Bench) -> Loops:
-    return load_loops(bench.settings.cache_folder, quiet)
+def loops(bench: Bench) -> variants.Loops:
+    return variants.load_loops(bench.settings.cache_folder, quiet)
 
 
 @pytest.fixture(scope="module")
-def finding(bench: Bench) -> LayersFinding:
-    return measure_layers(bench, SMALL, quiet)
+def finding(bench: Bench) -> study.LayersFinding:
+    return study.measure_layers(bench, SMALL, quiet)
 
 
-def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(finding: LayersFinding) -> None:
+def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(
+    finding: study.LayersFinding,
+) -> None:
     for each in finding.operations:
-        assert [layer.name for layer in each.layers] == [ablation.name for ablation in ABLATIONS]
+        assert [layer.name for layer in each.layers] == [ablation.name for ablation in study.ABLATIONS]
         for layer in each.layers:
             assert len(layer.experiment) > 20
             assert (layer.microseconds is None) == (layer.why_not is not None)
             if layer.microseconds:
                 assert layer.microseconds.low <= layer.microseconds.value <= layer.microseconds.high
-    out = printed(show, finding, width=200)
-    names = [ablation.name for ablation in ABLATIONS]
+    out = printed(study.show, finding, width=200)
+    names = [ablation.name for ablation in study.ABLATIONS]
     for word in ("torch.matmul(x, weight)", "F.layer_norm", *names, "not here", "sum / whole"):
         assert word in out
 
 
-NO_LOOPS = Loops(lambda *_: 0.0, lambda *_: 0.0)
-CUDA_SETUP = Setup(torch.device("cuda"), torch.float32, State("enabled"), NO_LOOPS)
+NO_LOOPS = variants.Loops(lambda *_: 0.0, lambda *_: 0.0)
+CUDA_SETUP = variants.Setup(torch.device("cuda"), torch.float32, variants.State("enabled"), NO_LOOPS)
 
 
 @pytest.mark.parametrize(("lost", "known"), [(0, True), (1, True), (2, False)])
 def test_a_kernel_is_left_out_where_too_few_rounds_have_its_time(lost: int, known: bool) -> None:
-    kernel = next(ablation for ablation in ABLATIONS if ablation.name == "kernel")
+    kernel = next(ablation for ablation in study.ABLATIONS if ablation.name == "kernel")
     graph = np.array([1e-6] * (7 - lost) + [math.inf] * lost)
-    found = VariantSeconds(CUDA_SETUP, OPERATIONS["add"], {"graph": graph})
+    found = study.VariantSeconds(CUDA_SETUP, variants.OPERATIONS["add"], {"graph": graph})
     assert (kernel.why_not(found) is None) == known
     assert kernel.seconds(found) == pytest.approx([1e-6] * (7 - lost))
 
@@ -94,7 +70,7 @@ def test_a_kernel_is_left_out_where_too_few_rounds_have_its_time(lost: int, know
 @given(st.floats(0.5, 2.0))
 def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
     """With made-up variants of which the parts are known: 1 µs each of eight, seven in the sum."""
-    setup = Setup(CPU, torch.float32, State("enabled"), NO_LOOPS)
+    setup = variants.Setup(CPU, torch.float32, variants.State("enabled"), NO_LOOPS)
     seconds = {"hollow": 1.0, "from python": 3.0, "from native": 1.0, "taped": 4.0, "dispatcher": 1.0,
                "compute nothing": 2.0, "compute": 3.0, "allocate": 1.0, "whole": 7.0 * share}  # fmt: skip
     nothing = (
@@ -107,7 +83,7 @@ def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
         "allocate nothing",
     )
     raw = {name: np.full(6, seconds.get(name, 0.0) * 1e-6) for name in (*seconds, *nothing)}
-    found = describe(VariantSeconds.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
+    found = study.describe(study.VariantSeconds.of(setup, variants.OPERATIONS["add"], raw, np.zeros(6)), 8)
     assert found.sum_microseconds.value == pytest.approx(7.0)
     assert found.agreement.value == pytest.approx(1 / share)
     assert found.agrees == (abs(1 / share - 1) <= 0.15)
@@ -123,12 +99,14 @@ EXAMPLE = Path(__file__).parent / "operator_call_finding.json"
 GRADS: tuple[GradMode, ...] = ("enabled", "no_grad", "inference_mode")
 
 
-def follow(bench: Bench, **arguments: Any) -> OperatorCallFinding:
-    return follow_call(bench, OperatorCallArguments(**{"size": 4, "rounds": 6, **arguments}), quiet)
+def follow(bench: Bench, **arguments: Any) -> operator_call.OperatorCallFinding:
+    return operator_call.follow_call(
+        bench, operator_call.OperatorCallArguments(**{"size": 4, "rounds": 6, **arguments}), quiet
+    )
 
 
 @pytest.fixture(scope="module")
-def call_finding(bench: Bench) -> OperatorCallFinding:
+def call_finding(bench: Bench) -> operator_call.OperatorCallFinding:
     return follow(bench, expression="torch.add(a, b)")
 
 
@@ -150,14 +128,18 @@ def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
     assert order == ["noted", "timed", "attached"]
 
 
-def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], list[str]]:
+def path_of(
+    name: str, state: variants.State, requires_grad: bool = True
+) -> tuple[list[operator_call.DispatchedCall], list[str]]:
     """A call's entries into the dispatcher, and what a dispatch mode saw of the same call."""
-    operation = OPERATIONS[name]
+    operation = variants.OPERATIONS[name]
     tensors = operation.tensors(4, 4, CPU, torch.float32, requires_grad)
     call = eval(f"lambda: {operation.statement}", operation.names(tensors))
     with state.entered(CPU):
-        thread = ThreadKeys.now()
-        calls = dispatched(call, key_set(keys_of(tensors), thread.included) - thread.excluded)
+        thread = operator_call.ThreadKeys.now()
+        calls = operator_call.dispatched(
+            call, operator_call.key_set(operator_call.keys_of(tensors), thread.included) - thread.excluded
+        )
         with CallLister() as below:
             call()
     return calls, below.names
@@ -165,22 +147,22 @@ def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[D
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("grad", GRADS)
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", variants.OPERATIONS)
 def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     name: str, grad: GradMode, autocast: bool
 ) -> None:
-    calls, below = path_of(name, State(grad, autocast))
-    ended = [call.operator for call in calls if call.keys and call.keys[-1].kind != COMPOSITE]
+    calls, below = path_of(name, variants.State(grad, autocast))
+    ended = [call.operator for call in calls if call.keys and call.keys[-1].kind != operator_call.COMPOSITE]
     through_autocast = {call.operator for call in calls if call.keys and call.keys[-1].key == "AutocastCPU"}
     assert [operator for operator in ended if operator not in through_autocast] == [
         operator for operator in below if operator not in through_autocast
     ]
     assert below
     kinds = [key.kind for call in calls for key in call.keys or () if key.key == "AutocastCPU"]
-    assert kinds == (["kernel"] if autocast and OPERATIONS[name].lowered else [])
+    assert kinds == (["kernel"] if autocast and variants.OPERATIONS[name].lowered else [])
 
 
-def test_the_running_sum_ends_with_the_sum(call_finding: OperatorCallFinding) -> None:
+def test_the_running_sum_ends_with_the_sum(call_finding: operator_call.OperatorCallFinding) -> None:
     running = [each.running_microseconds for each in call_finding.slices if each.running_microseconds]
     assert running[-1] == call_finding.sum_microseconds
     assert running[0] == call_finding.slices[0].microseconds
@@ -200,15 +182,17 @@ def test_the_running_sum_ends_with_the_sum(call_finding: OperatorCallFinding) ->
     ],
 )
 def test_what_the_slices_do_not_say_stands_in_the_notes(
-    bench: Bench, call_finding: OperatorCallFinding, arguments: dict[str, Any], word: str
+    bench: Bench, call_finding: operator_call.OperatorCallFinding, arguments: dict[str, Any], word: str
 ) -> None:
     assert not any(word in note for note in call_finding.notes)
     assert any(word in note for note in follow(bench, **arguments).notes)
 
 
-def test_the_committed_example_has_the_form_of_a_finding(call_finding: OperatorCallFinding) -> None:
+def test_the_committed_example_has_the_form_of_a_finding(
+    call_finding: operator_call.OperatorCallFinding,
+) -> None:
     example = json.loads(EXAMPLE.read_text())
-    decoded = msgspec.convert(example, OperatorCallFinding)
+    decoded = msgspec.convert(example, operator_call.OperatorCallFinding)
     assert json.loads(msgspec.json.encode(decoded)) == example
     made = json.loads(msgspec.json.encode(call_finding))
     assert made.keys() == example.keys()

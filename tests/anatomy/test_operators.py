@@ -13,17 +13,9 @@ from torch.autograd.profiler import profile
 
 from models.transformer import Transformer
 from service.anatomy.common import StudyError
+from service.anatomy.operators import study
 from service.anatomy.operators.calls import OperatorRecorder, record, thread_keys
 from service.anatomy.operators.compiled import trace
-from service.anatomy.operators.study import (
-    OperatorsArguments,
-    OperatorsFinding,
-    OperatorTimes,
-    copies,
-    list_operators,
-    operator_rows,
-    syncs,
-)
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.modes import MODES, Effect
@@ -37,10 +29,12 @@ MODE_NAMES = [*PLAIN, "compiled"]
 
 
 @pytest.fixture(scope="module")
-def findings(bench: Bench) -> dict[str, OperatorsFinding]:
+def findings(bench: Bench) -> dict[str, study.OperatorsFinding]:
     """Each mode's anatomy of a decode step of two sequences."""
     return {
-        mode: list_operators(bench, OperatorsArguments(mode=mode, batch_size=2, native=False), quiet)
+        mode: study.list_operators(
+            bench, study.OperatorsArguments(mode=mode, batch_size=2, native=False), quiet
+        )
         for mode in MODE_NAMES
     }
 
@@ -60,7 +54,7 @@ def listed(names: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
 def test_operators_and_copies_are_those_that_an_independent_dispatch_mode_and_the_profiler_see(
-    bench: Bench, findings: dict[str, OperatorsFinding], mode: str
+    bench: Bench, findings: dict[str, study.OperatorsFinding], mode: str
 ) -> None:
     case, found = bench.case(mode, 2), findings[mode]
     names = calls_of(case)
@@ -80,7 +74,7 @@ def test_operators_and_copies_are_those_that_an_independent_dispatch_mode_and_th
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
 def test_dispatch_and_kernel_make_the_step_and_a_cpu_has_no_launches(
-    findings: dict[str, OperatorsFinding], mode: str
+    findings: dict[str, study.OperatorsFinding], mode: str
 ) -> None:
     found = findings[mode]
     assert found.dispatch is not None
@@ -92,7 +86,7 @@ def test_dispatch_and_kernel_make_the_step_and_a_cpu_has_no_launches(
 
 
 def test_operators_pass_autograds_keys_in_eager_and_no_grad_and_none_in_inference_mode(
-    findings: dict[str, OperatorsFinding],
+    findings: dict[str, study.OperatorsFinding],
 ) -> None:
     for mode in ("eager", "no_grad"):
         assert all("AutogradCPU" in (row.keys or []) for row in findings[mode].operators if row.shapes)
@@ -116,12 +110,12 @@ def taken_apart(bench: Bench, step: Step) -> tuple[list[Any], list[Any]]:
     with OperatorRecorder(thread) as seen:
         case.call()
     nothing = [0.0] * len(calls)
-    rows = operator_rows(
+    rows = study.operator_rows(
         calls,
         seen.seen,
-        OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing, 0.0),
+        study.OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing, 0.0),
     )
-    return copies(calls, rows), syncs(rows, seen.seen)
+    return study.copies(calls, rows), study.syncs(rows, seen.seen)
 
 
 def test_a_hidden_copy_is_shown_with_its_bytes_and_the_line_that_caused_it(bench: Bench) -> None:
@@ -192,7 +186,7 @@ def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> 
 
 
 def test_the_served_model_is_one_graph_whose_guards_name_what_they_check_and_their_line(
-    findings: dict[str, OperatorsFinding],
+    findings: dict[str, study.OperatorsFinding],
 ) -> None:
     found = findings["compiled"]
     assert (found.graphs, found.graph_break_count, found.graph_breaks) == (1, 0, [])
@@ -215,7 +209,7 @@ def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(
         raise SamplerError("the system gives this thread no timer")
 
     monkeypatch.setattr(Bench, "sampler", property(refused))
-    found = list_operators(bench, OperatorsArguments(mode="no_grad", native=False), quiet)
+    found = study.list_operators(bench, study.OperatorsArguments(mode="no_grad", native=False), quiet)
     assert found.dispatch is None
     assert "dispatch is unknown: the system gives this thread no timer" in found.notes
 
@@ -230,5 +224,5 @@ def test_a_step_that_is_one_native_call_is_refused_with_the_mode_to_take_instead
     monkeypatch.setitem(MODES, "cuda-graph", replace(row, cpu=row.cuda))
     monkeypatch.setattr(bench, "modes", [*bench.modes, mode])
     with pytest.raises(StudyError, match=f"lists no operators: {instead}") as refused:
-        list_operators(bench, OperatorsArguments(mode=mode, batch_size=2), quiet)
+        study.list_operators(bench, study.OperatorsArguments(mode=mode, batch_size=2), quiet)
     assert refused.value.param == "mode"

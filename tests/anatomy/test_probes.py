@@ -25,11 +25,6 @@ from service.anatomy.probes import faults, memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.compiler import LENGTHS
 from service.anatomy.probes.eager import cpp_operator
-from service.anatomy.probes.faults import (
-    FaultComparison,
-    ProbedModel,
-    make_probed_model,
-)
 from service.anatomy.probes.memory import BLOCK_BYTES, BLOCKS, _Request
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.measure.cases import Bench
@@ -180,12 +175,12 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     assert len(bench.model.state_dict()) == len(weights)
     assert all(torch.equal(bench.model.state_dict()[name], value) for name, value in weights.items())
     assert {value.data_ptr() for value in bench.model.parameters()} == {
-        value.data_ptr() for value in make_probed_model(bench, 1).copy().parameters()
+        value.data_ptr() for value in faults.make_probed_model(bench, 1).copy().parameters()
     }
 
 
 def test_a_probe_that_fails_restores_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(probed: ProbedModel, report: Report) -> FaultComparison:
+    def fail(probed: faults.ProbedModel, report: Report) -> faults.FaultComparison:
         torch.set_num_threads(torch.get_num_threads() + 1)
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)

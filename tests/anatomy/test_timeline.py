@@ -15,17 +15,6 @@ import torch
 from service.anatomy import timeline
 from service.anatomy.common import StudyError
 from service.anatomy.step_times import StepTimes
-from service.anatomy.timeline import (
-    TRACE_FILE,
-    TimelineArguments,
-    TimelineFinding,
-    draw_timeline,
-    read_step,
-    show,
-    tax_by_kernels,
-    tax_by_samples,
-    tax_source_text,
-)
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.records import SampleCounts
@@ -44,9 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finding(bench: Bench, folder: Path) -> TimelineFinding:
+def finding(bench: Bench, folder: Path) -> timeline.TimelineFinding:
     """Eager against compiled, written to `folder`."""
-    return draw_timeline(bench, TimelineArguments(against="compiled", batch_size=2, out=str(folder)), quiet)
+    return timeline.draw_timeline(
+        bench, timeline.TimelineArguments(against="compiled", batch_size=2, out=str(folder)), quiet
+    )
 
 
 ON_CUDA = [
@@ -66,7 +57,7 @@ REPLAYS = replays(3, kernel_id=lambda step: 9000 + step)
 
 
 def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
-    finding: TimelineFinding,
+    finding: timeline.TimelineFinding,
 ) -> None:
     assert [track.mode for track in finding.tracks] == ["eager", "compiled"]
     for track in finding.tracks:
@@ -74,16 +65,21 @@ def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
         assert (mark.name, mark.begin_us, mark.depth) == (STEP_MARK, 0.0, 0)
         assert all(0 <= b.begin_us < mark.duration_us and b.depth > 0 for b in track.blocks[1:])
         assert mark.duration_us == pytest.approx(track.profiled_seconds * 1e6)
-    text = printed(show, finding)
-    for word in ("│ eager", "│ compiled", "compiled against eager", f"written to that folder: {TRACE_FILE}"):
+    text = printed(timeline.show, finding)
+    for word in (
+        "│ eager",
+        "│ compiled",
+        "compiled against eager",
+        f"written to that folder: {timeline.TRACE_FILE}",
+    ):
         assert word in text
 
 
 def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
-    finding: TimelineFinding, folder: Path
+    finding: timeline.TimelineFinding, folder: Path
 ) -> None:
-    assert TRACE_FILE in finding.files
-    with gzip.open(folder / TRACE_FILE, "rt") as file:
+    assert timeline.TRACE_FILE in finding.files
+    with gzip.open(folder / timeline.TRACE_FILE, "rt") as file:
         events = json.load(file)["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
     assert names == {1: "eager (eager)", 2: "compiled (compiled)"}
@@ -91,7 +87,7 @@ def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
 
 
 def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_call_of_the_step() -> None:
-    step = read_step(ON_CUDA, cuda=True)
+    step = timeline.read_step(ON_CUDA, cuda=True)
     device = [block for block in step.blocks if block.lane == "device"]
     assert [(b.name, b.kind, b.begin_us, b.row) for b in device] == [
         ("gemm", "kernel", 35, 20),
@@ -105,7 +101,7 @@ def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_ca
 
 
 def test_kernels_that_are_matched_by_window_hang_on_the_replay_that_started_them() -> None:
-    step = read_step(REPLAYS, cuda=True)
+    step = timeline.read_step(REPLAYS, cuda=True)
     device = [block for block in step.blocks if block.lane == "device"]
     assert (len(device), step.counted.matched) == (KERNELS, "window")
     assert {step.blocks[b.launched_by].name for b in device if b.launched_by is not None} == {
@@ -115,9 +111,9 @@ def test_kernels_that_are_matched_by_window_hang_on_the_replay_that_started_them
 
 
 def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_percent(
-    monkeypatch: pytest.MonkeyPatch, finding: TimelineFinding
+    monkeypatch: pytest.MonkeyPatch, finding: timeline.TimelineFinding
 ) -> None:
-    unknown = read_step(without_device_work(REPLAYS), cuda=True)
+    unknown = timeline.read_step(without_device_work(REPLAYS), cuda=True)
     assert {block.lane for block in unknown.blocks} == {"host"}
     assert unknown.counted.kernels is None
     monkeypatch.setattr(timeline, "record_step", lambda *_: unknown)
@@ -127,18 +123,18 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     assert (track.kernels, track.kernel_seconds, track.tax) == (None, None, None)
     assert track.launches == 1
     shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
-    assert tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
+    assert timeline.tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
 
 
 def test_the_tax_is_the_hosts_share_of_samples_on_a_cpu_and_what_kernels_leave_of_the_wall_on_cuda() -> None:
-    known = tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
-    widened = tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
+    known = timeline.tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
+    widened = timeline.tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
     assert known is not None
     assert widened is not None
     assert known.fraction.value == widened.fraction.value == pytest.approx(0.3)
     assert widened.fraction.low < known.fraction.low < 0.3 < known.fraction.high < widened.fraction.high
-    assert tax_by_samples(SampleCounts(system=9)) is None
-    on_cuda = tax_by_kernels(30.0, Interval(100.0, 60.0, 120.0, 60)).fraction
+    assert timeline.tax_by_samples(SampleCounts(system=9)) is None
+    on_cuda = timeline.tax_by_kernels(30.0, Interval(100.0, 60.0, 120.0, 60)).fraction
     assert (on_cuda.value, on_cuda.low, on_cuda.high) == pytest.approx((0.7, 0.5, 0.75))
 
 
@@ -149,14 +145,14 @@ def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
         raise SamplerError("the system gives no timer")
 
     monkeypatch.setattr(Bench, "sampler", property(refused))
-    found = draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet)
+    found = timeline.draw_timeline(bench, timeline.TimelineArguments(mode="no_grad"), quiet)
     assert found.tracks[0].tax is None
     assert found.tracks[0].no_tax == "the system gives no timer"
-    text = printed(show, found, width=100)
+    text = printed(timeline.show, found, width=100)
     assert "the system gives no timer" in text
 
 
-def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(finding: timeline.TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
         timeline.write(finding, tmp_path / "file")
@@ -167,7 +163,7 @@ def test_the_speedup_pairs_the_rounds_of_both_tracks(bench: Bench, monkeypatch: 
     rounds = [1.0, 2.0, 4.0, 1.0, 2.0, 4.0]
     times = {0: StepTimes(rounds, rounds), 1: StepTimes(rounds, [half / 2 for half in rounds])}
     monkeypatch.setattr(timeline, "time_steps", lambda *_: times)
-    found = draw_timeline(bench, TimelineArguments(against="inference_mode"), quiet)
+    found = timeline.draw_timeline(bench, timeline.TimelineArguments(against="inference_mode"), quiet)
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(2.0)
     assert (found.speedup.low, found.speedup.high) == (pytest.approx(2.0), pytest.approx(2.0))

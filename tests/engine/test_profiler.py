@@ -15,18 +15,6 @@ from service.engine import profiler
 from service.engine.generation import JobResult
 from service.engine.inbox import local_job
 from service.engine.outcome import totals
-from service.engine.profiler import (
-    CALLS,
-    DEFAULT_EVERY,
-    MOST_SHARE,
-    REMEDY,
-    ROUNDS,
-    UNKNOWN,
-    DeviceMeasurements,
-    KernelTimes,
-    ProfileSchedule,
-    RequestProfiler,
-)
 from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
@@ -40,7 +28,7 @@ PLAIN = local_job("plain", "eager", ["x"], 4)
 ASKED = local_job("asked", "eager", ["x"], 4, profile=True)
 
 
-def due(schedule: ProfileSchedule, requests: int) -> list[int]:
+def due(schedule: profiler.ProfileSchedule, requests: int) -> list[int]:
     """The numbers, from 1, of the requests that are due."""
     return [number for number in range(1, requests + 1) if schedule.is_due()]
 
@@ -49,25 +37,25 @@ def due(schedule: ProfileSchedule, requests: int) -> list[int]:
     ("every", "cuda", "expected"),
     [
         (None, False, []),
-        (None, True, [DEFAULT_EVERY, 2 * DEFAULT_EVERY]),
+        (None, True, [profiler.DEFAULT_EVERY, 2 * profiler.DEFAULT_EVERY]),
         (0, True, []),
         (150, False, [150, 300, 450]),
     ],
 )
 def test_one_request_in_so_many_is_due(every: int | None, cuda: bool, expected: list[int]) -> None:
-    assert due(ProfileSchedule(every, cuda, lambda: 0), 2 * DEFAULT_EVERY + 50) == expected
+    assert due(profiler.ProfileSchedule(every, cuda, lambda: 0), 2 * profiler.DEFAULT_EVERY + 50) == expected
 
 
 def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None:
     now = 0
-    schedule = ProfileSchedule(None, True, lambda: now)
-    assert due(schedule, DEFAULT_EVERY) == [DEFAULT_EVERY]
+    schedule = profiler.ProfileSchedule(None, True, lambda: now)
+    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
     schedule.took(0.25)
-    now = round(0.25 / MOST_SHARE * 1e9) - 1
-    assert due(schedule, DEFAULT_EVERY) == []
+    now = round(0.25 / profiler.MOST_SHARE * 1e9) - 1
+    assert due(schedule, profiler.DEFAULT_EVERY) == []
     now += 1
-    assert due(schedule, DEFAULT_EVERY) == [DEFAULT_EVERY]
-    asked_for = ProfileSchedule(2, True, lambda: 0)
+    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
+    asked_for = profiler.ProfileSchedule(2, True, lambda: 0)
     asked_for.took(100.0)
     assert due(asked_for, 4) == [2, 4]
 
@@ -99,8 +87,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
     return made
 
 
-def on_cuda(every: int | None, folder: Path) -> RequestProfiler:
-    return RequestProfiler(torch.device("cuda"), every, folder)
+def on_cuda(every: int | None, folder: Path) -> profiler.RequestProfiler:
+    return profiler.RequestProfiler(torch.device("cuda"), every, folder)
 
 
 def finished() -> JobResult:
@@ -108,7 +96,7 @@ def finished() -> JobResult:
     return JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
 
 
-def profiled(by: RequestProfiler) -> JobResult:
+def profiled(by: profiler.RequestProfiler) -> JobResult:
     result = finished()
     meter: Any = None
     result.profile = by.profile(ASKED, result, meter, lambda _: None)
@@ -170,7 +158,7 @@ class FakeSessions:
     """As RequestProfiler."""
 
     def __init__(self) -> None:
-        self.kernel_times = KernelTimes()
+        self.kernel_times = profiler.KernelTimes()
         self.used = False
 
     def warm(self) -> None:
@@ -183,7 +171,7 @@ class Measured:
     def __init__(self, buffers: dict[int, Buffers]) -> None:
         device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
         self.warmup, self.profiler = FakeWarmup(device), FakeSessions()
-        self.made = DeviceMeasurements(self.warmup, buffers, self.profiler, device)  # type: ignore[arg-type]
+        self.made = profiler.DeviceMeasurements(self.warmup, buffers, self.profiler, device)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -259,19 +247,19 @@ def test_every_captured_mode_is_measured_before_the_profilers_first_session_and_
     monkeypatch.setattr(profiler, "decode_dispatch", dispatch)
     for _ in measured.made.attach():
         assert measured.warmup.sent == []
-    assert taken == [False] * 2 * ROUNDS + [True] * 2 * ROUNDS
+    assert taken == [False] * 2 * profiler.ROUNDS + [True] * 2 * profiler.ROUNDS
     costs = {status.mode: status.profiler_cost for status in measured.warmup.sent}
     assert costs.keys() == {"eager", "no_grad"}
     for cost in costs.values():
         assert cost is not None
         assert cost.ratio == pytest.approx(slowdown, abs=0.003)
         assert cost.low < cost.ratio < cost.high
-        assert (cost.rounds, cost.matters) == (ROUNDS, matters)
+        assert (cost.rounds, cost.matters) == (profiler.ROUNDS, matters)
     note = measured.made.profiler_note
     assert (note is not None) == matters
     if note is not None:
         assert "eager 1.20 (95 % interval 1." in note
-        assert note.endswith(REMEDY)
+        assert note.endswith(profiler.REMEDY)
         assert "not proved on this GPU: compare the parity" in note
 
 
@@ -281,7 +269,7 @@ def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(
     monkeypatch.setattr(profiler, "decode_dispatch", lambda *_: 1e-3)
     measured.profiler.warm()
     list(measured.made.attach())
-    assert measured.made.profiler_note == UNKNOWN
+    assert measured.made.profiler_note == profiler.UNKNOWN
     assert measured.warmup.sent == []
 
 
@@ -289,5 +277,5 @@ def test_dispatch_is_measured_behind_untimed_calls_of_the_step(buffers: dict[int
     calls: list[Any] = []
     step: Any = lambda *arguments: calls.append(arguments)  # noqa: E731
     assert profiler.decode_dispatch(step, buffers[1]) > 0
-    assert len(calls) == LEAD_STEPS_OF_DISPATCH + CALLS
+    assert len(calls) == LEAD_STEPS_OF_DISPATCH + profiler.CALLS
     assert all(arguments[0].shape == (1, 1) for arguments in calls)

@@ -13,13 +13,7 @@ import pytest
 
 from service.engine import second_compiler as module
 from service.engine.parts import EngineParts, build_parts
-from service.engine.second_compiler import (
-    Compiled,
-    SecondCompiler,
-    allowed_cpus,
-    free_memory_bytes,
-    second_compiler,
-)
+from service.engine.second_compiler import SecondCompiler, allowed_cpus, free_memory_bytes
 from service.records import EngineSettings, ModeStatus
 from service.step.compile_cache import code_of
 from tests.engine.serving import settings
@@ -58,7 +52,7 @@ def say(*parts):
 
 
 def told(name: str, seconds: float | None) -> str:
-    return msgspec.json.encode(Compiled(name, seconds)).decode() + "\n"
+    return msgspec.json.encode(module.Compiled(name, seconds)).decode() + "\n"
 
 
 def end_of(waiting: Generator[None, None, float | None]) -> tuple[int, float | None]:
@@ -116,7 +110,7 @@ Asked = list[tuple[EngineSettings, list[str]]]
 
 
 def test_the_later_half_of_the_modes_that_compile_is_compiled_there(parts: EngineParts, asked: Asked) -> None:
-    second_compiler(parts)
+    module.second_compiler(parts)
     ((chosen, modes),) = asked
     assert modes == ["reduce-overhead"]
     assert chosen.linears == parts.loaded.linears.layout
@@ -131,15 +125,15 @@ def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
 ) -> None:
     with monkeypatch.context() as here:
         here.setattr(module, "physical_cores", lambda _: 1)
-        assert second_compiler(parts) is None
+        assert module.second_compiler(parts) is None
     with monkeypatch.context() as here:
         here.setattr(module, "allowed_cpus", lambda: 1.5)
-        assert second_compiler(parts) is None
+        assert module.second_compiler(parts) is None
     with monkeypatch.context() as here:
         here.setattr(module, "free_memory_bytes", lambda: 2**20)
-        assert second_compiler(parts) is None
+        assert module.second_compiler(parts) is None
     (code_of(parts.settings.cache_folder, parts.settings.model) / "ab").mkdir()
-    assert second_compiler(parts) is None
+    assert module.second_compiler(parts) is None
     assert asked == []
 
 

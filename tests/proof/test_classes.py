@@ -14,22 +14,7 @@ import torch
 from service.measure.cpu_sampler import Place
 from service.measure.single_step import Instructions, SingleStepError
 from service.proof import classes
-from service.proof.classes import (
-    GROWING,
-    INJECTED,
-    INTO,
-    KINDS,
-    LONG,
-    SHORT,
-    Counted,
-    Injected,
-    Kind,
-    Slot,
-    Step,
-    judge_unclassified,
-    measure_instructions,
-    measure_unclassified,
-)
+from service.proof.classes import KINDS
 from service.proof.rows import NotMeasurableError, run_check
 from service.proof.split import ServedStep
 from service.records import SampleCounts
@@ -56,24 +41,28 @@ def test_of_the_work_one_arm_has_a_short_piece_inside_and_the_rest_beside_and_th
     seen = set()
 
     def sample(
-        sampler: object, case: MadeUpCase, slot: Slot, inside: Units, beside: Units | None
-    ) -> Injected:
+        sampler: object, case: MadeUpCase, slot: classes.Slot, inside: Units, beside: Units | None
+    ) -> classes.Injected:
         assert case.injected is slot
         seen.add((case.named.mode, inside.units, beside.units if beside else 0))
         kernel = 1000 * (inside.units + 10)
-        return Injected(SampleCounts(kernel=kernel, host=5000), (kernel + 5000) / 1e6, inside.units / 1e3)
+        return classes.Injected(
+            SampleCounts(kernel=kernel, host=5000), (kernel + 5000) / 1e6, inside.units / 1e3
+        )
 
     monkeypatch.setattr(classes, "step_sample", sample)
-    monkeypatch.setattr(classes, "KINDS", (Kind("a", "kernel", lambda units, fuse: Units(units)),))
-    rows = run_check("x", INJECTED, MadeUpVariants(), quiet)
+    monkeypatch.setattr(classes, "KINDS", (classes.Kind("a", "kernel", lambda units, fuse: Units(units)),))
+    rows = run_check("x", classes.INJECTED, MadeUpVariants(), quiet)
     assert seen == {
-        (mode, inside, beside) for mode in INTO for inside, beside in ((SHORT, LONG - SHORT), (LONG, 0))
+        (mode, inside, beside)
+        for mode in classes.INTO
+        for inside, beside in ((classes.SHORT, classes.LONG - classes.SHORT), (classes.LONG, 0))
     }
-    assert [(row.verdict, row.value) for row in rows] == [("pass", pytest.approx(1.0))] * len(INTO)
+    assert [(row.verdict, row.value) for row in rows] == [("pass", pytest.approx(1.0))] * len(classes.INTO)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: Kind) -> None:
+def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: classes.Kind) -> None:
     fused: list[Callable[..., Any]] = []
 
     def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,16 +121,19 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classes, "InstructionCounter", MadeUpCounter)
 
 
-def measured(variants: Variants) -> dict[Step, list[Counted]]:
-    return measure_instructions(variants, lambda text: None)  # type: ignore[arg-type]
+def measured(variants: Variants) -> dict[classes.Step, list[classes.Counted]]:
+    return classes.measure_instructions(variants, lambda text: None)  # type: ignore[arg-type]
 
 
 def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     variants = Variants()
     found = measured(variants)
-    counted = {(mode, 1): [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
-    assert found == counted | {(mode, 16): counted[mode, 1] for mode in GROWING}
-    assert variants.built == [*((mode, 1, 1) for mode in LADDER), *((mode, 16, 1) for mode in GROWING)]
+    counted = {(mode, 1): [classes.Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
+    assert found == counted | {(mode, 16): counted[mode, 1] for mode in classes.GROWING}
+    assert variants.built == [
+        *((mode, 1, 1) for mode in LADDER),
+        *((mode, 16, 1) for mode in classes.GROWING),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -175,12 +167,14 @@ def test_the_step_with_the_largest_share_of_unknown_code_is_told_with_its_functi
         return Counter({KNOWN: 200, STRANGER: 4 * (case.named == ("compiled", "prefill", 16))})
 
     monkeypatch.setattr(classes, "_places", places)
-    rows = judge_unclassified(measure_unclassified(MadeUpVariants(), quiet))  # type: ignore[arg-type]
+    rows = classes.judge_unclassified(classes.measure_unclassified(MadeUpVariants(), quiet))  # type: ignore[arg-type]
     assert [row.verdict for row in rows] == ["pass"] * 3 + ["undecided"]
     assert rows[-1].note == "prefill, batch 16: 20 of 1020, product (20)"
 
 
 def test_what_the_operating_system_runs_is_no_step_s_code() -> None:
     fault = Place("system", "fault", "[kernel]")
-    (row,) = judge_unclassified({ServedStep("eager", "decode", 1): [Counter({KNOWN: 500, fault: 500})]})
+    (row,) = classes.judge_unclassified(
+        {ServedStep("eager", "decode", 1): [Counter({KNOWN: 500, fault: 500})]}
+    )
     assert (row.verdict, row.note) == ("pass", "decode, batch 1: 0 of 500")

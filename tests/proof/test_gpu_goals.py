@@ -12,16 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from service.proof import gpu_goals
 from service.proof.gpu_check import Checked, Ended, conclude
-from service.proof.gpu_goals import (
-    PROFILED_ROUND,
-    Goal,
-    Records,
-    cells_of,
-    goals_of,
-    read_records,
-    size_goals,
-)
 from service.proof.gpu_sections import watch
 from service.records import Outcome, Output, PhaseTimings, StepProfile, Timings
 
@@ -90,10 +82,10 @@ KERNELS = {
 SIZES: Rows = {"sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62), KERNELS]}
 
 
-def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, Goal]:
+def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, gpu_goals.Goal]:
     rows = deepcopy(GOOD)
     change(rows)
-    return {goal.name: goal for goal in goals_of(1, rows, STARTED, seconds=450.0, cold=True)}
+    return {goal.name: goal for goal in gpu_goals.goals_of(1, rows, STARTED, seconds=450.0, cold=True)}
 
 
 def test_good_rows_meet_every_goal() -> None:
@@ -203,11 +195,11 @@ def test_speed_and_ids_are_judged_but_only_inform(change: Callable[[Rows], None]
     ],
 )
 def test_goals_of_larger_models_only_inform(change: Callable[[Rows], None], name: str) -> None:
-    assert {goal.verdict for goal in size_goals(SIZES)} == {"pass"}
-    assert {goal.verdict for goal in size_goals({})} == {UNKNOWN}
+    assert {goal.verdict for goal in gpu_goals.size_goals(SIZES)} == {"pass"}
+    assert {goal.verdict for goal in gpu_goals.size_goals({})} == {UNKNOWN}
     rows = deepcopy(SIZES)
     change(rows)
-    missed = [goal for goal in size_goals(rows) if goal.verdict == "fail"]
+    missed = [goal for goal in gpu_goals.size_goals(rows) if goal.verdict == "fail"]
     assert [(goal.name.startswith(name), goal.holds) for goal in missed] == [(True, True)]
 
 
@@ -251,19 +243,19 @@ REPLAYED = (1e-3, 1.1e-3, 0.95e-3)
 
 def cells(folder: Path, outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
     """The cells, by mode, of a section that was killed behind these outcomes."""
-    file = Records(folder / "ladder.jsonl")
+    file = gpu_goals.Records(folder / "ladder.jsonl")
     file.write("plan", modes=["eager", "reduce-overhead"], batches=[8], jobs=18)
     for one in outcomes:
         watch(file, one)
-    return {cell["mode"]: cell for cell in cells_of(read_records(file.path))}
+    return {cell["mode"]: cell for cell in gpu_goals.cells_of(gpu_goals.read_records(file.path))}
 
 
 def timed(mode: str, seconds: Sequence[float]) -> list[Outcome]:
-    return [outcome(mode, 8, number, one) for number, one in enumerate(seconds, PROFILED_ROUND + 1)]
+    return [outcome(mode, 8, number, one) for number, one in enumerate(seconds, gpu_goals.PROFILED_ROUND + 1)]
 
 
 def test_a_profiled_job_gives_kernels_but_no_latency(tmp_path: Path) -> None:
-    profiled = outcome("reduce-overhead", 8, PROFILED_ROUND, 1.0, PROFILE)
+    profiled = outcome("reduce-overhead", 8, gpu_goals.PROFILED_ROUND, 1.0, PROFILE)
     found = cells(tmp_path, [profiled, *timed("eager", EAGER), *timed("reduce-overhead", REPLAYED)])
     row = found["reduce-overhead"]
     assert row["step_seconds"] == pytest.approx(1e-3)
@@ -296,6 +288,6 @@ def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
     tmp_path: Path, broken: dict[str, Any]
 ) -> None:
     cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
-    rows = read_records(tmp_path / "ladder.jsonl")
+    rows = gpu_goals.read_records(tmp_path / "ladder.jsonl")
     rows[-1]["timings"]["decode"] |= broken
-    assert [cell["mode"] for cell in cells_of(rows)] == ["eager"]
+    assert [cell["mode"] for cell in gpu_goals.cells_of(rows)] == ["eager"]

@@ -14,21 +14,6 @@ from service.engine.inbox import Inbox
 from service.front.settings import Settings
 from service.measure.rounds import Log
 from service.proof import over_http
-from service.proof.over_http import (
-    CONCURRENCY,
-    PARTS_REQUESTS,
-    PARTS_UNCOUNTED,
-    judge_scrape,
-    judge_twice,
-    measure_added,
-    measure_concurrency,
-    measure_itself,
-    measure_saturation,
-    measure_scrape,
-    measure_twice,
-    parts_check,
-    served_samples_check,
-)
 from service.proof.rows import Row, run_check
 from service.proof.running_service import BareEngine, FrontSocket
 from service.records import Doing, Outcome, PhaseTimings, SampleCounts, Timings
@@ -71,8 +56,8 @@ class MadeUpService:
 
 
 def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_requests() -> None:
-    found = measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
-    for users in (1, CONCURRENCY):
+    found = over_http.measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
+    for users in (1, over_http.CONCURRENCY):
         assert found[users] == [(pytest.approx(1e-3), 8, 8 * 31)] * over_http.CONCURRENCY_ROUNDS
 
 
@@ -80,7 +65,7 @@ def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(over_http, "ADDED_ROUNDS", 3)
-    found = measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
     assert found["service"] == pytest.approx([5e-3] * 3)
     assert len(found["bare"]) == 3
     assert all(seconds > 0 for seconds in found["bare"])
@@ -90,7 +75,7 @@ def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(over_http, "BURSTS", 2)
-    found = measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
     requests = over_http.SATURATING_USERS * over_http.REQUESTS
     assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
     assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
@@ -98,15 +83,15 @@ def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
 
 def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_http, "SCRAPE_PAUSE_SECONDS", 0.0)
-    found = measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
     assert len(found["seconds"]) == over_http.SCRAPES
-    assert "2 KiB" in judge_scrape(found)[0].note
+    assert "2 KiB" in over_http.judge_scrape(found)[0].note
     with pytest.raises(RuntimeError, match="/metrics answered 500"):
-        measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
+        over_http.measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
 
 
 def test_equal_latencies_are_never_a_difference() -> None:
-    found = measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
+    found = over_http.measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
     assert [comparison.word for comparison in found] == ["no detectable difference"] * over_http.REPEATS
 
 
@@ -121,11 +106,11 @@ def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
         }
 
     monkeypatch.setattr(over_http, "_log_latencies", sweep)
-    found = measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
     moved = {name for name, values in found.items() if values == [-0.2] * 8}
     assert moved == {name for name in found if "compiled" in name}
     assert all(found[name] == [0.0] * 8 for name in found.keys() - moved)
-    (row,) = judge_twice(found)
+    (row,) = over_http.judge_twice(found)
     assert all(name in row.note for name in moved)
 
 
@@ -133,7 +118,7 @@ def test_without_eager_there_is_no_ratio_to_compare() -> None:
     service = MadeUpService()
     service.modes = ["compiled"]
     with pytest.raises(RuntimeError, match="every ratio is to 'eager': serve it"):
-        measure_twice(service, quiet)  # type: ignore[arg-type]
+        over_http.measure_twice(service, quiet)  # type: ignore[arg-type]
 
 
 class Sampling(MadeUpService):
@@ -181,7 +166,7 @@ def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
     monkeypatch.setattr(InProcess, "kernel", kernel)
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
     service = Sampling()
-    rows = run_check("x", served_samples_check(Settings()), service, quiet)
+    rows = run_check("x", over_http.served_samples_check(Settings()), service, quiet)
     assert {row.verdict for row in rows} == {verdict}
     assert [row.name.partition(": ")[2] for row in rows] == [
         f"{kind.name}, {mode}, {kind.phase}, batch 1" for kind in over_http.KINDS for mode in MODES
@@ -211,7 +196,7 @@ def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
     monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
     monkeypatch.setattr(over_http, "SERVED_MODES", ("eager",))
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
-    (row,) = run_check("x", served_samples_check(Settings()), service, quiet)
+    (row,) = run_check("x", over_http.served_samples_check(Settings()), service, quiet)
     assert (row.verdict, row.note) == (verdict, why)
 
 
@@ -231,7 +216,7 @@ class WithParts(MadeUpService):
 
     @property
     def slowness(self) -> float:
-        return 1.0 if self.requests <= PARTS_UNCOUNTED + PARTS_REQUESTS // 2 else 1.5
+        return 1.0 if self.requests <= over_http.PARTS_UNCOUNTED + over_http.PARTS_REQUESTS // 2 else 1.5
 
     def generate(self, mode: str) -> dict[str, float | None]:
         self.requests += 1
@@ -256,7 +241,7 @@ def parts_rows(service: WithParts) -> list[Row]:
         assert cpus == service.cpus
         return nullcontext(MadeUpEngine(service))
 
-    return run_check("parts", parts_check(start), service, quiet)
+    return run_check("parts", over_http.parts_check(start), service, quiet)
 
 
 def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike() -> None:
@@ -268,7 +253,7 @@ def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_
     def refuse(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
         raise RuntimeError("the engine ended (until it is warm)")
 
-    (row,) = run_check("parts", parts_check(refuse), WithParts(), quiet)
+    (row,) = run_check("parts", over_http.parts_check(refuse), WithParts(), quiet)
     assert (row.name, row.verdict) == ("parts", "fail")
     assert "the engine ended" in row.note
 

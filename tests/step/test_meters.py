@@ -10,15 +10,6 @@ import torch
 from torch import Tensor
 
 from service.step import meters
-from service.step.meters import (
-    FETCH_MARK,
-    CudaMeter,
-    HostMeter,
-    NullMeter,
-    NvtxMeter,
-    ProfilingMeter,
-    Readings,
-)
 from service.step.trace import STEP_MARK
 from tests.step.made import arguments, step
 from tests.support.fake_cuda import FakeDevice
@@ -44,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_period_goes_from_call_to_call_and_the_last_one_to_where_the_bookkeeping_ends(clock: Clock) -> None:
-    readings, meter = Readings(), HostMeter()
+    readings, meter = meters.Readings(), meters.HostMeter()
     for between in (20, 50):
         meter.run(clock.step, ARGUMENTS, readings)
         clock.now += between
@@ -57,20 +48,20 @@ def test_a_period_goes_from_call_to_call_and_the_last_one_to_where_the_bookkeepi
 
 
 def test_a_step_that_raises_leaves_neither_a_call_nor_a_beginning(clock: Clock) -> None:
-    readings = Readings()
+    readings = meters.Readings()
 
     def failing(*_: object) -> tuple[Tensor, Tensor]:
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        HostMeter().run(failing, ARGUMENTS, readings)
-    assert readings == Readings()
+        meters.HostMeter().run(failing, ARGUMENTS, readings)
+    assert readings == meters.Readings()
 
 
 def test_without_steps_and_without_instrumentation_there_are_no_periods(clock: Clock) -> None:
-    readings = Readings()
+    readings = meters.Readings()
     assert readings.periods(clock.now) == []
-    NullMeter().run(clock.step, ARGUMENTS, readings)
+    meters.NullMeter().run(clock.step, ARGUMENTS, readings)
     assert readings.periods(clock.now) == []
     assert readings.steps == 1
 
@@ -89,7 +80,7 @@ def device(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice
 def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_host(
     device: FakeDevice,
 ) -> None:
-    readings, meter = Readings(), CudaMeter(4)
+    readings, meter = meters.Readings(), meters.CudaMeter(4)
 
     def step(*_: object) -> tuple[Tensor, Tensor]:
         device.call()
@@ -115,23 +106,23 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_profiler_is_ended_once_before_the_first_step_that_is_too_many_or_at_the_end() -> None:
     ends: list[int] = []
-    readings = Readings()
-    meter = ProfilingMeter(HostMeter(), lambda: ends.append(readings.steps), most=2)
+    readings = meters.Readings()
+    meter = meters.ProfilingMeter(meters.HostMeter(), lambda: ends.append(readings.steps), most=2)
     for _ in range(4):
         meter.run(step, arguments(1, 64), readings)
     meter.end()
     assert (ends, readings.steps) == ([2], 4)
-    few = ProfilingMeter(HostMeter(), lambda: ends.append(0), most=2)
+    few = meters.ProfilingMeter(meters.HostMeter(), lambda: ends.append(0), most=2)
     few.run(step, arguments(1, 64), readings)
     few.end()
     assert ends == [2, 0]
 
 
 def test_nvtx_ranges_enclose_each_step_by_phase_and_each_wait(ranges: list[str]) -> None:
-    meter, readings = NvtxMeter(HostMeter()), Readings()
+    meter, readings = meters.NvtxMeter(meters.HostMeter()), meters.Readings()
     meter.run(step, arguments(16, 64), readings)
     assert meter.fetch(torch.tensor([3]), readings) == [3]
     meter.run(step, arguments(1, 64), readings)
-    names = [f"{STEP_MARK} prefill 16/64", FETCH_MARK, f"{STEP_MARK} decode 1/64"]
+    names = [f"{STEP_MARK} prefill 16/64", meters.FETCH_MARK, f"{STEP_MARK} decode 1/64"]
     assert ranges == [part for name in names for part in (name, "end")]
     assert readings.steps == 2
