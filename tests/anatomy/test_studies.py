@@ -12,8 +12,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from launchbound import app
@@ -237,20 +235,6 @@ def test_every_number_of_a_body_has_a_bound_above(name: str) -> None:
     properties = STUDY_BODIES[name].model_json_schema()["properties"]
     for key, schema in properties.items():
         assert key in ("batch_size", "batch_sizes") or unbounded(schema, key) == []
-
-
-ends = st.floats(-1e6, 1e6)
-
-
-@given(ends, ends, ends, ends)
-def test_a_value_agrees_only_where_its_whole_interval_lies_in_the_quoted_range(
-    a: float, b: float, c: float, d: float
-) -> None:
-    (low, high), (quoted_low, quoted_high) = sorted((a, b)), sorted((c, d))
-    ends_inside = [quoted_low <= end <= quoted_high for end in (low, high)]
-    across = low < quoted_low and high > quoted_high
-    expected = "agrees" if all(ends_inside) else "undecided" if any(ends_inside) or across else "disagrees"
-    assert verdict_of([Measured("x", low, low, high)], quoted_low, quoted_high) == expected
 
 
 @pytest.mark.parametrize(

@@ -51,16 +51,6 @@ def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_p
 
 
 @pytest.mark.slow
-def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
-    outcome = serve(tmp_path, [local_job("a", "compiled", [PROMPT], 2)]).outcomes[0]
-    assert outcome.kind == "error"
-    assert outcome.problem is not None
-    assert outcome.problem.type == "mode_not_ready"
-    assert "eager" in outcome.problem.message
-    assert outcome.timings is None
-
-
-@pytest.mark.slow
 def test_a_job_whose_deadline_passed_in_the_queue_never_starts(tmp_path: Path) -> None:
     late = msgspec.structs.replace(local_job("a", "eager", [PROMPT], 2), deadline_ns=1)
     outcome = serve(tmp_path, [late]).outcomes[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from math import inf
 from pathlib import Path
 
@@ -23,71 +23,32 @@ BOTH = ["eager", "compiled", "reduce-overhead"]
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], SecondCompiler]]:
-    """Starts a script in place of the process that compiles `reduce-overhead`."""
-    started: list[SecondCompiler] = []
-
-    def start(script: str) -> SecondCompiler:
-        monkeypatch.setattr(module, "owned", lambda _: [sys.executable, "-S", "-c", SAYS + script])
-        started.append(SecondCompiler(settings(tmp_path), ["reduce-overhead"]))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one._process.kill()
-        one._process.wait()
-        one._lines.close()
+def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondCompiler]:
+    """Its process has compiled one callable of `reduce-overhead`, and then failed."""
+    told = msgspec.json.encode(module.Compiled("a", 3.5)).decode()
+    script = f"import sys; print({told!r}); sys.exit(9)"
+    monkeypatch.setattr(module, "owned", lambda _: [sys.executable, "-S", "-c", script])
+    there = SecondCompiler(settings(tmp_path), ["reduce-overhead"])
+    yield there
+    there._process.wait()
+    there._lines.close()
 
 
-SAYS = """
-import sys, time
-
-def say(*parts):
-    for part in parts:
-        sys.stdout.write(part)
-        sys.stdout.flush()
-        time.sleep(0.2)
-
-"""
-
-
-def told(name: str, seconds: float | None) -> str:
-    return msgspec.json.encode(module.Compiled(name, seconds)).decode() + "\n"
-
-
-def end_of(waiting: Generator[None, None, float | None]) -> tuple[int, float | None]:
-    """How often it yielded, and what it returned."""
-    yields = 0
+def seconds_of(waiting: Generator[None, None, float | None]) -> float | None:
     while True:
         try:
             next(waiting)
         except StopIteration as end:
-            return yields, end.value
-        yields += 1
-
-
-Start = Callable[[str], SecondCompiler]
-
-
-def test_what_is_compiled_there_is_waited_for_while_others_are_served(compiler: Start) -> None:
-    there = compiler(
-        f"time.sleep(0.5); say({told('a', 3.5)[:9]!r}, {told('a', 3.5)[9:] + told('b', None)!r})"
-    )
-    yields, seconds = end_of(there.compiled("reduce-overhead", "a"))
-    assert seconds == 3.5
-    assert yields > 0
-    assert end_of(there.compiled("reduce-overhead", "b")) == (0, None)  # the cache held it already
+            seconds: float | None = end.value
+            return seconds
 
 
 def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_so(
-    compiler: Start, capsys: pytest.CaptureFixture[str]
+    failed: SecondCompiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = compiler(f"say({told('a', 3.5)!r}); sys.exit(9)")
-    assert end_of(there.compiled("reduce-overhead", "a"))[1] == 3.5
-    assert end_of(there.compiled("reduce-overhead", "b"))[1] is None
-    assert end_of(there.compiled("reduce-overhead", "c")) == (0, None)
+    found = [seconds_of(failed.compiled("reduce-overhead", name)) for name in ("a", "b", "c")]
+    assert found == [3.5, None, None]
     said = capsys.readouterr().err
-    assert "a second process compiles reduce-overhead meanwhile" in said
     assert said.count("ended with code 9: the engine compiles what it left") == 1
 
 

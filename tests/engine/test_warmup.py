@@ -229,28 +229,6 @@ def test_a_stop_ends_a_start_before_it_is_complete(tmp_path: Path) -> None:
     assert not any(map(is_warm, inbox.sent))
 
 
-def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) -> None:
-    class Pausing(EarlyInbox):
-        waits = 0
-
-        def take(self) -> None:
-            self.paused = not self.waits and any(map(is_ready(FIRST), self.sent))
-
-        def receive(self, timeout_milliseconds: int = 0) -> None:
-            if self.paused and timeout_milliseconds:
-                self.waits += 1
-                self.paused = self.waits < 3
-
-        def send(self, message: ToFront) -> None:
-            assert not self.paused
-            super().send(message)
-
-    inbox = Pausing([], ready)
-    run(tmp_path, inbox)
-    assert inbox.waits == 3
-    assert any(map(is_warm, inbox.sent))
-
-
 def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_after_all_are_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,24 +77,6 @@ def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
     assert SEPARATING not in named
 
 
-@pytest.mark.parametrize(("device", "sessions"), [("cuda", 1), ("cpu", 0)])
-def test_the_profiler_is_attached_once_in_a_process_and_only_to_a_gpu(
-    device: str, sessions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[torch.device] = []
-
-    def warm(of: torch.device) -> None:
-        begun.append(of)
-        profiling.new_session(of)
-
-    monkeypatch.setattr(profiling, "_sessions_of", set())
-    monkeypatch.setattr(profiling, "warm_profiler", warm)
-    for _ in range(2):
-        profiling.attach_profiler(torch.device(device))
-    assert len(begun) == sessions
-    assert profiling.profiler_attached() == (device == "cuda")
-
-
 def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
