@@ -12,15 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from service.anatomy import budget, probes
+from service.anatomy import probes
 from service.anatomy.operators import calls
 from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
-from service.anatomy.step_times import StepTimes
-from service.measure.cases import Bench
 from service.modes import MODES
 from service.statistics.intervals import Interval
-from service.step.buffers import Arguments
-from service.step.callables import Step
 from service.step.loaded_model import choose_precision
 from service.step.trace import ProfiledStep
 
@@ -30,86 +26,47 @@ NOTICE = (
 WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:150.)"
 
 
-class FakeCuda:
-    """The order of waits and calls, and sync debug mode as torch behaves: a notice when it is set."""
+CUDA = torch.device("cuda")
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: int = 0) -> None:
-        self.seen: list[str] = []
-        self._waits = waits
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.seen.append("wait"))
-        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", self._set)
 
-    def _set(self, mode: int | str) -> None:
-        self.seen.append(f"mode {mode}")
+def test_a_step_has_as_many_waits_as_it_makes_and_the_modes_own_notice_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def set_mode(mode: int | str) -> None:
+        seen.append(f"mode {mode}")
         warnings.warn(NOTICE, stacklevel=1)
 
-    def bench(self) -> Any:
-        return SimpleNamespace(device=torch.device("cuda"), synchronise=torch.cuda.synchronize)
-
-    def case(self) -> Any:
-        return SimpleNamespace(
-            call=self._call,
-            call_seconds=self._call,
-            buffers=SimpleNamespace(token=SimpleNamespace(is_cuda=True)),
-        )
-
-    def _call(self) -> float:
-        self.seen.append("call")
-        for _ in range(self._waits):
+    def call() -> None:
+        seen.append("call")
+        for _ in range(2):
             warnings.warn(WAIT, stacklevel=1)
-        return 1e-4
 
-
-@pytest.mark.parametrize("waits", [0, 2])
-def test_a_step_has_as_many_waits_as_it_makes_and_the_modes_own_notice_is_none(
-    monkeypatch: pytest.MonkeyPatch, waits: int
-) -> None:
-    fake = FakeCuda(monkeypatch, waits)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    bench: Any = SimpleNamespace(device=CUDA, synchronise=lambda: seen.append("wait"))
+    case: Any = SimpleNamespace(call=call)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lines = calls.reported_waits(fake.bench(), fake.case())
-    assert len(lines) == waits
-    assert all("test_calls.py" in line for line in lines)
-    assert fake.seen == ["wait", "mode warn", "call", "mode 0"]
+        lines = calls.reported_waits(bench, case)
+    assert ["test_calls.py" in line for line in lines] == [True, True]
+    assert seen == ["wait", "mode warn", "call", "mode 0"]
 
 
-class FakeProfiler:
-    """Finds a step per value of `seconds` (None: unknown kernels); notes the lengths it was called with."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: list[float | None]) -> None:
-        self.lengths: list[int] = []
-        self._seconds = seconds
-        monkeypatch.setattr(calls, "profile_steps", self._steps)
-        monkeypatch.setattr(calls, "attach_profiler", lambda _: None)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-
-    def _steps(self, step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
-        self.lengths.append(arguments[0].shape[1])
-        return [
-            ProfiledStep(3, 0, kernel_seconds=one, unknown=None if one else "lost")
-            for one in self._seconds[:count]
-        ]
-
-
-@pytest.fixture
-def cuda_bench(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A bench on a CPU that says that it is on CUDA."""
-    monkeypatch.setattr(bench, "device", torch.device("cuda"))
-    return bench
-
-
-def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
-    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench
+def test_the_kernel_time_of_several_steps_has_an_interval_of_those_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    FakeProfiler(monkeypatch, [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3])
-    case = cuda_bench.case("inference_mode", 1)
-    work = calls.device_work(cuda_bench, case)
+    seconds = [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3]
+    steps = [ProfiledStep(3, 0, kernel_seconds=one) for one in seconds]
+    monkeypatch.setattr(calls, "profile_steps", lambda *_: steps)
+    monkeypatch.setattr(calls, "attach_profiler", lambda _: None)
+    bench: Any = SimpleNamespace(device=CUDA, synchronise=lambda: None)
+    case: Any = SimpleNamespace(step=None, arguments=None)
+    work = calls.device_work(bench, case)
     assert work is not None
     assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
     assert work.step.kernel_seconds == 4e-3
-    times = StepTimes(walls=[1e-2] * 6, hosts=[1e-3] * 6)
-    assert budget._split(cuda_bench, ("inference_mode", 1), case, times).kernel == work.kernel_seconds
 
 
 CPU = torch.device("cpu")

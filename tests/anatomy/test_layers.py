@@ -29,11 +29,6 @@ SMALL = study.LayersArguments(sizes=[4, 16], rounds=6)
 
 
 @pytest.fixture(scope="module")
-def loops(bench: Bench) -> variants.Loops:
-    return variants.load_loops(bench.settings.cache_folder, quiet)
-
-
-@pytest.fixture(scope="module")
 def finding(bench: Bench) -> study.LayersFinding:
     return study.measure_layers(bench, SMALL, quiet)
 
@@ -128,30 +123,22 @@ def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
     assert order == ["noted", "timed", "attached"]
 
 
-def path_of(
-    name: str, state: variants.State, requires_grad: bool = True
-) -> tuple[list[operator_call.DispatchedCall], list[str]]:
-    """A call's entries into the dispatcher, and what a dispatch mode saw of the same call."""
-    operation = variants.OPERATIONS[name]
-    tensors = operation.tensors(4, 4, CPU, torch.float32, requires_grad)
-    call = eval(f"lambda: {operation.statement}", operation.names(tensors))
-    with state.entered(CPU):
-        thread = operator_call.ThreadKeys.now()
-        calls = operator_call.dispatched(
-            call, operator_call.key_set(operator_call.keys_of(tensors), thread.included) - thread.excluded
-        )
-        with CallLister() as below:
-            call()
-    return calls, below.names
-
-
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("grad", GRADS)
 @pytest.mark.parametrize("name", variants.OPERATIONS)
 def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     name: str, grad: GradMode, autocast: bool
 ) -> None:
-    calls, below = path_of(name, variants.State(grad, autocast))
+    operation = variants.OPERATIONS[name]
+    tensors = operation.tensors(4, 4, CPU, torch.float32, True)
+    call = eval(f"lambda: {operation.statement}", operation.names(tensors))
+    with variants.State(grad, autocast).entered(CPU):
+        thread = operator_call.ThreadKeys.now()
+        keys = operator_call.key_set(operator_call.keys_of(tensors), thread.included) - thread.excluded
+        calls = operator_call.dispatched(call, keys)
+        with CallLister() as lister:
+            call()
+    below = lister.names
     ended = [call.operator for call in calls if call.keys and call.keys[-1].kind != operator_call.COMPOSITE]
     through_autocast = {call.operator for call in calls if call.keys and call.keys[-1].key == "AutocastCPU"}
     assert [operator for operator in ended if operator not in through_autocast] == [
@@ -159,7 +146,7 @@ def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     ]
     assert below
     kinds = [key.kind for call in calls for key in call.keys or () if key.key == "AutocastCPU"]
-    assert kinds == (["kernel"] if autocast and variants.OPERATIONS[name].lowered else [])
+    assert kinds == (["kernel"] if autocast and operation.lowered else [])
 
 
 def test_the_running_sum_ends_with_the_sum(call_finding: operator_call.OperatorCallFinding) -> None:

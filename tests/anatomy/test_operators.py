@@ -161,17 +161,9 @@ class Breaking(nn.Module):
         return logits * 2, last
 
 
-class Broken:
-    """The attributes of a bench that tracing uses."""
-
-    def __init__(self, like: Bench) -> None:
-        self.model = Breaking()
-        self.precision = like.precision
-
-
 def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> None:
     case: Any = step_case(bench, lambda *arguments: arguments[:2])
-    broken: Any = Broken(bench)
+    broken: Any = type("Bench", (), {"model": Breaking(), "precision": bench.precision})()
     found = trace(broken, case)
     plain = Effect("plain")
     mode = replace(MODES["inference_mode"], cpu=plain, cuda=plain)

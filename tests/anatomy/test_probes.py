@@ -18,8 +18,6 @@ import torch
 from torch._dynamo import config, eval_frame
 from torch._dynamo.utils import counters, graph_break_reasons
 
-from models.checkpoint import save
-from models.transformer import Transformer
 from service.anatomy.common import Report
 from service.anatomy.probes import faults, memory
 from service.anatomy.probes import study as probes
@@ -28,7 +26,6 @@ from service.anatomy.probes.eager import cpp_operator
 from service.anatomy.probes.memory import BLOCK_BYTES, BLOCKS, _Request
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.measure.cases import Bench
-from service.records import EngineSettings
 from service.statistics.intervals import Interval
 from service.study_names import NOT_ON_CPU, PROBES
 from tests.support.fake_cuda import FakeAllocator
@@ -56,6 +53,9 @@ FAULTY_LINES = {
     "dynamic-shapes": "step(prompt",
     "cpp-extension": "in_python(x",
 }
+CHUNK = 64
+"""Tokens of a prefill of the bench."""
+
 ON_CPU = [name for name in TABLE if name not in NOT_ON_CPU]
 
 
@@ -105,26 +105,6 @@ def no_code_generated() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(faults.compiled, "__defaults__", ("eager",))
         yield
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[Bench]:
-    folder = tmp_path_factory.mktemp("model")
-    save(Transformer(CONFIG, max_batch=2, seed=7), folder)
-    threads = torch.get_num_threads()
-    settings = EngineSettings(
-        address="",
-        model=str(folder),
-        device="cpu",
-        modes=["inference_mode"],
-        batch_sizes=[1, 2],
-        prefill_chunk=8,
-        threads=1,
-        linears="aten",
-        cache_folder=str(common_cache),
-    )
-    yield Bench(settings)
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +193,7 @@ def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> Non
 @pytest.mark.parametrize(
     ("name", "before", "after", "note"),
     [
-        ("view-keeps-storage", CONFIG.width * 4, 8 * CONFIG.width * 4, "all stay in memory"),
+        ("view-keeps-storage", CONFIG.width * 4, CHUNK * CONFIG.width * 4, "all stay in memory"),
         ("version-counter", 0, 1, "modified by an inplace operation; expected version 0"),
         ("channels-last", 0, 1, "copied in each call"),
         ("dynamic-shapes", 0, LENGTHS - 1, "The guard that failed"),

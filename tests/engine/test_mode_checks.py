@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -33,14 +32,6 @@ CUDA = torch.device("cuda")
 REPLAYED = ProfiledStep(operators=0, copies=0, kernels=90, launches=1, graph_launches=1)
 ISSUED = ProfiledStep(operators=0, copies=0, kernels=90, launches=90, graph_launches=0)
 NOTHING = ProfiledStep(operators=0, copies=0, unknown=NOTHING_RECORDED)
-
-
-def configured() -> ConfiguredMode:
-    mode = MODES["reduce-overhead"]
-    status = ModeStatus(mode=mode.name, removes=mode.removes, state="warming", effective=mode.cuda.name)
-    found = ConfiguredMode(mode, status)
-    found.steps.update({(phase, 1): cast("Any", phase) for phase in PHASES})
-    return found
 
 
 SKIPPED = "CUDA graphs were skipped: "
@@ -79,7 +70,10 @@ def test_a_mode_keeps_its_name_unless_it_was_seen_to_replay_no_graph(
 
     monkeypatch.setattr(warmup, "profile_step", profiled)
     monkeypatch.setattr(warmup, "prepare", lambda _: None)
-    one = configured()
+    mode = MODES["reduce-overhead"]
+    status = ModeStatus(mode=mode.name, removes=mode.removes, state="warming", effective=mode.cuda.name)
+    one = ConfiguredMode(mode, status)
+    one.steps.update({(phase, 1): cast("Any", phase) for phase in PHASES})
     verify_graph_replay(one, cast("Any", {1: None}), CUDA, skips)
     assert (one.status.effective, one.status.reason) == (effective, reason)
     assert looked_at == phases
@@ -123,35 +117,6 @@ def test_a_mode_that_was_counted_as_another_one_says_as_what_and_what_to_do(
     assert "start the service without TORCHINDUCTOR_SOMETHING=1" in why
 
 
-STATES = """
-import sys, json
-from pathlib import Path
-from tests.engine.serving import serve
-from service.step.process_state import prepare_process
-folder, *modes = sys.argv[1:]
-prepare_process(folder)
-inbox = serve(Path(folder), [], modes=modes, batch_sizes=[1])
-from torch._dynamo.utils import counters
-found = {name: [one.state, one.detail, one.cache, len(one.compilations)] for name, one in inbox.modes.items()}
-print(json.dumps([found, counters["launchbound"]["cpp_wrappers"]]))
-"""
-
-
-def served(folder: Path, modes: list[str], environment: dict[str, str]) -> tuple[dict[str, list[Any]], int]:
-    """What an engine of its own, in this environment, says of its modes; and how many C++ wrappers it has."""
-    done = subprocess.run(
-        [sys.executable, "-c", STATES, str(folder), *modes],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, done.stderr
-    found, wrappers = json.loads(done.stdout.splitlines()[-1])
-    return found, wrappers
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("restored_globals")
 @pytest.mark.parametrize("off", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
@@ -167,6 +132,19 @@ def test_a_mode_that_compiles_nothing_fails_with_the_remedy(
         assert f"start the service without {off}=1" in str(found[mode].detail)
 
 
+SERVE = """
+import sys
+from pathlib import Path
+from tests.engine.serving import serve
+from service.step.process_state import prepare_process
+prepare_process(sys.argv[1])
+inbox = serve(Path(sys.argv[1]), [], modes=["eager", "compiled"], batch_sizes=[1])
+from torch._dynamo.utils import counters
+mode = inbox.modes["compiled"]
+print(mode.state, mode.detail, mode.cache, counters["launchbound"]["cpp_wrappers"])
+"""
+
+
 @pytest.mark.long
 @pytest.mark.compiles
 def test_torchs_variables_do_not_make_one_mode_what_another_one_is(tmp_path: Path) -> None:
@@ -175,9 +153,16 @@ def test_torchs_variables_do_not_make_one_mode_what_another_one_is(tmp_path: Pat
     others = {"TORCHDYNAMO_SUPPRESS_ERRORS": "1", "TORCH_COMPILE_OVERRIDE_BACKENDS": ">=0:eager"}
     environment = {f"TORCHINDUCTOR_{name}": "1" for name in names} | others
     environment["TORCH_COMPILE_FORCE_DISABLE_CACHES"] = "1"
-    found, cpp_wrappers = served(tmp_path, ["eager", "compiled"], environment)
-    assert found["compiled"][:3] == ["ready", None, "cold"]
-    assert cpp_wrappers == 0
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ready None cold 0"
 
 
 Shape = tuple[int, int]

@@ -19,7 +19,7 @@ from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, allocate
-from service.step.meters import Meter, Readings
+from service.step.meters import HostMeter, Meter, Readings
 from service.step.profiling import INTERVAL_STEPS
 from service.step.trace import ProfiledStep
 from tests.support.fake_cuda import FakeDevice
@@ -60,71 +60,43 @@ def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None
     assert due(asked_for, 4) == [2, 4]
 
 
-class FakeProfiler:
-    """Finds one prefill step and three of decode, of which one lost its kernels; counts its warm-ups."""
-
-    def __init__(self) -> None:
-        self.warmed = 0
-        self.found: tuple[float | None, ...] = (9e-4, 2e-4, None, 3e-4)
-
-    def warm(self) -> None:
-        self.warmed += 1
-
-    def run(
-        self, identity: str, about: Any, meter: Any, action: Callable[[Meter], None]
-    ) -> list[ProfiledStep]:
-        action(meter)
-        return [
-            ProfiledStep(1, 0, kernels=seconds and 90, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
-            for seconds in self.found
-        ]
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
-    made = FakeProfiler()
-    monkeypatch.setattr(profiler, "Profiler", lambda *_: made)
-    return made
-
-
-def on_cuda(every: int | None, folder: Path) -> profiler.RequestProfiler:
-    return profiler.RequestProfiler(torch.device("cuda"), every, folder)
-
-
-def finished() -> JobResult:
-    """What a job of one prefill step and three of decode left behind, at batch bucket 4."""
-    return JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
-
-
-def profiled(by: profiler.RequestProfiler) -> JobResult:
-    result = finished()
-    meter: Any = None
-    result.profile = by.profile(ASKED, result, meter, lambda _: None)
-    return result
-
-
-def test_a_trace_that_lost_kernels_is_not_called_exact_nor_counted(
-    fake: FakeProfiler, tmp_path: Path
+@pytest.mark.parametrize(
+    ("found", "source", "per_step", "kernels"),
+    [
+        ((9e-4, 2e-4, 2e-4, 3e-4), "profiled", {"prefill": 9e-4, "decode": 7e-4 / 3}, 4 * 90),
+        # One step of decode lost its kernels, so that decode's are those that were learnt before.
+        ((9e-4, 2e-4, None, 3e-4), "sampled", {"prefill": 9e-4, "decode": 1e-4}, None),
+    ],
+)
+def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_called_exact_nor_counted(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    found: tuple[float | None, ...],
+    source: str,
+    per_step: dict[str, float],
+    kernels: int | None,
 ) -> None:
-    one = on_cuda(None, tmp_path)
+    class FakeProfiler:
+        """Finds one prefill step and three of decode."""
+
+        def run(self, _: str, about: Any, meter: Any, action: Callable[[Meter], None]) -> list[ProfiledStep]:
+            action(meter)
+            counts = [seconds and 90 for seconds in found]
+            return [
+                ProfiledStep(1, 0, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
+                for count, seconds in zip(counts, found, strict=True)
+            ]
+
+    monkeypatch.setattr(profiler, "Profiler", lambda *_: FakeProfiler())
+    one = profiler.RequestProfiler(torch.device("cuda"), None, tmp_path)
     one.kernel_times.add("eager", "decode", 4, [1e-4] * 8)
-    first = one.estimates(PLAIN, finished(), {})
-    assert first.kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
-    result = profiled(one)
+    result = JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
+    assert one.estimates(PLAIN, result, {}).kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
+    result.profile = one.profile(ASKED, result, HostMeter(), lambda _: None)
     estimates = one.estimates(ASKED, result, {})
-    assert first.kernel_source == estimates.kernel_source == "sampled"
-    assert estimates.kernel_per_step_seconds["decode"] == 1e-4
-    assert totals(result) == (None, 4 * 90)
-
-
-def test_a_trace_that_has_all_kernels_is_the_request_s_own(fake: FakeProfiler, tmp_path: Path) -> None:
-    fake.found = (9e-4, 2e-4, 2e-4, 3e-4)
-    one = on_cuda(None, tmp_path)
-    result = profiled(one)
-    estimates = one.estimates(ASKED, result, {})
-    assert estimates.kernel_source == "profiled"
-    assert estimates.kernel_per_step_seconds == {"prefill": 9e-4, "decode": pytest.approx(7e-4 / 3)}
-    assert totals(result) == (4 * 90, 4 * 90)
+    assert estimates.kernel_source == source
+    assert estimates.kernel_per_step_seconds == pytest.approx(per_step)
+    assert totals(result) == (kernels, 4 * 90)
 
 
 BUCKETS = (1, 4)

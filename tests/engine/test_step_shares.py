@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -312,18 +313,13 @@ class MadeGenerator:
             raise self._error
 
 
-class NoProfiler:
-    def is_due(self, job: Job) -> bool:
-        return False
-
-
 def ran(shares: StepShares, sampler: FakeSampler, generator: MadeGenerator, **options: object) -> JobResult:
     """A job in eager, whose prefill is seen in kernels and whose decode is seen in the host."""
     modes = modes_of({("prefill", 1): seen_in(sampler, kernel=5), ("decode", 1): seen_in(sampler, host=4)})
     shares.add("eager", modes["eager"].steps)
     runner = JobRunner(
         cast(Generator, generator),
-        cast(RequestProfiler, NoProfiler()),
+        cast(RequestProfiler, SimpleNamespace(is_due=lambda job: False)),
         shares,
         HostMeter(shares.labels),
         cast(Warmup, None),
@@ -368,14 +364,12 @@ def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
     assert not sampler.running
 
 
-@pytest.fixture
-def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.outcome.ENOUGH", 1)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals", "one_is_enough")
-def test_a_request_that_asks_for_samples_is_split_by_its_own_and_answered_as_without(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("restored_globals")
+def test_a_request_that_asks_for_samples_is_split_by_its_own_and_answered_as_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.engine.outcome.ENOUGH", 1)
     plain, sampled = serve(
         tmp_path,
         [

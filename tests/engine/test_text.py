@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -121,18 +123,6 @@ def test_an_ignored_end_of_text_is_text_like_any_other(options: dict[str, object
     assert complete([A, END, B], 3, ignore_eos=True, **options).text == "a</s>b"
 
 
-class Unwilling:
-    """Encodes nothing."""
-
-    vocabulary = 8
-
-    def __init__(self, longest_token_bytes: int | None) -> None:
-        self.longest_token_bytes = longest_token_bytes
-
-    def encode(self, text: str) -> list[int]:
-        raise AssertionError("a prompt was encoded that cannot fit")
-
-
 @pytest.mark.parametrize(
     ("prompt", "longest", "size"),
     [
@@ -144,5 +134,8 @@ class Unwilling:
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
     prompt: str | list[int], longest: int | None, size: str
 ) -> None:
+    unwilling: Any = SimpleNamespace(
+        vocabulary=8, longest_token_bytes=longest, encode=lambda _: pytest.fail("it was encoded")
+    )
     with pytest.raises(JobError, match=f"a prompt of {size} for a context of 100: shorten it"):
-        encode_prompts([prompt], Unwilling(longest), 100)  # type: ignore[arg-type]
+        encode_prompts([prompt], unwilling, 100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -66,20 +65,13 @@ def test_without_steps_and_without_instrumentation_there_are_no_periods(clock: C
     assert readings.steps == 1
 
 
-@pytest.fixture
-def device(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
-    """A device on whose stream a step takes 900 ns, and whose clock and events the meter uses."""
-    fake = FakeDevice(issue_seconds=300e-9, step_seconds=900e-9, host_ns=1_000)
-    zeros = torch.zeros
-    monkeypatch.setattr(meters, "perf_counter_ns", fake.clock)
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing=False: fake.event())
-    monkeypatch.setattr(torch, "zeros", lambda *size, pin_memory=False, **rest: zeros(*size, **rest))
-    return fake
-
-
 def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_host(
-    device: FakeDevice,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    device, zeros = FakeDevice(issue_seconds=300e-9, step_seconds=900e-9, host_ns=1_000), torch.zeros
+    monkeypatch.setattr(meters, "perf_counter_ns", device.clock)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing=False: device.event())
+    monkeypatch.setattr(torch, "zeros", lambda *size, pin_memory=False, **rest: zeros(*size, **rest))
     readings, meter = meters.Readings(), meters.CudaMeter(4)
 
     def step(*_: object) -> tuple[Tensor, Tensor]:
@@ -93,15 +85,6 @@ def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_ho
     assert readings.wait == [900, 900]
     assert readings.span == [1_200, 1_200]
     assert readings.periods(device.clock()) == [1_200, 1_200]
-
-
-@pytest.fixture
-def ranges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was pushed and popped, in order."""
-    seen: list[str] = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("end"))
-    return seen
 
 
 def test_the_profiler_is_ended_once_before_the_first_step_that_is_too_many_or_at_the_end() -> None:
@@ -118,7 +101,10 @@ def test_the_profiler_is_ended_once_before_the_first_step_that_is_too_many_or_at
     assert ends == [2, 0]
 
 
-def test_nvtx_ranges_enclose_each_step_by_phase_and_each_wait(ranges: list[str]) -> None:
+def test_nvtx_ranges_enclose_each_step_by_phase_and_each_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
     meter, readings = meters.NvtxMeter(meters.HostMeter()), meters.Readings()
     meter.run(step, arguments(16, 64), readings)
     assert meter.fetch(torch.tensor([3]), readings) == [3]

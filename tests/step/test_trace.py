@@ -262,8 +262,8 @@ def test_steps_of_another_name_may_have_another_number_of_kernels() -> None:
     assert [step.kernels for step in steps] == [3, 4, 4, 4]
 
 
-def overlapping() -> list[trace.Event]:
-    return [
+def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_in_their_sum() -> None:
+    events = [
         call("cudaLaunchKernel", -20, 4),
         kernel("put", -12, 4),
         event("user_annotation", trace.STEP_MARK, 0, 20),
@@ -273,10 +273,7 @@ def overlapping() -> list[trace.Event]:
         kernel("c", 45, 5, length=15, stream=13),
         kernel("d", 70, 5, length=5, stream=7),
     ]
-
-
-def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_in_their_sum() -> None:
-    (step,) = trace.read_steps(overlapping(), cuda=True)
+    (step,) = trace.read_steps(events, cuda=True)
     assert step.kernels == 4
     assert step.kernel_seconds == pytest.approx(45e-6)  # 20 to 60 and 70 to 75
     assert step.kernel_sum_seconds == pytest.approx(60e-6)
