@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from models.config import CONFIGS
+from models.transformer import Transformer
 from service.engine.generation import JobResult
 from service.measure.cases import Bench
 from service.proof import requests as requests_module
@@ -24,6 +26,7 @@ from service.records import EngineSettings, Phase
 from service.step.buffers import allocate
 from service.step.meters import Readings
 from tests.proof.samples import asked
+from tests.support.small_models import SMALL
 
 MODE = "inference_mode"
 REQUESTS = 20
@@ -117,19 +120,6 @@ def test_own_work_is_the_mean_gap_between_two_looks_for_cancellations_less_the_w
 SETTINGS = EngineSettings(address="", modes=["eager", "compiled"], batch_sizes=[1, 2], cache_folder="")
 
 
-class Cache(torch.nn.Module):
-    """A model as far as buffers need one."""
-
-    def __init__(self, context: int) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(context=context, vocabulary=CONFIGS["tiny"].vocabulary)
-        self.weight = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
-
-    def new_cache(self, rows: int, dtype: torch.dtype) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-        part = torch.zeros(rows, self.config.context, 1, 1, dtype=dtype)
-        return ((part, part.clone()),)
-
-
 class MadeUpBench:
     """Steps that note mode, phase, context, tokens per row and the positions that they may read."""
 
@@ -137,8 +127,9 @@ class MadeUpBench:
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings, self.device = settings, torch.device("cpu")
-        self.model = Cache(settings.context or 512)
-        self.buffers = allocate(self.model, settings.batch_sizes, settings.prefill_chunk)  # type: ignore[arg-type]
+        config = replace(SMALL, context=settings.context or 512, vocabulary=CONFIGS["tiny"].vocabulary)
+        self.model = Transformer(config, max(settings.batch_sizes))
+        self.buffers = allocate(self.model, settings.batch_sizes, settings.prefill_chunk)
 
     def case(self, mode: str, bucket: int, phase: Phase) -> SimpleNamespace:
         def step(tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor, cache: Any) -> Any:
