@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -76,15 +76,6 @@ def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: classes.
 # Instructions
 
 
-class MadeUpStep(NamedTuple):
-    """Says which mode it is of, when called."""
-
-    mode: str
-
-    def call(self) -> str:
-        return self.mode
-
-
 class MadeUpCounter:
     """Counts as many instructions of the host as a mode's dispatch has nanoseconds."""
 
@@ -104,15 +95,15 @@ class Refusing:
 class Variants(MadeUpVariants):
     """With shallow steps."""
 
-    def __init__(self, batch_sizes: Sequence[int] = (4, 1, 16)) -> None:
-        super().__init__(batch_sizes=batch_sizes)
+    def __init__(self) -> None:
+        super().__init__(batch_sizes=(4, 1, 16))
         self.built: list[tuple[str, int, int]] = []
         self.served_bench = SimpleNamespace(shallow_case=self.shallow_case)
 
-    def shallow_case(self, mode: str, bucket: int, phase: str, layers: int) -> MadeUpStep:
+    def shallow_case(self, mode: str, bucket: int, phase: str, layers: int) -> SimpleNamespace:
         assert phase == "decode"
         self.built.append((mode, bucket, layers))
-        return MadeUpStep(mode)
+        return SimpleNamespace(call=lambda: mode)
 
 
 @pytest.fixture(autouse=True)
@@ -121,13 +112,9 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classes, "InstructionCounter", MadeUpCounter)
 
 
-def measured(variants: Variants) -> dict[classes.Step, list[classes.Counted]]:
-    return classes.measure_instructions(variants, lambda text: None)  # type: ignore[arg-type]
-
-
 def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     variants = Variants()
-    found = measured(variants)
+    found = classes.measure_instructions(variants, quiet)  # type: ignore[arg-type]
     counted = {(mode, 1): [classes.Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
     assert found == counted | {(mode, 16): counted[mode, 1] for mode in classes.GROWING}
     assert variants.built == [
@@ -151,7 +138,7 @@ def test_where_it_cannot_count_it_says_why(
     variants = Variants()
     change(variants, monkeypatch)
     with pytest.raises(NotMeasurableError, match=told):
-        measured(variants)
+        classes.measure_instructions(variants, quiet)  # type: ignore[arg-type]
 
 
 # Code of no class
