@@ -78,22 +78,6 @@ def test_a_detach_is_recorded_where_an_expression_calls_it_and_not_where_autogra
     ]
 
 
-def test_a_write_in_place_is_no_view_and_brings_no_memory(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(study.TAPE_EXPRESSIONS, "in-place", "(x @ w).add_(b).view(64, 32)")
-    finding = tape_of(bench, "in-place")
-    assert [(one.operator, one.new_bytes, one.is_view) for one in finding.forward] == [
-        ("aten.mm.default", X_BYTES, False),
-        ("aten.add_.Tensor", 0, False),
-        ("aten.view.default", 0, True),
-    ]
-    lines = printed(study.show, finding, width=160).splitlines()
-    cells = {line.split("│")[2].strip(): line.split("│")[4].strip() for line in lines if "│ aten." in line}
-    assert (cells["aten.add_.Tensor"], cells["aten.view.default"]) == ("–", "view")
-    assert cells["aten.mm.default"].endswith("kB")
-
-
 @pytest.mark.parametrize("expression", [*TAPE_EXPRESSIONS, "block", "step"])
 def test_nodes_saved_what_autograds_hooks_saw_and_without_grad_mode_there_is_no_tape(
     bench: Bench, expression: str

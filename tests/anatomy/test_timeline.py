@@ -21,7 +21,7 @@ from service.records import SampleCounts
 from service.statistics.intervals import Interval
 from service.step.trace import NOTHING_RECORDED, STEP_MARK
 from tests.anatomy.conftest import printed
-from tests.step.made import KERNELS, event, replays, without_device_work
+from tests.step.made import event, replays, without_device_work
 from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
@@ -98,16 +98,6 @@ def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_ca
     assert "aten::elsewhere" not in {block.name for block in step.blocks}
     assert step.profiled_seconds == pytest.approx(140e-6)
     assert step.counted.kernel_seconds == pytest.approx(50e-6)
-
-
-def test_kernels_that_are_matched_by_window_hang_on_the_replay_that_started_them() -> None:
-    step = timeline.read_step(REPLAYS, cuda=True)
-    device = [block for block in step.blocks if block.lane == "device"]
-    assert (len(device), step.counted.matched) == (KERNELS, "window")
-    assert {step.blocks[b.launched_by].name for b in device if b.launched_by is not None} == {
-        "cudaGraphLaunch"
-    }
-    assert all(block.launched_by is not None for block in device)
 
 
 def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_percent(

@@ -95,14 +95,6 @@ def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behi
     assert not buffers.last.any()
 
 
-def test_steps_are_one_prefill_per_chunk_and_one_decode_per_further_token(engine: Engine) -> None:
-    run = engine(local_job("a", "inference_mode", [LONG], 5, ignore_eos=True), Client())
-    assert run.prompt_tokens > 64
-    assert len(run.prefill.call) == -(-run.prompt_tokens // 64)
-    assert len(run.decode.call) == 4
-    assert run.bucket == 1
-
-
 def test_a_seed_gives_the_same_text_in_every_bucket_and_other_seeds_others(engine: Engine) -> None:
     sampled = [ids(engine, [PROMPT], temperature=1.0, seed=seed)[0] for seed in (7, 7, 8)]
     assert sampled[0] == sampled[1] != sampled[2]
@@ -173,17 +165,6 @@ def test_tokens_and_positions_of_every_row_are_written_in_place(
     assert buffers.token.tolist() == [[5], [0], [4095], [2**33]]
     assert buffers.positions.tolist() == [1, 8, 2**40 + 1, 4]
     assert (buffers.token.data_ptr(), buffers.positions.data_ptr()) == addresses
-
-
-@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
-def test_a_chunk_is_written_with_its_position_and_each_rows_last_token(
-    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
-) -> None:
-    chunk, last = torch.arange(64).view(4, 16), torch.tensor([3, 0, 15, 7])
-    kind(buffers).put_chunk(chunk, 32, last, Readings())
-    assert torch.equal(buffers.chunks[16], chunk)
-    assert buffers.positions.tolist() == [32] * 4
-    assert torch.equal(buffers.last, last)
 
 
 def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.checkpoint import build
 from service.engine import step_shares
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
@@ -35,7 +34,6 @@ from service.records import (
     ToFront,
 )
 from service.step import meters
-from service.step.buffers import allocate
 from service.step.callables import Step
 from service.step.meters import HostMeter, Meter, Readings
 from tests.engine.serving import PROMPT, serve, settings
@@ -278,21 +276,6 @@ def test_a_step_without_a_sample_of_kernel_or_host_has_no_split(
 def modes_of(steps: dict[tuple[Phase, int], Step]) -> dict[str, ConfiguredMode]:
     status = ModeStatus(mode="eager", removes="", state="ready", effective="eager")
     return {"eager": ConfiguredMode(MODES["eager"], status, steps)}
-
-
-def test_a_burst_samples_each_step_fast_and_lets_others_run_between_two(
-    shares: StepShares, sampler: FakeSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_shares, "BURST_SECONDS", 1e-3)
-    buffers = allocate(build("tiny", max_batch=2), [1, 2], prefill_chunk=64)
-    keys: list[tuple[Phase, int]] = [(phase, bucket) for phase in PHASES for bucket in (1, 2)]
-    modes = modes_of({key: seen_in(sampler, kernel=3, host=1) for key in keys})
-    shares.add("eager", modes["eager"].steps)
-    for number, _ in enumerate(shares.burst(modes["eager"].steps, buffers), 1):
-        assert not sampler.running
-        assert [(split.phase, split.batch) for split in shares.splits("eager")] == keys[:number]
-    assert {split.dispatch_share for split in shares.splits("eager")} == {0.25}
-    assert sampler.rates == [SAMPLES_PER_SECOND] * len(keys)
 
 
 class MadeGenerator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -139,76 +139,41 @@ def test_the_engine_says_which_attention_it_runs_and_that_it_is_right(tmp_path: 
     assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)
 
 
-FIRST, SECOND = MODE_NAMES
-"""In the order in which they become ready."""
-
-
-class EarlyInbox(LocalInbox):
-    """Hands out each of `requests` once `when` is true of it, also before the engine is warm.
-
-    `sent` has all that the engine sent. It is stopped when all requests are taken and the engine is warm.
-    """
-
-    def __init__(self, requests: Iterable[Job], when: Callable[[EarlyInbox], bool]) -> None:
-        super().__init__([])
-        self._requests = list(requests)
-        self._when = when
-        self.sent: list[ToFront] = []
-
-    def take(self) -> Job | None:
-        return self._requests.pop(0) if self._requests and self._when(self) else None
-
-    @property
-    def stopped(self) -> bool:
-        return self._warm and not self._requests
-
-    def send(self, message: ToFront) -> None:
-        self.sent.append(message)
-        super().send(message)
-
-    def position(self, wanted: Callable[[ToFront], bool]) -> int:
-        """Where the first message that is `wanted` stands among all. Raises StopIteration for none."""
-        return next(number for number, message in enumerate(self.sent) if wanted(message))
-
-
-def is_warm(message: ToFront) -> bool:
-    return isinstance(message, EngineStatus) and message.warm
-
-
-def is_ready(mode: str) -> Callable[[ToFront], bool]:
-    return lambda message: (
-        isinstance(message, ModeStatus) and message.mode == mode and message.state == "ready"
-    )
-
-
-def has_splits(mode: str) -> Callable[[ToFront], bool]:
-    return lambda message: isinstance(message, ModeStatus) and message.mode == mode and bool(message.splits)
-
-
-def ready(inbox: EarlyInbox) -> bool:
-    """All modes are."""
-    return len(inbox.modes) == 2 and all(status.state == "ready" for status in inbox.modes.values())
-
-
-def run(folder: Path, inbox: EarlyInbox) -> EarlyInbox:
-    Engine(settings(folder), inbox).run()
-    return inbox
+FIRST = MODE_NAMES[0]
+"""The first that becomes ready."""
 
 
 def test_every_step_of_the_ready_modes_has_a_split_before_the_engine_is_warm(tmp_path: Path) -> None:
-    inbox = run(tmp_path, EarlyInbox([], ready))
-    first = [is_ready(FIRST), is_ready(SECOND), has_splits(FIRST), has_splits(SECOND), is_warm]
-    positions = [inbox.position(wanted) for wanted in first]
-    assert positions == sorted(set(positions))
+    happened: list[str] = []
+
+    def watch(message: ToFront) -> None:
+        if isinstance(message, ModeStatus) and message.state == "ready":
+            happened.append(f"{message.mode} {'split' if message.splits else 'ready'}")
+        elif isinstance(message, EngineStatus) and message.warm:
+            happened.append("warm")
+
+    inbox = LocalInbox([], watch)
+    Engine(settings(tmp_path), inbox).run()
+    in_order = [f"{mode} {what}" for what in ("ready", "split") for mode in MODE_NAMES]
+    assert list(dict.fromkeys(happened)) == [*in_order, "warm"]
     for status in inbox.modes.values():
         found = {(split.phase, split.batch): split for split in status.splits}
         assert found.keys() == {(phase, batch) for phase in warmup.PHASES for batch in (1, 2)}
         assert all(split.newest.total > 0 and split.step_seconds > 0 for split in found.values())
 
 
+class EarlyInbox(LocalInbox):
+    """Hands out its jobs as soon as the first mode is ready."""
+
+    @property
+    def next_job(self) -> Job | None:
+        ready = FIRST in self.modes and self.modes[FIRST].state == "ready"
+        return self._jobs[0] if ready and self._jobs else None
+
+
 def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_source(tmp_path: Path) -> None:
-    jobs = [local_job("early", FIRST, [PROMPT], 3, ignore_eos=True)]
-    inbox = run(tmp_path, EarlyInbox(jobs, lambda inbox: any(map(is_ready(FIRST), inbox.sent))))
+    inbox = EarlyInbox([local_job("early", FIRST, [PROMPT], 3, ignore_eos=True)])
+    Engine(settings(tmp_path), inbox).run()
     early = inbox.outcomes[0].timings
     assert early is not None
     for phase in (early.prefill, early.decode):
@@ -216,17 +181,6 @@ def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_sourc
         assert phase.dispatch_seconds is phase.kernel_seconds is phase.dispatch_low_seconds is None
         assert phase.kernel_samples is phase.host_samples is None
     assert early.dispatch_source is early.kernel_source is None
-
-
-def test_a_stop_ends_a_start_before_it_is_complete(tmp_path: Path) -> None:
-    class Stopping(EarlyInbox):
-        @property
-        def stopped(self) -> bool:
-            return any(map(is_ready(FIRST), self.sent))
-
-    inbox = run(tmp_path, Stopping([], ready))
-    assert inbox.modes[SECOND].state != "ready"
-    assert not any(map(is_warm, inbox.sent))
 
 
 def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_after_all_are_captured(
@@ -266,7 +220,7 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
         run_job(self, job, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Generator, "run", noted)
-    inbox = run(tmp_path, EarlyInbox([local_job("client", FIRST, [PROMPT], 2)], lambda inbox: inbox._warm))
+    inbox = serve(tmp_path, [local_job("client", FIRST, [PROMPT], 2)])
     *own, client = ran
     assert client.id == "client"
     assert {len(job.prompts) for job in own} == {1, 2}

@@ -63,18 +63,6 @@ def test_a_replayed_step_computes_what_inference_mode_does_whatever_the_buffers_
     assert graphs.replayed == len(expected)
 
 
-def test_each_shape_is_recorded_once(model: Transformer, buffers: Buffers, graphs: FakeGraphs) -> None:
-    step = build_step(ROW, model)
-    shapes = list(buffers.shapes("prefill"))
-    prepare(buffers)
-    for _ in range(3):
-        for arguments in shapes:
-            step(*arguments)
-    assert len(shapes) > 2
-    assert graphs.recorded == len(shapes)
-    assert graphs.replayed == 3 * len(shapes)
-
-
 def copied(arguments: Arguments) -> Arguments:
     tokens, positions, last, cache = arguments
     return tokens.clone(), positions.clone(), last.clone(), tuple((k.clone(), v.clone()) for k, v in cache)
