@@ -230,10 +230,7 @@ def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_ser
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (
-            IndexError("index 64"),
-            r"Transformer cannot be served: .*IndexError: index 64\); serve another",
-        ),
+        (IndexError("index 64"), r"Transformer cannot be served: .*IndexError: index 64\); serve another"),
         (
             torch.OutOfMemoryError("CUDA out of memory"),
             "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less",

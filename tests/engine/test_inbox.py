@@ -13,16 +13,7 @@ from service.engine import inbox, loop
 from service.engine.inbox import Inbox, LocalInbox
 from service.engine.loop import announced
 from service.engine.warmup import Warmup
-from service.records import (
-    SERVING,
-    Cancel,
-    Doing,
-    Job,
-    Pause,
-    Paused,
-    Resume,
-    Token,
-)
+from service.records import SERVING, Cancel, Doing, Job, Pause, Paused, Resume, Token
 from tests.engine.sockets import SocketPair, job
 
 

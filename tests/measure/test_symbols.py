@@ -39,14 +39,8 @@ KERNEL_SAMPLES = [
     ("float _igam_helper_fac<float>(float, float)", TORCH),
     ("float at::native::(anonymous namespace)::calc_polygamma<float>(float)", TORCH),
     ("at::internal::serial_for_each(c10::ArrayRef<long>, char**, unsigned long)", TORCH),
-    (
-        "void at::native::(anonymous namespace)::LayerNormKernelImplInternal<float, float>(long)",
-        TORCH,
-    ),
-    (
-        "at::native::(anonymous namespace)::copy_same_type_transpose_(at::Tensor&, at::Tensor const&)",
-        TORCH,
-    ),
+    ("void at::native::(anonymous namespace)::LayerNormKernelImplInternal<float, float>(long)", TORCH),
+    ("at::native::(anonymous namespace)::copy_same_type_transpose_(at::Tensor&, at::Tensor const&)", TORCH),
     ("void at::native::(anonymous namespace)::apply_triu_tril_single<float>(float*, float*, bool)", TORCH),
     ("[unknown]", "/site-packages/torch/lib/libgomp.so.1"),
     ("gomp_team_barrier_wait_end", "/site-packages/torch.libs/libgomp-a34b3233.so.1.0.0"),

@@ -132,11 +132,7 @@ QUEUED = "queued replays over a step's span by window"
         (replace("ladder", "plan", modes=["eager", "compiled"]), "parity with eager, bfloat16", "fail"),
         (replace("ladder", "mode", effective="compiled", reason="skipped"), REPLAYS, "fail"),
         (replace("ladder", "mode", reason="graph replay is not proved"), REPLAYS, "fail"),
-        (
-            lambda rows: rows["ladder"].append(mode("reduce-overhead", "failed")),
-            REPLAYS,
-            "fail",
-        ),
+        (lambda rows: rows["ladder"].append(mode("reduce-overhead", "failed")), REPLAYS, "fail"),
         (replace("ladder", "plan", modes=["eager", "cuda-graph"]), REPLAYS, UNKNOWN),
         (replace("ladder", "plan", jobs=2), "jobs of the ladder", "fail"),
         (replace("ladder", "job", outcome="error"), "jobs of the ladder", "fail"),

@@ -18,9 +18,7 @@ import torch
 
 from service.proof import gpu_sections
 from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, cells_of, read_records
-from service.proof.gpu_sections import (
-    session_fields,
-)
+from service.proof.gpu_sections import session_fields
 from service.records import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks

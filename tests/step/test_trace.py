@@ -126,11 +126,7 @@ def of_a_call_that_launches_nothing(step: int) -> int:
     return graph_id(step) + 3
 
 
-WRONG_IDS = (
-    unknown_to_the_trace,
-    of_the_next_launch,
-    of_a_call_that_launches_nothing,
-)
+WRONG_IDS = (unknown_to_the_trace, of_the_next_launch, of_a_call_that_launches_nothing)
 
 
 def no_device_part(step: trace.ProfiledStep) -> bool:
@@ -187,10 +183,7 @@ FOREIGN = kernel("of a process's earlier session", 5.0, 77_777)
         *((replays(STEPS, kernel_id, separated=False), trace.NOT_SEPARATED) for kernel_id in IDS),
         # Ninety kernels claim the id of the copy before the step: it is one of ninety-one.
         (replays(STEPS, of_a_plain_launch), trace.NOT_SEPARATED),
-        (
-            [FOREIGN, *replays(STEPS, kernels=lambda _: 0)],
-            "1 launches have only 0 kernels in the trace",
-        ),
+        ([FOREIGN, *replays(STEPS, kernels=lambda _: 0)], "1 launches have only 0 kernels in the trace"),
         (NO_DEVICE_WORK, trace.NOTHING_RECORDED),
         ([e for e in NO_DEVICE_WORK if e["cat"] != "cuda_runtime"], trace.NOTHING_RECORDED),
     ],
