@@ -14,7 +14,7 @@ from service.engine.inbox import Inbox
 from service.front.settings import Settings
 from service.measure.rounds import Log
 from service.proof import over_http
-from service.proof.rows import Row, run_check
+from service.proof.rows import run_check
 from service.proof.running_service import BareEngine, FrontSocket
 from service.records import Doing, Outcome, PhaseTimings, SampleCounts, Timings
 from tests.proof.samples import parts
@@ -209,9 +209,9 @@ class WithParts(MadeUpService):
     modes = ("eager",)
     cpus = (1,)
 
-    def __init__(self, **changes: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._timings = parts(**changes)["eager", "request"][0]
+        self._timings = parts()["eager", "request"][0]
         self.requests = 0
 
     @property
@@ -236,16 +236,14 @@ class MadeUpEngine:
         return 0.6e-3 * self._service.slowness
 
 
-def parts_rows(service: WithParts) -> list[Row]:
+def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike() -> None:
+    service = WithParts()
+
     def start(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
         assert cpus == service.cpus
         return nullcontext(MadeUpEngine(service))
 
-    return run_check("parts", over_http.parts_check(start), service, quiet)
-
-
-def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike() -> None:
-    smallest, pieces = parts_rows(WithParts())
+    smallest, pieces = run_check("parts", over_http.parts_check(start), service, quiet)
     assert (smallest.verdict, pieces.verdict, pieces.value) == ("pass", "pass", pytest.approx(1.0))
 
 
