@@ -39,9 +39,6 @@ def findings(bench: Bench) -> dict[str, study.OperatorsFinding]:
     }
 
 
-# ---------------------------------------------------------------- the list
-
-
 def calls_of(case: Case) -> list[str]:
     with CallLister() as lister:
         case.call()
@@ -95,9 +92,6 @@ def test_operators_pass_autograds_keys_in_eager_and_no_grad_and_none_in_inferenc
     assert "CPU" in keys
 
 
-# ---------------------------------------------------------------- copies, waits, launches
-
-
 def step_case(bench: Bench, step: Step) -> Case:
     return Case("inference_mode", "decode", step, bench.buffers[2])
 
@@ -143,9 +137,6 @@ def test_a_value_that_the_host_reads_is_a_sync_point_with_its_line(bench: Bench)
     assert [(wait.kind, wait.line) for wait in waits] == [("item", f"anatomy/test_operators.py:{line}")]
 
 
-# ---------------------------------------------------------------- compiled
-
-
 class Breaking(nn.Module):
     """A step with two breaks."""
 
@@ -189,9 +180,6 @@ def test_the_served_model_is_one_graph_whose_guards_name_what_they_check_and_the
     weights = sum(1 for _ in Transformer(CONFIG, 2).parameters())
     assert len(tensors) > weights
     assert any((guard.line or "").startswith("models/transformer.py:") for guard in tensors)
-
-
-# ---------------------------------------------------------------- answers and refusals
 
 
 def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(

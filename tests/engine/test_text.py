@@ -1,4 +1,4 @@
-"""Prompts become padded chunks of tokens; tokens become the same text however a row ends."""
+"""A prompt that cannot fit is refused; tokens become the same text however a row ends."""
 
 from __future__ import annotations
 

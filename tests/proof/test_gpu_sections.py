@@ -201,9 +201,6 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, d
     assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)
 
 
-# Without a device
-
-
 def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
     # The second replay's kernels carry the first one's id, as from a process's second session on.
     events = replays(2, kernel_id=lambda step: graph_id(0))

@@ -1,4 +1,4 @@
-"""What the checks over HTTP measure of a service, on made-up answers."""
+"""What the checks over HTTP measure of a service, on made-up answers, and of an engine without a front."""
 
 from __future__ import annotations
 

@@ -127,9 +127,6 @@ def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch:
     assert kept == [GOOD.name, BAD.name]
 
 
-# What the rows amount to
-
-
 @pytest.mark.parametrize(
     ("rows", "complete", "outcome"),
     [
@@ -174,9 +171,6 @@ def test_anything_but_all_checks_at_the_defaults_of_a_clean_commit_is_partial_an
     chosen = Settings.model_validate(settings)
     reasons = runner.why_incomplete(chosen, {**FACTS, **facts}, {**GIT, **git}, not_run)
     assert reasons == ([reason] if reason else [])
-
-
-# Which checks are run, and where
 
 
 def test_an_unknown_check_is_refused_with_those_there_are() -> None:

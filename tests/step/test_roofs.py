@@ -1,4 +1,4 @@
-"""What a step must move and compute, and what the machine can: bandwidth, products, and the null kernel."""
+"""What a step must move and compute, what the machine can, and the device's own time of a step."""
 
 from __future__ import annotations
 
