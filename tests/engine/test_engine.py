@@ -78,16 +78,6 @@ def test_an_id_cannot_lead_a_trace_out_of_its_folder(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_them(tmp_path: Path) -> None:
-    inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 4, ignore_eos=True)], instrumentation="off")
-    timings = timings_of(inbox)
-    assert timings.decode.steps == 3
-    decode = timings.decode
-    assert decode.wall_seconds is decode.dispatch_seconds is decode.kernel_seconds is None
-    assert timings.dispatch_source is timings.kernel_source is None
-
-
 def compiled_for_another_shape() -> Callable[[], object]:
     """A call that needs a recompilation."""
     compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)

@@ -390,7 +390,7 @@ def test_an_engine_that_samples_nothing_serves_says_why_and_claims_no_split(
 ) -> None:
     monkeypatch.setattr(step_shares, "CpuSampler", refused)
     sent: list[ToFront] = []
-    job = local_job("a", "inference_mode", [PROMPT], 4, sample=True)
+    job = local_job("a", "inference_mode", [PROMPT], 4, ignore_eos=True, sample=True)
     inbox = LocalInbox([job], sent.append)
     chosen = settings(tmp_path, batch_sizes=[1], modes=["inference_mode"], instrumentation=instrumentation)
     Engine(chosen, inbox).run()
@@ -399,5 +399,7 @@ def test_an_engine_that_samples_nothing_serves_says_why_and_claims_no_split(
     (outcome,) = inbox.outcomes
     assert (outcome.kind, outcome.sampled) == ("ok", False)
     assert outcome.timings is not None
-    assert outcome.timings.decode.dispatch_seconds is None
-    assert outcome.timings.dispatch_source is None
+    decode = outcome.timings.decode
+    assert decode.steps == 3
+    assert (decode.wall_seconds is None) == (instrumentation == "off")
+    assert decode.dispatch_seconds is decode.kernel_seconds is outcome.timings.dispatch_source is None
