@@ -9,22 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.anatomy import budget, step_times
-from service.anatomy.budget import (
-    TIMED_STEPS,
-    Budget,
-    BudgetArguments,
-    BudgetFinding,
-    Key,
-    ModeGain,
-    Quantity,
-    StepTimes,
-    draw_budget,
-    make_budget,
-    mode_gains,
-    show,
-)
 from service.anatomy.common import StudyError
-from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.measure.step_costs import DispatchSplit
@@ -39,13 +24,13 @@ amounts = st.floats(0.01, 1e6)
 
 
 @pytest.fixture(scope="module")
-def finding(bench: Bench) -> BudgetFinding:
-    return draw_budget(bench, BudgetArguments(modes=PLAIN, rounds=6), quiet)
+def finding(bench: Bench) -> budget.BudgetFinding:
+    return budget.draw_budget(bench, budget.BudgetArguments(modes=PLAIN, rounds=6), quiet)
 
 
-def budget_of_given(ops: float, micros: float, kernel: float) -> Budget:
-    quantities = (Quantity(value=value, source="given") for value in (ops, micros, kernel))
-    return make_budget("eager", 1, *quantities)
+def budget_of_given(ops: float, micros: float, kernel: float) -> budget.Budget:
+    quantities = (budget.Quantity(value=value, source="given") for value in (ops, micros, kernel))
+    return budget.make_budget("eager", 1, *quantities)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +70,14 @@ def test_dispatch_is_operators_times_microseconds_and_gives_the_gain(
 def test_on_cuda_the_gain_is_the_steps_own_and_the_share_is_of_dispatch_and_kernel(
     step: float | None, speedup: float
 ) -> None:
-    quantities = (Quantity(value=value, source="measured") for value in (100, 5.0, 50.0))
-    found = make_budget("eager", 1, *quantities, device="cuda", step_microseconds=step)
+    quantities = (budget.Quantity(value=value, source="measured") for value in (100, 5.0, 50.0))
+    found = budget.make_budget("eager", 1, *quantities, device="cuda", step_microseconds=step)
     assert found.without_dispatch_speedup == pytest.approx(speedup)
     assert "91% of dispatch + kernel, which overlap" in found.will_compile_help
     assert "of the step" not in found.will_compile_help
 
 
-def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: BudgetFinding) -> None:
+def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: budget.BudgetFinding) -> None:
     measured = [(point.mode, point.batch_size) for point in finding.points]
     assert measured == [(mode, bucket) for mode in PLAIN for bucket in BUCKETS]
     for point in finding.points:
@@ -114,13 +99,13 @@ def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: Bu
         scaled = gain.dispatch_ratio.value * base.dispatch_seconds.value
         assert scaled == pytest.approx(points[gain.mode].dispatch_seconds.value)
         assert gain.speedup == points[gain.mode].speedup
-    out = printed(show, finding, width=200)
+    out = printed(budget.show, finding, width=200)
     for word in (*PLAIN, "will compile help me?", "kernel share", "sampled", "GB/s, read over a buffer of"):
         assert word in out
     assert "-bound" not in out
 
 
-def test_every_point_is_set_under_the_roof_of_memory(finding: BudgetFinding) -> None:
+def test_every_point_is_set_under_the_roof_of_memory(finding: budget.BudgetFinding) -> None:
     assert finding.bandwidth is not None
     assert finding.bandwidth.kind == "read"
     moved: dict[int, set[float]] = {}
@@ -135,53 +120,16 @@ def test_every_point_is_set_under_the_roof_of_memory(finding: BudgetFinding) -> 
     assert all(len(sizes) == 1 for sizes in moved.values())  # the same work in every mode
 
 
-def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, finding: BudgetFinding) -> None:
-    budget = finding.budget
-    assert (budget.mode, budget.batch_size) == (PLAIN[0], BUCKETS[0])
-    assert budget.ops_per_step.value == len(record(bench.case(PLAIN[0], BUCKETS[0]), 1)[0].calls)
-    assert budget.dispatch_microseconds == pytest.approx(finding.points[0].dispatch_seconds.value * 1e6)
-    quantities = (budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds)
-    assert [quantity.source for quantity in quantities] == ["measured", "sampled", "sampled"]
-
-
 def test_a_given_value_replaces_the_measured_one(bench: Bench) -> None:
-    arguments = BudgetArguments(modes=[], kernel_microseconds=1e9, mode="no_grad", batch_size=2, rounds=6)
-    found = draw_budget(bench, arguments, quiet)
+    arguments = budget.BudgetArguments(
+        modes=[], kernel_microseconds=1e9, mode="no_grad", batch_size=2, rounds=6
+    )
+    found = budget.draw_budget(bench, arguments, quiet)
     assert found.points == []
-    assert found.budget.kernel_microseconds == Quantity(value=1e9, source="given")
+    assert found.budget.kernel_microseconds == budget.Quantity(value=1e9, source="given")
     assert found.budget.ops_per_step.source == "measured"
     assert found.budget.bound == "kernel-bound"
     assert (found.budget.mode, found.budget.batch_size) == ("no_grad", 2)
-
-
-def test_three_given_numbers_and_no_modes_need_no_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a step was run")
-
-    monkeypatch.setattr(Bench, "case", refuse)
-    arguments = BudgetArguments(
-        modes=[], ops_per_step=200, microseconds_per_op=5.0, kernel_microseconds=100.0
-    )
-    found = draw_budget(bench, arguments, quiet).budget
-    assert found.dispatch_microseconds == 1000.0
-    assert found.without_dispatch_speedup == pytest.approx(11.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "param"),
-    [
-        (BudgetArguments(modes=["fast"]), "modes"),
-        (BudgetArguments(mode="compiled"), "mode"),
-        (BudgetArguments(batch_sizes=[3]), "batch_size"),
-        (BudgetArguments(batch_size=0), "batch_size"),
-    ],
-)
-def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
-    bench: Bench, arguments: BudgetArguments, param: str
-) -> None:
-    with pytest.raises(StudyError) as refused:
-        draw_budget(bench, arguments, quiet)
-    assert refused.value.param == param
 
 
 def test_where_the_thread_cannot_be_sampled_the_reason_is_given(
@@ -192,14 +140,14 @@ def test_where_the_thread_cannot_be_sampled_the_reason_is_given(
 
     monkeypatch.setattr(Bench, "sampler", property(refused))
     with pytest.raises(StudyError, match="this thread no timer") as refusal:
-        draw_budget(bench, BudgetArguments(modes=["eager"], rounds=6), quiet)
+        budget.draw_budget(bench, budget.BudgetArguments(modes=["eager"], rounds=6), quiet)
     assert refusal.value.type == "unsupported_here"
 
 
 def test_a_step_without_a_sample_has_no_budget(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_times, "sample_case", lambda *_: None)
     with pytest.raises(StudyError, match="no sample fell into a step of eager at 1"):
-        draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1], rounds=6), quiet)
+        budget.draw_budget(bench, budget.BudgetArguments(modes=["eager"], batch_sizes=[1], rounds=6), quiet)
 
 
 def test_a_mode_that_does_not_run_is_noted_and_the_others_are_measured(
@@ -213,7 +161,7 @@ def test_a_mode_that_does_not_run_is_noted_and_the_others_are_measured(
         return known(self, mode, bucket)
 
     monkeypatch.setattr(Bench, "case", failing)
-    found = draw_budget(bench, BudgetArguments(modes=["eager", "compiled"], rounds=6), quiet)
+    found = budget.draw_budget(bench, budget.BudgetArguments(modes=["eager", "compiled"], rounds=6), quiet)
     assert {point.mode for point in found.points} == {"eager"}
     assert found.notes[0] == "compiled does not run here: RuntimeError: no compiler"
 
@@ -223,24 +171,26 @@ def test_a_disturbed_cell_is_marked_and_named_and_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, switches: float, disturbed: bool
 ) -> None:
     rounds = 20
-    steps = rounds * (LEAD_STEPS + TIMED_STEPS)
+    steps = rounds * (LEAD_STEPS + budget.TIMED_STEPS)
     taken = {("eager", 1): 0, ("eager", 2): round(switches * steps)}
     samples = SampleCounts(kernel=200, host=200)
     times = {
-        key: StepTimes([1.0] * rounds * TIMED_STEPS, [1.0] * rounds, [1.0] * rounds, count, samples)
+        key: budget.StepTimes(
+            [1.0] * rounds * budget.TIMED_STEPS, [1.0] * rounds, [1.0] * rounds, count, samples
+        )
         for key, count in taken.items()
     }
     monkeypatch.setattr(budget, "time_steps", lambda *_: times)
-    found = draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1, 2]), quiet)
+    found = budget.draw_budget(bench, budget.BudgetArguments(modes=["eager"], batch_sizes=[1, 2]), quiet)
     assert [point.disturbed for point in found.points] == [False, disturbed]
     notes = [note for note in found.notes if note.startswith("disturbed")]
     assert len(notes) == disturbed
     assert all("eager at 2;" in note and "eager at 1" not in note for note in notes)
-    out = printed(show, found, width=200)
+    out = printed(budget.show, found, width=200)
     assert ("2 disturbed" in out) == disturbed
 
 
-EAGER: Key = ("eager", 1)
+EAGER: budget.Key = ("eager", 1)
 ONE = Interval(1.0, 0.9, 1.1, 9)
 
 
@@ -253,12 +203,13 @@ def split_of(dispatch: float, kernel: float) -> DispatchSplit:
 
 
 def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() -> None:
-    def gain_of(own: DispatchSplit, other: DispatchSplit) -> ModeGain:
+    def gain_of(own: DispatchSplit, other: DispatchSplit) -> budget.ModeGain:
         splits = {EAGER: own, ("compiled", 1): other}
         times = {
-            key: StepTimes(walls=[one.dispatch.value + one.kernel.value] * 6) for key, one in splits.items()
+            key: budget.StepTimes(walls=[one.dispatch.value + one.kernel.value] * 6)
+            for key, one in splits.items()
         }
-        (found,) = mode_gains(EAGER, times, splits, "cpu")
+        (found,) = budget.mode_gains(EAGER, times, splits, "cpu")
         return found
 
     gain = gain_of(split_of(900.0, 100.0), split_of(300.0, 50.0))

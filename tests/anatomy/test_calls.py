@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from service.anatomy import budget, probes
+from service.anatomy import probes
 from service.anatomy.operators import calls
-from service.anatomy.operators.calls import (
-    OperatorRecord,
-    OperatorRecorder,
-    SourceLine,
-    device_work,
-    reported_waits,
-    thread_keys,
-)
-from service.anatomy.operators.compiled import time_wrappers
 from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
-from service.anatomy.step_times import StepTimes
-from service.measure.cases import Bench
 from service.modes import MODES
-from service.records import Phase
 from service.statistics.intervals import Interval
-from service.step.buffers import PREFILL_TOKENS, Arguments
-from service.step.callables import Step
 from service.step.loaded_model import choose_precision
 from service.step.trace import ProfiledStep
 
@@ -42,119 +26,47 @@ NOTICE = (
 WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:150.)"
 
 
-class FakeCuda:
-    """The order of waits and calls, and sync debug mode as torch behaves: a notice when it is set."""
+CUDA = torch.device("cuda")
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: int = 0) -> None:
-        self.seen: list[str] = []
-        self._waits = waits
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.seen.append("wait"))
-        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", self._set)
 
-    def _set(self, mode: int | str) -> None:
-        self.seen.append(f"mode {mode}")
+def test_a_step_has_as_many_waits_as_it_makes_and_the_modes_own_notice_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def set_mode(mode: int | str) -> None:
+        seen.append(f"mode {mode}")
         warnings.warn(NOTICE, stacklevel=1)
 
-    def bench(self) -> Any:
-        return SimpleNamespace(device=torch.device("cuda"), synchronise=torch.cuda.synchronize)
-
-    def case(self) -> Any:
-        return SimpleNamespace(
-            call=self._call,
-            call_seconds=self._call,
-            buffers=SimpleNamespace(token=SimpleNamespace(is_cuda=True)),
-        )
-
-    def _call(self) -> float:
-        self.seen.append("call")
-        for _ in range(self._waits):
+    def call() -> None:
+        seen.append("call")
+        for _ in range(2):
             warnings.warn(WAIT, stacklevel=1)
-        return 1e-4
 
-
-@pytest.mark.parametrize("waits", [0, 2])
-def test_a_step_has_as_many_waits_as_it_makes_and_the_modes_own_notice_is_none(
-    monkeypatch: pytest.MonkeyPatch, waits: int
-) -> None:
-    fake = FakeCuda(monkeypatch, waits)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    bench: Any = SimpleNamespace(device=CUDA, synchronise=lambda: seen.append("wait"))
+    case: Any = SimpleNamespace(call=call)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lines = reported_waits(fake.bench(), fake.case())
-    assert len(lines) == waits
-    assert all("test_calls.py" in line for line in lines)
-    assert fake.seen == ["wait", "mode warn", "call", "mode 0"]
+        lines = calls.reported_waits(bench, case)
+    assert ["test_calls.py" in line for line in lines] == [True, True]
+    assert seen == ["wait", "mode warn", "call", "mode 0"]
 
 
-def test_every_sample_of_the_wrappers_begins_on_an_idle_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeCuda(monkeypatch)
-    graph = SimpleNamespace(current_callable=lambda _: fake.seen.append("call"))
-    clock: Callable[[], float] = iter(range(1000)).__next__
-    time_wrappers(cast("Any", fake.case()), graph, [], clock)
-    assert fake.seen[::2] == ["wait"] * (len(fake.seen) // 2)
-    assert fake.seen[1::2] == ["call"] * (len(fake.seen) // 2)
-    assert len(fake.seen) > 6
-
-
-class FakeProfiler:
-    """Finds a step per value of `seconds` (None: unknown kernels); notes the lengths it was called with."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: list[float | None]) -> None:
-        self.lengths: list[int] = []
-        self._seconds = seconds
-        monkeypatch.setattr(calls, "profile_steps", self._steps)
-        monkeypatch.setattr(calls, "attach_profiler", lambda _: None)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-
-    def _steps(self, step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
-        self.lengths.append(arguments[0].shape[1])
-        return [
-            ProfiledStep(3, 0, kernel_seconds=one, unknown=None if one else "lost")
-            for one in self._seconds[:count]
-        ]
-
-
-@pytest.fixture
-def cuda_bench(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A bench on a CPU that says that it is on CUDA."""
-    monkeypatch.setattr(bench, "device", torch.device("cuda"))
-    return bench
-
-
-@pytest.mark.parametrize(("phase", "tokens"), [("prefill", PREFILL_TOKENS), ("decode", 1)])
-def test_the_profiler_sees_the_step_that_the_clock_does(
-    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench, phase: Phase, tokens: int
+def test_the_kernel_time_of_several_steps_has_an_interval_of_those_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake = FakeProfiler(monkeypatch, [1e-3])
-    case = cuda_bench.case("inference_mode", 2, phase)
-    assert device_work(cuda_bench, case) is not None
-    assert fake.lengths == [case.arguments[0].shape[1]] == [tokens]
-
-
-def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
-    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench
-) -> None:
-    FakeProfiler(monkeypatch, [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3])
-    case = cuda_bench.case("inference_mode", 1)
-    work = device_work(cuda_bench, case)
+    seconds = [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3]
+    steps = [ProfiledStep(3, 0, kernel_seconds=one) for one in seconds]
+    monkeypatch.setattr(calls, "profile_steps", lambda *_: steps)
+    monkeypatch.setattr(calls, "attach_profiler", lambda _: None)
+    bench: Any = SimpleNamespace(device=CUDA, synchronise=lambda: None)
+    case: Any = SimpleNamespace(step=None, arguments=None)
+    work = calls.device_work(bench, case)
     assert work is not None
     assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
     assert work.step.kernel_seconds == 4e-3
-    times = StepTimes(walls=[1e-2] * 6, hosts=[1e-3] * 6)
-    assert budget._split(cuda_bench, ("inference_mode", 1), case, times).kernel == work.kernel_seconds
-
-
-@pytest.mark.parametrize(
-    ("seconds", "known"), [([1e-3, 2e-3, 3e-3], Interval(2e-3, -math.inf, math.inf, 3)), ([None], None)]
-)
-def test_too_few_steps_with_known_kernels_give_no_ends_and_none_gives_the_reason(
-    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench, seconds: list[float | None], known: Interval | None
-) -> None:
-    FakeProfiler(monkeypatch, seconds)
-    work = device_work(cuda_bench, cuda_bench.case("inference_mode", 1))
-    assert work is not None
-    assert work.kernel_seconds == known
-    assert (work.step.unknown == "lost") == (known is None)
 
 
 CPU = torch.device("cpu")
@@ -172,8 +84,10 @@ def run_of(module: str, file: str) -> Callable[[], object]:
     return run
 
 
-def recorded(run: Callable[[], object]) -> list[OperatorRecord]:
-    recorder = OperatorRecorder(thread_keys(MODES["no_grad"], CPU, choose_precision("float32", CPU)))
+def recorded(run: Callable[[], object]) -> list[calls.OperatorRecord]:
+    recorder = calls.OperatorRecorder(
+        calls.thread_keys(MODES["no_grad"], CPU, choose_precision("float32", CPU))
+    )
     with recorder:
         run()
     return recorder.seen
@@ -191,16 +105,3 @@ def test_a_probe_is_blamed_wherever_its_file_is(file: str, monkeypatch: pytest.M
     reason = SimpleNamespace(user_stack=[SimpleNamespace(filename=file, lineno=7)])
     assert line_of_break([reason]) == f"{blamed}:7"
     assert line_in(f'a guard failed\n  File "{file}", line 9, in run') == f"{blamed}:9"
-
-
-def test_a_line_of_no_probe_is_never_blamed() -> None:
-    file = "/srv/service/anatomy/probes/other.py"
-    seen = recorded(run_of("vendor.anatomy.other", file))
-    with pytest.raises(LookupError):
-        line_of(seen[0].schema_name, seen)
-
-
-def test_a_package_is_named_by_its_init_file_and_generated_code_as_such() -> None:
-    assert str(SourceLine("/opt/x/__init__.py", 1, probes.__name__)) == "service/anatomy/probes/__init__.py:1"
-    generated = SourceLine(f"{cache_dir()}/ab/cab.py", 5, "torch._inductor.runtime.compile_tasks.cab")
-    assert str(generated) == "generated code:5"

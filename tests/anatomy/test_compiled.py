@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from service.anatomy.common import StudyError
 from service.anatomy.operators import compiled as lowered
-from service.anatomy.operators.compiled import (
-    Lowering,
-    fused_kernels,
-    fused_operators,
-    is_core,
-    read_dispatch_table,
-    read_guards,
-    read_lowering,
-)
-from service.anatomy.operators.show import show_lowering
 from service.anatomy.operators.study import summary
 from service.measure.cases import Bench
 from service.measure.cpu_sampler import Place
-from tests.anatomy.conftest import printed
 from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
@@ -59,19 +47,10 @@ void inductor_entry_impl(AtenTensorHandle* input_handles, AtenTensorHandle* outp
     cpp_fused_mul_silu_split_3((const float*)(buf17.data_ptr()), (float*)(buf18.data_ptr()));
 """
 
-TREE = """
-TREE_GUARD_MANAGER:
-+- RootGuardManager
-| +- DEFAULT_DEVICE: CURRENT_DEVICE == None    # _dynamo/output_graph.py:1122 in init_ambient_guards
-| +- GuardManager: source=L['x'], accessed_by=FrameLocalsGuardAccessor(key='x'), type=<class 'int'>
-| | +- LENGTH_CHECK: len(L['x']) == 6    # for block in blocks:  # some/models/transformer.py:173 in forward
-| | +- NO_TENSOR_ALIASING
-"""
-
 
 def test_generated_code_lists_each_kernel_with_its_operators_and_calls() -> None:
     def listed(code: str) -> list[tuple[str, str, list[str], int]]:
-        return [(one.name, one.kind, one.operators, one.calls) for one in fused_kernels(code)]
+        return [(one.name, one.kind, one.operators, one.calls) for one in lowered.fused_kernels(code)]
 
     assert listed(PYTHON) == [
         ("cpp_fused_add_mul_0", "generated", ["aten::add", "aten::mul"], 2),
@@ -82,29 +61,6 @@ def test_generated_code_lists_each_kernel_with_its_operators_and_calls() -> None
     assert listed(CPP) == [
         ("aten::mm", "library", ["aten::mul", "aten::mm"], 1),
         ("cpp_fused_mul_silu_split_3", "generated", ["aten::mul", "aten::silu", "aten::split"], 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "operators"),
-    [
-        ("cpp_fused_argmax_7", ["argmax"]),
-        ("cpp_fused_index_index_put_mul_0", ["index", "index_put", "mul"]),
-        ("triton_poi_fused__to_copy_add_12", ["_to_copy", "add"]),
-        ("cpp_fused_split_split_with_sizes_1", ["split", "split_with_sizes"]),
-        ("cpp_fused_no_such_operator_1", []),
-        ("a_kernel", []),
-    ],
-)
-def test_a_kernels_name_is_split_into_operators_of_aten(name: str, operators: list[str]) -> None:
-    assert fused_operators(name) == tuple(f"aten::{operator}" for operator in operators)
-
-
-def test_guards_are_the_leaves_of_the_tree() -> None:
-    guards = read_guards(SimpleNamespace(guard_manager=TREE))
-    assert [(guard.kind, guard.expression, guard.line) for guard in guards] == [
-        ("DEFAULT_DEVICE", "CURRENT_DEVICE == None", "_dynamo/output_graph.py:1122"),
-        ("LENGTH_CHECK", "len(L['x']) == 6", "models/transformer.py:173"),
     ]
 
 
@@ -127,23 +83,16 @@ MULTIPLY = "aten::mul.Tensor"
 
 
 @pytest.fixture(scope="module")
-def compiled(bench: Bench) -> Lowering:
+def compiled(bench: Bench) -> lowered.Lowering:
     """Traced, not compiled."""
-    return read_lowering(bench, replace(bench.case("eager", 1), mode="compiled"), True, MULTIPLY, quiet)
-
-
-def test_the_registrys_core_operators_are_those_that_torch_ops_tags() -> None:
-    names = ("add", "mm", "linear", "sort", "view", "convolution", "index_put", "native_layer_norm")
-    packets = [getattr(torch.ops.aten, name) for name in names]
-    overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-    tagged = {one.name() for one in overloads if torch.Tag.core in one.tags}
-    assert tagged == {one.name() for one in overloads if is_core(one.name())}
-    assert 0 < len(tagged) < len(overloads)
+    return lowered.read_lowering(
+        bench, replace(bench.case("eager", 1), mode="compiled"), True, MULTIPLY, quiet
+    )
 
 
 @pytest.mark.parametrize("operator", [MULTIPLY, "aten::mm", "aten::linear", "aten::empty.memory_format"])
 def test_a_dispatch_table_has_an_entry_for_every_line_of_torchs_dump(operator: str) -> None:
-    found = read_dispatch_table(operator)
+    found = lowered.read_dispatch_table(operator)
     lines = torch._C._dispatch_dump_table(operator).splitlines()
     assert [entry.key for entry in found.entries] == [line.partition(":")[0] for line in lines]
     for entry, line in zip(found.entries, lines, strict=True):
@@ -154,11 +103,11 @@ def test_a_dispatch_table_has_an_entry_for_every_line_of_torchs_dump(operator: s
 
 def test_an_unknown_operator_is_refused_with_those_that_are_near() -> None:
     with pytest.raises(StudyError, match=r"did you mean .*aten::mul") as refused:
-        read_dispatch_table("aten::mull.Tensor")
+        lowered.read_dispatch_table("aten::mull.Tensor")
     assert refused.value.param == "operator"
 
 
-def test_in_core_aten_nothing_composite_and_no_write_in_place_is_left(compiled: Lowering) -> None:
+def test_in_core_aten_nothing_composite_and_no_write_in_place_is_left(compiled: lowered.Lowering) -> None:
     assert compiled.no_decomposition is None
     found = compiled.decomposition
     assert found is not None
@@ -177,13 +126,13 @@ def test_a_model_that_cannot_be_exported_is_said_to_be_one(
         raise RuntimeError("data-dependent")
 
     monkeypatch.setattr(lowered, "decompose", fails)
-    found = read_lowering(bench, bench.case("eager", 1), False, MULTIPLY, quiet)
+    found = lowered.read_lowering(bench, bench.case("eager", 1), False, MULTIPLY, quiet)
     assert found.decomposition is None
     assert "RuntimeError: data-dependent" in str(found.no_decomposition)
     assert found.graphs is None
 
 
-def test_a_compiled_step_has_dynamos_graph_and_aotautograds(compiled: Lowering) -> None:
+def test_a_compiled_step_has_dynamos_graph_and_aotautograds(compiled: lowered.Lowering) -> None:
     assert compiled.graphs is not None
     assert [graph.stage for graph in compiled.graphs] == ["dynamo", "aot"]
     dynamo, aot = compiled.graphs
@@ -193,16 +142,3 @@ def test_a_compiled_step_has_dynamos_graph_and_aotautograds(compiled: Lowering) 
     for graph in compiled.graphs:
         assert "File: models/transformer.py:" in graph.text
         assert str(Path(__file__).parents[2]) not in graph.text  # no folder of this machine
-
-
-def test_the_terminal_shows_every_part(compiled: Lowering) -> None:
-    out = printed(show_lowering, compiled, width=160)
-    assert compiled.decomposition is not None
-    for word in (
-        "Dynamo's graph",
-        "AOTAutograd's graph",
-        f"become {compiled.decomposition.after}",
-        f"dispatch table of {MULTIPLY}",
-        f"{compiled.registry.overloads} overloads",
-    ):
-        assert word in out

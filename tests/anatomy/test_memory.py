@@ -13,18 +13,6 @@ import torch
 
 from service.anatomy import memory as memory_resident
 from service.anatomy.common import StudyError
-from service.anatomy.memory import (
-    SNAPSHOT_FILE,
-    MemoryArguments,
-    growth,
-    pool_bytes,
-    process_now,
-    read_memory,
-    show,
-    snapshot,
-    statistics,
-    why_not,
-)
 from service.measure.cases import Bench
 from tests.anatomy.conftest import printed
 from tests.support.processes import without
@@ -57,7 +45,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(bench: Bench) -> None:
-    finding = read_memory(bench, MemoryArguments(mode="eager"), quiet)
+    finding = memory_resident.read_memory(bench, memory_resident.MemoryArguments(mode="eager"), quiet)
     held = {part.name: part.bytes for part in finding.parts}
     rows = max(BUCKETS)
     floats = 4
@@ -69,14 +57,17 @@ def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(bench:
     fields = msgspec.json.decode(msgspec.json.encode(finding), type=dict[str, Any])
     assert "allocator" not in fields  # on a CPU
     assert {"process", "no_resident", "steps", "parts"} <= fields.keys()
-    text = printed(show, msgspec.structs.replace(finding, allocator=statistics(STATS, 32)))
+    text = printed(
+        memory_resident.show,
+        msgspec.structs.replace(finding, allocator=memory_resident.statistics(STATS, 32)),
+    )
     for word in ("parameters", "cache", "eager", "fragmentation", "20.0%", "graph_pool"):
         assert word in text
 
 
 def test_statistics_have_the_share_that_is_not_active_and_what_lies_in_private_pools() -> None:
     def fragmentation(stats: dict[str, int]) -> list[float | None]:
-        found = {one.name: one for one in statistics(stats, 0)}["fragmentation"]
+        found = {one.name: one for one in memory_resident.statistics(stats, 0)}["fragmentation"]
         return [found.value, found.peak]
 
     assert fragmentation(STATS) == pytest.approx([1 - 64 / 80, 1 - 80 / 100])
@@ -85,54 +76,48 @@ def test_statistics_have_the_share_that_is_not_active_and_what_lies_in_private_p
     segments = [
         {"total_size": size, "segment_pool_id": pool} for size, pool in zip((5, 7, 11), pools, strict=True)
     ]
-    assert pool_bytes(segments) == 18
+    assert memory_resident.pool_bytes(segments) == 18
 
 
 def need_a_peak_that_can_be_reset() -> None:
     """Where the kernel does not allow it, there is nothing to test."""
-    if reason := why_not():
+    if reason := memory_resident.why_not():
         without(reason)
 
 
 def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> None:
     need_a_peak_that_can_be_reset()
-    found = growth(lambda: bytearray(b"\1") * (32 * MEBIBYTE))
+    found = memory_resident.growth(lambda: bytearray(b"\1") * (32 * MEBIBYTE))
     assert 31 * MEBIBYTE < found.low <= found.value <= found.high < 48 * MEBIBYTE
-    assert growth(lambda: None).value < 8 * MEBIBYTE
+    assert memory_resident.growth(lambda: None).value < 8 * MEBIBYTE
 
 
 def test_a_peak_is_kept_when_the_kernels_is_reset() -> None:
     need_a_peak_that_can_be_reset()
-    resident = process_now().resident_bytes
+    resident = memory_resident.process_now().resident_bytes
     # Not from malloc, which keeps what is freed once an engine has set it to.
     with mmap.mmap(-1, 256 * MEBIBYTE) as pages:
         for page in range(0, len(pages), mmap.PAGESIZE):
             pages[page] = 1
-    assert why_not() is None
+    assert memory_resident.why_not() is None
     assert memory_resident._status_bytes("VmHWM")["VmHWM"] < resident + 128 * MEBIBYTE
-    assert process_now().peak_bytes > resident + 192 * MEBIBYTE
+    assert memory_resident.process_now().peak_bytes > resident + 192 * MEBIBYTE
 
 
 def test_where_the_peak_cannot_be_reset_growth_is_none_with_the_reason(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_resident, "CLEAR", tmp_path / "missing" / "clear_refs")
-    finding = read_memory(bench, MemoryArguments(mode="no_grad"), quiet)
+    finding = memory_resident.read_memory(bench, memory_resident.MemoryArguments(mode="no_grad"), quiet)
     assert finding.steps[0].resident is None
     assert "cannot be reset" in str(finding.no_resident)
-
-
-def test_a_snapshot_is_refused_on_a_cpu(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(StudyError) as refused:
-        read_memory(bench, MemoryArguments(out=str(tmp_path)), quiet)
-    assert (refused.value.type, refused.value.param) == ("unsupported_here", "out")
 
 
 def test_a_snapshot_is_written_after_the_steps_and_recording_ends_even_where_one_fails(
     tmp_path: Path, recorder: list[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StudyError, match="cannot write"), snapshot(tmp_path / "file"):
+    with pytest.raises(StudyError, match="cannot write"), memory_resident.snapshot(tmp_path / "file"):
         pass
     assert recorder == []
 
@@ -140,7 +125,7 @@ def test_a_snapshot_is_written_after_the_steps_and_recording_ends_even_where_one
         assert recorder == ["record"]
         raise RuntimeError("out of memory")
 
-    with pytest.raises(RuntimeError, match="out of memory"), snapshot(tmp_path / "new"):
+    with pytest.raises(RuntimeError, match="out of memory"), memory_resident.snapshot(tmp_path / "new"):
         fail()
     assert recorder == ["record", "dump", "stop"]
-    assert (tmp_path / "new" / SNAPSHOT_FILE).exists()
+    assert (tmp_path / "new" / memory_resident.SNAPSHOT_FILE).exists()

@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch.autograd.profiler import profile
 
 from models.transformer import Transformer
 from service.anatomy.common import StudyError
+from service.anatomy.operators import study
 from service.anatomy.operators.calls import OperatorRecorder, record, thread_keys
-from service.anatomy.operators.compiled import entries, trace
-from service.anatomy.operators.show import show
-from service.anatomy.operators.study import (
-    DispatchShare,
-    OperatorsArguments,
-    OperatorsFinding,
-    OperatorTimes,
-    copies,
-    list_operators,
-    operator_rows,
-    syncs,
-    time_operators,
-)
+from service.anatomy.operators.compiled import trace
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, SamplerError
-from service.measure.step_costs import DispatchSplit
 from service.modes import MODES, Effect
-from service.records import Phase
-from service.statistics.intervals import Interval, median_interval
+from service.statistics.intervals import median_interval
 from service.step.callables import Step, build_step
-from tests.anatomy.conftest import CallLister, printed
+from tests.anatomy.conftest import CallLister
 from tests.support.small_models import CONFIG, PLAIN, quiet
 
 pytestmark = pytest.mark.compiles
 MODE_NAMES = [*PLAIN, "compiled"]
-ONE = Interval(1.0, 0.9, 1.1, 11)
 
 
 @pytest.fixture(scope="module")
-def findings(bench: Bench) -> dict[str, OperatorsFinding]:
+def findings(bench: Bench) -> dict[str, study.OperatorsFinding]:
     """Each mode's anatomy of a decode step of two sequences."""
     return {
-        mode: list_operators(bench, OperatorsArguments(mode=mode, batch_size=2, native=False), quiet)
+        mode: study.list_operators(
+            bench, study.OperatorsArguments(mode=mode, batch_size=2, native=False), quiet
+        )
         for mode in MODE_NAMES
     }
-
-
-# ---------------------------------------------------------------- the list
 
 
 def calls_of(case: Case) -> list[str]:
@@ -69,7 +51,7 @@ def listed(names: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
 def test_operators_and_copies_are_those_that_an_independent_dispatch_mode_and_the_profiler_see(
-    bench: Bench, findings: dict[str, OperatorsFinding], mode: str
+    bench: Bench, findings: dict[str, study.OperatorsFinding], mode: str
 ) -> None:
     case, found = bench.case(mode, 2), findings[mode]
     names = calls_of(case)
@@ -87,17 +69,9 @@ def test_operators_and_copies_are_those_that_an_independent_dispatch_mode_and_th
     assert len(found.copies) == len(seen) > 0
 
 
-@pytest.mark.parametrize("mode", PLAIN)
-def test_the_operators_of_a_prefill_chunk_are_those_of_an_independent_dispatch_mode(
-    bench: Bench, mode: str
-) -> None:
-    case = bench.case(mode, 1, "prefill")
-    assert listed(call.schema_name for call in record(case, 1)[0].calls) == calls_of(case)
-
-
 @pytest.mark.parametrize("mode", MODE_NAMES)
 def test_dispatch_and_kernel_make_the_step_and_a_cpu_has_no_launches(
-    findings: dict[str, OperatorsFinding], mode: str
+    findings: dict[str, study.OperatorsFinding], mode: str
 ) -> None:
     found = findings[mode]
     assert found.dispatch is not None
@@ -109,25 +83,13 @@ def test_dispatch_and_kernel_make_the_step_and_a_cpu_has_no_launches(
 
 
 def test_operators_pass_autograds_keys_in_eager_and_no_grad_and_none_in_inference_mode(
-    findings: dict[str, OperatorsFinding],
+    findings: dict[str, study.OperatorsFinding],
 ) -> None:
     for mode in ("eager", "no_grad"):
         assert all("AutogradCPU" in (row.keys or []) for row in findings[mode].operators if row.shapes)
     keys = {key for row in findings["inference_mode"].operators for key in row.keys or []}
     assert not any(key.startswith("Autograd") for key in keys)
     assert "CPU" in keys
-
-
-def test_a_new_tensors_backend_is_chosen_by_its_options(bench: Bench) -> None:
-    thread = thread_keys(MODES["no_grad"], bench.device, bench.precision)
-    with torch.no_grad(), OperatorRecorder(thread) as recorder:
-        torch.scalar_tensor(1.0)
-    assert [(one.schema_name, one.keys) for one in recorder.seen] == [
-        ("aten::scalar_tensor", ["BackendSelect", "CPU"])
-    ]
-
-
-# ---------------------------------------------------------------- copies, waits, launches
 
 
 def step_case(bench: Bench, step: Step) -> Case:
@@ -142,12 +104,12 @@ def taken_apart(bench: Bench, step: Step) -> tuple[list[Any], list[Any]]:
     with OperatorRecorder(thread) as seen:
         case.call()
     nothing = [0.0] * len(calls)
-    rows = operator_rows(
+    rows = study.operator_rows(
         calls,
         seen.seen,
-        OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing, 0.0),
+        study.OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing, 0.0),
     )
-    return copies(calls, rows), syncs(rows, seen.seen)
+    return study.copies(calls, rows), study.syncs(rows, seen.seen)
 
 
 def test_a_hidden_copy_is_shown_with_its_bytes_and_the_line_that_caused_it(bench: Bench) -> None:
@@ -175,9 +137,6 @@ def test_a_value_that_the_host_reads_is_a_sync_point_with_its_line(bench: Bench)
     assert [(wait.kind, wait.line) for wait in waits] == [("item", f"anatomy/test_operators.py:{line}")]
 
 
-# ---------------------------------------------------------------- compiled
-
-
 class Breaking(nn.Module):
     """A step with two breaks."""
 
@@ -193,17 +152,9 @@ class Breaking(nn.Module):
         return logits * 2, last
 
 
-class Broken:
-    """The attributes of a bench that tracing uses."""
-
-    def __init__(self, like: Bench) -> None:
-        self.model = Breaking()
-        self.precision = like.precision
-
-
 def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> None:
     case: Any = step_case(bench, lambda *arguments: arguments[:2])
-    broken: Any = Broken(bench)
+    broken: Any = type("Bench", (), {"model": Breaking(), "precision": bench.precision})()
     found = trace(broken, case)
     plain = Effect("plain")
     mode = replace(MODES["inference_mode"], cpu=plain, cuda=plain)
@@ -217,30 +168,8 @@ def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> 
     assert [each.line for each in found.graph_breaks] == lines
 
 
-def test_a_study_of_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench: Bench) -> None:
-    case = bench.case("compiled", 2)
-    list_operators(bench, OperatorsArguments(mode="compiled", batch_size=2, native=False), quiet)
-    before = dict(counters["stats"])
-    case.call()
-    assert len(entries(case.step)) == 1
-    assert dict(counters["stats"]) == before
-
-
-def test_every_generated_kernel_is_listed_with_its_operators(
-    findings: dict[str, OperatorsFinding],
-) -> None:
-    finding = findings["compiled"]
-    kernels = finding.fused_kernels or []
-    code = finding.generated_code or ""
-    defined = {line.split(" = ")[0] for line in code.splitlines() if "= async_compile.cpp_pybinding" in line}
-    assert {kernel.name for kernel in kernels if kernel.kind == "generated"} == defined
-    assert all(kernel.operators for kernel in kernels)
-    products = sum(kernel.calls for kernel in kernels if kernel.name in {"aten::mm", "aten::addmm"})
-    assert products == sum(row.name in {"aten::mm", "aten::addmm"} for row in finding.operators)
-
-
 def test_the_served_model_is_one_graph_whose_guards_name_what_they_check_and_their_line(
-    findings: dict[str, OperatorsFinding],
+    findings: dict[str, study.OperatorsFinding],
 ) -> None:
     found = findings["compiled"]
     assert (found.graphs, found.graph_break_count, found.graph_breaks) == (1, 0, [])
@@ -253,57 +182,6 @@ def test_the_served_model_is_one_graph_whose_guards_name_what_they_check_and_the
     assert any((guard.line or "").startswith("models/transformer.py:") for guard in tensors)
 
 
-# ---------------------------------------------------------------- answers and refusals
-
-
-@pytest.mark.parametrize(
-    ("arguments", "type", "param"),
-    [
-        ({"mode": "fast"}, "unknown_mode", "mode"),
-        ({"batch_size": 3}, "invalid_request", "batch_size"),
-        ({"batch_size": 0}, "invalid_request", "batch_size"),
-    ],
-)
-def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
-    bench: Bench, arguments: dict[str, Any], type: str, param: str
-) -> None:
-    with pytest.raises(StudyError) as refused:
-        list_operators(bench, OperatorsArguments(**arguments), quiet)
-    assert (refused.value.type, refused.value.param) == (type, param)
-
-
-class Clock:
-    """Moves on by `step_seconds` whenever it is read."""
-
-    def __init__(self, step_seconds: float) -> None:
-        self.now = 0.0
-        self._step = step_seconds
-
-    def __call__(self) -> float:
-        self.now += self._step
-        return self.now
-
-
-@pytest.mark.parametrize(("seconds", "samples"), [(0.0, 40), (0.25, 15), (2.0, 6)])
-def test_timing_stops_at_its_budget_and_never_before_what_an_interval_needs(
-    bench: Bench, seconds: float, samples: int
-) -> None:
-    case = bench.case("inference_mode", 1)
-    calls = record(case, 1)[0].calls
-    times = time_operators(bench, case, calls, quiet, Clock(seconds))
-    assert (times.plain.samples, times.profiled.samples) == (samples, samples)
-    assert math.isfinite(times.plain.low)
-
-
-@pytest.mark.parametrize("phase", ["decode", "prefill"])
-def test_native_functions_and_dispatch_are_of_the_same_samples(bench: Bench, phase: Phase) -> None:
-    found = list_operators(bench, OperatorsArguments(mode="no_grad", phase=phase), quiet)
-    assert found.native is not None
-    assert found.dispatch is not None
-    assert found.native.sides.total == found.native.samples
-    assert found.dispatch.share == pytest.approx(1 - (found.native.kernel_share or 0.0))
-
-
 def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,24 +189,9 @@ def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(
         raise SamplerError("the system gives this thread no timer")
 
     monkeypatch.setattr(Bench, "sampler", property(refused))
-    found = list_operators(bench, OperatorsArguments(mode="no_grad", native=False), quiet)
+    found = study.list_operators(bench, study.OperatorsArguments(mode="no_grad", native=False), quiet)
     assert found.dispatch is None
     assert "dispatch is unknown: the system gives this thread no timer" in found.notes
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_head_says_where_dispatch_and_kernel_are_from(
-    findings: dict[str, OperatorsFinding], device: str
-) -> None:
-    found = findings["eager"]
-    if device == "cuda":
-        split = DispatchSplit(ONE, Interval(1e-3, 9e-4, 1.1e-3, 8), "measured")
-        found = msgspec.structs.replace(found, device=device, dispatch=DispatchShare.of(split))
-    text = printed(show, found, width=400)
-    on_cpu, on_cuda = ("one step", "(sampled)"), ("(measured; they overlap)", "call returns after")
-    expected, other = (on_cpu, on_cuda) if device == "cpu" else (on_cuda, on_cpu)
-    assert all(word in text for word in expected)
-    assert not any(word in text for word in other)
 
 
 @pytest.mark.parametrize(
@@ -341,5 +204,5 @@ def test_a_step_that_is_one_native_call_is_refused_with_the_mode_to_take_instead
     monkeypatch.setitem(MODES, "cuda-graph", replace(row, cpu=row.cuda))
     monkeypatch.setattr(bench, "modes", [*bench.modes, mode])
     with pytest.raises(StudyError, match=f"lists no operators: {instead}") as refused:
-        list_operators(bench, OperatorsArguments(mode=mode, batch_size=2), quiet)
+        study.list_operators(bench, study.OperatorsArguments(mode=mode, batch_size=2), quiet)
     assert refused.value.param == "mode"

@@ -12,32 +12,20 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from launchbound import app
 from service.anatomy import budget, common, docs, process, rms_norm, studies
-from service.anatomy.budget import BudgetArguments, draw_budget
 from service.anatomy.common import ATTACHED, Report, StudyError
-from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Measured, Runs, shown, verdict_of
+from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Measured, Runs, verdict_of
 from service.anatomy.layers import study as layers
-from service.anatomy.operators import calls
 from service.anatomy.operators import compiled as lowered
-from service.anatomy.operators import study as operators
-from service.anatomy.operators.calls import thread_keys
-from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.studies import further_arguments
 from service.front.machine import build_commit
 from service.front.schemas import STUDY_BODIES
-from service.measure.cases import Bench, Case
+from service.measure.cases import Bench
 from service.measure.step_costs import measure_roof
-from service.modes import MODES
-from service.records import EngineSettings, Finding, FromAnatomy, Refused, Stop, Study, StudyProgress
-from service.step import profiling
-from service.step.roofs import NullKernel
-from service.step.trace import ProfiledStep
+from service.records import Finding, FromAnatomy, Refused, Stop, Study, StudyProgress
 from service.study_names import NOT_ON_CPU, PROBES
 from tests.anatomy.conftest import printed
 from tests.support.small_models import quiet
@@ -124,19 +112,35 @@ def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments: bytes)
     assert raised.value.type == "invalid_request"
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "param"),
+    [
+        ("budget", {"modes": ["fast"]}, "modes"),
+        ("budget", {"mode": "compiled"}, "mode"),
+        ("budget", {"batch_sizes": [3]}, "batch_size"),
+        ("budget", {"batch_size": 0}, "batch_size"),
+        ("memory", {"mode": "eager", "out": "folder"}, "out"),
+        ("operator", {"expression": "torch.load(x)"}, "expression"),
+        ("operator", {"autocast": True, "dtype": "bfloat16"}, "dtype"),
+        ("operators", {"mode": "fast"}, "mode"),
+        ("operators", {"mode": "eager", "batch_size": 3}, "batch_size"),
+        ("probes", {"name": "x"}, "name"),
+        ("probes", {"name": "hidden-copy", "batch_size": 3}, "batch_size"),
+        ("timeline", {"against": "eager"}, "against"),
+    ],
+)
+def test_what_a_study_cannot_do_here_is_refused_by_the_arguments_name(
+    bench: Bench, name: str, arguments: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(StudyError) as refused:
+        studies.run(bench, name, msgspec.json.encode(arguments), quiet)
+    assert refused.value.param == param
+
+
 def test_an_unknown_study_is_refused_with_the_known_names() -> None:
     with pytest.raises(StudyError, match="operators"):
         studies.find("nothing")
     assert STUDY_BODIES.keys() | {"probes"} == studies.STUDIES.keys()  # every study is served
-
-
-@pytest.mark.parametrize("name", studies.STUDIES)
-def test_each_study_imports_with_its_own_arguments_and_tables(name: str) -> None:
-    study = studies.find(name)
-    assert issubclass(study.arguments, msgspec.Struct)
-    assert study.arguments.__struct_config__.forbid_unknown_fields
-    assert callable(study.run)
-    assert callable(study.show)
 
 
 def test_further_arguments_are_json_or_text() -> None:
@@ -233,20 +237,6 @@ def test_every_number_of_a_body_has_a_bound_above(name: str) -> None:
         assert key in ("batch_size", "batch_sizes") or unbounded(schema, key) == []
 
 
-ends = st.floats(-1e6, 1e6)
-
-
-@given(ends, ends, ends, ends)
-def test_a_value_agrees_only_where_its_whole_interval_lies_in_the_quoted_range(
-    a: float, b: float, c: float, d: float
-) -> None:
-    (low, high), (quoted_low, quoted_high) = sorted((a, b)), sorted((c, d))
-    ends_inside = [quoted_low <= end <= quoted_high for end in (low, high)]
-    across = low < quoted_low and high > quoted_high
-    expected = "agrees" if all(ends_inside) else "undecided" if any(ends_inside) or across else "disagrees"
-    assert verdict_of([Measured("x", low, low, high)], quoted_low, quoted_high) == expected
-
-
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
@@ -264,14 +254,6 @@ def test_several_values_agree_in_part_where_some_lie_outside(
     values: list[tuple[float, float | None]], verdict: str
 ) -> None:
     assert verdict_of([Measured("x", low, low, high) for low, high in values], 1, 5) == verdict
-
-
-def test_a_value_is_shown_with_its_interval_and_a_machine_with_its_commit_and_no_folder(bench: Bench) -> None:
-    values = [Measured("add", 0.612, 0.6, 0.62), Measured.counted("", 2345), Measured("", 2.0, 1.5, None)]
-    assert [shown(value) for value in values] == ["add 0.612 (0.6 to 0.62)", "2,345", "2 (1.5 to more)"]
-    text = docs.source(bench, 25, "0123abcd")
-    assert "device cpu. 25 rounds; commit 0123abcd." in text
-    assert "/" not in text.partition("model ")[2]
 
 
 @pytest.mark.parametrize("page", docs.PAGES)
@@ -330,94 +312,6 @@ def test_every_claim_is_read_from_a_study_or_says_why_not(
     assert found["autocast's key (texts disagree)"][0].value >= 1
     assert [value.what for value in found["a whole call"]] == ["matmul", "add", "layer_norm", "in a step"]
     assert unseen.startswith(f"launchbound: {NOT_ON_CPU['pinned-copy']}")
-
-
-CUDA = torch.device("cuda")
-PROFILED = ProfiledStep(operators=1, copies=0, kernels=1, launches=1, kernel_seconds=1e-6)
-SETTINGS = EngineSettings(address="", device="cuda", modes=["eager"], batch_sizes=[1], cache_folder="")
-
-
-@pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices of recorded sessions, of which none is real; the process has had none before."""
-    found: list[str] = []
-
-    def record(device: torch.device, call: object, steps: int) -> list[dict[str, Any]]:
-        found.append(device.type)
-        profiling._sessions_of.add("cuda")
-        return []
-
-    monkeypatch.setattr(profiling, "record_steps", record)
-    monkeypatch.setattr(profiling, "_sessions_of", set())
-    return found
-
-
-@pytest.fixture
-def on_cuda(bench: Bench, sessions: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """`bench` calls itself one of a CUDA device; what it does in order: `timed`, `attached`, `recorded`."""
-    order: list[str] = []
-    roof = measure_roof(bench)
-    seconds, warm = Case.call_seconds, profiling.warm_profiler
-
-    def timed(case: Case) -> float:
-        order.append("timed")
-        return seconds(case)
-
-    def attached(device: torch.device) -> None:
-        order.append("attached")
-        warm(device)
-
-    def alone(device: torch.device) -> NullKernel:
-        order.append("timed")
-        return NullKernel({"alone": 1e-6})
-
-    def recorded(*given: Any, **named: Any) -> list[calls.StepCalls]:
-        order.append("recorded")
-        return calls.record(*given, **named)
-
-    monkeypatch.setattr(Case, "call_seconds", timed)
-    monkeypatch.setattr(operators, "record", recorded)
-    monkeypatch.setattr(profiling, "warm_profiler", attached)
-    monkeypatch.setattr(budget, "measure_null_kernel", alone)
-    monkeypatch.setattr(budget, "measure_roof", lambda _: roof)
-    monkeypatch.setattr(calls, "profile_steps", lambda *_: [PROFILED])
-    monkeypatch.setattr(calls, "attach_profiler", lambda _: profiling.attach_profiler(CUDA))
-    monkeypatch.setattr(operators, "reported_waits", lambda *_: [])
-    monkeypatch.setattr(operators, "kernels_of", lambda *_: None)
-    keys = thread_keys(MODES["eager"], bench.device, bench.precision)
-    monkeypatch.setattr(operators, "thread_keys", lambda *_: keys)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(bench, "device", CUDA)
-    return order
-
-
-def test_a_bench_of_a_cuda_device_begins_without_the_profiler(
-    sessions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = SimpleNamespace(device=CUDA, cpus=[])
-    monkeypatch.setattr(common, "prepare_process", lambda *_: None)
-    monkeypatch.setattr(common, "Bench", lambda _: made)
-    monkeypatch.setattr(common, "pin", lambda _: None)
-    assert common.prepare_bench(SETTINGS) is cast(Bench, made)
-    assert sessions == []
-
-
-def test_a_budget_profiles_behind_all_that_it_times_its_own_step_and_the_null_kernel_too(
-    bench: Bench, on_cuda: list[str]
-) -> None:
-    arguments = BudgetArguments(modes=["eager"], batch_sizes=[1], mode="no_grad", rounds=6)
-    found = draw_budget(bench, arguments, quiet)
-    assert on_cuda == ["timed"] * (len(on_cuda) - 1) + ["attached"]
-    assert ATTACHED not in found.notes
-    assert ATTACHED in draw_budget(bench, arguments, quiet).notes  # a second one of the process says so
-    assert on_cuda.count("attached") == 1
-
-
-def test_the_seconds_of_a_listed_step_are_of_before_it_was_profiled(bench: Bench, on_cuda: list[str]) -> None:
-    found = list_operators(bench, OperatorsArguments(mode="eager", native=False), quiet)
-    assert 0 < found.step_seconds.samples <= on_cuda.index("recorded") < on_cuda.index("attached")
-    assert on_cuda.count("attached") == 1
-    assert ATTACHED not in found.notes
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,6 @@ from service.anatomy.operators.calls import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.tape import study
 from service.anatomy.tape.graph import execution_order, peak_of_events, short_name
-from service.anatomy.tape.study import (
-    TapeArguments,
-    TapeFinding,
-    choose_computation,
-    read_tape,
-    show,
-)
 from service.measure.cases import Bench
 from service.study_names import TAPE_EXPRESSIONS
 from tests.anatomy.conftest import printed
@@ -32,13 +25,13 @@ X_BYTES, W_BYTES = 32 * 64 * FLOATS, 64 * 64 * FLOATS
 
 
 @pytest.fixture(scope="module")
-def of_step(bench: Bench) -> TapeFinding:
+def of_step(bench: Bench) -> study.TapeFinding:
     """The tape of a whole step of two sequences, and every mode's step."""
-    return read_tape(bench, TapeArguments(expression="step", batch_size=2), quiet)
+    return study.read_tape(bench, study.TapeArguments(expression="step", batch_size=2), quiet)
 
 
-def tape_of(bench: Bench, expression: str) -> TapeFinding:
-    return read_tape(bench, TapeArguments(expression=expression, mode="no_grad"), quiet)
+def tape_of(bench: Bench, expression: str) -> study.TapeFinding:
+    return study.read_tape(bench, study.TapeArguments(expression=expression, mode="no_grad"), quiet)
 
 
 def test_a_product_saves_its_two_factors_and_each_operator_is_recorded_as_its_node(bench: Bench) -> None:
@@ -60,7 +53,7 @@ def test_a_product_saves_its_two_factors_and_each_operator_is_recorded_as_its_no
 
 
 def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
-    bench: Bench, of_step: TapeFinding
+    bench: Bench, of_step: study.TapeFinding
 ) -> None:
     studied = list_operators(bench, OperatorsArguments(mode="eager", batch_size=2, native=False), quiet)
     listed = [
@@ -69,7 +62,7 @@ def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
     # The served step ends with a detach, which frees its tape.
     assert listed[-1] == "aten.detach.default"
     assert [one.operator for one in of_step.forward] == listed[:-1]
-    text = printed(show, of_step, width=160)
+    text = printed(study.show, of_step, width=160)
     for word in (*PLAIN, "compiled", "EmbeddingBackward0", "blocks.0.attention.output.weight"):
         assert word in text
 
@@ -83,22 +76,6 @@ def test_a_detach_is_recorded_where_an_expression_calls_it_and_not_where_autogra
         "aten.detach.default",
         "aten.mm.default",
     ]
-
-
-def test_a_write_in_place_is_no_view_and_brings_no_memory(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(study.TAPE_EXPRESSIONS, "in-place", "(x @ w).add_(b).view(64, 32)")
-    finding = tape_of(bench, "in-place")
-    assert [(one.operator, one.new_bytes, one.is_view) for one in finding.forward] == [
-        ("aten.mm.default", X_BYTES, False),
-        ("aten.add_.Tensor", 0, False),
-        ("aten.view.default", 0, True),
-    ]
-    lines = printed(show, finding, width=160).splitlines()
-    cells = {line.split("│")[2].strip(): line.split("│")[4].strip() for line in lines if "│ aten." in line}
-    assert (cells["aten.add_.Tensor"], cells["aten.view.default"]) == ("–", "view")
-    assert cells["aten.mm.default"].endswith("kB")
 
 
 @pytest.mark.parametrize("expression", [*TAPE_EXPRESSIONS, "block", "step"])
@@ -120,7 +97,7 @@ def test_nodes_saved_what_autograds_hooks_saw_and_without_grad_mode_there_is_no_
 @pytest.mark.parametrize("expression", ["gate", "layer-norm", "block"])
 def test_nodes_run_backward_in_the_order_that_is_shown(bench: Bench, expression: str) -> None:
     with torch.enable_grad():
-        result = choose_computation(bench, expression, 1, "decode").run().sum()
+        result = study.choose_computation(bench, expression, 1, "decode").run().sum()
     assert result.grad_fn is not None
     ran: list[str] = []
     nodes = execution_order(result.grad_fn)
@@ -137,7 +114,7 @@ def test_nodes_run_backward_in_the_order_that_is_shown(bench: Bench, expression:
 
 def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(bench: Bench) -> None:
     finding = tape_of(bench, "block")
-    computation = choose_computation(bench, "block", 1, "decode")
+    computation = study.choose_computation(bench, "block", 1, "decode")
     with torch.enable_grad():
         computation.run().sum().backward()
     got: dict[str, Tensor] = {
@@ -152,7 +129,7 @@ def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(ben
     assert {leaf.kind for leaf in finding.leaves} == {"input", "parameter"}
     assert [leaf.name for leaf in finding.leaves if leaf.kind == "input"] == ["x"]
     assert finding.grad_bytes == sum(FLOATS * p.numel() for p in bench.model.blocks[0].parameters())
-    assert "an input is a leaf here only" in printed(show, finding)
+    assert "an input is a leaf here only" in printed(study.show, finding)
 
 
 def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> None:

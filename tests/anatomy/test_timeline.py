@@ -12,28 +12,16 @@ import msgspec
 import pytest
 import torch
 
-from service.anatomy import step_times, timeline
+from service.anatomy import timeline
 from service.anatomy.common import StudyError
 from service.anatomy.step_times import StepTimes
-from service.anatomy.timeline import (
-    TRACE_FILE,
-    TimelineArguments,
-    TimelineFinding,
-    draw_timeline,
-    read_step,
-    show,
-    tax_by_kernels,
-    tax_by_samples,
-    tax_source_text,
-    trace,
-)
-from service.measure.cases import Bench, Case
+from service.measure.cases import Bench
 from service.measure.cpu_sampler import CpuSampler, SamplerError
 from service.records import SampleCounts
 from service.statistics.intervals import Interval
 from service.step.trace import NOTHING_RECORDED, STEP_MARK
 from tests.anatomy.conftest import printed
-from tests.step.made import KERNELS, event, replays, without_device_work
+from tests.step.made import event, replays, without_device_work
 from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
@@ -45,9 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finding(bench: Bench, folder: Path) -> TimelineFinding:
+def finding(bench: Bench, folder: Path) -> timeline.TimelineFinding:
     """Eager against compiled, written to `folder`."""
-    return draw_timeline(bench, TimelineArguments(against="compiled", batch_size=2, out=str(folder)), quiet)
+    return timeline.draw_timeline(
+        bench, timeline.TimelineArguments(against="compiled", batch_size=2, out=str(folder)), quiet
+    )
 
 
 ON_CUDA = [
@@ -67,7 +57,7 @@ REPLAYS = replays(3, kernel_id=lambda step: 9000 + step)
 
 
 def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
-    finding: TimelineFinding,
+    finding: timeline.TimelineFinding,
 ) -> None:
     assert [track.mode for track in finding.tracks] == ["eager", "compiled"]
     for track in finding.tracks:
@@ -75,16 +65,21 @@ def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
         assert (mark.name, mark.begin_us, mark.depth) == (STEP_MARK, 0.0, 0)
         assert all(0 <= b.begin_us < mark.duration_us and b.depth > 0 for b in track.blocks[1:])
         assert mark.duration_us == pytest.approx(track.profiled_seconds * 1e6)
-    text = printed(show, finding)
-    for word in ("│ eager", "│ compiled", "compiled against eager", f"written to that folder: {TRACE_FILE}"):
+    text = printed(timeline.show, finding)
+    for word in (
+        "│ eager",
+        "│ compiled",
+        "compiled against eager",
+        f"written to that folder: {timeline.TRACE_FILE}",
+    ):
         assert word in text
 
 
 def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
-    finding: TimelineFinding, folder: Path
+    finding: timeline.TimelineFinding, folder: Path
 ) -> None:
-    assert TRACE_FILE in finding.files
-    with gzip.open(folder / TRACE_FILE, "rt") as file:
+    assert timeline.TRACE_FILE in finding.files
+    with gzip.open(folder / timeline.TRACE_FILE, "rt") as file:
         events = json.load(file)["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
     assert names == {1: "eager (eager)", 2: "compiled (compiled)"}
@@ -92,7 +87,7 @@ def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
 
 
 def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_call_of_the_step() -> None:
-    step = read_step(ON_CUDA, cuda=True)
+    step = timeline.read_step(ON_CUDA, cuda=True)
     device = [block for block in step.blocks if block.lane == "device"]
     assert [(b.name, b.kind, b.begin_us, b.row) for b in device] == [
         ("gemm", "kernel", 35, 20),
@@ -105,29 +100,10 @@ def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_ca
     assert step.counted.kernel_seconds == pytest.approx(50e-6)
 
 
-def test_kernels_that_are_matched_by_window_hang_on_the_replay_that_started_them() -> None:
-    step = read_step(REPLAYS, cuda=True)
-    device = [block for block in step.blocks if block.lane == "device"]
-    assert (len(device), step.counted.matched) == (KERNELS, "window")
-    assert {step.blocks[b.launched_by].name for b in device if b.launched_by is not None} == {
-        "cudaGraphLaunch"
-    }
-    assert all(block.launched_by is not None for block in device)
-
-
-def test_a_device_whose_clock_lies_behind_is_drawn_after_the_calls_that_launched_its_work() -> None:
-    step = read_step(replays(3, device_clock=-400.0), cuda=True)
-    for block in step.blocks:
-        if block.launched_by is not None:
-            assert block.begin_us >= step.blocks[block.launched_by].begin_us
-    first = next(block for block in step.blocks if block.lane == "device")
-    assert first.begin_us == 5.0  # with its launch call: more is not known
-
-
 def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_percent(
-    monkeypatch: pytest.MonkeyPatch, finding: TimelineFinding
+    monkeypatch: pytest.MonkeyPatch, finding: timeline.TimelineFinding
 ) -> None:
-    unknown = read_step(without_device_work(REPLAYS), cuda=True)
+    unknown = timeline.read_step(without_device_work(REPLAYS), cuda=True)
     assert {block.lane for block in unknown.blocks} == {"host"}
     assert unknown.counted.kernels is None
     monkeypatch.setattr(timeline, "record_step", lambda *_: unknown)
@@ -137,55 +113,19 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     assert (track.kernels, track.kernel_seconds, track.tax) == (None, None, None)
     assert track.launches == 1
     shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
-    assert tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
-
-
-def test_the_step_that_is_shown_is_one_whose_kernels_are_known() -> None:
-    events = replays(5, kernels=lambda step: 20 if step in (1, 2) else KERNELS)
-    assert read_step(events, cuda=True).counted.kernels == KERNELS
-
-
-def test_launches_and_what_they_started_are_joined_by_an_arrow_in_the_trace(finding: TimelineFinding) -> None:
-    blocks = read_step(ON_CUDA, cuda=True).blocks
-    track = msgspec.structs.replace(finding.tracks[0], blocks=blocks)
-    events = trace(msgspec.structs.replace(finding, tracks=[track]))["traceEvents"]
-    begins = {e["id"]: e for e in events if e["ph"] == "s"}
-    ends = {e["id"]: e for e in events if e["ph"] == "f"}
-    assert begins.keys() == ends.keys()
-    assert sorted((begins[i]["ts"], ends[i]["ts"]) for i in begins) == [(20, 35), (60, 110)]
-    assert {begins[i]["tid"] for i in begins}.isdisjoint({ends[i]["tid"] for i in ends})
-
-
-def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
-    lengths = [900, 30, 10, 20]
-    events = [event("user_annotation", STEP_MARK, 1000 * n, length) for n, length in enumerate(lengths)]
-    assert read_step(events, cuda=False, skip=1).profiled_seconds == pytest.approx(20e-6)
+    assert timeline.tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
 
 
 def test_the_tax_is_the_hosts_share_of_samples_on_a_cpu_and_what_kernels_leave_of_the_wall_on_cuda() -> None:
-    known = tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
-    widened = tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
+    known = timeline.tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
+    widened = timeline.tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
     assert known is not None
     assert widened is not None
     assert known.fraction.value == widened.fraction.value == pytest.approx(0.3)
     assert widened.fraction.low < known.fraction.low < 0.3 < known.fraction.high < widened.fraction.high
-    assert tax_by_samples(SampleCounts(system=9)) is None
-    on_cuda = tax_by_kernels(30.0, Interval(100.0, 60.0, 120.0, 60)).fraction
+    assert timeline.tax_by_samples(SampleCounts(system=9)) is None
+    on_cuda = timeline.tax_by_kernels(30.0, Interval(100.0, 60.0, 120.0, 60)).fraction
     assert (on_cuda.value, on_cuda.low, on_cuda.high) == pytest.approx((0.7, 0.5, 0.75))
-
-
-def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def sample(_: Bench, case: Case, seconds: float) -> SampleCounts:
-        seen.append(case.phase)
-        return SampleCounts(kernel=75, host=25)
-
-    monkeypatch.setattr(step_times, "sample_case", sample)
-    found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert seen == ["prefill"] * timeline.ROUNDS
-    assert found.tracks[0].tax is not None
-    assert found.tracks[0].tax.fraction.value == 0.25
 
 
 def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
@@ -195,19 +135,14 @@ def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
         raise SamplerError("the system gives no timer")
 
     monkeypatch.setattr(Bench, "sampler", property(refused))
-    found = draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet)
+    found = timeline.draw_timeline(bench, timeline.TimelineArguments(mode="no_grad"), quiet)
     assert found.tracks[0].tax is None
     assert found.tracks[0].no_tax == "the system gives no timer"
-    text = printed(show, found, width=100)
+    text = printed(timeline.show, found, width=100)
     assert "the system gives no timer" in text
 
 
-def test_a_mode_against_itself_and_a_folder_that_cannot_be_made_are_refused(
-    bench: Bench, finding: TimelineFinding, tmp_path: Path
-) -> None:
-    with pytest.raises(StudyError, match="another mode") as refused:
-        draw_timeline(bench, TimelineArguments(against="eager"), quiet)
-    assert refused.value.param == "against"
+def test_a_folder_that_cannot_be_made_is_refused(finding: timeline.TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
         timeline.write(finding, tmp_path / "file")
@@ -218,7 +153,7 @@ def test_the_speedup_pairs_the_rounds_of_both_tracks(bench: Bench, monkeypatch: 
     rounds = [1.0, 2.0, 4.0, 1.0, 2.0, 4.0]
     times = {0: StepTimes(rounds, rounds), 1: StepTimes(rounds, [half / 2 for half in rounds])}
     monkeypatch.setattr(timeline, "time_steps", lambda *_: times)
-    found = draw_timeline(bench, TimelineArguments(against="inference_mode"), quiet)
+    found = timeline.draw_timeline(bench, timeline.TimelineArguments(against="inference_mode"), quiet)
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(2.0)
     assert (found.speedup.low, found.speedup.high) == (pytest.approx(2.0), pytest.approx(2.0))

@@ -96,7 +96,7 @@ class CountingMeter:
     """Another meter that counts the steps of the queue's clock, and keeps the shape of each."""
 
     queue: ArrivingQueue
-    inner: Meter
+    inner: Meter = field(default_factory=HostMeter)
     shapes: list[tuple[int, int]] = field(default_factory=list)
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,10 +159,9 @@ class TinyEngine:
         batching: str = "continuous",
         window_ms: float = 0.0,
         cancellations: dict[int, set[str]] | None = None,
-        inner: Meter | None = None,
     ) -> Served:
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
-        meter = CountingMeter(queue, inner or HostMeter())
+        meter = CountingMeter(queue)
         scheduler = self.scheduler(queue, batching, window_ms, meter)
         with torch.no_grad():
             while (job := queue.take()) is not None:

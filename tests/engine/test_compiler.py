@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 from torch._dynamo.exc import Unsupported
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
@@ -151,21 +150,12 @@ def fail_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Capture, "serving", failing)
 
 
-def fail_parity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the broken mode compute something else, as a library may that was damaged and loads."""
-    run = ParityCheck.run
-
-    def failing(self: ParityCheck, steps: Mapping[tuple[Phase, int], Step]) -> Parity:
-        found = run(self, steps)
-        ran.append(1)
-        return msgspec.structs.replace(found, passed=len(ran) == 1)  # BROKEN is the second mode
-
-    ran: list[int] = []
-    monkeypatch.setattr(ParityCheck, "run", failing)
-
-
-def fail_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the proof of graph replay fail as where the disk does not take the profiler's trace."""
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_a_proof_that_fails_fails_its_mode_and_not_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the disk does not take the profiler's trace."""
 
     def run(self: warmup.Warmup) -> Iterator[None]:
         yield from original(self)
@@ -173,14 +163,6 @@ def fail_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
     original = warmup.Warmup.run
     monkeypatch.setattr(warmup.Warmup, "run", run)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals", "compiles")
-def test_a_proof_that_fails_fails_its_mode_and_not_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_proof(monkeypatch)
     mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine)) / "ab"
     inbox = LocalInbox([])
@@ -225,26 +207,19 @@ def test_an_engine_empties_the_cache_once_and_then_fails_the_mode(
 def test_a_mode_out_of_parity_on_code_from_before_is_tried_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_parity(monkeypatch)
+    """Its library may have been damaged, and load."""
+
+    def run(self: ParityCheck, steps: Mapping[tuple[Phase, int], Step]) -> Parity:
+        ran.append(1)
+        return msgspec.structs.replace(original(self, steps), passed=len(ran) == 1)  # BROKEN is the second
+
+    ran: list[int] = []
+    original = ParityCheck.run
+    monkeypatch.setattr(ParityCheck, "run", run)
     mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine))
     assert engine_run.run_engine(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
     assert list(code.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals", "compiles")
-def test_a_compiler_that_finds_no_room_fails_the_mode_and_the_others_serve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(device: torch.device) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(warmup, "load_compiler", no_room)
-    inbox = LocalInbox([])
-    assert engine_run.run_engine(settings(tmp_path, batch_sizes=[1]), inbox) == 0
-    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
-    assert "No space left on device" in str(inbox.modes[BROKEN].detail)
 
 
 def test_an_engine_that_is_told_so_begins_without_the_code_of_another(

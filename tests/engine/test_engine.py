@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable
-from itertools import count, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,17 +13,16 @@ import pytest
 import torch
 
 from models.transformer import Transformer
-from service.engine import loop, parts, warmup
 from service.engine import loop as engine_run
+from service.engine import warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
-from service.engine.loop import Engine
 from service.engine.outcome import ran_as
-from service.engine.parts import blas_libraries, build_parts
+from service.engine.parts import build_parts
 from service.engine.warmup import ConfiguredMode
 from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.modes import MODES
-from service.records import EngineStatus, Job, ModeStatus, Outcome, StepProfile, Timings, ToFront
+from service.records import Job, ModeStatus, StepProfile, Timings
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = pytest.mark.usefixtures("restored_globals")
@@ -54,16 +51,6 @@ def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_p
 
 
 @pytest.mark.slow
-def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
-    outcome = serve(tmp_path, [local_job("a", "compiled", [PROMPT], 2)]).outcomes[0]
-    assert outcome.kind == "error"
-    assert outcome.problem is not None
-    assert outcome.problem.type == "mode_not_ready"
-    assert "eager" in outcome.problem.message
-    assert outcome.timings is None
-
-
-@pytest.mark.slow
 def test_a_job_whose_deadline_passed_in_the_queue_never_starts(tmp_path: Path) -> None:
     late = msgspec.structs.replace(local_job("a", "eager", [PROMPT], 2), deadline_ns=1)
     outcome = serve(tmp_path, [late]).outcomes[0]
@@ -89,16 +76,6 @@ def test_an_id_cannot_lead_a_trace_out_of_its_folder(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.trace.json.gz")) == [
         tmp_path / "cache" / "traces" / ".._.._out.trace.json.gz"
     ]
-
-
-@pytest.mark.slow
-def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_them(tmp_path: Path) -> None:
-    inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 4, ignore_eos=True)], instrumentation="off")
-    timings = timings_of(inbox)
-    assert timings.decode.steps == 3
-    decode = timings.decode
-    assert decode.wall_seconds is decode.dispatch_seconds is decode.kernel_seconds is None
-    assert timings.dispatch_source is timings.kernel_source is None
 
 
 def compiled_for_another_shape() -> Callable[[], object]:
@@ -147,42 +124,6 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seconds", "announced"), [(0.0, True), (3600.0, False)])
-def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_than_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, announced: bool
-) -> None:
-    sizes = count()
-    sent: list[ToFront] = []
-    monkeypatch.setattr(parts, "memory", lambda _: {"allocated_current": next(sizes)})
-    monkeypatch.setattr(loop, "memory", lambda _: {"allocated_current": next(sizes)})
-    monkeypatch.setattr(loop, "NEWS_SECONDS", seconds)
-    jobs = [local_job(str(n), "inference_mode", [PROMPT], 2) for n in range(2)]
-    inbox = LocalInbox(jobs, sent.append)
-    Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
-    statuses = [message for message in sent if isinstance(message, EngineStatus)]
-    whole = [message for message in sent if not isinstance(message, ModeStatus)]
-    after_a_job = sum(type(one) is Outcome and type(other) is EngineStatus for one, other in pairwise(whole))
-    assert after_a_job == (2 if announced else 0)
-    assert (len(statuses) > 4) == announced
-    assert [status.warm for status in statuses] == sorted(status.warm for status in statuses)
-
-
-@pytest.mark.slow
-def test_unchanged_memory_and_a_device_without_any_are_not_announced_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "NEWS_SECONDS", 0.0)
-    for memory in (None, {"allocated_current": 7}):
-        monkeypatch.setattr(parts, "memory", lambda _, current=memory: current)
-        monkeypatch.setattr(loop, "memory", lambda _, current=memory: current)
-        sent: list[ToFront] = []
-        inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], sent.append)
-        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
-        statuses = [message for message in sent if isinstance(message, EngineStatus)]
-        assert [status.warm for status in statuses] == [False, True]
-
-
-@pytest.mark.slow
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
     parts = build_parts(settings(tmp_path), lambda status: None)
     cold, warm = parts.status(), parts.status(parts.measure())
@@ -199,18 +140,6 @@ def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_pa
     assert warm.step_flops.per_row == 2 * warm.step_bytes.weights / 4
     assert warm.blas is not None
     assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in warm.blas
-
-
-def test_the_libraries_that_multiply_are_named_from_what_torch_says_of_itself() -> None:
-    lines = (
-        "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605",
-        "  - Intel(R) MKL-DNN v3.7.1 (Git Hash 80af)",
-        "  - CPU capability usage: AVX2",
-        "  - Build settings: BLAS_INFO=mkl, BUILD_TYPE=Release",
-    )
-    assert blas_libraries("\n".join(lines)) == "MKL 2024.2, oneDNN 3.7.1, ATen AVX2"
-    arm = "  - CPU capability usage: SVE256\n  - Build settings: BLAS_INFO=open"
-    assert blas_libraries(arm) == "BLAS open, ATen SVE256"
 
 
 @pytest.mark.slow
@@ -248,13 +177,15 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", LOST, ids=str)
-def test_a_job_that_loses_the_device_ends_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_a_job_that_loses_the_device_ends_the_engine_with_an_exit_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     monkeypatch.setattr(Generator, "run", raising(error))
+    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
     inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)])
-    with pytest.raises(type(error), match=r"illegal|CUBLAS"):
-        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
+    chosen = settings(tmp_path, modes=["inference_mode"], batch_sizes=[1])
+    assert engine_run.run_engine(chosen, inbox) == EXIT_DEVICE_LOST
+    assert str(error) in capsys.readouterr().err
     assert inbox.outcomes == []
 
 
@@ -286,35 +217,10 @@ def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_ser
 
 
 @pytest.mark.slow
-def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Failing:
-        parts = SimpleNamespace(warmup=SimpleNamespace())
-
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        def run(self) -> None:
-            raise error
-
-    monkeypatch.setattr(engine_run, "Engine", Failing)
-    monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
-    error: Exception = LOST[0]
-    assert engine_run.run_engine(settings(tmp_path), LocalInbox([])) == EXIT_DEVICE_LOST
-    assert "an illegal memory access" in capsys.readouterr().err
-    error = RuntimeError("something else")
-    with pytest.raises(RuntimeError, match="something else"):
-        engine_run.run_engine(settings(tmp_path), LocalInbox([]))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (
-            IndexError("index 64"),
-            r"Transformer cannot be served: .*IndexError: index 64\); serve another",
-        ),
+        (IndexError("index 64"), r"Transformer cannot be served: .*IndexError: index 64\); serve another"),
         (
             torch.OutOfMemoryError("CUDA out of memory"),
             "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less",

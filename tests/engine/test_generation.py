@@ -14,7 +14,7 @@ from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
 from service.engine import generation as feed_module
-from service.engine.generation import POLL_NS, DeviceFeed, Generator, HostFeed, JobResult, new_feed, prefill
+from service.engine.generation import DeviceFeed, Generator, HostFeed, JobResult, new_feed, prefill
 from service.engine.inbox import local_job
 from service.engine.text import JobError
 from service.modes import MODES
@@ -80,10 +80,6 @@ def test_a_prompt_alone_equals_the_same_prompt_inside_a_ragged_batch(engine: Eng
     assert ids(engine, [PROMPT, "class A:\n    pass\n"])[0] == alone
 
 
-def test_a_prompt_of_several_chunks_equals_itself_beside_a_short_one(engine: Engine) -> None:
-    assert ids(engine, [LONG, "x"])[0] == ids(engine, [LONG])[0]
-
-
 def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behind() -> None:
     model = build("tiny", max_batch=1)
     buffers = allocate(model, [1], prefill_chunk=64)[1]
@@ -97,24 +93,6 @@ def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behi
     with torch.no_grad(), pytest.raises(InterruptedError):
         prefill([[5] * 100], new_feed(buffers), step, HostMeter(), readings, give_up)
     assert not buffers.last.any()
-
-
-def test_steps_are_one_prefill_per_chunk_and_one_decode_per_further_token(engine: Engine) -> None:
-    run = engine(local_job("a", "inference_mode", [LONG], 5, ignore_eos=True), Client())
-    assert run.prompt_tokens > 64
-    assert len(run.prefill.call) == -(-run.prompt_tokens // 64)
-    assert len(run.decode.call) == 4
-    assert run.bucket == 1
-
-
-def test_periods_are_all_the_time_from_the_first_call_to_the_end_of_the_bookkeeping(engine: Engine) -> None:
-    run = engine(local_job("a", "inference_mode", [LONG], 5, ignore_eos=True), Client())
-    begins = [*run.prefill.begin, *run.decode.begin]
-    assert begins == sorted(begins)
-    assert (len(run.prefill.begin), len(run.decode.begin)) == (run.prefill.steps, run.decode.steps)
-    periods = run.prefill.periods(run.decode.begin[0]) + run.decode.periods(run.ended_ns)
-    assert sum(periods) == run.ended_ns - run.prefill.begin[0]
-    assert all(p > c for p, c in zip(periods, [*run.prefill.call, *run.decode.call], strict=True))
 
 
 def test_a_seed_gives_the_same_text_in_every_bucket_and_other_seeds_others(engine: Engine) -> None:
@@ -146,45 +124,6 @@ def test_a_token_that_the_model_does_not_have_is_refused_with_the_range(engine: 
     assert refused.value.problem.type == "invalid_request"
 
 
-def test_sampling_is_measured_and_greedy_runs_no_sampling_operator(engine: Engine) -> None:
-    sampled = engine(
-        local_job("a", "inference_mode", [PROMPT], 4, temperature=1.0, ignore_eos=True), Client()
-    )
-    assert len(sampled.prefill.sampling) == 1
-    assert len(sampled.decode.sampling) == 3
-    greedy = engine(local_job("a", "inference_mode", [PROMPT], 4, ignore_eos=True), Client())
-    assert greedy.prefill.sampling == greedy.decode.sampling == []
-
-
-def test_streamed_pieces_joined_are_the_text_and_never_part_of_a_stop_string(engine: Engine) -> None:
-    for stop in ([], ["zzz", "\n\n"]):
-        client = Client()
-        job = local_job("a", "inference_mode", [PROMPT, "é = '"], 16, ignore_eos=True, stream=True, stop=stop)
-        run = engine(job, client)
-        assert run.rows is not None
-        for index, output in enumerate(run.rows.outputs()):
-            assert "".join(token.text for token in client.sent if token.index == index) == output.text
-
-
-def test_a_job_that_runs_alone_looks_for_what_has_arrived_once_in_the_time_of_a_poll() -> None:
-    client = Client()
-    generator = Generator(Tokenizer.load(TINY_FOLDER), {}, context=64, channel=client)
-    job = local_job("a", "inference_mode", [PROMPT], 4)
-    found = []
-    for now_ns in (7, POLL_NS + 6, POLL_NS + 7, 2 * POLL_NS + 6, 3 * POLL_NS):
-        generator._check(job, now_ns)
-        found.append(client.polls)
-    assert found == [1, 1, 2, 2, 3]
-
-
-def test_a_client_that_goes_away_stops_the_job_at_the_next_check(engine: Engine) -> None:
-    client = Client(patience=6)
-    run = engine(local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True), client)
-    assert run.kind == "cancelled"
-    assert client.checks - client.patience <= 1
-    assert len(run.decode.call) <= 6
-
-
 def test_what_a_cancelled_job_held_back_for_a_stop_string_is_still_streamed(engine: Engine) -> None:
     client = Client(patience=6)
     stop = ["absent from the text"]
@@ -207,12 +146,6 @@ def test_a_deadline_stops_the_job_between_two_steps_and_keeps_what_was_measured(
     assert 0 < len(run.decode.call) < 20
 
 
-def test_a_prompt_over_the_context_is_refused_with_the_limit(engine: Engine) -> None:
-    with pytest.raises(JobError, match="context of 512") as refused:
-        engine(local_job("a", "inference_mode", [LONG * 9], 8), Client())
-    assert refused.value.problem.type == "prompt_too_long"
-
-
 @pytest.fixture(scope="module")
 def buffers() -> Buffers:
     return allocate(build("tiny", max_batch=4), [4], prefill_chunk=16)[4]
@@ -222,28 +155,16 @@ def buffers() -> Buffers:
 def test_tokens_and_positions_of_every_row_are_written_in_place(
     buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
 ) -> None:
-    feed = kind(buffers)
-    address = buffers.token.data_ptr()
-    buffers.positions.copy_(torch.tensor([0, 7, 2**40, 3]))
+    feed, readings = kind(buffers), Readings()
+    addresses = buffers.token.data_ptr(), buffers.positions.data_ptr()
+    feed.put_rows([7, 1, 2**33, 3], [0, 7, 2**40, 3], readings)
+    assert buffers.token.tolist() == [[7], [1], [2**33], [3]]
     tokens = torch.tensor([5, 0, 4095, 2**33])
-    readings = Readings()
     feed.put(tokens, tokens.tolist(), readings)
     feed.advance(readings)
-    feed.advance(readings)
     assert buffers.token.tolist() == [[5], [0], [4095], [2**33]]
-    assert buffers.positions.tolist() == [2, 9, 2**40 + 2, 5]
-    assert buffers.token.data_ptr() == address
-
-
-@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
-def test_a_chunk_is_written_with_its_position_and_each_rows_last_token(
-    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
-) -> None:
-    chunk, last = torch.arange(64).view(4, 16), torch.tensor([3, 0, 15, 7])
-    kind(buffers).put_chunk(chunk, 32, last, Readings())
-    assert torch.equal(buffers.chunks[16], chunk)
-    assert buffers.positions.tolist() == [32] * 4
-    assert torch.equal(buffers.last, last)
+    assert buffers.positions.tolist() == [1, 8, 2**40 + 1, 4]
+    assert (buffers.token.data_ptr(), buffers.positions.data_ptr()) == addresses
 
 
 def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(
@@ -257,23 +178,3 @@ def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(
         feed.put(tokens, [0] * 4, readings)
         feed.advance(readings)
     assert readings.feed == [10, 20, 20]
-
-
-def test_what_feeds_a_step_on_a_cpu_reads_no_clock(buffers: Buffers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "perf_counter_ns", lambda: pytest.fail("the clock was read"))
-    feed, readings, tokens = HostFeed(buffers), Readings(), torch.zeros(4, dtype=torch.int64)
-    feed.put_chunk(torch.zeros(4, 16, dtype=torch.int64), 0, tokens, readings)
-    feed.put(tokens, [0] * 4, readings)
-    feed.advance(readings)
-    assert readings == Readings()
-
-
-@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
-def test_rows_are_written_from_the_host_in_place(
-    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
-) -> None:
-    address = buffers.positions.data_ptr()
-    kind(buffers).put_rows([5, 0, 4095, 2**33], [1, 0, 2**40, 9], Readings())
-    assert buffers.token.tolist() == [[5], [0], [4095], [2**33]]
-    assert buffers.positions.tolist() == [1, 0, 2**40, 9]
-    assert buffers.positions.data_ptr() == address

@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from time import perf_counter_ns
 
 import msgspec
 import pytest
 
 from service.engine import inbox, loop
-from service.engine.inbox import Inbox, LocalInbox, local_job
-from service.engine.loop import Engine, announced
+from service.engine.inbox import Inbox, LocalInbox
+from service.engine.loop import announced
 from service.engine.warmup import Warmup
-from service.records import (
-    SERVING,
-    Cancel,
-    Doing,
-    EngineSettings,
-    EngineStatus,
-    Job,
-    Outcome,
-    Pause,
-    Paused,
-    Resume,
-    Stop,
-    Token,
-)
-from tests.engine.serving import PROMPT, settings
+from service.records import SERVING, Cancel, Doing, Job, Pause, Paused, Resume, Token
 from tests.engine.sockets import SocketPair, job
-
-
-def test_a_cancel_counts_once_it_is_received_and_the_question_receives_nothing(sockets: SocketPair) -> None:
-    running = job("a")
-    sockets.deliver(running)
-    assert sockets.inbox.take() == running
-    sockets.send(Cancel(id="a"))
-    assert sockets.inbox._stream.wait(10_000)
-    assert not any(sockets.inbox.is_cancelled(running) for _ in range(4))
-    sockets.inbox.receive()
-    assert sockets.inbox.is_cancelled(running)
 
 
 def test_a_cancel_does_not_reach_a_later_job_of_the_same_id(sockets: SocketPair) -> None:
@@ -156,45 +127,6 @@ def test_a_queued_pause_is_dropped_by_a_resume(sockets: SocketPair) -> None:
     assert sockets.silent()
 
 
-def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
-    """The front's side of a pause in which a job is sent; runs beside the engine."""
-    try:
-        while not getattr(sockets.receive(EngineStatus), "warm", False):
-            pass
-        sockets.send(job("first"))
-        sockets.receive(Outcome)
-        sockets.send(Pause(id=1, lease_seconds=LONG))
-        sockets.receive(Paused)
-        seen["began_ns"] = perf_counter_ns()
-        sockets.send(job("during"))
-        seen["silent"] = sockets.silent(800)
-        seen["ended_ns"] = perf_counter_ns()
-        sockets.send(Resume())
-        seen["outcome"] = sockets.receive(Outcome)
-    finally:
-        sockets.send(Stop())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals")
-def test_a_paused_engine_serves_nothing_and_the_wait_is_queue(sockets: SocketPair, tmp_path: Path) -> None:
-    settings = EngineSettings(
-        address="", modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path), threads=1
-    )
-    engine = Engine(settings, sockets.inbox)
-    seen: dict[str, object] = {}
-    front = threading.Thread(target=drive, args=(sockets, seen))
-    front.start()
-    engine.run()
-    front.join()
-    assert seen["silent"]
-    outcome = seen["outcome"]
-    assert isinstance(outcome, Outcome)
-    assert outcome.timings is not None
-    paused_seconds = (int(seen["ended_ns"]) - int(seen["began_ns"])) / 1e9  # type: ignore[call-overload]
-    assert outcome.timings.queue_seconds >= 0.9 * paused_seconds
-
-
 COMPILING = Doing(what="warming up compiled", limit_seconds=1800.0)
 
 
@@ -267,40 +199,19 @@ def test_a_model_with_slow_steps_has_as_long_for_one_and_no_model_less_than_the_
     assert limits == [(inbox.STEP_LIMIT_SECONDS, inbox.STEP_BUSY_SECONDS), (90.0, 70.0)]
 
 
-@dataclass
 class Told(LocalInbox):
     """Keeps what is announced, in order."""
 
-    requests: list[object] = field(default_factory=list)
-    said: list[Doing] = field(default_factory=list)
-    expected: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__([])
+        self.said: list[Doing] = []
+        self.expected: tuple[float, float] | None = None
 
     def announce(self, doing: Doing) -> None:
         self.said.append(doing)
 
     def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
         self.expected = (seconds, busy_seconds)
-
-    def take(self) -> object:  # type: ignore[override]
-        return self.requests.pop(0) if self._warm and self.requests else None
-
-    @property
-    def stopped(self) -> bool:
-        return self._warm and not self.requests
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals")
-def test_an_engine_announces_its_warm_up_and_a_profiled_request(tmp_path: Path) -> None:
-    told = Told(requests=[local_job("a", "eager", [PROMPT], 2, profile=True, sent_ns=1)])
-    Engine(settings(tmp_path, batch_sizes=[1]), told).run()
-    said = [doing.what for doing in told.said]
-    for expected in ("warming up eager", "warming up inference_mode", "profiling a request"):
-        assert expected in said
-    assert said.index("warming up inference_mode") < said.index("profiling a request")
 
 
 def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:

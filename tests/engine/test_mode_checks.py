@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -32,29 +30,38 @@ from tests.engine.serving import serve
 CUDA = torch.device("cuda")
 
 REPLAYED = ProfiledStep(operators=0, copies=0, kernels=90, launches=1, graph_launches=1)
-WITHOUT_KERNELS = ProfiledStep(operators=0, copies=0, launches=1, graph_launches=1, unknown="lost")
 ISSUED = ProfiledStep(operators=0, copies=0, kernels=90, launches=90, graph_launches=0)
 NOTHING = ProfiledStep(operators=0, copies=0, unknown=NOTHING_RECORDED)
 
 
-def configured(name: str = "reduce-overhead") -> ConfiguredMode:
-    mode = MODES[name]
-    status = ModeStatus(mode=name, removes=mode.removes, state="warming", effective=mode.cuda.name)
-    found = ConfiguredMode(mode, status)
-    found.steps.update({(phase, 1): cast("Any", phase) for phase in PHASES})
-    return found
+SKIPPED = "CUDA graphs were skipped: "
+UNPROVED = f"graph replay is not proved per decode step at batch 1: {NOTHING_RECORDED}"
 
 
-def verified(
+@pytest.mark.parametrize(
+    ("seen", "skips", "effective", "reason", "phases"),
+    [
+        # An empty trace is taken again, and the second one counts.
+        ([NOTHING, REPLAYED, REPLAYED], 0, "reduce-overhead", None, ["decode", "decode", "prefill"]),
+        ([NOTHING, NOTHING, REPLAYED], 0, "reduce-overhead", UNPROVED, ["decode", "decode", "prefill"]),
+        ([ISSUED], 0, "compiled", SKIPPED + "0 graph launches per decode step at batch 1", ["decode"]),
+        (
+            [REPLAYED, ISSUED], 0, "compiled", SKIPPED + "0 graph launches per prefill step at batch 1",
+            ["decode", "prefill"],
+        ),
+        ([], 2, "compiled", SKIPPED + "torch gave them up for 2 compiled callables", []),
+    ],
+)  # fmt: skip
+def test_a_mode_keeps_its_name_unless_it_was_seen_to_replay_no_graph(
     monkeypatch: pytest.MonkeyPatch,
     seen: list[ProfiledStep],
-    skips: int = 0,
-    name: str = "reduce-overhead",
-    device: torch.device = CUDA,
-) -> tuple[ModeStatus, list[str]]:
-    """The status after a verification that sees these steps in order, and the phases it looked at."""
+    skips: int,
+    effective: str,
+    reason: str | None,
+    phases: list[str],
+) -> None:
     looked_at: list[str] = []
-    steps: Iterator[ProfiledStep] = iter(seen)
+    steps = iter(seen)
 
     def profiled(step: Any, _: Any, phase: str) -> ProfiledStep:
         assert step == phase
@@ -63,47 +70,13 @@ def verified(
 
     monkeypatch.setattr(warmup, "profile_step", profiled)
     monkeypatch.setattr(warmup, "prepare", lambda _: None)
-    one = configured(name)
-    verify_graph_replay(one, cast("Any", {1: None}), device, skips)
-    return one.status, looked_at
-
-
-def test_a_mode_that_replays_in_both_phases_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, looked_at = verified(monkeypatch, [REPLAYED, WITHOUT_KERNELS])
-    assert (status.effective, status.reason) == ("reduce-overhead", None)
-    assert looked_at == ["decode", "prefill"]
-
-
-@pytest.mark.parametrize(("seen", "phase"), [([ISSUED], "decode"), ([REPLAYED, ISSUED], "prefill")])
-def test_a_phase_without_its_graph_launch_takes_the_modes_name(
-    monkeypatch: pytest.MonkeyPatch, seen: list[ProfiledStep], phase: str
-) -> None:
-    status, _ = verified(monkeypatch, seen)
-    assert status.effective == "compiled"
-    assert status.reason == f"CUDA graphs were skipped: 0 graph launches per {phase} step at batch 1"
-
-
-def test_what_torch_counted_as_skipped_needs_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, looked_at = verified(monkeypatch, [], skips=2)
-    assert status.effective == "compiled"
-    assert status.reason == "CUDA graphs were skipped: torch gave them up for 2 compiled callables"
-    assert looked_at == []
-
-
-def test_an_empty_trace_is_taken_again_and_the_second_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, looked_at = verified(monkeypatch, [NOTHING, REPLAYED, REPLAYED])
-    assert (status.effective, status.reason) == ("reduce-overhead", None)
-    assert looked_at == ["decode", "decode", "prefill"]
-
-
-def test_two_empty_traces_prove_nothing_and_are_not_called_skipped_graphs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    status, _ = verified(monkeypatch, [NOTHING, NOTHING, REPLAYED])
-    assert status.effective == "reduce-overhead"
-    assert status.reason is not None
-    assert status.reason.startswith("graph replay is not proved per decode step at batch 1: ")
-    assert NOTHING_RECORDED in status.reason
+    mode = MODES["reduce-overhead"]
+    status = ModeStatus(mode=mode.name, removes=mode.removes, state="warming", effective=mode.cuda.name)
+    one = ConfiguredMode(mode, status)
+    one.steps.update({(phase, 1): cast("Any", phase) for phase in PHASES})
+    verify_graph_replay(one, cast("Any", {1: None}), CUDA, skips)
+    assert (one.status.effective, one.status.reason) == (effective, reason)
+    assert looked_at == phases
 
 
 COMPILED = CompileCounts(graphs=4, wrappers=4)
@@ -144,35 +117,6 @@ def test_a_mode_that_was_counted_as_another_one_says_as_what_and_what_to_do(
     assert "start the service without TORCHINDUCTOR_SOMETHING=1" in why
 
 
-STATES = """
-import sys, json
-from pathlib import Path
-from tests.engine.serving import serve
-from service.step.process_state import prepare_process
-folder, *modes = sys.argv[1:]
-prepare_process(folder)
-inbox = serve(Path(folder), [], modes=modes, batch_sizes=[1])
-from torch._dynamo.utils import counters
-found = {name: [one.state, one.detail, one.cache, len(one.compilations)] for name, one in inbox.modes.items()}
-print(json.dumps([found, counters["launchbound"]["cpp_wrappers"]]))
-"""
-
-
-def served(folder: Path, modes: list[str], environment: dict[str, str]) -> tuple[dict[str, list[Any]], int]:
-    """What an engine of its own, in this environment, says of its modes; and how many C++ wrappers it has."""
-    done = subprocess.run(
-        [sys.executable, "-c", STATES, str(folder), *modes],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, done.stderr
-    found, wrappers = json.loads(done.stdout.splitlines()[-1])
-    return found, wrappers
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("restored_globals")
 @pytest.mark.parametrize("off", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
@@ -188,6 +132,19 @@ def test_a_mode_that_compiles_nothing_fails_with_the_remedy(
         assert f"start the service without {off}=1" in str(found[mode].detail)
 
 
+SERVE = """
+import sys
+from pathlib import Path
+from tests.engine.serving import serve
+from service.step.process_state import prepare_process
+prepare_process(sys.argv[1])
+inbox = serve(Path(sys.argv[1]), [], modes=["eager", "compiled"], batch_sizes=[1])
+from torch._dynamo.utils import counters
+mode = inbox.modes["compiled"]
+print(mode.state, mode.detail, mode.cache, counters["launchbound"]["cpp_wrappers"])
+"""
+
+
 @pytest.mark.long
 @pytest.mark.compiles
 def test_torchs_variables_do_not_make_one_mode_what_another_one_is(tmp_path: Path) -> None:
@@ -196,9 +153,16 @@ def test_torchs_variables_do_not_make_one_mode_what_another_one_is(tmp_path: Pat
     others = {"TORCHDYNAMO_SUPPRESS_ERRORS": "1", "TORCH_COMPILE_OVERRIDE_BACKENDS": ">=0:eager"}
     environment = {f"TORCHINDUCTOR_{name}": "1" for name in names} | others
     environment["TORCH_COMPILE_FORCE_DISABLE_CACHES"] = "1"
-    found, cpp_wrappers = served(tmp_path, ["eager", "compiled"], environment)
-    assert found["compiled"][:3] == ["ready", None, "cold"]
-    assert cpp_wrappers == 0
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ready None cold 0"
 
 
 Shape = tuple[int, int]
@@ -251,11 +215,3 @@ def test_on_cuda_every_mode_is_called_in_every_shape(
     calls = called(model, buffers, mode, "cuda", tmp_path)
     assert calls.keys() == shapes
     assert min(calls.values()) == times
-
-
-def test_on_a_cpu_the_largest_shape_and_the_smallest_are_enough(
-    model: nn.Module, buffers: Buffers, tmp_path: Path
-) -> None:
-    ends = [[shape(one) for one in buffers.shapes(phase)] for phase in PHASES]
-    expected = {end for shapes in ends for end in (shapes[0], shapes[-1])}
-    assert called(model, buffers, "eager", "cpu", tmp_path).keys() == expected

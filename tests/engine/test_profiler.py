@@ -15,24 +15,11 @@ from service.engine import profiler
 from service.engine.generation import JobResult
 from service.engine.inbox import local_job
 from service.engine.outcome import totals
-from service.engine.profiler import (
-    CALLS,
-    DEFAULT_EVERY,
-    MOST_SHARE,
-    REMEDY,
-    ROUNDS,
-    SAMPLES_KEPT,
-    UNKNOWN,
-    DeviceMeasurements,
-    KernelTimes,
-    ProfileSchedule,
-    RequestProfiler,
-)
 from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, allocate
-from service.step.meters import Meter, Readings
+from service.step.meters import HostMeter, Meter, Readings
 from service.step.profiling import INTERVAL_STEPS
 from service.step.trace import ProfiledStep
 from tests.support.fake_cuda import FakeDevice
@@ -41,7 +28,7 @@ PLAIN = local_job("plain", "eager", ["x"], 4)
 ASKED = local_job("asked", "eager", ["x"], 4, profile=True)
 
 
-def due(schedule: ProfileSchedule, requests: int) -> list[int]:
+def due(schedule: profiler.ProfileSchedule, requests: int) -> list[int]:
     """The numbers, from 1, of the requests that are due."""
     return [number for number in range(1, requests + 1) if schedule.is_due()]
 
@@ -50,151 +37,66 @@ def due(schedule: ProfileSchedule, requests: int) -> list[int]:
     ("every", "cuda", "expected"),
     [
         (None, False, []),
-        (None, True, [DEFAULT_EVERY, 2 * DEFAULT_EVERY]),
+        (None, True, [profiler.DEFAULT_EVERY, 2 * profiler.DEFAULT_EVERY]),
         (0, True, []),
         (150, False, [150, 300, 450]),
     ],
 )
 def test_one_request_in_so_many_is_due(every: int | None, cuda: bool, expected: list[int]) -> None:
-    assert due(ProfileSchedule(every, cuda, lambda: 0), 2 * DEFAULT_EVERY + 50) == expected
+    assert due(profiler.ProfileSchedule(every, cuda, lambda: 0), 2 * profiler.DEFAULT_EVERY + 50) == expected
 
 
 def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None:
     now = 0
-    schedule = ProfileSchedule(None, True, lambda: now)
-    assert due(schedule, DEFAULT_EVERY) == [DEFAULT_EVERY]
+    schedule = profiler.ProfileSchedule(None, True, lambda: now)
+    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
     schedule.took(0.25)
-    now = round(0.25 / MOST_SHARE * 1e9) - 1
-    assert due(schedule, DEFAULT_EVERY) == []
+    now = round(0.25 / profiler.MOST_SHARE * 1e9) - 1
+    assert due(schedule, profiler.DEFAULT_EVERY) == []
     now += 1
-    assert due(schedule, DEFAULT_EVERY) == [DEFAULT_EVERY]
-    asked_for = ProfileSchedule(2, True, lambda: 0)
+    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
+    asked_for = profiler.ProfileSchedule(2, True, lambda: 0)
     asked_for.took(100.0)
     assert due(asked_for, 4) == [2, 4]
 
 
-def test_steps_whose_kernels_were_not_seen_are_left_out_and_what_was_never_seen_is_unknown() -> None:
-    times = KernelTimes()
-    times.add("eager", "decode", 1, [None, None])
-    assert times.per_step("eager", "decode", 1) is None
-    assert times.of_mode("eager") == []
-    times.add("eager", "decode", 1, [None, 2e-4, 4e-4, None, 3e-4])
-    assert times.per_step("eager", "decode", 1) == 3e-4
-    assert times.per_step("eager", "prefill", 1) is None
-
-
-def test_eight_steps_of_warm_up_have_an_interval_and_five_have_none() -> None:
-    times = KernelTimes()
-    times.add("eager", "decode", 1, [number * 1e-5 for number in range(1, 9)])
-    times.add("eager", "prefill", 4, [1e-5] * 5)
-    decode, prefill = times.of_mode("eager")
-    assert (decode.phase, decode.batch, decode.samples) == ("decode", 1, 8)
-    assert (decode.seconds, decode.low, decode.high) == pytest.approx((4.5e-5, 1e-5, 8e-5))
-    assert (prefill.phase, prefill.batch, prefill.samples) == ("prefill", 4, 5)
-    assert prefill.low is prefill.high is None
-
-
-def test_requests_replace_what_warm_up_had_learnt() -> None:
-    times = KernelTimes()
-    times.add("eager", "decode", 1, [1e-4] * 8)
-    for _ in range(SAMPLES_KEPT):
-        times.add("eager", "decode", 1, [2e-4])
-    (found,) = times.of_mode("eager")
-    assert (found.seconds, found.low, found.samples) == (2e-4, 2e-4, SAMPLES_KEPT)
-
-
-class FakeProfiler:
-    """Finds one prefill step and three of decode, of which one lost its kernels; counts its warm-ups."""
-
-    def __init__(self) -> None:
-        self.warmed = 0
-        self.found: tuple[float | None, ...] = (9e-4, 2e-4, None, 3e-4)
-
-    def warm(self) -> None:
-        self.warmed += 1
-
-    def run(
-        self, identity: str, about: Any, meter: Any, action: Callable[[Meter], None]
-    ) -> list[ProfiledStep]:
-        action(meter)
-        return [
-            ProfiledStep(1, 0, kernels=seconds and 90, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
-            for seconds in self.found
-        ]
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
-    made = FakeProfiler()
-    monkeypatch.setattr(profiler, "Profiler", lambda *_: made)
-    return made
-
-
-def on_cuda(every: int | None, folder: Path) -> RequestProfiler:
-    return RequestProfiler(torch.device("cuda"), every, folder)
-
-
-def finished() -> JobResult:
-    """What a job of one prefill step and three of decode left behind, at batch bucket 4."""
-    return JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
-
-
-def profiled(by: RequestProfiler) -> JobResult:
-    result = finished()
-    meter: Any = None
-    result.profile = by.profile(ASKED, result, meter, lambda _: None)
-    return result
-
-
-def test_on_cuda_no_turn_comes_before_the_profiler_is_attached_and_a_wish_is_granted(
-    fake: FakeProfiler, tmp_path: Path
+@pytest.mark.parametrize(
+    ("found", "source", "per_step", "kernels"),
+    [
+        ((9e-4, 2e-4, 2e-4, 3e-4), "profiled", {"prefill": 9e-4, "decode": 7e-4 / 3}, 4 * 90),
+        # One step of decode lost its kernels, so that decode's are those that were learnt before.
+        ((9e-4, 2e-4, None, 3e-4), "sampled", {"prefill": 9e-4, "decode": 1e-4}, None),
+    ],
+)
+def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_called_exact_nor_counted(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    found: tuple[float | None, ...],
+    source: str,
+    per_step: dict[str, float],
+    kernels: int | None,
 ) -> None:
-    one = on_cuda(1, tmp_path)
-    assert not one.is_due(PLAIN)
-    assert one.is_due(ASKED)
-    assert not one.used
-    one.warm()
-    one.warm()
-    assert fake.warmed == 1
-    assert one.is_due(PLAIN)
-    on_a_cpu = RequestProfiler(torch.device("cpu"), 2, tmp_path)
-    assert [on_a_cpu.is_due(PLAIN) for _ in range(4)] == [False, True, False, True]
+    class FakeProfiler:
+        """Finds one prefill step and three of decode."""
 
+        def run(self, _: str, about: Any, meter: Any, action: Callable[[Meter], None]) -> list[ProfiledStep]:
+            action(meter)
+            counts = [seconds and 90 for seconds in found]
+            return [
+                ProfiledStep(1, 0, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
+                for count, seconds in zip(counts, found, strict=True)
+            ]
 
-def test_a_profiled_request_adds_the_median_of_the_steps_whose_kernels_were_seen(
-    fake: FakeProfiler, tmp_path: Path
-) -> None:
-    one = on_cuda(None, tmp_path)
-    profiled(one)
-    one.warm()
-    assert fake.warmed == 0  # the request has used it
-    assert one.kernel_times.per_step("eager", "decode", 4) == pytest.approx(2.5e-4)
-    assert one.kernel_times.per_step("eager", "prefill", 4) == pytest.approx(9e-4)
-    assert [times.samples for times in one.kernel_times.of_mode("eager")] == [1, 1]
-
-
-def test_a_trace_that_lost_kernels_is_not_called_exact_nor_counted(
-    fake: FakeProfiler, tmp_path: Path
-) -> None:
-    one = on_cuda(None, tmp_path)
+    monkeypatch.setattr(profiler, "Profiler", lambda *_: FakeProfiler())
+    one = profiler.RequestProfiler(torch.device("cuda"), None, tmp_path)
     one.kernel_times.add("eager", "decode", 4, [1e-4] * 8)
-    first = one.estimates(PLAIN, finished(), {})
-    assert first.kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
-    result = profiled(one)
+    result = JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
+    assert one.estimates(PLAIN, result, {}).kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
+    result.profile = one.profile(ASKED, result, HostMeter(), lambda _: None)
     estimates = one.estimates(ASKED, result, {})
-    assert first.kernel_source == estimates.kernel_source == "sampled"
-    assert estimates.kernel_per_step_seconds["decode"] == 1e-4
-    assert totals(result) == (None, 4 * 90)
-
-
-def test_a_trace_that_has_all_kernels_is_the_request_s_own(fake: FakeProfiler, tmp_path: Path) -> None:
-    fake.found = (9e-4, 2e-4, 2e-4, 3e-4)
-    one = on_cuda(None, tmp_path)
-    result = profiled(one)
-    estimates = one.estimates(ASKED, result, {})
-    assert estimates.kernel_source == "profiled"
-    assert estimates.kernel_per_step_seconds == {"prefill": 9e-4, "decode": pytest.approx(7e-4 / 3)}
-    assert totals(result) == (4 * 90, 4 * 90)
+    assert estimates.kernel_source == source
+    assert estimates.kernel_per_step_seconds == pytest.approx(per_step)
+    assert totals(result) == (kernels, 4 * 90)
 
 
 BUCKETS = (1, 4)
@@ -228,7 +130,7 @@ class FakeSessions:
     """As RequestProfiler."""
 
     def __init__(self) -> None:
-        self.kernel_times = KernelTimes()
+        self.kernel_times = profiler.KernelTimes()
         self.used = False
 
     def warm(self) -> None:
@@ -241,7 +143,7 @@ class Measured:
     def __init__(self, buffers: dict[int, Buffers]) -> None:
         device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
         self.warmup, self.profiler = FakeWarmup(device), FakeSessions()
-        self.made = DeviceMeasurements(self.warmup, buffers, self.profiler, device)  # type: ignore[arg-type]
+        self.made = profiler.DeviceMeasurements(self.warmup, buffers, self.profiler, device)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -268,16 +170,6 @@ def test_every_step_of_every_ready_mode_has_both_measurements(
     assert all((one.low, one.high) == (90e-6, 90e-6) for one in status.kernel_times)
     assert counts == [INTERVAL_STEPS] * 4
     assert measured.made.missing is None
-
-
-def test_where_the_profiler_sees_no_kernels_their_time_is_absent_and_the_devices_is_there(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unseen = [ProfiledStep(operators=1, copies=0)] * 2
-    monkeypatch.setattr(profiler, "profile_steps", lambda *_: unseen)
-    list(measured.made.learn())
-    assert measured.warmup.sent[0].kernel_times == []
-    assert len(measured.warmup.sent[0].device_times) == 4
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -327,32 +219,20 @@ def test_every_captured_mode_is_measured_before_the_profilers_first_session_and_
     monkeypatch.setattr(profiler, "decode_dispatch", dispatch)
     for _ in measured.made.attach():
         assert measured.warmup.sent == []
-    assert taken == [False] * 2 * ROUNDS + [True] * 2 * ROUNDS
+    assert taken == [False] * 2 * profiler.ROUNDS + [True] * 2 * profiler.ROUNDS
     costs = {status.mode: status.profiler_cost for status in measured.warmup.sent}
     assert costs.keys() == {"eager", "no_grad"}
     for cost in costs.values():
         assert cost is not None
         assert cost.ratio == pytest.approx(slowdown, abs=0.003)
         assert cost.low < cost.ratio < cost.high
-        assert (cost.rounds, cost.matters) == (ROUNDS, matters)
+        assert (cost.rounds, cost.matters) == (profiler.ROUNDS, matters)
     note = measured.made.profiler_note
     assert (note is not None) == matters
     if note is not None:
         assert "eager 1.20 (95 % interval 1." in note
-        assert note.endswith(REMEDY)
+        assert note.endswith(profiler.REMEDY)
         assert "not proved on this GPU: compare the parity" in note
-
-
-def test_a_mode_that_fails_meanwhile_leaves_all_costs_measured(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(profiler, "decode_dispatch", lambda *_: 1e-3)
-    attaching = measured.made.attach()
-    next(attaching)
-    measured.warmup.modes["no_grad"].steps.clear()
-    list(attaching)
-    assert measured.made.profiler_note is None
-    assert [status.mode for status in measured.warmup.sent] == ["eager", "no_grad"]
 
 
 def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(
@@ -361,7 +241,7 @@ def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(
     monkeypatch.setattr(profiler, "decode_dispatch", lambda *_: 1e-3)
     measured.profiler.warm()
     list(measured.made.attach())
-    assert measured.made.profiler_note == UNKNOWN
+    assert measured.made.profiler_note == profiler.UNKNOWN
     assert measured.warmup.sent == []
 
 
@@ -369,5 +249,5 @@ def test_dispatch_is_measured_behind_untimed_calls_of_the_step(buffers: dict[int
     calls: list[Any] = []
     step: Any = lambda *arguments: calls.append(arguments)  # noqa: E731
     assert profiler.decode_dispatch(step, buffers[1]) > 0
-    assert len(calls) == LEAD_STEPS_OF_DISPATCH + CALLS
+    assert len(calls) == LEAD_STEPS_OF_DISPATCH + profiler.CALLS
     assert all(arguments[0].shape == (1, 1) for arguments in calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from math import inf
 from pathlib import Path
 
@@ -13,13 +13,7 @@ import pytest
 
 from service.engine import second_compiler as module
 from service.engine.parts import EngineParts, build_parts
-from service.engine.second_compiler import (
-    Compiled,
-    SecondCompiler,
-    allowed_cpus,
-    free_memory_bytes,
-    second_compiler,
-)
+from service.engine.second_compiler import SecondCompiler, allowed_cpus, free_memory_bytes
 from service.records import EngineSettings, ModeStatus
 from service.step.compile_cache import code_of
 from tests.engine.serving import settings
@@ -29,75 +23,32 @@ BOTH = ["eager", "compiled", "reduce-overhead"]
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], SecondCompiler]]:
-    """Starts a script in place of the process that compiles `reduce-overhead`."""
-    started: list[SecondCompiler] = []
-
-    def start(script: str) -> SecondCompiler:
-        monkeypatch.setattr(module, "owned", lambda _: [sys.executable, "-S", "-c", SAYS + script])
-        started.append(SecondCompiler(settings(tmp_path), ["reduce-overhead"]))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one._process.kill()
-        one._process.wait()
-        one._lines.close()
+def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondCompiler]:
+    """Its process has compiled one callable of `reduce-overhead`, and then failed."""
+    told = msgspec.json.encode(module.Compiled("a", 3.5)).decode()
+    script = f"import sys; print({told!r}); sys.exit(9)"
+    monkeypatch.setattr(module, "owned", lambda _: [sys.executable, "-S", "-c", script])
+    there = SecondCompiler(settings(tmp_path), ["reduce-overhead"])
+    yield there
+    there._process.wait()
+    there._lines.close()
 
 
-SAYS = """
-import sys, time
-
-def say(*parts):
-    for part in parts:
-        sys.stdout.write(part)
-        sys.stdout.flush()
-        time.sleep(0.2)
-
-"""
-
-
-def told(name: str, seconds: float | None) -> str:
-    return msgspec.json.encode(Compiled(name, seconds)).decode() + "\n"
-
-
-def end_of(waiting: Generator[None, None, float | None]) -> tuple[int, float | None]:
-    """How often it yielded, and what it returned."""
-    yields = 0
+def seconds_of(waiting: Generator[None, None, float | None]) -> float | None:
     while True:
         try:
             next(waiting)
         except StopIteration as end:
-            return yields, end.value
-        yields += 1
-
-
-Start = Callable[[str], SecondCompiler]
-
-
-def test_what_is_compiled_there_is_waited_for_while_others_are_served(compiler: Start) -> None:
-    there = compiler(
-        f"time.sleep(0.5); say({told('a', 3.5)[:9]!r}, {told('a', 3.5)[9:] + told('b', None)!r})"
-    )
-    yields, seconds = end_of(there.compiled("reduce-overhead", "a"))
-    assert seconds == 3.5
-    assert yields > 0
-    assert end_of(there.compiled("reduce-overhead", "b")) == (0, None)  # the cache held it already
-
-
-def test_a_mode_that_it_does_not_compile_is_not_waited_for(compiler: Start) -> None:
-    assert end_of(compiler("time.sleep(60)").compiled("compiled", "a")) == (0, None)
+            seconds: float | None = end.value
+            return seconds
 
 
 def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_so(
-    compiler: Start, capsys: pytest.CaptureFixture[str]
+    failed: SecondCompiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = compiler(f"say({told('a', 3.5)!r}); sys.exit(9)")
-    assert end_of(there.compiled("reduce-overhead", "a"))[1] == 3.5
-    assert end_of(there.compiled("reduce-overhead", "b"))[1] is None
-    assert end_of(there.compiled("reduce-overhead", "c")) == (0, None)
+    found = [seconds_of(failed.compiled("reduce-overhead", name)) for name in ("a", "b", "c")]
+    assert found == [3.5, None, None]
     said = capsys.readouterr().err
-    assert "a second process compiles reduce-overhead meanwhile" in said
     assert said.count("ended with code 9: the engine compiles what it left") == 1
 
 
@@ -120,7 +71,7 @@ Asked = list[tuple[EngineSettings, list[str]]]
 
 
 def test_the_later_half_of_the_modes_that_compile_is_compiled_there(parts: EngineParts, asked: Asked) -> None:
-    second_compiler(parts)
+    module.second_compiler(parts)
     ((chosen, modes),) = asked
     assert modes == ["reduce-overhead"]
     assert chosen.linears == parts.loaded.linears.layout
@@ -135,15 +86,15 @@ def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
 ) -> None:
     with monkeypatch.context() as here:
         here.setattr(module, "physical_cores", lambda _: 1)
-        assert second_compiler(parts) is None
+        assert module.second_compiler(parts) is None
     with monkeypatch.context() as here:
         here.setattr(module, "allowed_cpus", lambda: 1.5)
-        assert second_compiler(parts) is None
+        assert module.second_compiler(parts) is None
     with monkeypatch.context() as here:
         here.setattr(module, "free_memory_bytes", lambda: 2**20)
-        assert second_compiler(parts) is None
+        assert module.second_compiler(parts) is None
     (code_of(parts.settings.cache_folder, parts.settings.model) / "ab").mkdir()
-    assert second_compiler(parts) is None
+    assert module.second_compiler(parts) is None
     assert asked == []
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from models.checkpoint import build
 from service.engine import step_shares
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
-from service.engine.job_runner import JobRunner, lead_of
+from service.engine.job_runner import JobRunner
 from service.engine.loop import Engine
 from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, ENOUGH, NEWEST, StepShares
@@ -35,7 +34,6 @@ from service.records import (
     ToFront,
 )
 from service.step import meters
-from service.step.buffers import allocate
 from service.step.callables import Step
 from service.step.meters import HostMeter, Meter, Readings
 from tests.engine.serving import PROMPT, serve, settings
@@ -226,19 +224,6 @@ def lasting(sampler: FakeSampler, clock: list[int], nanoseconds: Sequence[int]) 
     return step
 
 
-def test_the_time_of_a_step_is_the_mean_of_what_ran_while_it_was_sampled(
-    shares: StepShares, sampler: FakeSampler, clock: list[int]
-) -> None:
-    run = one_step(shares, lasting(sampler, clock, [9000, 100, 300, 9000]))
-    run()  # as under the profiler
-    with shares.sampling():
-        run()
-        run()
-    run()
-    shares.collect()
-    assert only_split(shares).step_seconds == pytest.approx(200e-9)
-
-
 def test_faster_sampling_gives_a_step_its_time_only_where_no_other_has(
     shares: StepShares, sampler: FakeSampler, clock: list[int]
 ) -> None:
@@ -264,19 +249,6 @@ def test_the_time_of_a_step_moves_towards_that_of_the_newest_jobs(
     assert found == sorted(set(found))
     assert found[1] < 300e-9
     assert found[-1] == pytest.approx(600e-9, rel=0.01)
-
-
-def test_what_a_long_batch_has_so_far_is_taken_in_while_it_runs(
-    shares: StepShares, sampler: FakeSampler
-) -> None:
-    run = one_step(shares, seen_in(sampler, kernel=2, host=1))
-    with shares.sampling():
-        run()
-        shares.collect()
-        assert only_split(shares).all == SampleCounts(kernel=2, host=1)
-        assert sampler.running
-        run()
-    assert only_split(shares).all == SampleCounts(kernel=4, host=2)
 
 
 def test_where_some_were_lost_those_that_are_left_count_for_the_step_and_not_for_the_job(
@@ -306,35 +278,6 @@ def modes_of(steps: dict[tuple[Phase, int], Step]) -> dict[str, ConfiguredMode]:
     return {"eager": ConfiguredMode(MODES["eager"], status, steps)}
 
 
-def test_a_burst_samples_each_step_fast_and_lets_others_run_between_two(
-    shares: StepShares, sampler: FakeSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_shares, "BURST_SECONDS", 1e-3)
-    buffers = allocate(build("tiny", max_batch=2), [1, 2], prefill_chunk=64)
-    keys: list[tuple[Phase, int]] = [(phase, bucket) for phase in PHASES for bucket in (1, 2)]
-    modes = modes_of({key: seen_in(sampler, kernel=3, host=1) for key in keys})
-    shares.add("eager", modes["eager"].steps)
-    for number, _ in enumerate(shares.burst(modes["eager"].steps, buffers), 1):
-        assert not sampler.running
-        assert [(split.phase, split.batch) for split in shares.splits("eager")] == keys[:number]
-    assert {split.dispatch_share for split in shares.splits("eager")} == {0.25}
-    assert sampler.rates == [SAMPLES_PER_SECOND] * len(keys)
-
-
-def test_without_a_sampler_nothing_is_sampled_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_shares, "CpuSampler", refused)
-    for shares, reason in (
-        (StepShares(Path()), "no timer today"),
-        (StepShares(Path(), "not here"), "not here"),
-    ):
-        run = one_step(shares, lambda *_: (torch.zeros(1), torch.zeros(1)))
-        with shares.sampling() as found:
-            run()
-        assert list(shares.burst({}, {})) == []
-        assert (found, shares.collect(), shares.splits("eager")) == ({}, {}, [])
-        assert shares.missing == reason
-
-
 class MadeGenerator:
     """Runs the prefill and two decode steps of a job, then raises `error`, if there is one."""
 
@@ -353,18 +296,13 @@ class MadeGenerator:
             raise self._error
 
 
-class NoProfiler:
-    def is_due(self, job: Job) -> bool:
-        return False
-
-
 def ran(shares: StepShares, sampler: FakeSampler, generator: MadeGenerator, **options: object) -> JobResult:
     """A job in eager, whose prefill is seen in kernels and whose decode is seen in the host."""
     modes = modes_of({("prefill", 1): seen_in(sampler, kernel=5), ("decode", 1): seen_in(sampler, host=4)})
     shares.add("eager", modes["eager"].steps)
     runner = JobRunner(
         cast(Generator, generator),
-        cast(RequestProfiler, NoProfiler()),
+        cast(RequestProfiler, SimpleNamespace(is_due=lambda job: False)),
         shares,
         HostMeter(shares.labels),
         cast(Warmup, None),
@@ -400,13 +338,6 @@ def test_what_leads_a_job_that_asks_for_samples_is_not_sampled_and_its_time_is_q
     assert result.taken_ns > 0
 
 
-def test_what_leads_a_sampled_job_is_its_prefill_and_nothing_that_a_client_sees() -> None:
-    job = local_job("a", "eager", ["x"], 40, sample=True, stream=True, stop=["y"], min_tokens=3)
-    lead = lead_of(job)
-    assert (lead.prompts, lead.mode, lead.max_new_tokens) == (job.prompts, job.mode, 1)
-    assert not lead.stream
-
-
 def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
     shares: StepShares, sampler: FakeSampler
 ) -> None:
@@ -416,48 +347,12 @@ def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
     assert not sampler.running
 
 
-def spin(*_: object) -> tuple[Tensor, Tensor]:
-    ends = perf_counter() + 0.005
-    while perf_counter() < ends:
-        pass
-    return torch.zeros(1), torch.zeros(1)
-
-
-def multiply(*_: object) -> tuple[Tensor, Tensor]:
-    values = torch.ones(200, 200)
-    for _time in range(20):
-        values @ values
-    return values, values
-
-
-@pytest.mark.usefixtures("restored_globals")
-def test_a_thread_is_seen_in_kernels_in_the_step_that_multiplies_and_in_the_host_in_the_one_that_does_not(
-    common_cache: Path,
-) -> None:
-    torch.set_num_threads(1)
-    shares = StepShares(common_cache)
-    shares.add("eager", {("prefill", 1): multiply, ("decode", 1): spin})
-    meter = HostMeter(shares.labels)
-    with shares.sampling(SAMPLES_PER_SECOND):
-        for phase, step in (("prefill", multiply), ("decode", spin)):
-            counts = SampleCounts()
-            while counts.kernel + counts.host < 50:
-                meter.run(step, ARGUMENTS, Readings())
-                shares.collect()
-                counts = shares.newest("eager", cast(Phase, phase), 1) or counts
-    product, python = shares.splits("eager")
-    assert product.dispatch_share < 0.3
-    assert python.dispatch_share > 0.9
-
-
-@pytest.fixture
-def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.outcome.ENOUGH", 1)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals", "one_is_enough")
-def test_a_request_that_asks_for_samples_is_split_by_its_own_and_answered_as_without(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("restored_globals")
+def test_a_request_that_asks_for_samples_is_split_by_its_own_and_answered_as_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.engine.outcome.ENOUGH", 1)
     plain, sampled = serve(
         tmp_path,
         [
@@ -495,7 +390,7 @@ def test_an_engine_that_samples_nothing_serves_says_why_and_claims_no_split(
 ) -> None:
     monkeypatch.setattr(step_shares, "CpuSampler", refused)
     sent: list[ToFront] = []
-    job = local_job("a", "inference_mode", [PROMPT], 4, sample=True)
+    job = local_job("a", "inference_mode", [PROMPT], 4, ignore_eos=True, sample=True)
     inbox = LocalInbox([job], sent.append)
     chosen = settings(tmp_path, batch_sizes=[1], modes=["inference_mode"], instrumentation=instrumentation)
     Engine(chosen, inbox).run()
@@ -504,5 +399,7 @@ def test_an_engine_that_samples_nothing_serves_says_why_and_claims_no_split(
     (outcome,) = inbox.outcomes
     assert (outcome.kind, outcome.sampled) == ("ok", False)
     assert outcome.timings is not None
-    assert outcome.timings.decode.dispatch_seconds is None
-    assert outcome.timings.dispatch_source is None
+    decode = outcome.timings.decode
+    assert decode.steps == 3
+    assert (decode.wall_seconds is None) == (instrumentation == "off")
+    assert decode.dispatch_seconds is decode.kernel_seconds is outcome.timings.dispatch_source is None

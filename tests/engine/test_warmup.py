@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
-from service.engine import loop, parts, warmup
+from service.engine import warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
-from service.engine.job_runner import JobRunner
 from service.engine.loop import Engine
-from service.engine.profiler import NoDeviceMeasurements
 from service.engine.step_shares import StepShares
 from service.modes import Effect
 from service.records import EngineStatus, Job, ModeStatus, ToFront
@@ -97,22 +94,6 @@ def test_settings_that_cannot_work_are_refused_with_a_remedy(
         Engine(settings(tmp_path, **change), LocalInbox([]))
 
 
-def test_steps_are_sampled_once_the_engine_is_on_its_own_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    happened: list[str] = []
-    burst = StepShares.burst
-
-    def noted(self: StepShares, *arguments: Any) -> Iterator[None]:
-        happened.append("sampled")
-        return burst(self, *arguments)
-
-    monkeypatch.setattr(StepShares, "burst", noted)
-    monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
-    serve(tmp_path, [])
-    assert happened == ["pinned", *["sampled"] * len(MODE_NAMES)]
-
-
 def test_a_mode_whose_step_fails_while_it_is_sampled_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,76 +139,41 @@ def test_the_engine_says_which_attention_it_runs_and_that_it_is_right(tmp_path: 
     assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)
 
 
-FIRST, SECOND = MODE_NAMES
-"""In the order in which they become ready."""
-
-
-class EarlyInbox(LocalInbox):
-    """Hands out each of `requests` once `when` is true of it, also before the engine is warm.
-
-    `sent` has all that the engine sent. It is stopped when all requests are taken and the engine is warm.
-    """
-
-    def __init__(self, requests: Iterable[Job], when: Callable[[EarlyInbox], bool]) -> None:
-        super().__init__([])
-        self._requests = list(requests)
-        self._when = when
-        self.sent: list[ToFront] = []
-
-    def take(self) -> Job | None:
-        return self._requests.pop(0) if self._requests and self._when(self) else None
-
-    @property
-    def stopped(self) -> bool:
-        return self._warm and not self._requests
-
-    def send(self, message: ToFront) -> None:
-        self.sent.append(message)
-        super().send(message)
-
-    def position(self, wanted: Callable[[ToFront], bool]) -> int:
-        """Where the first message that is `wanted` stands among all. Raises StopIteration for none."""
-        return next(number for number, message in enumerate(self.sent) if wanted(message))
-
-
-def is_warm(message: ToFront) -> bool:
-    return isinstance(message, EngineStatus) and message.warm
-
-
-def is_ready(mode: str) -> Callable[[ToFront], bool]:
-    return lambda message: (
-        isinstance(message, ModeStatus) and message.mode == mode and message.state == "ready"
-    )
-
-
-def has_splits(mode: str) -> Callable[[ToFront], bool]:
-    return lambda message: isinstance(message, ModeStatus) and message.mode == mode and bool(message.splits)
-
-
-def ready(inbox: EarlyInbox) -> bool:
-    """All modes are."""
-    return len(inbox.modes) == 2 and all(status.state == "ready" for status in inbox.modes.values())
-
-
-def run(folder: Path, inbox: EarlyInbox) -> EarlyInbox:
-    Engine(settings(folder), inbox).run()
-    return inbox
+FIRST = MODE_NAMES[0]
+"""The first that becomes ready."""
 
 
 def test_every_step_of_the_ready_modes_has_a_split_before_the_engine_is_warm(tmp_path: Path) -> None:
-    inbox = run(tmp_path, EarlyInbox([], ready))
-    first = [is_ready(FIRST), is_ready(SECOND), has_splits(FIRST), has_splits(SECOND), is_warm]
-    positions = [inbox.position(wanted) for wanted in first]
-    assert positions == sorted(set(positions))
+    happened: list[str] = []
+
+    def watch(message: ToFront) -> None:
+        if isinstance(message, ModeStatus) and message.state == "ready":
+            happened.append(f"{message.mode} {'split' if message.splits else 'ready'}")
+        elif isinstance(message, EngineStatus) and message.warm:
+            happened.append("warm")
+
+    inbox = LocalInbox([], watch)
+    Engine(settings(tmp_path), inbox).run()
+    in_order = [f"{mode} {what}" for what in ("ready", "split") for mode in MODE_NAMES]
+    assert list(dict.fromkeys(happened)) == [*in_order, "warm"]
     for status in inbox.modes.values():
         found = {(split.phase, split.batch): split for split in status.splits}
         assert found.keys() == {(phase, batch) for phase in warmup.PHASES for batch in (1, 2)}
         assert all(split.newest.total > 0 and split.step_seconds > 0 for split in found.values())
 
 
+class EarlyInbox(LocalInbox):
+    """Hands out its jobs as soon as the first mode is ready."""
+
+    @property
+    def next_job(self) -> Job | None:
+        ready = FIRST in self.modes and self.modes[FIRST].state == "ready"
+        return self._jobs[0] if ready and self._jobs else None
+
+
 def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_source(tmp_path: Path) -> None:
-    jobs = [local_job("early", FIRST, [PROMPT], 3, ignore_eos=True)]
-    inbox = run(tmp_path, EarlyInbox(jobs, lambda inbox: any(map(is_ready(FIRST), inbox.sent))))
+    inbox = EarlyInbox([local_job("early", FIRST, [PROMPT], 3, ignore_eos=True)])
+    Engine(settings(tmp_path), inbox).run()
     early = inbox.outcomes[0].timings
     assert early is not None
     for phase in (early.prefill, early.decode):
@@ -237,61 +183,12 @@ def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_sourc
     assert early.dispatch_source is early.kernel_source is None
 
 
-def test_a_stop_ends_a_start_before_it_is_complete(tmp_path: Path) -> None:
-    class Stopping(EarlyInbox):
-        @property
-        def stopped(self) -> bool:
-            return any(map(is_ready(FIRST), self.sent))
-
-    inbox = run(tmp_path, Stopping([], ready))
-    assert inbox.modes[SECOND].state != "ready"
-    assert not any(map(is_warm, inbox.sent))
-
-
-def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) -> None:
-    class Pausing(EarlyInbox):
-        waits = 0
-
-        def take(self) -> None:
-            self.paused = not self.waits and any(map(is_ready(FIRST), self.sent))
-
-        def receive(self, timeout_milliseconds: int = 0) -> None:
-            if self.paused and timeout_milliseconds:
-                self.waits += 1
-                self.paused = self.waits < 3
-
-        def send(self, message: ToFront) -> None:
-            assert not self.paused
-            super().send(message)
-
-    inbox = Pausing([], ready)
-    run(tmp_path, inbox)
-    assert inbox.waits == 3
-    assert any(map(is_warm, inbox.sent))
-
-
-class Noted(NoDeviceMeasurements):
-    """Notes when the profiler would be attached and when the device's times would be taken."""
-
-    def __init__(self, happened: list[str]) -> None:
-        self._happened = happened
-
-    def attach(self) -> Iterator[None]:
-        self._happened.append("attached")
-        yield
-
-    def learn(self) -> Iterator[None]:
-        self._happened.append("learnt")
-        yield
-
-
 def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_after_all_are_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
     replaying, plain = MODE_NAMES
-    effect = warmup.Capture.effect
-    serving = warmup.Capture.serving
+    effect, serving = warmup.Capture.effect, warmup.Capture.serving
 
     def of(self: warmup.Capture, configured: warmup.ConfiguredMode) -> Effect:
         return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
@@ -306,53 +203,10 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
 
     monkeypatch.setattr(warmup.Capture, "effect", of)
     monkeypatch.setattr(warmup.Capture, "serving", captured)
-    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Noted(happened))
     monkeypatch.setattr(warmup, "verify_graph_replay", lambda *_: happened.append("proved"))
     Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)).run()
-    assert happened[:7] == [
-        f"{replaying} captured",
-        f"{plain} captured",
-        f"{plain} ready",
-        "attached",
-        "proved",
-        f"{replaying} ready",
-        "learnt",
-    ]
-
-
-@pytest.mark.parametrize("skipped", [True, False])
-def test_captures_are_announced_once_they_are_proved_and_never_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: bool
-) -> None:
-    replaying = MODE_NAMES[0]
-    effect = warmup.Capture.effect
-    announced: list[int] = []
-    engines: list[Engine] = []
-
-    def of(self: warmup.Capture, configured: warmup.ConfiguredMode) -> Effect:
-        return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
-
-    def prove(configured: warmup.ConfiguredMode, *_: object) -> None:
-        if skipped:
-            configured.status = msgspec.structs.replace(configured.status, effective="another")
-
-    class Announcing(Noted):
-        def attach(self) -> Iterator[None]:
-            modes = engines[0].parts.warmup
-            modes.update(modes.modes[replaying], profiler_cost=None)
-            yield
-
-    def watch(message: ToFront) -> None:
-        if isinstance(message, ModeStatus) and message.mode == replaying:
-            announced.append(message.graph_captures)
-
-    monkeypatch.setattr(warmup.Capture, "effect", of)
-    monkeypatch.setattr(loop, "new_device_measurements", lambda *_: Announcing([]))
-    monkeypatch.setattr(warmup, "verify_graph_replay", prove)
-    engines.append(Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)))
-    engines[0].run()
-    assert announced == sorted(announced)
-    assert (announced[-1] == 0) is skipped
+    ready = [f"{plain} ready", "proved", f"{replaying} ready"]
+    assert happened == [f"{replaying} captured", f"{plain} captured", *ready]
 
 
 def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
@@ -366,7 +220,7 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
         run_job(self, job, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Generator, "run", noted)
-    inbox = run(tmp_path, EarlyInbox([local_job("client", FIRST, [PROMPT], 2)], lambda inbox: inbox._warm))
+    inbox = serve(tmp_path, [local_job("client", FIRST, [PROMPT], 2)])
     *own, client = ran
     assert client.id == "client"
     assert {len(job.prompts) for job in own} == {1, 2}
@@ -374,15 +228,3 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
     for option in ("top_k", "top_p", "seed", "min_tokens"):
         assert any(getattr(job, option) for job in own), option
     assert [outcome.id for outcome in inbox.outcomes] == ["client"]
-
-
-def test_what_empties_the_allocators_is_measured_before_the_requests_that_fill_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    measure, bandwidth, warm = parts.measure_null_kernel, parts.memory_bandwidth, JobRunner.warm
-    monkeypatch.setattr(parts, "measure_null_kernel", lambda *on: order.append("graph") or measure(*on))
-    monkeypatch.setattr(parts, "memory_bandwidth", lambda *on: order.append("copies") or bandwidth(*on))
-    monkeypatch.setattr(JobRunner, "warm", lambda *on: order.append("requests") or warm(*on))
-    run(tmp_path, EarlyInbox([], lambda inbox: inbox._warm))
-    assert order == ["graph", "copies", "requests"]

@@ -15,12 +15,11 @@ from models.transformer import Transformer
 from service.measure.cases import Bench, Case, Variants, build_case
 from service.modes import MODES
 from service.records import PHASES, EngineSettings
-from service.step.buffers import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS, allocate
+from service.step.buffers import DECODE_POSITION, allocate
 from service.step.callables import build_step
 from service.step.loaded_model import PRECISIONS
-from tests.support.small_models import SMALL
+from tests.support.small_models import CONFIG, SMALL
 
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=32)
 MODE = "inference_mode"
 
@@ -54,14 +53,6 @@ def small_case(calls: list[int], phase: str = "decode", config: Config = SHORT) 
     return build_case(MODE, phase, model, buffers, PRECISIONS["float32"], lambda: calls.append(1))  # type: ignore[arg-type]
 
 
-def test_a_case_is_warmed_before_it_is_handed_out() -> None:
-    calls: list[int] = []
-    case = small_case(calls)
-    assert len(calls) == CALLS_TO_CAPTURE
-    case.call()
-    assert len(calls) == CALLS_TO_CAPTURE + 1
-
-
 @pytest.mark.parametrize(
     ("phase", "config", "position"),
     [("decode", CONFIG, DECODE_POSITION), ("decode", SHORT, SHORT.context - 1), ("prefill", CONFIG, 0)],
@@ -70,13 +61,6 @@ def test_a_step_stands_at_the_decode_position_within_its_context_or_at_the_start
     phase: str, config: Config, position: int
 ) -> None:
     assert small_case([], phase, config).buffers.positions.tolist() == [position]
-
-
-def test_steady_seconds_are_the_median_of_the_steps_after_the_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([9.0] * LEAD_STEPS + [1.0, 3.0, 2.0])
-    monkeypatch.setattr(Case, "call_seconds", lambda case: next(seconds))
-    assert small_case([]).steady_seconds(3) == 2.0
-    assert list(seconds) == []
 
 
 def test_the_bench_builds_a_step_once_and_all_modes_share_its_tokens_and_cache(
@@ -106,14 +90,6 @@ def test_a_step_stays_at_its_place_in_the_cache_whatever_is_built_or_runs_after_
     for (phase, _), case in cases.items():
         assert case.buffers.positions.unique().tolist() == [0 if phase == "prefill" else DECODE_POSITION]
         assert case.buffers.last.unique().tolist() == [0]
-
-
-def test_a_shallow_step_stays_at_its_place_too(settings: EngineSettings) -> None:
-    bench = Bench(settings)
-    prefill = bench.shallow_case(MODE, 1, "prefill", 1)
-    expected = prefill.call()[0].clone()
-    bench.shallow_case(MODE, 1, "decode", 1)
-    assert torch.equal(bench.shallow_case(MODE, 1, "prefill", 1).call()[0], expected)
 
 
 def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: Variants) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 
 import pytest
 import torch
@@ -59,12 +59,6 @@ def test_python_is_host_and_a_matrix_product_kernel(sampler: CpuSampler) -> None
     assert (kernel_share(counts_of(product)) or 0) > 0.8
 
 
-def test_a_sleeping_thread_is_in_the_operating_system(sampler: CpuSampler) -> None:
-    with sampler.recording() as recorded:
-        sleep(WORK_SECONDS)
-    assert {place.side for place in recorded} == {"system"}
-
-
 def test_each_sample_carries_what_the_thread_said_it_does(sampler: CpuSampler) -> None:
     sampler.take()
     sampler.start()
@@ -97,15 +91,6 @@ def test_work_shorter_than_the_distance_of_samples_is_sampled_all_the_same(sampl
         sampler.stop()
         sampler.label.value = 0
     assert len(sampler.take()) > 5
-
-
-def test_samplers_of_several_folders_live_side_by_side(sampler: CpuSampler, tmp_path: Path) -> None:
-    other = CpuSampler(tmp_path)
-    for one in (sampler, other):
-        with one.recording() as recorded:
-            spin()
-        assert counts_of(recorded).host > 0
-    other.close()
 
 
 def test_a_full_ring_says_that_samples_were_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,6 @@ def test_a_disturbed_round_does_not_widen_a_median_ratio() -> None:
     assert (ratio.low, ratio.value, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
 
 
-def test_arms_return_anything_and_every_round_is_logged() -> None:
-    lines: list[str] = []
-    found = in_rounds({"left": lambda: ("a", 1), "right": lambda: ("b", 2)}, 2, "seed", lines.append)
-    assert found == {"left": [("a", 1)] * 2, "right": [("b", 2)] * 2}
-    assert lines == ["round 1 of 2", "round 2 of 2"]
-
-
 def test_the_order_of_a_round_is_that_of_its_documented_generator() -> None:
     ran: list[str] = []
     in_rounds({name: lambda n=name: ran.append(n) for name in "abcde"}, 3, "floor")

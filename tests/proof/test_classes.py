@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 
-from service.measure.cpu_sampler import Place, SampledSteps
+from service.measure.cpu_sampler import Place
 from service.measure.single_step import Instructions, SingleStepError
 from service.proof import classes
-from service.proof.classes import (
-    GROWING,
-    GROWTH,
-    INJECTED,
-    INSTRUCTIONS,
-    INTO,
-    KINDS,
-    LONG,
-    SHORT,
-    Counted,
-    Injected,
-    Kind,
-    Slot,
-    Step,
-    judge_unclassified,
-    measure_instructions,
-    measure_unclassified,
-)
+from service.proof.classes import KINDS
 from service.proof.rows import NotMeasurableError, run_check
 from service.proof.split import ServedStep
 from service.records import SampleCounts
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import LADDER
-
-
-def quiet(text: str) -> None:
-    """No progress."""
-
+from tests.support.small_models import quiet
 
 # Injected work
 
@@ -62,56 +41,28 @@ def test_of_the_work_one_arm_has_a_short_piece_inside_and_the_rest_beside_and_th
     seen = set()
 
     def sample(
-        sampler: object, case: MadeUpCase, slot: Slot, inside: Units, beside: Units | None
-    ) -> Injected:
+        sampler: object, case: MadeUpCase, slot: classes.Slot, inside: Units, beside: Units | None
+    ) -> classes.Injected:
         assert case.injected is slot
         seen.add((case.named.mode, inside.units, beside.units if beside else 0))
         kernel = 1000 * (inside.units + 10)
-        return Injected(SampleCounts(kernel=kernel, host=5000), (kernel + 5000) / 1e6, inside.units / 1e3)
+        return classes.Injected(
+            SampleCounts(kernel=kernel, host=5000), (kernel + 5000) / 1e6, inside.units / 1e3
+        )
 
     monkeypatch.setattr(classes, "step_sample", sample)
-    monkeypatch.setattr(classes, "KINDS", (Kind("a", "kernel", lambda units, fuse: Units(units)),))
-    rows = run_check("x", INJECTED, MadeUpVariants(), quiet)
+    monkeypatch.setattr(classes, "KINDS", (classes.Kind("a", "kernel", lambda units, fuse: Units(units)),))
+    rows = run_check("x", classes.INJECTED, MadeUpVariants(), quiet)
     assert seen == {
-        (mode, inside, beside) for mode in INTO for inside, beside in ((SHORT, LONG - SHORT), (LONG, 0))
+        (mode, inside, beside)
+        for mode in classes.INTO
+        for inside, beside in ((classes.SHORT, classes.LONG - classes.SHORT), (classes.LONG, 0))
     }
-    assert [(row.verdict, row.value) for row in rows] == [("pass", pytest.approx(1.0))] * len(INTO)
-
-
-def test_the_work_inside_is_timed_in_the_steps_that_are_sampled_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slot = Slot()
-
-    def sample(*_: object) -> SampledSteps:
-        slot.seconds += [9.0, 9.0, 1e-3, 2e-3]  # settling, then sampled
-        return SampledSteps(SampleCounts(kernel=3, host=1), 5e-3, [5e-3, 7e-3])
-
-    monkeypatch.setattr(classes, "sampled", sample)
-    slot.seconds = [8.0]  # of a round before
-    found = classes.step_sample(None, None, slot, Units(1), None)  # type: ignore[arg-type]
-    assert (found.step_seconds, found.inside_seconds) == pytest.approx((6e-3, 1.5e-3))
-    assert isinstance(slot.work, Units)
-
-
-def test_work_in_a_slot_is_timed_each_time_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0, 2_000_000, 5_000_000, 6_000_000])
-    monkeypatch.setattr(classes, "thread_time_ns", lambda: next(clock))
-    done: list[int] = []
-    slot = Slot()
-    slot.work = lambda: done.append(1)
-    slot()
-    slot()
-    assert (slot.seconds, done) == ([2e-3, 1e-3], [1, 1])
-
-
-def test_a_sample_in_code_of_no_class_has_not_arrived() -> None:
-    found = Injected(SampleCounts(kernel=40, host=40, unclassified=20, system=50), 1e-3, 0.0)
-    assert (found.seconds_of("kernel"), found.seconds_of("host")) == pytest.approx((4e-4, 4e-4))
+    assert [(row.verdict, row.value) for row in rows] == [("pass", pytest.approx(1.0))] * len(classes.INTO)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: Kind) -> None:
+def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: classes.Kind) -> None:
     fused: list[Callable[..., Any]] = []
 
     def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,15 +74,6 @@ def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: Kind) ->
 
 
 # Instructions
-
-
-class MadeUpStep(NamedTuple):
-    """Says which mode it is of, when called."""
-
-    mode: str
-
-    def call(self) -> str:
-        return self.mode
 
 
 class MadeUpCounter:
@@ -153,15 +95,15 @@ class Refusing:
 class Variants(MadeUpVariants):
     """With shallow steps."""
 
-    def __init__(self, batch_sizes: Sequence[int] = (4, 1, 16)) -> None:
-        super().__init__(batch_sizes=batch_sizes)
+    def __init__(self) -> None:
+        super().__init__(batch_sizes=(4, 1, 16))
         self.built: list[tuple[str, int, int]] = []
         self.served_bench = SimpleNamespace(shallow_case=self.shallow_case)
 
-    def shallow_case(self, mode: str, bucket: int, phase: str, layers: int) -> MadeUpStep:
+    def shallow_case(self, mode: str, bucket: int, phase: str, layers: int) -> SimpleNamespace:
         assert phase == "decode"
         self.built.append((mode, bucket, layers))
-        return MadeUpStep(mode)
+        return SimpleNamespace(call=lambda: mode)
 
 
 @pytest.fixture(autouse=True)
@@ -170,21 +112,15 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classes, "InstructionCounter", MadeUpCounter)
 
 
-def measured(variants: Variants) -> dict[Step, list[Counted]]:
-    return measure_instructions(variants, lambda text: None)  # type: ignore[arg-type]
-
-
 def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     variants = Variants()
-    found = measured(variants)
-    counted = {(mode, 1): [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
-    assert found == counted | {(mode, 16): counted[mode, 1] for mode in GROWING}
-    assert variants.built == [*((mode, 1, 1) for mode in LADDER), *((mode, 16, 1) for mode in GROWING)]
-
-
-def test_with_one_batch_size_nothing_is_said_of_how_it_grows() -> None:
-    rows = run_check("instructions", INSTRUCTIONS, Variants([2]), lambda text: None)
-    assert [row.name for row in rows if row.name.startswith(GROWTH.name)] == []
+    found = classes.measure_instructions(variants, quiet)  # type: ignore[arg-type]
+    counted = {(mode, 1): [classes.Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
+    assert found == counted | {(mode, 16): counted[mode, 1] for mode in classes.GROWING}
+    assert variants.built == [
+        *((mode, 1, 1) for mode in LADDER),
+        *((mode, 16, 1) for mode in classes.GROWING),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +138,7 @@ def test_where_it_cannot_count_it_says_why(
     variants = Variants()
     change(variants, monkeypatch)
     with pytest.raises(NotMeasurableError, match=told):
-        measured(variants)
+        classes.measure_instructions(variants, quiet)  # type: ignore[arg-type]
 
 
 # Code of no class
@@ -218,12 +154,14 @@ def test_the_step_with_the_largest_share_of_unknown_code_is_told_with_its_functi
         return Counter({KNOWN: 200, STRANGER: 4 * (case.named == ("compiled", "prefill", 16))})
 
     monkeypatch.setattr(classes, "_places", places)
-    rows = judge_unclassified(measure_unclassified(MadeUpVariants(), quiet))  # type: ignore[arg-type]
+    rows = classes.judge_unclassified(classes.measure_unclassified(MadeUpVariants(), quiet))  # type: ignore[arg-type]
     assert [row.verdict for row in rows] == ["pass"] * 3 + ["undecided"]
     assert rows[-1].note == "prefill, batch 16: 20 of 1020, product (20)"
 
 
 def test_what_the_operating_system_runs_is_no_step_s_code() -> None:
     fault = Place("system", "fault", "[kernel]")
-    (row,) = judge_unclassified({ServedStep("eager", "decode", 1): [Counter({KNOWN: 500, fault: 500})]})
+    (row,) = classes.judge_unclassified(
+        {ServedStep("eager", "decode", 1): [Counter({KNOWN: 500, fault: 500})]}
+    )
     assert (row.verdict, row.note) == ("pass", "decode, batch 1: 0 of 500")

@@ -17,20 +17,10 @@ import pytest
 from rich.console import Console
 
 from service.proof import gpu_check
-from service.proof.gpu_check import (
-    Checked,
-    Ended,
-    Section,
-    conclude,
-    limit_seconds,
-    parts,
-    run_section,
-    run_sections,
-)
 from service.proof.gpu_goals import MOST_SECONDS_COLD, Records, read_records
 from service.proof.gpu_sections import SECTIONS
 
-PARTS = parts("folder")
+PARTS = gpu_check.parts("folder")
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -39,11 +29,11 @@ def test_the_limits_of_a_parts_sections_fit_its_time(part: int) -> None:
 
 
 def test_a_section_has_its_limit_and_what_earlier_ones_left_of_theirs() -> None:
-    sections = [Section(name, 10.0, "", ()) for name in ("a", "b", "c")]
-    assert [limit_seconds(sections, place, 30.0 - 10.0 * place) for place in range(3)] == [10.0] * 3
-    assert limit_seconds(sections, 1, left_seconds=27.0) == 17.0
-    assert limit_seconds(sections, 1, left_seconds=15.0) == 10.0
-    assert limit_seconds(sections, 2, left_seconds=4.0) == 4.0
+    sections = [gpu_check.Section(name, 10.0, "", ()) for name in ("a", "b", "c")]
+    assert [gpu_check.limit_seconds(sections, place, 30.0 - 10.0 * place) for place in range(3)] == [10.0] * 3
+    assert gpu_check.limit_seconds(sections, 1, left_seconds=27.0) == 17.0
+    assert gpu_check.limit_seconds(sections, 1, left_seconds=15.0) == 10.0
+    assert gpu_check.limit_seconds(sections, 2, left_seconds=4.0) == 4.0
 
 
 def test_every_section_that_measures_has_its_function() -> None:
@@ -118,12 +108,12 @@ SILENT = "pass"
 LIMIT = 6.0
 
 
-def section(name: str, code: str) -> Section:
-    return Section(name, LIMIT, f"what {name} does", ("-c", code))
+def section(name: str, code: str) -> gpu_check.Section:
+    return gpu_check.Section(name, LIMIT, f"what {name} does", ("-c", code))
 
 
-def run(folder: Path, name: str, code: str, limit: float = 60.0, grace: float = 5.0) -> Ended:
-    return run_section(section(name, code), folder, dict(os.environ), limit, grace)
+def run(folder: Path, name: str, code: str, limit: float = 60.0, grace: float = 5.0) -> gpu_check.Ended:
+    return gpu_check.run_section(section(name, code), folder, dict(os.environ), limit, grace)
 
 
 @pytest.mark.slow
@@ -182,27 +172,6 @@ def test_what_a_section_started_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_process_that_cannot_be_killed_is_left_behind_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patient = subprocess.Popen.wait
-
-    def hung_in_a_driver(child: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        assert timeout is not None, "waits for ever"
-        patient(child)
-        child.returncode = None
-        raise subprocess.TimeoutExpired(child.args, timeout)
-
-    monkeypatch.setattr(subprocess.Popen, "wait", hung_in_a_driver)
-    monkeypatch.setattr(subprocess.Popen, "poll", lambda child: child.returncode)
-    monkeypatch.setattr(os, "killpg", lambda group, number: None)
-    ended = run(tmp_path, "hung", FINE, limit=1.0, grace=0.1)
-    assert (ended.how, ended.rows) == ("timed out", 2)
-    assert ended.detail == "still running after 1 s; it could not be killed"
-
-
-@pytest.mark.slow
 def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, gpu_check.end)
     try:
@@ -218,14 +187,14 @@ def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def checked(folder: Path, codes: dict[str, str], total_seconds: float = 120.0) -> Checked:
+def checked(folder: Path, codes: dict[str, str], total_seconds: float = 120.0) -> gpu_check.Checked:
     sections = [section(name, code) for name, code in codes.items()]
-    return run_sections(sections, folder, folder / "cache", total_seconds)
+    return gpu_check.run_sections(sections, folder, folder / "cache", total_seconds)
 
 
-def concluded(found: Checked, folder: Path) -> tuple[int, str]:
+def concluded(found: gpu_check.Checked, folder: Path) -> tuple[int, str]:
     out = io.StringIO()
-    code = conclude(found, folder, part=None, console=Console(file=out, width=150))
+    code = gpu_check.conclude(found, folder, part=None, console=Console(file=out, width=150))
     return code, out.getvalue()
 
 

@@ -18,18 +18,10 @@ import torch
 
 from service.proof import gpu_sections
 from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, cells_of, read_records
-from service.proof.gpu_sections import (
-    LADDER_BATCHES,
-    LADDER_ROUNDS,
-    jobs,
-    ladder_modes,
-    session_fields,
-    watch,
-)
-from service.records import EngineSettings, ModeStatus
+from service.proof.gpu_sections import session_fields
+from service.records import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks
-from tests.proof.test_gpu_goals import outcome
 from tests.step.made import KERNELS as REPLAYED
 from tests.step.made import call, graph_id, kernel, replays
 
@@ -209,9 +201,6 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, d
     assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)
 
 
-# Without a device
-
-
 def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
     # The second replay's kernels carry the first one's id, as from a process's second session on.
     events = replays(2, kernel_id=lambda step: graph_id(0))
@@ -221,25 +210,6 @@ def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
     assert fields["busy_seconds_by_window"] == pytest.approx([180e-6, 180e-6])
     assert fields["span_seconds_by_window"] == pytest.approx([224.5e-6, 224.5e-6])
     assert (fields["launches"], fields["graph_launches"]) == (4, 2)
-
-
-def test_every_cell_runs_once_per_round_and_profiled_once_in_the_first() -> None:
-    work = list(jobs())
-    assert all(job.profile for job in work[: len(ladder_modes()) * len(LADDER_BATCHES)])
-    assert len(work) == (LADDER_ROUNDS + 1) * len(ladder_modes()) * len(LADDER_BATCHES)
-    assert sum(job.profile for job in work) == len(ladder_modes()) * len(LADDER_BATCHES)
-    assert len({job.id for job in work}) == len(work)
-
-
-def test_modes_and_jobs_are_rows_at_once_without_the_texts(tmp_path: Path) -> None:
-    file = Records(tmp_path / "ladder.jsonl")
-    watch(file, ModeStatus(mode="eager", removes="nothing", state="cold", effective="eager"))
-    watch(file, ModeStatus(mode="eager", removes="nothing", state="ready", effective="eager"))
-    watch(file, outcome("eager", 8, 1, 2e-3))
-    found = read_records(file.path)
-    assert [(row["kind"], row["mode"]) for row in found] == [("mode", "eager"), ("job", "eager")]
-    assert "a text" not in json.dumps(found)
-    assert found[1]["timings"]["decode"]["steps"] == 10
 
 
 @pytest.mark.slow

@@ -1,39 +1,24 @@
-"""What the checks over HTTP measure of a service, on made-up answers."""
+"""What the checks over HTTP measure of a service, on made-up answers, and of an engine without a front."""
 
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import count
-from pathlib import Path
+from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 
+from service.engine.inbox import Inbox
 from service.front.settings import Settings
 from service.measure.rounds import Log
 from service.proof import over_http
-from service.proof.bare_route import bare_route
-from service.proof.over_http import (
-    CONCURRENCY,
-    PARTS_REQUESTS,
-    PARTS_UNCOUNTED,
-    judge_scrape,
-    judge_twice,
-    measure_added,
-    measure_concurrency,
-    measure_itself,
-    measure_saturation,
-    measure_scrape,
-    measure_twice,
-    parts_check,
-    served_samples_check,
-)
-from service.proof.rows import Row, run_check
-from service.proof.running_service import Connection
-from service.records import SampleCounts
+from service.proof.rows import run_check
+from service.proof.running_service import BareEngine, FrontSocket
+from service.records import Doing, Outcome, PhaseTimings, SampleCounts, Timings
 from tests.proof.samples import parts
+from tests.support.small_models import quiet
 
 MODES = ["eager", "compiled"]
 
@@ -70,13 +55,9 @@ class MadeUpService:
         return json.dumps({"timings": {"mode": mode}}).encode(), 0.04
 
 
-def quiet(text: str) -> None:
-    """No progress."""
-
-
 def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_requests() -> None:
-    found = measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
-    for users in (1, CONCURRENCY):
+    found = over_http.measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
+    for users in (1, over_http.CONCURRENCY):
         assert found[users] == [(pytest.approx(1e-3), 8, 8 * 31)] * over_http.CONCURRENCY_ROUNDS
 
 
@@ -84,7 +65,7 @@ def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(over_http, "ADDED_ROUNDS", 3)
-    found = measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
     assert found["service"] == pytest.approx([5e-3] * 3)
     assert len(found["bare"]) == 3
     assert all(seconds > 0 for seconds in found["bare"])
@@ -94,32 +75,23 @@ def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(over_http, "BURSTS", 2)
-    found = measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
     requests = over_http.SATURATING_USERS * over_http.REQUESTS
     assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
     assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
 
 
-def test_the_bare_route_answers_with_the_same_json_and_refuses_what_is_no_generation(tmp_path: Path) -> None:
-    answer = {"id": "a", "timings": {"other_seconds": 0.25, "kernels": None}}
-    with bare_route(json.dumps(answer).encode(), tmp_path) as url:
-        connection = Connection(url)
-        assert json.loads(connection.answer("eager")[0]) == answer
-        connection.close()
-        assert httpx.post(f"{url}/v1/modes/eager/generate", json={}, trust_env=False).status_code == 422
-
-
 def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_http, "SCRAPE_PAUSE_SECONDS", 0.0)
-    found = measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
     assert len(found["seconds"]) == over_http.SCRAPES
-    assert "2 KiB" in judge_scrape(found)[0].note
+    assert "2 KiB" in over_http.judge_scrape(found)[0].note
     with pytest.raises(RuntimeError, match="/metrics answered 500"):
-        measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
+        over_http.measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
 
 
 def test_equal_latencies_are_never_a_difference() -> None:
-    found = measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
+    found = over_http.measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
     assert [comparison.word for comparison in found] == ["no detectable difference"] * over_http.REPEATS
 
 
@@ -134,11 +106,11 @@ def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
         }
 
     monkeypatch.setattr(over_http, "_log_latencies", sweep)
-    found = measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
+    found = over_http.measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
     moved = {name for name, values in found.items() if values == [-0.2] * 8}
     assert moved == {name for name in found if "compiled" in name}
     assert all(found[name] == [0.0] * 8 for name in found.keys() - moved)
-    (row,) = judge_twice(found)
+    (row,) = over_http.judge_twice(found)
     assert all(name in row.note for name in moved)
 
 
@@ -146,7 +118,7 @@ def test_without_eager_there_is_no_ratio_to_compare() -> None:
     service = MadeUpService()
     service.modes = ["compiled"]
     with pytest.raises(RuntimeError, match="every ratio is to 'eager': serve it"):
-        measure_twice(service, quiet)  # type: ignore[arg-type]
+        over_http.measure_twice(service, quiet)  # type: ignore[arg-type]
 
 
 class Sampling(MadeUpService):
@@ -194,7 +166,7 @@ def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
     monkeypatch.setattr(InProcess, "kernel", kernel)
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
     service = Sampling()
-    rows = run_check("x", served_samples_check(Settings()), service, quiet)
+    rows = run_check("x", over_http.served_samples_check(Settings()), service, quiet)
     assert {row.verdict for row in rows} == {verdict}
     assert [row.name.partition(": ")[2] for row in rows] == [
         f"{kind.name}, {mode}, {kind.phase}, batch 1" for kind in over_http.KINDS for mode in MODES
@@ -224,7 +196,7 @@ def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
     monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
     monkeypatch.setattr(over_http, "SERVED_MODES", ("eager",))
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
-    (row,) = run_check("x", served_samples_check(Settings()), service, quiet)
+    (row,) = run_check("x", over_http.served_samples_check(Settings()), service, quiet)
     assert (row.verdict, row.note) == (verdict, why)
 
 
@@ -237,14 +209,14 @@ class WithParts(MadeUpService):
     modes = ("eager",)
     cpus = (1,)
 
-    def __init__(self, **changes: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._timings = parts(**changes)["eager", "request"][0]
+        self._timings = parts()["eager", "request"][0]
         self.requests = 0
 
     @property
     def slowness(self) -> float:
-        return 1.0 if self.requests <= PARTS_UNCOUNTED + PARTS_REQUESTS // 2 else 1.5
+        return 1.0 if self.requests <= over_http.PARTS_UNCOUNTED + over_http.PARTS_REQUESTS // 2 else 1.5
 
     def generate(self, mode: str) -> dict[str, float | None]:
         self.requests += 1
@@ -264,28 +236,79 @@ class MadeUpEngine:
         return 0.6e-3 * self._service.slowness
 
 
-def parts_rows(service: WithParts) -> list[Row]:
+def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike() -> None:
+    service = WithParts()
+
     def start(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
         assert cpus == service.cpus
         return nullcontext(MadeUpEngine(service))
 
-    return run_check("parts", parts_check(start), service, quiet)
-
-
-def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike() -> None:
-    smallest, pieces = parts_rows(WithParts())
+    smallest, pieces = run_check("parts", over_http.parts_check(start), service, quiet)
     assert (smallest.verdict, pieces.verdict, pieces.value) == ("pass", "pass", pytest.approx(1.0))
-
-
-def test_a_negative_part_and_a_missing_piece_each_fail_their_own_row() -> None:
-    assert [row.verdict for row in parts_rows(WithParts(queue_seconds=-1e-3))] == ["fail", "pass"]
-    assert [row.verdict for row in parts_rows(WithParts(border_seconds=1e-5))] == ["pass", "fail"]
 
 
 def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_out() -> None:
     def refuse(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
         raise RuntimeError("the engine ended (until it is warm)")
 
-    (row,) = run_check("parts", parts_check(refuse), WithParts(), quiet)
+    (row,) = run_check("parts", over_http.parts_check(refuse), WithParts(), quiet)
     assert (row.name, row.verdict) == ("parts", "fail")
     assert "the engine ended" in row.note
+
+
+# An engine whose front is the selftest: what is taken of its answers, and how its end is told
+
+
+def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() -> None:
+    with closing(FrontSocket()) as front:
+        inbox = Inbox(front.address)
+
+        def engine() -> None:
+            for _ in range(2):
+                while (job := inbox.take()) is None:
+                    inbox.receive(50)
+                inbox.announce(Doing(what="a job", limit_seconds=1.0))
+                inbox.send(outcome(job.id, timings()))
+
+        thread = Thread(target=engine, daemon=True)
+        thread.start()
+        front.receive()  # accepts the connection
+        bare = BareEngine(front)
+        assert [bare.overhead_seconds("eager") for _ in range(2)] == [pytest.approx(2e-3)] * 2
+        thread.join()
+        inbox.close()
+
+
+def test_a_job_that_did_not_run_is_an_error_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(FrontSocket()) as front:
+        monkeypatch.setattr(front, "send", lambda job: None)
+        monkeypatch.setattr(front, "receive", lambda: [outcome("a", None)])
+        with pytest.raises(RuntimeError, match="job a did not run"):
+            BareEngine(front).overhead_seconds("eager")
+
+
+def test_an_engine_that_ends_meanwhile_is_an_error() -> None:
+    with closing(FrontSocket()) as front:
+        inbox = Inbox(front.address)
+        front.receive()  # accepts the connection
+        inbox.close()
+        with pytest.raises(RuntimeError, match=r"the engine ended \(a job in eager\)"):
+            BareEngine(front).overhead_seconds("eager")
+
+
+UNKNOWN = dict.fromkeys(("dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds"))
+
+
+def timings() -> Timings:
+    prefill, decode = (PhaseTimings(steps=1, wall_seconds=wall, **UNKNOWN) for wall in (2e-3, 5e-3))
+    return Timings(
+        queue_seconds=0.0, prefill=prefill, decode=decode, tokenise_seconds=1e-3, involuntary_switches=0,
+        dispatch_source=None, kernel_source=None, taken_ns=0, first_token_ns=None, done_ns=10_000_000,
+    )  # fmt: skip
+
+
+def outcome(identity: str, measured: Timings | None) -> Outcome:
+    return Outcome(
+        id=identity, mode="eager", effective="eager", reason=None, kind="ok", batch_size=1, batch_bucket=1,
+        timings=measured,
+    )  # fmt: skip

@@ -66,16 +66,6 @@ def test_an_undecided_row_is_judged_again_over_both_runs_together(second: list[f
     assert (row.value, row.low, row.high) == (both.value, both.low, both.high)
 
 
-def test_a_row_that_was_decided_stays_as_it_was_while_another_is_measured_again() -> None:
-    def judged(found: dict[str, list[float]]) -> list[Row]:
-        sure = Property("sure", "≤ 1", most=1.0).within(Interval(0.5, 0.4, 0.6, len(found["x"])))
-        return [*judge(found), sure]
-
-    row, sure = run(check_of(STRADDLES, INSIDE, judged=judged))
-    assert (row.verdict, row.runs) == ("pass", 2)
-    assert (sure.verdict, sure.runs) == ("pass", 1)
-
-
 def test_a_failure_of_disturbed_runs_alone_is_undecided_and_a_pass_stands() -> None:
     def judged(found: dict[str, list[float]]) -> list[Row]:
         claimed = Property("a row", "b", most=1)
@@ -92,24 +82,6 @@ def test_a_disturbed_run_is_left_out_where_the_other_was_quiet() -> None:
     assert (row.verdict, row.runs) == ("pass", 1)
     (row,) = run(check_of(OUTSIDE, OUTSIDE), BusyCore(0.2, 0.0))
     assert (row.verdict, row.runs) == ("fail", 1)
-
-
-def test_a_failure_on_a_quiet_core_is_not_measured_again() -> None:
-    (row,) = run(check_of(OUTSIDE), BusyCore(0.0))
-    assert (row.verdict, row.runs) == ("fail", 1)
-
-
-def test_what_only_one_of_two_runs_could_measure_is_judged_by_that_one() -> None:
-    runs = [{"x": STRADDLES, "first": [1.0]}, {"x": INSIDE, "second": [2.0, 3.0]}]
-
-    def judged(found: dict[str, list[float]]) -> list[Row]:
-        others = {name: samples for name, samples in found.items() if name != "x"}
-        seen = [Property(name, "all").exactly(True, sum(samples)) for name, samples in others.items()]
-        return [*judge(found), *seen]
-
-    row, first = run(Check(lambda subject, log: runs.pop(0), judged))
-    assert (row.verdict, row.runs) == ("pass", 2)
-    assert (first.verdict, first.value) == ("pass", 1.0)
 
 
 def test_a_check_that_breaks_is_a_failed_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,15 +148,3 @@ def test_the_difference_of_two_shares_is_as_unsure_as_both() -> None:
     difference = difference_of_shares(600, 1000, 500, 1000)
     assert difference.value == pytest.approx(0.1)
     assert (difference.low, difference.high) == pytest.approx((0.056, 0.144), abs=2e-3)
-
-
-def test_a_row_carries_the_value_and_the_interval_that_it_was_made_from() -> None:
-    measured = WITHIN_ONE.within(Interval(0.5, 0.4, 0.6, 9), numbers={"n": [0.5]})
-    assert (measured.value, measured.low, measured.high, measured.numbers) == (0.5, 0.4, 0.6, {"n": [0.5]})
-    exact = CLAIMED.exactly(False, 3.0)
-    assert (exact.verdict, exact.value, exact.low, exact.high) == ("fail", 3.0, 3.0, 3.0)
-    counted = count_row("c", 8, 10, 7)
-    share = share_interval(8, 10)
-    assert (counted.value, counted.low, counted.high) == (8, share.low * 10, share.high * 10)
-    absent = CLAIMED.not_measurable("no GPU")
-    assert (absent.value, absent.low, absent.high, absent.note) == (None, None, None, "no GPU")

@@ -13,22 +13,9 @@ import pytest
 from rich.console import Console
 
 from service.front.settings import Settings
-from service.proof import runner, worker
+from service.proof import runner
 from service.proof.rows import Event, Property, Row
-from service.proof.runner import (
-    ALL_CHECKS,
-    ENGINE_CHECKS,
-    FILE,
-    SERVICE_CHECKS,
-    choose_checks,
-    measured,
-    new_report,
-    outcome_of,
-    print_table,
-    sentence,
-    tally,
-    why_incomplete,
-)
+from service.proof.runner import new_report
 from service.proof.running_service import service_flags
 from service.records import EngineSettings
 from service.statistics.intervals import Interval
@@ -58,7 +45,7 @@ def clean_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(rows: list[Row], finished: set[str] | None = None) -> dict[str, Any]:
-    return new_report(rows, set(ALL_CHECKS) if finished is None else finished, FACTS, Settings(), 12.0)
+    return new_report(rows, set(runner.ALL_CHECKS) if finished is None else finished, FACTS, Settings(), 12.0)
 
 
 def test_the_document_has_the_fields_that_other_programs_read() -> None:
@@ -81,7 +68,7 @@ def test_the_document_has_the_fields_that_other_programs_read() -> None:
 
 def printed(report: dict[str, Any]) -> str:
     console = Console(file=io.StringIO(), width=240)
-    print_table(report, console)
+    runner.print_table(report, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return str(text)
 
@@ -100,12 +87,6 @@ def test_a_partial_selftest_says_so_and_why() -> None:
     assert "partial, because: 18 of 19 checks were not run" in text
 
 
-def test_a_duration_is_shown_in_its_unit_and_a_missing_value_as_a_dash() -> None:
-    seconds = Property("x", "b", unit="s").within(Interval(28.9e-6, 28.7e-6, 29.3e-6, 9))
-    assert measured(seconds) == "28.9 [28.7, 29.3] µs"
-    assert measured(Property("x", "b").not_measurable("why")) == "–"
-
-
 @pytest.mark.parametrize(("rows", "code"), [([GOOD], 0), ([GOOD, OPEN], 0), ([GOOD, BAD], 1)])
 def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_not_pass(
     rows: list[Row],
@@ -120,15 +101,15 @@ def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_no
             selftest.take(Event(name, rows=rows if name == "injected" else []))
 
     monkeypatch.setattr(runner._Selftest, "in_worker", in_worker)
-    only = list(ENGINE_CHECKS)
+    only = list(runner.ENGINE_CHECKS)
     assert runner.main(Settings(), only, tmp_path) == code
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["complete"] is False
     assert last["outcome"] == ("failed" if code else "partial")
-    assert last["not_run"] == [name for name in ALL_CHECKS if name not in only]
+    assert last["not_run"] == [name for name in runner.ALL_CHECKS if name not in only]
     assert last["undecided"] == [row.name for row in rows if row.verdict == "undecided"]
     assert last["failed"] == [row.name for row in rows if row.verdict == "fail"]
-    assert last["path"] == str(tmp_path / FILE)
+    assert last["path"] == str(tmp_path / runner.FILE)
 
 
 def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +127,6 @@ def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch:
     assert kept == [GOOD.name, BAD.name]
 
 
-# What the rows amount to
-
-
 @pytest.mark.parametrize(
     ("rows", "complete", "outcome"),
     [
@@ -163,26 +141,14 @@ def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch:
 def test_passed_is_said_only_of_a_complete_selftest_without_failed_and_undecided_rows(
     rows: list[Row], complete: bool, outcome: str
 ) -> None:
-    assert outcome_of(tally(rows, ALL_CHECKS), complete) == outcome
-
-
-def test_every_row_that_did_not_pass_and_every_check_that_was_not_run_is_named_beside_the_count() -> None:
-    found = tally([GOOD, OPEN, BAD, GPU], set(ALL_CHECKS) - {"twice", "scrape"})
-    assert found["not_run"] == ["scrape", "twice"]
-    assert sentence(found) == (
-        "1 of 3 rows passed; failed: bad; undecided: open; not measurable here: gpu; not run: scrape, twice"
-    )
-    assert sentence(tally([GOOD], ALL_CHECKS)) == "1 of 1 rows passed"
-
-
-def test_all_checks_at_the_defaults_of_a_clean_commit_are_a_complete_selftest() -> None:
-    assert why_incomplete(Settings(), FACTS, GIT, []) == []
-    assert why_incomplete(Settings(dtype="float32", device="cpu"), FACTS, GIT, []) == []
+    assert runner.outcome_of(runner.tally(rows, runner.ALL_CHECKS), complete) == outcome
 
 
 @pytest.mark.parametrize(
     ("settings", "facts", "git", "not_run", "reason"),
     [
+        ({}, {}, {}, [], None),
+        ({"dtype": "float32", "device": "cpu"}, {}, {}, [], None),
         ({}, {}, {}, ["twice", "scrape"], "2 of 19 checks were not run"),
         ({}, {}, {"dirty": True}, [], "uncommitted changes"),
         ({}, {}, {"commit": None}, [], "the commit is unknown"),
@@ -195,30 +161,24 @@ def test_all_checks_at_the_defaults_of_a_clean_commit_are_a_complete_selftest() 
         ({"instrumentation": "off"}, {}, {}, [], "instrumentation is off"),
     ],
 )
-def test_anything_else_is_partial_and_says_why(
+def test_anything_but_all_checks_at_the_defaults_of_a_clean_commit_is_partial_and_says_why(
     settings: dict[str, object],
     facts: dict[str, str],
     git: dict[str, object],
     not_run: list[str],
-    reason: str,
+    reason: str | None,
 ) -> None:
     chosen = Settings.model_validate(settings)
-    assert why_incomplete(chosen, {**FACTS, **facts}, {**GIT, **git}, not_run) == [reason]
-
-
-# Which checks are run, and where
+    reasons = runner.why_incomplete(chosen, {**FACTS, **facts}, {**GIT, **git}, not_run)
+    assert reasons == ([reason] if reason else [])
 
 
 def test_an_unknown_check_is_refused_with_those_there_are() -> None:
-    assert choose_checks(["twice", "injected"]) == (["injected"], ["twice"])
-    assert choose_checks(None) == (list(ENGINE_CHECKS), list(SERVICE_CHECKS))
-    assert [*ENGINE_CHECKS, *SERVICE_CHECKS] == list(ALL_CHECKS)
+    assert runner.choose_checks(["twice", "injected"]) == (["injected"], ["twice"])
+    assert runner.choose_checks(None) == (list(runner.ENGINE_CHECKS), list(runner.SERVICE_CHECKS))
+    assert [*runner.ENGINE_CHECKS, *runner.SERVICE_CHECKS] == list(runner.ALL_CHECKS)
     with pytest.raises(ValueError, match=r"no check 'injectd': try some of injected, "):
-        choose_checks(["injectd"])
-
-
-def test_every_engine_check_has_its_function() -> None:
-    assert tuple(worker.CHECKS) == ENGINE_CHECKS
+        runner.choose_checks(["injectd"])
 
 
 def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:

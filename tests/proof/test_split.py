@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,35 +13,17 @@ from torch._C._autograd import DeviceType
 from service.measure.cpu_sampler import SampledSteps
 from service.proof import split
 from service.proof.classes import INJECTED, UNCLASSIFIED
-from service.proof.rows import AnyCheck, NotMeasurableError, run_check
-from service.proof.split import (
-    BACKGROUND,
-    PLAIN,
-    PLAIN_KERNELS,
-    RATES,
-    SAMPLING_RATE,
-    STEPS,
-    ServedStep,
-    beyond_none,
-    busy_for,
-    judge_plain,
-    kernel_seconds,
-    measure_plain,
-    measure_rates,
-)
+from service.proof.rows import AnyCheck, run_check
 from service.records import PHASES, SampleCounts
 from service.step import profiling
 from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
 from tests.proof.made_variants import MadeUpCase, MadeUpVariants
 from tests.proof.samples import KERNEL_SECONDS, LADDER
 from tests.step.made import KERNEL_US, KERNELS, graph_id, replays
+from tests.support.small_models import quiet
 
-SPLIT_CHECKS = [INJECTED, SAMPLING_RATE, PLAIN_KERNELS, UNCLASSIFIED, BACKGROUND]
+SPLIT_CHECKS = [INJECTED, split.SAMPLING_RATE, split.PLAIN_KERNELS, UNCLASSIFIED, split.BACKGROUND]
 Beside = Callable[[], object] | None
-
-
-def quiet(text: str) -> None:
-    """No progress."""
 
 
 def of_share(kernel: float, seconds: float = 1e-3, slowed: float = 1.0) -> SampledSteps:
@@ -64,13 +45,6 @@ def test_where_dispatch_is_measured_there_is_nothing_to_check(check: AnyCheck) -
     }
 
 
-def test_steps_without_a_sample_cannot_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "sample_steps", lambda *_: None)
-    case: Any = SimpleNamespace(step=print, arguments=(), phase="decode", mode="eager")
-    with pytest.raises(NotMeasurableError, match="no step of eager was sampled"):
-        split.sampled(SimpleNamespace(), case, 0.1)  # type: ignore[arg-type]
-
-
 # The rate, and the background
 
 
@@ -81,19 +55,14 @@ def test_decode_at_the_smallest_and_the_largest_batch_is_sampled_at_every_rate(
         return of_share(0.5 - 1e-4 * samples_per_second * (case.named.bucket == 16), slowed=1.2)
 
     monkeypatch.setattr(split, "sampled", sampled)
-    found = measure_rates(MadeUpVariants(), quiet)  # type: ignore[arg-type]
-    steps = [ServedStep(mode, "decode", bucket) for mode in ("eager", "compiled") for bucket in (1, 16)]
-    assert set(found) == {(step, rate) for step in steps for rate in RATES}
+    found = split.measure_rates(MadeUpVariants(), quiet)  # type: ignore[arg-type]
+    steps = [split.ServedStep(mode, "decode", bucket) for mode in ("eager", "compiled") for bucket in (1, 16)]
+    assert set(found) == {(step, rate) for step in steps for rate in split.RATES}
     rows = split.judge_rates(found)
     assert {row.name.rpartition(" ")[2]: row.verdict for row in rows} == {"1": "pass", "16": "fail"}
     assert rows[0].note == (
         "0.500, 0.500, 0.500, 0.500 at 251, 499, 997, 1,999; steps take 1.20, 1.20, 1.20, 1.20 times as long"
     )
-
-
-def test_shares_on_a_line_are_as_far_from_its_end_as_the_line_says() -> None:
-    assert beyond_none({rate: 0.5 - 2e-5 * rate for rate in RATES}) == pytest.approx(-2e-5 * 997)
-    assert beyond_none(dict.fromkeys(RATES, 0.5)) == pytest.approx(0.0)
 
 
 # Equal kernels
@@ -108,7 +77,7 @@ class Lengths:
     def __init__(self, error: float = 0.0, worn: float = 0.0) -> None:
         self.error, self.worn = error, worn
 
-    def kernel(self, step: ServedStep) -> float:
+    def kernel(self, step: split.ServedStep) -> float:
         own = self.error if (step.mode, step.phase) == ("eager", "prefill") else 0.0
         return (KERNEL_SECONDS + own) * step.bucket
 
@@ -126,15 +95,15 @@ def rested(beside: Beside) -> float:
     if beside is None:
         return 0.0
     assert isinstance(beside, partial)
-    assert beside.func is busy_for
+    assert beside.func is split.busy_for
     return float(beside.args[0])
 
 
 def plain_verdicts(lengths: Lengths, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(split, "sampled", lengths.sampled)
     monkeypatch.setattr(MadeUpCase, "steady_seconds", lambda case, steps: lengths.steady_seconds(case, steps))
-    found = measure_plain(MadeUpVariants(), quiet)  # type: ignore[arg-type]
-    return {row.name: row.verdict for row in judge_plain(found)}
+    found = split.measure_plain(MadeUpVariants(), quiet)  # type: ignore[arg-type]
+    return {row.name: row.verdict for row in split.judge_plain(found)}
 
 
 @pytest.mark.parametrize(("error", "verdict"), [(0.0, "pass"), (1e-3, "fail")])
@@ -153,13 +122,8 @@ def test_steps_of_the_faster_modes_are_as_far_apart_as_eager_s(monkeypatch: pyte
 
 
 def test_no_kernel_time_in_either_mode_is_not_equality() -> None:
-    found = {ServedStep(mode, "decode", 1): [of_share(0.0)] * 24 for mode in PLAIN}
-    assert [row.verdict for row in judge_plain(found)] == ["fail", "fail"]
-
-
-def test_without_eager_there_is_nothing_to_compare_with() -> None:
-    with pytest.raises(NotMeasurableError, match="compares with eager"):
-        measure_plain(MadeUpVariants(["no_grad", "compiled"]), quiet)  # type: ignore[arg-type]
+    found = {split.ServedStep(mode, "decode", 1): [of_share(0.0)] * 24 for mode in split.PLAIN}
+    assert [row.verdict for row in split.judge_plain(found)] == ["fail", "fail"]
 
 
 # On a GPU: sessions as it would record them
@@ -178,28 +142,28 @@ class Session:
 
     def key_averages(self) -> list[Line]:
         others = [self.Line(name, 1e6) for name in ("Memcpy DtoD", "Memset", STEP_MARK, LEAD_MARK)]
-        return [self.Line("k", STEPS * KERNELS * KERNEL_US), *others]
+        return [self.Line("k", split.STEPS * KERNELS * KERNEL_US), *others]
 
 
 def of_the_next_launch(step: int) -> int:
-    return graph_id((step + 1) % STEPS)
+    return graph_id((step + 1) % split.STEPS)
 
 
 def found(monkeypatch: pytest.MonkeyPatch, events: list[Event]) -> tuple[float, float] | None:
     case: Any = type("Case", (), {"call": None})
     monkeypatch.setattr(split, "record_session", lambda *_: Session())
     monkeypatch.setattr(split, "chrome_events", lambda _: events)
-    return kernel_seconds(CPU, case)
+    return split.kernel_seconds(CPU, case)
 
 
 def test_neither_sum_has_what_separates_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = pytest.approx(STEPS * KERNELS * KERNEL_US / 1e6)
+    seconds = pytest.approx(split.STEPS * KERNELS * KERNEL_US / 1e6)
     for ids in (graph_id, of_the_next_launch):
-        assert found(monkeypatch, replays(STEPS, ids)) == (seconds, seconds)
+        assert found(monkeypatch, replays(split.STEPS, ids)) == (seconds, seconds)
 
 
 def test_replays_that_nothing_separates_have_no_kernel_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(monkeypatch, replays(STEPS, of_the_next_launch, separated=False)) is None
+    assert found(monkeypatch, replays(split.STEPS, of_the_next_launch, separated=False)) is None
     assert found(monkeypatch, []) is None
 
 
@@ -221,10 +185,10 @@ def test_the_steps_of_its_session_are_separated_by_copies(monkeypatch: pytest.Mo
     case: Any = type("Case", (), {"call": staticmethod(lambda: torch.zeros(1).neg_())})
     monkeypatch.setattr(split, "Separator", OnTheHost)
     monkeypatch.setattr(split, "read_steps", noted)
-    assert kernel_seconds(CPU, case) is None
+    assert split.kernel_seconds(CPU, case) is None
     ran = sorted((e for e in recorded if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
     names = [e["name"] for e in ran if e["name"] in ("aten::neg_", "aten::copy_", "aten::add_")]
     begin = names.index("aten::neg_")
     assert begin > 0
-    assert names[begin - 1 :] == ["aten::copy_", *["aten::neg_", "aten::copy_"] * STEPS]
+    assert names[begin - 1 :] == ["aten::copy_", *["aten::neg_", "aten::copy_"] * split.STEPS]
     assert "aten::add_" not in names

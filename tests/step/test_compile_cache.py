@@ -137,11 +137,6 @@ def _own_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PLACES", (str(tmp_path / "tmp"),))
 
 
-@pytest.mark.parametrize("path", ["/a/b", "/a-b_c.d/e@f+g=1", "/grün/日本"])
-def test_a_plain_path_is_left_as_it_is(path: str) -> None:
-    assert plain_path(Path(path)) == Path(path)
-
-
 @pytest.mark.parametrize("name", [*NAMES, os.fsdecode(b"bad\xff")], ids=ascii)
 def test_any_other_has_a_private_link_that_is_one_word_and_stays_the_same(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name

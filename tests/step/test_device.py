@@ -52,22 +52,15 @@ USABLE = [
 ]
 
 
-@pytest.mark.parametrize("error", LOST, ids=str)
-def test_what_loses_the_context_is_told_from_its_type_or_its_text(error: Exception) -> None:
-    assert is_device_lost(error)
-    assert not is_out_of_memory(error)
-
-
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=str)
-def test_running_out_of_memory_leaves_the_context_usable(error: Exception) -> None:
-    assert is_out_of_memory(error)
-    assert not is_device_lost(error)
-
-
-@pytest.mark.parametrize("error", USABLE, ids=str)
-def test_other_errors_end_no_engine_and_are_not_about_device_memory(error: Exception) -> None:
-    assert not is_device_lost(error)
-    assert not is_out_of_memory(error)
+@pytest.mark.parametrize(
+    ("errors", "lost", "out_of_memory"),
+    [(LOST, True, False), (OUT_OF_MEMORY, False, True), (USABLE, False, False)],
+)
+def test_an_error_loses_the_device_or_its_memory_or_neither_by_its_type_or_its_text(
+    errors: list[Exception], lost: bool, out_of_memory: bool
+) -> None:
+    for error in errors:
+        assert (is_device_lost(error), is_out_of_memory(error)) == (lost, out_of_memory), error
 
 
 def raise_holding(kept: list[weakref.ref[torch.Tensor]]) -> None:

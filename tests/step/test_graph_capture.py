@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.config import Config
 from models.transformer import Transformer
 from service.modes import MODES, Effect, Mode
 from service.step import callables
@@ -19,8 +18,8 @@ from service.step.graphs import CaptureError, forbid_recompilation
 from service.step.loaded_model import PRECISIONS
 from service.step.parity import forced_logits
 from tests.support.fake_cuda import FakeGraphs
+from tests.support.small_models import CONFIG
 
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 CAPTURED = Effect("cuda-graph", graph_replay=True, captured=True)
 ROW = Mode("cuda-graph", "inference_mode", "launches", cuda=CAPTURED, cpu=CAPTURED)
 
@@ -62,29 +61,6 @@ def test_a_replayed_step_computes_what_inference_mode_does_whatever_the_buffers_
     assert torch.equal(forced_logits(step, step, buffers, CONFIG.vocabulary), expected)
     assert graphs.recorded == 3  # two chunks, and decode
     assert graphs.replayed == len(expected)
-
-
-def test_each_shape_is_recorded_once(model: Transformer, buffers: Buffers, graphs: FakeGraphs) -> None:
-    step = build_step(ROW, model)
-    shapes = list(buffers.shapes("prefill"))
-    prepare(buffers)
-    for _ in range(3):
-        for arguments in shapes:
-            step(*arguments)
-    assert len(shapes) > 2
-    assert graphs.recorded == len(shapes)
-    assert graphs.replayed == 3 * len(shapes)
-
-
-def test_a_result_is_static_and_the_next_replay_overwrites_it(
-    model: Transformer, buffers: Buffers, graphs: FakeGraphs
-) -> None:
-    step = build_step(ROW, model)
-    first = decode(step, buffers, token=5, position=1)
-    kept = first.clone()
-    second = decode(step, buffers, token=9, position=1)
-    assert second.data_ptr() == first.data_ptr()
-    assert not torch.equal(first, kept)
 
 
 def copied(arguments: Arguments) -> Arguments:

@@ -70,13 +70,6 @@ def test_each_eager_mode_removes_one_layer(
     assert spy.seen == {"grad": grad, "tape": tape, "inference": inference, "cache_requires_grad": False}
 
 
-def test_eager_tape_is_gone_when_the_step_returns(model: Transformer, buffers: Buffers) -> None:
-    prepare(buffers)
-    logits, _ = build_step(MODES["eager"], model)(*buffers.arguments("decode"))
-    assert logits.grad_fn is None
-    assert not logits.requires_grad
-
-
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["compiled", "reduce-overhead"])
 def test_a_compiled_mode_is_one_graph_without_breaks_and_never_recompiles(
@@ -93,15 +86,6 @@ def test_a_compiled_mode_is_one_graph_without_breaks_and_never_recompiles(
 
 
 @pytest.mark.compiles
-def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> None:
-    graphs = counters["stats"]["unique_graphs"]
-    for bucket in allocate(model, [1, 2], prefill_chunk=8).values():
-        prepare(bucket)
-        build_step(MODES["compiled"], model)(*bucket.arguments("decode"))
-    assert counters["stats"]["unique_graphs"] - graphs == 2
-
-
-@pytest.mark.compiles
 @pytest.mark.parametrize(("mode", "frozen"), [("compiled", False), ("max-autotune", True)])
 def test_only_a_mode_that_freezes_keeps_the_weights_it_was_compiled_with(
     buffers: Buffers, mode: str, frozen: bool
@@ -115,13 +99,6 @@ def test_only_a_mode_that_freezes_keeps_the_weights_it_was_compiled_with(
         own.blocks[0].feed_forward.down.weight.mul_(3.0)
     after = step(*buffers.arguments("decode"))[0]
     assert torch.equal(before, after) is frozen
-
-
-def test_reduce_overhead_on_a_cpu_reports_its_effective_mode() -> None:
-    effect = MODES["reduce-overhead"].effect("cpu")
-    assert effect.name == "compiled-cpp"
-    assert effect.reason is not None
-    assert not effect.graph_replay
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,19 +9,8 @@ import torch
 from torch import Tensor
 
 from service.step import meters
-from service.step.meters import (
-    FETCH_MARK,
-    CudaMeter,
-    HostMeter,
-    NullMeter,
-    NvtxMeter,
-    ProfilingMeter,
-    Readings,
-    step_name,
-    with_nvtx,
-)
-from service.step.trace import STEP_MARK, is_step_mark
-from tests.step.made import arguments, event, step
+from service.step.trace import STEP_MARK
+from tests.step.made import arguments, step
 from tests.support.fake_cuda import FakeDevice
 
 ARGUMENTS: Any = (None, None, None, ())
@@ -46,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_period_goes_from_call_to_call_and_the_last_one_to_where_the_bookkeeping_ends(clock: Clock) -> None:
-    readings, meter = Readings(), HostMeter()
+    readings, meter = meters.Readings(), meters.HostMeter()
     for between in (20, 50):
         meter.run(clock.step, ARGUMENTS, readings)
         clock.now += between
@@ -59,39 +47,32 @@ def test_a_period_goes_from_call_to_call_and_the_last_one_to_where_the_bookkeepi
 
 
 def test_a_step_that_raises_leaves_neither_a_call_nor_a_beginning(clock: Clock) -> None:
-    readings = Readings()
+    readings = meters.Readings()
 
     def failing(*_: object) -> tuple[Tensor, Tensor]:
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        HostMeter().run(failing, ARGUMENTS, readings)
-    assert readings == Readings()
+        meters.HostMeter().run(failing, ARGUMENTS, readings)
+    assert readings == meters.Readings()
 
 
 def test_without_steps_and_without_instrumentation_there_are_no_periods(clock: Clock) -> None:
-    readings = Readings()
+    readings = meters.Readings()
     assert readings.periods(clock.now) == []
-    NullMeter().run(clock.step, ARGUMENTS, readings)
+    meters.NullMeter().run(clock.step, ARGUMENTS, readings)
     assert readings.periods(clock.now) == []
     assert readings.steps == 1
 
 
-@pytest.fixture
-def device(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
-    """A device on whose stream a step takes 900 ns, and whose clock and events the meter uses."""
-    fake = FakeDevice(issue_seconds=300e-9, step_seconds=900e-9, host_ns=1_000)
-    zeros = torch.zeros
-    monkeypatch.setattr(meters, "perf_counter_ns", fake.clock)
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing=False: fake.event())
-    monkeypatch.setattr(torch, "zeros", lambda *size, pin_memory=False, **rest: zeros(*size, **rest))
-    return fake
-
-
 def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_host(
-    device: FakeDevice,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    readings, meter = Readings(), CudaMeter(4)
+    device, zeros = FakeDevice(issue_seconds=300e-9, step_seconds=900e-9, host_ns=1_000), torch.zeros
+    monkeypatch.setattr(meters, "perf_counter_ns", device.clock)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing=False: device.event())
+    monkeypatch.setattr(torch, "zeros", lambda *size, pin_memory=False, **rest: zeros(*size, **rest))
+    readings, meter = meters.Readings(), meters.CudaMeter(4)
 
     def step(*_: object) -> tuple[Tensor, Tensor]:
         device.call()
@@ -106,53 +87,28 @@ def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_ho
     assert readings.periods(device.clock()) == [1_200, 1_200]
 
 
-CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def ranges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was pushed and popped, in order."""
-    seen: list[str] = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("end"))
-    return seen
-
-
-def test_a_marks_name_has_the_phase_and_the_shape_and_is_recognised_as_a_steps() -> None:
-    decode, prefill = step_name(arguments(1, 64)), step_name(arguments(16, 128))
-    assert (decode, prefill) == (f"{STEP_MARK} decode 1/64", f"{STEP_MARK} prefill 16/128")
-    for name in (STEP_MARK, decode, prefill):
-        assert is_step_mark(event("user_annotation", name, 0, 1))
-        assert not is_step_mark(event("gpu_user_annotation", name, 0, 1))
-    assert not is_step_mark(event("user_annotation", f"{STEP_MARK}s", 0, 1))
-
-
 def test_the_profiler_is_ended_once_before_the_first_step_that_is_too_many_or_at_the_end() -> None:
     ends: list[int] = []
-    readings = Readings()
-    meter = ProfilingMeter(HostMeter(), lambda: ends.append(readings.steps), most=2)
+    readings = meters.Readings()
+    meter = meters.ProfilingMeter(meters.HostMeter(), lambda: ends.append(readings.steps), most=2)
     for _ in range(4):
         meter.run(step, arguments(1, 64), readings)
     meter.end()
     assert (ends, readings.steps) == ([2], 4)
-    few = ProfilingMeter(HostMeter(), lambda: ends.append(0), most=2)
+    few = meters.ProfilingMeter(meters.HostMeter(), lambda: ends.append(0), most=2)
     few.run(step, arguments(1, 64), readings)
     few.end()
     assert ends == [2, 0]
 
 
-def test_nvtx_ranges_enclose_each_step_by_phase_and_each_wait(ranges: list[str]) -> None:
-    meter, readings = NvtxMeter(HostMeter()), Readings()
+def test_nvtx_ranges_enclose_each_step_by_phase_and_each_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
+    meter, readings = meters.NvtxMeter(meters.HostMeter()), meters.Readings()
     meter.run(step, arguments(16, 64), readings)
     assert meter.fetch(torch.tensor([3]), readings) == [3]
     meter.run(step, arguments(1, 64), readings)
-    names = [f"{STEP_MARK} prefill 16/64", FETCH_MARK, f"{STEP_MARK} decode 1/64"]
+    names = [f"{STEP_MARK} prefill 16/64", meters.FETCH_MARK, f"{STEP_MARK} decode 1/64"]
     assert ranges == [part for name in names for part in (name, "end")]
     assert readings.steps == 2
-
-
-def test_without_cuda_nvtx_changes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    meter = HostMeter()
-    assert with_nvtx(meter, CPU) is meter
-    assert "LAUNCHBOUND_NVTX is set, but NVTX ranges need CUDA" in capsys.readouterr().err
-    assert isinstance(with_nvtx(meter, torch.device("cuda")), NvtxMeter)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from models.config import Config
 from models.served import Cache
@@ -92,16 +90,6 @@ def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
     assert counters["launchbound"][packages.PACKAGES_MADE] == made_before + 1
 
 
-@pytest.mark.parametrize("made_buffers", [buffers_of, weakly_marked])
-def test_a_package_has_the_marked_sizes_as_its_dimensions(
-    made_buffers: Callable[[Transformer], Buffers],
-) -> None:
-    length, positions, last, cache = packages._dynamic(next(made_buffers(made()).shapes("prefill")))
-    assert (length[1].min, length[1].max) == (16, 32)
-    assert [(part[1].min, part[1].max) for layer in cache for part in layer] == [(64, 128)] * 2
-    assert (positions, last) == (None, None)
-
-
 def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
     model = made()
     buffers = buffers_of(model)
@@ -167,42 +155,3 @@ def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPa
 
 def _refuse(*_: object) -> str:
     raise AssertionError("compiled again")
-
-
-REACHES = [512, 256, 128, 64]
-
-
-def aligned(cache: Tensor) -> Tensor:
-    """As attention on CUDA asks of its mask."""
-    return cache.sum(1) if cache.shape[1] % 8 == 0 else cache.sum(1) + 1
-
-
-def parts(enforced: bool) -> list[Tensor]:
-    cache = torch.ones(2, max(REACHES) + 1, 3)
-    found = [cache[:, :reach] for reach in REACHES]
-    for part in found:
-        make_symbolic(part, REACHES, enforced)
-    return found
-
-
-@pytest.mark.compiles
-def test_a_size_that_is_not_enforced_may_be_guarded_by_its_alignment_in_one_callable() -> None:
-    graphs = []
-
-    def backend(graph: fx.GraphModule, _: list[Tensor]) -> object:
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    step = torch.compile(aligned, backend=backend, fullgraph=True)
-    for part in parts(enforced=False):
-        assert torch.equal(step(part), part.sum(1))
-    assert len(graphs) == 1
-
-
-@pytest.mark.compiles
-def test_an_enforced_size_refuses_such_a_guard() -> None:
-    torch._dynamo.reset()
-    step = torch.compile(aligned, backend="eager", fullgraph=True)
-    with pytest.raises(ConstraintViolationError, match=r"% 8"):
-        step(parts(enforced=True)[0])

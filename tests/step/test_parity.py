@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import MODES
@@ -17,43 +16,34 @@ from service.records import Attention
 from service.step import parity
 from service.step.buffers import Buffers, allocate
 from service.step.callables import Step, build_step
-from service.step.parity import (
-    DECODE_STEPS,
-    PREFILL_STEPS,
-    REFERENCE,
-    ReferenceAttention,
-    check_attention,
-    compare,
-    forced_logits,
-    tolerance,
-    wrong_attention,
-)
+from service.step.parity import forced_logits
+from tests.support.small_models import CONFIG
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_tolerance_grows_with_the_logits_and_never_falls_below_that_of_logits_of_one(
     dtype: torch.dtype,
 ) -> None:
-    at_ten = tolerance(dtype, 6, 10.0)
-    assert tolerance(dtype, 6, 100.0) == pytest.approx(10 * at_ten)
-    assert tolerance(dtype, 6, 0.01) == tolerance(dtype, 6, 1.0) == pytest.approx(at_ten / 10)
+    at_ten = parity.tolerance(dtype, 6, 10.0)
+    assert parity.tolerance(dtype, 6, 100.0) == pytest.approx(10 * at_ten)
+    assert parity.tolerance(dtype, 6, 0.01) == parity.tolerance(dtype, 6, 1.0) == pytest.approx(at_ten / 10)
 
 
 def test_float32_is_held_to_a_hundred_thousandth_of_the_largest_logit() -> None:
-    assert tolerance(torch.float32, 6, 20.0) == pytest.approx(2e-4)
-    assert tolerance(torch.float32, 60, 20.0) == tolerance(torch.float32, 6, 20.0)
+    assert parity.tolerance(torch.float32, 6, 20.0) == pytest.approx(2e-4)
+    assert parity.tolerance(torch.float32, 60, 20.0) == parity.tolerance(torch.float32, 6, 20.0)
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
 def test_the_same_relative_error_has_the_same_verdict_at_every_scale(scale: float) -> None:
     reference = torch.linspace(-1, 1, 64).view(1, 1, 64) * scale
-    assert compare(reference, reference * (1 + 5e-6), layers=6).passed
-    assert not compare(reference, reference * (1 + 5e-5), layers=6).passed
+    assert parity.compare(reference, reference * (1 + 5e-6), layers=6).passed
+    assert not parity.compare(reference, reference * (1 + 5e-5), layers=6).passed
 
 
 def test_a_mode_that_computes_no_number_is_out_of_parity() -> None:
     reference = torch.linspace(-1, 1, 64).view(1, 1, 64)
-    assert not compare(reference, reference * float("nan"), layers=6).passed
+    assert not parity.compare(reference, reference * float("nan"), layers=6).passed
 
 
 def test_a_prefill_that_serves_the_longest_chunk_only_is_out_of_parity() -> None:
@@ -67,12 +57,9 @@ def test_a_prefill_that_serves_the_longest_chunk_only_is_out_of_parity() -> None
 
     reference = forced_logits(eager, eager, buffers, CONFIG.vocabulary)
     found = forced_logits(of_one_length, eager, buffers, CONFIG.vocabulary)
-    assert len(found) == PREFILL_STEPS + DECODE_STEPS
-    assert not compare(reference, found, CONFIG.layers).passed
+    assert len(found) == parity.PREFILL_STEPS + parity.DECODE_STEPS
+    assert not parity.compare(reference, found, CONFIG.layers).passed
     assert torch.equal(found[1:], reference[1:])
-
-
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +77,7 @@ def logits_of(step: Step, buffers: Mapping[int, Buffers]) -> dict[int, Tensor]:
 
 
 def checked(step: Step, buffers: dict[int, Buffers]) -> list[Attention]:
-    return check_attention(step, buffers, logits_of(step, buffers), CONFIG)
+    return parity.check_attention(step, buffers, logits_of(step, buffers), CONFIG)
 
 
 def test_every_phase_and_batch_names_its_backend_and_equals_the_reference(
@@ -105,19 +92,7 @@ def test_every_phase_and_batch_names_its_backend_and_equals_the_reference(
         assert one.parity is not None
         assert one.parity.passed
         assert one.unchecked is None
-    assert wrong_attention(found) is None
-
-
-def test_the_reference_really_runs_other_operators() -> None:
-    q = torch.randn(1, 2, 4, 8)
-    with torch.profiler.profile() as plain:
-        F.scaled_dot_product_attention(q, q, q)
-    with torch.profiler.profile() as under, ReferenceAttention() as mode:
-        F.scaled_dot_product_attention(q, q, q)
-    flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
-    assert flash in {event.key for event in plain.key_averages()}
-    assert flash not in {event.key for event in under.key_averages()}
-    assert mode.chosen == {"flash_attention"}
+    assert parity.wrong_attention(found) is None
 
 
 def test_attention_that_is_wrong_in_every_mode_alike_is_found(
@@ -132,9 +107,9 @@ def test_attention_that_is_wrong_in_every_mode_alike_is_found(
     step = build_step(MODES["eager"], model)
     reference = logits_of(step, buffers)
     monkeypatch.setattr(F, "scaled_dot_product_attention", right)
-    found = check_attention(build_step(MODES["eager"], model), buffers, reference, CONFIG)
+    found = parity.check_attention(build_step(MODES["eager"], model), buffers, reference, CONFIG)
     assert not any(one.parity and one.parity.passed for one in found)
-    reason = wrong_attention(found)
+    reason = parity.wrong_attention(found)
     assert reason is not None
     assert "flash_attention in prefill at batch 1" in reason
     assert "serve another dtype" in reason
@@ -154,7 +129,7 @@ def test_a_model_without_torchs_attention_is_not_called_equal_to_it(buffers: dic
 def test_the_reference_is_not_compared_with_itself(
     model: Transformer, buffers: dict[int, Buffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parity, "backend_name", lambda choice: REFERENCE)
+    monkeypatch.setattr(parity, "backend_name", lambda choice: parity.REFERENCE)
     for one in checked(build_step(MODES["eager"], model), buffers):
         assert one.parity is None
         assert one.unchecked == "torch chose the reference itself"
@@ -171,9 +146,9 @@ def test_a_reference_that_fails_leaves_the_check_out_and_says_so_unless_the_devi
 
     error: Exception = torch.OutOfMemoryError("CUDA out of memory")
     monkeypatch.setattr(parity, "forced_logits", fail)
-    found = check_attention(step, buffers, reference, CONFIG)
+    found = parity.check_attention(step, buffers, reference, CONFIG)
     assert all("CUDA out of memory" in (one.unchecked or "") for one in found)
-    assert wrong_attention(found) is None
+    assert parity.wrong_attention(found) is None
     error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(torch.AcceleratorError):
-        check_attention(step, buffers, reference, CONFIG)
+        parity.check_attention(step, buffers, reference, CONFIG)

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from models.transformer import Transformer
 from service.step import profiling
-from service.step.buffers import Buffers
+from service.step.buffers import allocate
 from service.step.meters import HostMeter, Meter, Readings
-from service.step.profiling import (
-    PROFILED_STEPS,
-    STEPS_PER_TRACE,
-    Profiler,
-    Separator,
-    new_session,
-    profile_step,
-    record_steps,
-)
+from service.step.profiling import Separator
 from service.step.trace import Event, ProfiledStep, is_step_mark, read_steps
 from tests.step.made import arguments, replays, step, without_device_work
+from tests.support.small_models import CONFIG
 
 CPU = torch.device("cpu")
 
@@ -60,14 +53,6 @@ def order(events: list[Event]) -> str:
     return found
 
 
-def test_before_the_first_mark_of_a_session_the_device_works_and_is_waited_for_and_between_marks_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(profiling, "Separator", VisibleSeparator)
-    events = record_steps(CPU, lambda: torch.zeros(1).neg_(), steps=3)
-    assert order(events) == "sw" + "msw" * 3
-
-
 def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -84,61 +69,12 @@ def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
         for _ in range(2):
             meter.run(step, arguments(1, 64), Readings())
 
-    Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action)
+    profiling.Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action)
     assert order(recorded) == "swmmw"
     notes = json.loads((tmp_path / "a.json").read_text())
     named = {row["name"] for row in notes["operators"]}
     assert "aten::zeros" in named
     assert SEPARATING not in named
-
-
-@pytest.mark.parametrize(("device", "sessions"), [("cuda", 1), ("cpu", 0)])
-def test_the_profiler_is_attached_once_in_a_process_and_only_to_a_gpu(
-    device: str, sessions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[torch.device] = []
-
-    def warm(of: torch.device) -> None:
-        begun.append(of)
-        new_session(of)
-
-    monkeypatch.setattr(profiling, "_sessions_of", set())
-    monkeypatch.setattr(profiling, "warm_profiler", warm)
-    for _ in range(2):
-        profiling.attach_profiler(torch.device(device))
-    assert len(begun) == sessions
-    assert profiling.profiler_attached() == (device == "cuda")
-
-
-def test_discarded_work_lasts_as_long_as_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, *(seconds / 1000 for seconds in (1, 2, 3, 4, 5, 6))])
-    monkeypatch.setattr(profiling, "perf_counter", lambda: next(clock))
-    launches: list[int] = []
-    monkeypatch.setattr(VisibleSeparator, "launch", lambda _: launches.append(1))
-    VisibleSeparator(CPU).lead()
-    assert len(launches) == 4
-    assert next(clock) == 0.006
-
-
-def test_stopping_a_session_parses_none_of_its_events_and_its_trace_has_all_of_them(tmp_path: Path) -> None:
-    with new_session(CPU) as session:
-        for _ in range(50):
-            torch.zeros(1).neg_()
-    assert session.profiler is not None
-    session.export_chrome_trace(str(tmp_path / "trace.json"))
-    assert session.profiler._function_events is None
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    names = [one["name"] for one in events if one.get("cat") == "cpu_op"]
-    assert (names.count("aten::neg_"), names.count("aten::zeros")) == (50, 50)
-
-
-def test_of_torchs_warnings_only_the_one_about_cycles_is_not_shown() -> None:
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        new_session(CPU)
-        for text in ("Profiler clears events at the end of each cycle.Only events from", "Another one"):
-            warnings.warn(f"Warning: {text}", UserWarning, stacklevel=1)
-    assert [str(one.message) for one in shown] == ["Warning: Another one"]
 
 
 def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,34 +84,23 @@ def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.Monke
         calls.append(1)
         return step()
 
-    row = torch.zeros(2, dtype=torch.int64)
-    tokens, _, _, cache = arguments(1, 64)
-    buffers = Buffers(
-        bucket=2,
-        chunks={16: tokens},
-        token=tokens,
-        token_row=row,
-        positions=row,
-        last=row,
-        one=row,
-        caches={64: cache},
-    )
-    found = profile_step(counted, buffers)
-    assert len(calls) == 1 + PROFILED_STEPS  # the first is not recorded
+    buffers = allocate(Transformer(CONFIG, max_batch=2), [2], prefill_chunk=16)[2]
+    found = profiling.profile_step(counted, buffers)
+    assert len(calls) == 1 + profiling.PROFILED_STEPS  # the first is not recorded
     assert found.kernels is None
     assert found.unknown is None
     typical = ProfiledStep(operators=7, copies=0)
     monkeypatch.setattr(
-        profiling, "typical_step", lambda steps: typical if len(steps) == PROFILED_STEPS else None
+        profiling, "typical_step", lambda steps: typical if len(steps) == profiling.PROFILED_STEPS else None
     )
-    assert profile_step(counted, buffers) is typical
+    assert profiling.profile_step(counted, buffers) is typical
 
 
 def test_the_notes_of_a_trace_count_the_steps_whose_kernels_are_unknown_by_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     events = without_device_work(replays(4), until=1500.0)
-    profiler = Profiler(CPU, tmp_path)
+    profiler = profiling.Profiler(CPU, tmp_path)
     monkeypatch.setattr(profiling, "read_steps", lambda *_: read_steps(events, cuda=True))
     steps = profiler.run("a", ABOUT, HostMeter(), lambda _: None)
     assert [found.kernels for found in steps] == [None, 90, 90, 90]
@@ -191,7 +116,7 @@ def test_a_request_with_fewer_kernels_than_earlier_ones_of_its_mode_and_batch_is
     monkeypatch.setattr(
         profiling, "read_steps", lambda _, cuda, counts: read_steps(next(traces), cuda=True, counts=counts)
     )
-    profiler = Profiler(CPU, tmp_path)
+    profiler = profiling.Profiler(CPU, tmp_path)
 
     def kernels(identity: str, **about: Any) -> list[int | None]:
         steps = profiler.run(identity, ABOUT | about, HostMeter(), lambda _: None)
@@ -207,16 +132,16 @@ def test_an_action_that_fails_leaves_no_trace_and_the_next_one_can_be_profiled(t
         meter.run(step, arguments(1, 64), Readings())
         raise RuntimeError("job")
 
-    profiler = Profiler(CPU, tmp_path)
+    profiler = profiling.Profiler(CPU, tmp_path)
     with pytest.raises(RuntimeError, match="job"):
         profiler.run("a", ABOUT, HostMeter(), failing)
     assert list(tmp_path.iterdir()) == []
 
     def longer(meter: Meter) -> None:
-        for _ in range(STEPS_PER_TRACE + 3):
+        for _ in range(profiling.STEPS_PER_TRACE + 3):
             meter.run(step, arguments(1, 64), Readings())
 
-    assert len(profiler.run("b", ABOUT, HostMeter(), longer)) == STEPS_PER_TRACE
+    assert len(profiler.run("b", ABOUT, HostMeter(), longer)) == profiling.STEPS_PER_TRACE
 
 
 def test_only_the_newest_traces_are_kept_and_no_note_or_part_without_its_trace(
@@ -227,7 +152,7 @@ def test_only_the_newest_traces_are_kept_and_no_note_or_part_without_its_trace(
         (tmp_path / name).write_text("{}")
     os.utime(tmp_path / "older.trace.json.gz", (1.0, 1.0))
     (tmp_path / "somebody's").touch()
-    profiler = Profiler(CPU, tmp_path)
+    profiler = profiling.Profiler(CPU, tmp_path)
     for identity in ("a", "b"):
         profiler.run(identity, ABOUT, HostMeter(), lambda _: None)
     kept = {f"{identity}{end}" for identity in ("a", "b") for end in (".trace.json.gz", ".json")}
@@ -251,7 +176,7 @@ def test_a_disk_that_does_not_take_a_trace_costs_the_trace_and_not_the_answer(
         meter.run(step, arguments(1, 4), Readings())
         answered.append("the job ran")
 
-    assert Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action) == []
+    assert profiling.Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action) == []
     assert answered == ["the job ran"]
     assert list(tmp_path.iterdir()) == []
     assert "the trace a was not kept" in capsys.readouterr().err
@@ -263,5 +188,5 @@ def test_a_disk_that_does_not_take_the_first_session_does_not_end_the_engine(
     monkeypatch.setattr(
         torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"cut')
     )
-    Profiler(CPU, tmp_path).warm()
+    profiling.Profiler(CPU, tmp_path).warm()
     assert "first session was not read" in capsys.readouterr().err

@@ -10,17 +10,7 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from service.step.trace import (
-    NO_LAUNCH,
-    NOT_SEPARATED,
-    NOTHING_RECORDED,
-    STEP_MARK,
-    Event,
-    ProfiledStep,
-    operator_table,
-    read_steps,
-    typical_step,
-)
+from service.step import trace
 from tests.step.made import (
     KERNEL_US,
     KERNELS,
@@ -37,7 +27,7 @@ from tests.step.made import (
 TWO_STEPS = [
     event("cuda_runtime", "cudaLaunchKernel", -20, 5, 5),
     event("kernel", "separates", -12, 2, 5),
-    event("user_annotation", f"{STEP_MARK} prefill 16/64", 0, 100),
+    event("user_annotation", f"{trace.STEP_MARK} prefill 16/64", 0, 100),
     event("cpu_op", "aten::linear", 1, 20),
     event("cpu_op", "aten::mm", 2, 15),
     event("cpu_op", "aten::copy_", 3, 2),
@@ -48,7 +38,7 @@ TWO_STEPS = [
     event("kernel", "add", 75, 5, 8),
     event("cuda_runtime", "cudaLaunchKernel", 120, 5, 6),
     event("kernel", "separates", 130, 2, 6),
-    event("user_annotation", f"{STEP_MARK} decode 1/64", 200, 50),
+    event("user_annotation", f"{trace.STEP_MARK} decode 1/64", 200, 50),
     event("cpu_op", "Torch-Compiled Region: 0/0", 201, 40),
     event("cuda_runtime", "cudaGraphLaunch", 205, 10, 9),
     *(event("kernel", f"k{n}", 220 + 10 * n, 6, 9) for n in range(3)),
@@ -56,21 +46,14 @@ TWO_STEPS = [
 ]
 
 
-def test_a_kernel_belongs_to_the_step_that_launched_it_even_where_it_runs_after_it() -> None:
-    first, second = read_steps(TWO_STEPS, cuda=True)
-    assert (first.kernels, second.kernels) == (2, 3)
-    assert first.kernel_seconds == pytest.approx(25e-6)
-    assert second.kernel_seconds == pytest.approx(18e-6)
-
-
 def test_operators_are_outermost_calls_into_the_dispatcher_and_copies_all_copies() -> None:
-    first, second = read_steps(TWO_STEPS, cuda=True)
+    first, second = trace.read_steps(TWO_STEPS, cuda=True)
     assert (first.operators, first.copies) == (2, 1)
     assert second.operators == 0
 
 
 def test_idle_gaps_are_split_into_waiting_for_the_host_and_waiting_to_start() -> None:
-    first, second = read_steps(TWO_STEPS, cuda=True)
+    first, second = trace.read_steps(TWO_STEPS, cuda=True)
     assert first.gaps is not None
     assert first.gaps.host_wait_seconds == pytest.approx(38e-6)  # from 32 until its launch returned at 70
     assert first.gaps.kernel_wait_seconds == pytest.approx(5e-6)
@@ -84,25 +67,25 @@ def test_a_gap_in_a_graph_whose_launch_has_not_returned_is_idle_time_of_no_known
     events = [
         call("cudaLaunchKernel", -20, 4),
         kernel("separates", -12, 4),
-        event("user_annotation", STEP_MARK, 0, 60),
+        event("user_annotation", trace.STEP_MARK, 0, 60),
         call("cudaGraphLaunch", 1, 5, 40.0),
         kernel("a", 10, 5, length=10),
         kernel("b", 25, 5, length=25),
         kernel("c", 52, 5, length=5),
     ]
-    (step,) = read_steps(events, cuda=True)
+    (step,) = trace.read_steps(events, cuda=True)
     assert step.gaps is not None
     assert step.gaps.idle_seconds == pytest.approx(7e-6)
     assert step.gaps.host_wait_seconds is step.gaps.kernel_wait_seconds is None
 
 
 def test_without_a_device_there_are_no_kernels_rather_than_none_of_them() -> None:
-    step = read_steps(TWO_STEPS, cuda=False)[0]
+    step = trace.read_steps(TWO_STEPS, cuda=False)[0]
     assert step.kernels is step.launches is step.kernel_seconds is step.gaps is step.unknown is None
 
 
 def test_self_time_leaves_out_what_an_operator_called() -> None:
-    table = {row["name"]: row for row in operator_table(TWO_STEPS)}
+    table = {row["name"]: row for row in trace.operator_table(TWO_STEPS)}
     assert table["aten::linear"]["self_seconds"] == pytest.approx(5e-6)
     assert table["aten::mm"]["self_seconds"] == pytest.approx(13e-6)
     assert "Torch-Compiled Region: 0/0" not in table
@@ -111,12 +94,12 @@ def test_self_time_leaves_out_what_an_operator_called() -> None:
 def test_a_recorded_trace_has_the_operators_that_ran(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as session:
         for _ in range(2):
-            with record_function(STEP_MARK):
+            with record_function(trace.STEP_MARK):
                 torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2))
                 torch.ones(3).clone()
     path = tmp_path / "trace.json"
     session.export_chrome_trace(str(path))
-    steps = read_steps(json.loads(path.read_text())["traceEvents"], cuda=False)
+    steps = trace.read_steps(json.loads(path.read_text())["traceEvents"], cuda=False)
     assert len(steps) == 2
     # Two tensors of ones for the product, the product, one more and its clone.
     assert {step.operators for step in steps} == {5}
@@ -143,24 +126,12 @@ def of_a_call_that_launches_nothing(step: int) -> int:
     return graph_id(step) + 3
 
 
-WRONG_IDS = (
-    unknown_to_the_trace,
-    of_the_next_launch,
-    of_a_call_that_launches_nothing,
-)
+WRONG_IDS = (unknown_to_the_trace, of_the_next_launch, of_a_call_that_launches_nothing)
 
 
-def no_device_part(step: ProfiledStep) -> bool:
+def no_device_part(step: trace.ProfiledStep) -> bool:
     device_part = (step.kernels, step.kernel_seconds, step.kernel_sum_seconds, step.gaps, step.matched)
     return all(value is None for value in device_part)
-
-
-def test_a_replay_of_many_kernels_is_one_launch_and_runs_on_after_its_call() -> None:
-    for step in read_steps(replays(STEPS), cuda=True):
-        assert (step.kernels, step.launches, step.graph_launches) == (KERNELS, 1, 1)
-        assert step.matched == "correlation"
-        assert step.kernel_seconds == REPLAY_SECONDS
-        assert step.unknown is None
 
 
 @pytest.mark.parametrize("device_clock", [0.0, -9.0, 9.0, -3 * PERIOD_US])
@@ -168,7 +139,7 @@ def test_a_replay_of_many_kernels_is_one_launch_and_runs_on_after_its_call() -> 
 def test_with_wrong_ids_of_graph_launches_a_step_is_what_ran_in_its_window_by_the_devices_clock_alone(
     kernel_id: Callable[[int], int], device_clock: float
 ) -> None:
-    for step in read_steps(replays(STEPS, kernel_id, device_clock), cuda=True):
+    for step in trace.read_steps(replays(STEPS, kernel_id, device_clock), cuda=True):
         assert (step.kernels, step.launches, step.matched) == (KERNELS, 1, "window")
         assert step.kernel_seconds == REPLAY_SECONDS
 
@@ -178,27 +149,22 @@ def test_work_that_begins_before_its_call_tells_by_how_much_the_devices_clock_li
     device_clock: float,
 ) -> None:
     events = [
-        event("user_annotation", STEP_MARK, 100, 50),
+        event("user_annotation", trace.STEP_MARK, 100, 50),
         call("cudaLaunchKernel", 110, 1, 5.0),
         call("cudaLaunchKernel", 130, 2, 5.0),
         kernel("a", 110 + device_clock, 1, length=10),
         kernel("b", 140 + device_clock, 2, length=10),
     ]
-    (step,) = read_steps(events, cuda=True)
+    (step,) = trace.read_steps(events, cuda=True)
     assert step.gaps is not None
     # Idle from 120 until 140 by the host's clock; its launch returned at 135.
     assert step.gaps.host_wait_seconds == pytest.approx(15e-6)
     assert step.gaps.kernel_wait_seconds == pytest.approx(5e-6)
 
 
-def test_right_ids_hold_whatever_the_devices_clock_says() -> None:
-    for step in read_steps(replays(STEPS, device_clock=-3 * PERIOD_US), cuda=True):
-        assert (step.kernels, step.matched) == (KERNELS, "correlation")
-
-
 def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None:
     by_id, by_window = (
-        [step.gaps for step in read_steps(events, cuda=True)]
+        [step.gaps for step in trace.read_steps(events, cuda=True)]
         for events in (replays(STEPS), replays(STEPS, unknown_to_the_trace))
     )
     assert by_id == by_window
@@ -206,122 +172,101 @@ def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None
     assert by_id[0].kernel_wait_seconds == pytest.approx((KERNELS - 1) * 0.5e-6)
 
 
-@pytest.mark.parametrize("kernel_id", [of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id])
-def test_without_anything_between_replays_their_ids_are_not_proved_and_kernels_unknown(
-    kernel_id: Callable[[int], int],
+IDS = (of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id)
+NO_DEVICE_WORK = without_device_work(replays(2))
+FOREIGN = kernel("of a process's earlier session", 5.0, 77_777)
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        *((replays(STEPS, kernel_id, separated=False), trace.NOT_SEPARATED) for kernel_id in IDS),
+        # Ninety kernels claim the id of the copy before the step: it is one of ninety-one.
+        (replays(STEPS, of_a_plain_launch), trace.NOT_SEPARATED),
+        ([FOREIGN, *replays(STEPS, kernels=lambda _: 0)], "1 launches have only 0 kernels in the trace"),
+        (NO_DEVICE_WORK, trace.NOTHING_RECORDED),
+        ([e for e in NO_DEVICE_WORK if e["cat"] != "cuda_runtime"], trace.NOTHING_RECORDED),
+    ],
+)
+def test_kernels_that_cannot_be_told_apart_or_were_not_recorded_are_unknown_and_never_0(
+    events: list[trace.Event], why: str
 ) -> None:
-    for step in read_steps(replays(STEPS, kernel_id, separated=False), cuda=True):
-        assert step.launches == 1
+    calls = any(e["cat"] == "cuda_runtime" for e in events)
+    for step in trace.read_steps(events, cuda=True):
         assert no_device_part(step)
-        assert step.unknown == NOT_SEPARATED
+        assert step.unknown == why
+        assert step.launches == (1 if calls else None)
 
 
-def test_ids_that_make_the_work_around_a_step_ambiguous_leave_its_kernels_unknown() -> None:
-    # Ninety kernels claim the id of the copy before the step: it is one of ninety-one, and separates nothing.
-    for step in read_steps(replays(STEPS, of_a_plain_launch), cuda=True):
-        assert no_device_part(step)
-        assert step.unknown == NOT_SEPARATED
+def fewer(kernel_id: Callable[[int], int]) -> list[trace.Event]:
+    """The second step has lost kernels."""
+    return replays(STEPS, kernel_id, kernels=lambda step: 50 if step == 1 else KERNELS)
+
+
+LOST = "1 of 1 launches have no kernel in the trace"
+NO_FIRST_LAUNCH = [
+    e for e in replays(STEPS) if not (e["name"] == "cudaGraphLaunch" and e["ts"] < 2 * PERIOD_US)
+]
+NO_KERNEL_11 = [
+    e
+    for e in plain_step(1000, 10) + plain_step(2000, 20)
+    if not (e["cat"] == "kernel" and e["args"]["correlation"] == 11)
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "place", "why"),
+    [
+        (without_device_work(replays(STEPS), until=2 * PERIOD_US - 20), 0, LOST),
+        (fewer(graph_id), 1, "50 kernels, where 90 are usual"),
+        (fewer(unknown_to_the_trace), 1, "50 kernels, where 90 are usual"),
+        (NO_FIRST_LAUNCH, 0, trace.NO_LAUNCH),
+        (NO_KERNEL_11, 0, "1 of 4 launches have no kernel in the trace"),
+    ],
+)
+def test_a_step_that_lost_kernels_or_its_launch_is_unknown_and_the_others_are_not(
+    events: list[trace.Event], place: int, why: str
+) -> None:
+    steps = trace.read_steps(events, cuda=True)
+    lost = steps.pop(place)
+    assert no_device_part(lost)
+    assert lost.unknown == why
+    (kernels,) = {step.kernels for step in steps}
+    assert kernels in (KERNELS, 4)
 
 
 def test_plain_steps_that_nothing_separates_are_matched_by_their_ids() -> None:
-    steps = read_steps(plain_step(1000, 10) + plain_step(2000, 20), cuda=True)
+    steps = trace.read_steps(plain_step(1000, 10) + plain_step(2000, 20), cuda=True)
     assert [(step.kernels, step.matched) for step in steps] == [(4, "correlation")] * 2
 
 
 def test_ids_of_replays_are_proved_by_those_that_something_separates() -> None:
     events = [e for e in replays(STEPS) if e["ts"] >= PERIOD_US]  # nothing is launched before the first step
-    steps = read_steps(events, cuda=True)
+    steps = trace.read_steps(events, cuda=True)
     assert [(step.kernels, step.matched) for step in steps] == [(KERNELS, "correlation")] * STEPS
 
 
-def test_a_launch_whose_kernels_were_lost_has_unknown_kernels_and_not_none_of_them() -> None:
-    events = without_device_work(replays(STEPS), until=2 * PERIOD_US - 20)
-    first, *others = read_steps(events, cuda=True)
-    assert first.launches == 1
-    assert no_device_part(first)
-    assert first.unknown == "1 of 1 launches have no kernel in the trace"
-    assert {step.kernels for step in others} == {KERNELS}
-
-
-@pytest.mark.parametrize("kernel_id", [graph_id, unknown_to_the_trace])
-def test_a_step_with_fewer_kernels_than_most_is_refused_and_says_so(kernel_id: Callable[[int], int]) -> None:
-    events = replays(STEPS, kernel_id, kernels=lambda step: 50 if step == 1 else KERNELS)
-    steps = read_steps(events, cuda=True)
-    assert no_device_part(steps[1])
-    assert steps[1].unknown == "50 kernels, where 90 are usual"
-    assert {step.kernels for place, step in enumerate(steps) if place != 1} == {KERNELS}
-
-
-def test_the_first_kernels_lost_with_wrong_ids_leave_the_first_step_unknown_and_no_other() -> None:
-    events = without_device_work(replays(STEPS, unknown_to_the_trace), until=PERIOD_US + 100)
-    first, *others = read_steps(events, cuda=True)
-    assert no_device_part(first)
-    assert {(step.kernels, step.matched) for step in others} == {(KERNELS, "window")}
-
-
-def test_a_window_without_kernels_is_unknown_and_not_0_though_all_steps_agree() -> None:
-    foreign = kernel("of a process's earlier session", 5.0, 77_777)
-    for step in read_steps([foreign, *replays(STEPS, kernels=lambda _: 0)], cuda=True):
-        assert no_device_part(step)
-        assert step.unknown == "1 launches have only 0 kernels in the trace"
-
-
-def test_a_plain_launch_without_its_kernel_makes_its_step_unknown() -> None:
-    whole = plain_step(1000, 10) + plain_step(2000, 20)
-    events = [e for e in whole if not (e["cat"] == "kernel" and e["args"]["correlation"] == 11)]
-    first, second = read_steps(events, cuda=True)
-    assert first.unknown == "1 of 4 launches have no kernel in the trace"
-    assert no_device_part(first)
-    assert second.kernels == 4
-    assert second.kernel_seconds == pytest.approx(80e-6)
-
-
 def test_steps_of_another_name_may_have_another_number_of_kernels() -> None:
-    prefill = plain_step(1000, 10, kernels=3, name=f"{STEP_MARK} prefill 16/64")
-    decode = [plain_step(2000 + 500 * n, 20 + 10 * n, name=f"{STEP_MARK} decode 1/64") for n in range(3)]
-    steps = read_steps(sum(decode, prefill), cuda=True)
+    prefill = plain_step(1000, 10, kernels=3, name=f"{trace.STEP_MARK} prefill 16/64")
+    decode = [
+        plain_step(2000 + 500 * n, 20 + 10 * n, name=f"{trace.STEP_MARK} decode 1/64") for n in range(3)
+    ]
+    steps = trace.read_steps(sum(decode, prefill), cuda=True)
     assert [step.kernels for step in steps] == [3, 4, 4, 4]
 
 
-def test_of_two_numbers_that_are_equally_frequent_the_larger_is_usual() -> None:
-    events = plain_step(1000, 10, kernels=3) + plain_step(2000, 20, kernels=4)
-    assert [step.kernels for step in read_steps(events, cuda=True)] == [None, 4]
-
-
-@pytest.mark.parametrize("calls", [True, False])
-def test_without_cupti_kernels_are_unknown_with_the_remedy_and_never_0(calls: bool) -> None:
-    events = without_device_work(replays(2))
-    if not calls:
-        events = [e for e in events if e["cat"] != "cuda_runtime"]
-    for step in read_steps(events, cuda=True):
-        assert no_device_part(step)
-        assert step.unknown == NOTHING_RECORDED
-        assert step.launches == step.graph_launches == (1 if calls else None)
-
-
-def test_a_step_without_a_launch_call_has_unknown_kernels_though_others_are_known() -> None:
-    events = [e for e in replays(STEPS) if not (e["name"] == "cudaGraphLaunch" and e["ts"] < 2 * PERIOD_US)]
-    first, *others = read_steps(events, cuda=True)
-    assert first.unknown == NO_LAUNCH
-    assert no_device_part(first)
-    assert {step.kernels for step in others} == {KERNELS}
-
-
-def overlapping() -> list[Event]:
-    return [
+def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_in_their_sum() -> None:
+    events = [
         call("cudaLaunchKernel", -20, 4),
         kernel("put", -12, 4),
-        event("user_annotation", STEP_MARK, 0, 20),
+        event("user_annotation", trace.STEP_MARK, 0, 20),
         call("cudaGraphLaunch", 1, 5, 9.0),
         kernel("a", 20, 5, length=30, stream=7),
         kernel("b", 30, 5, length=10, stream=13),
         kernel("c", 45, 5, length=15, stream=13),
         kernel("d", 70, 5, length=5, stream=7),
     ]
-
-
-def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_in_their_sum() -> None:
-    (step,) = read_steps(overlapping(), cuda=True)
+    (step,) = trace.read_steps(events, cuda=True)
     assert step.kernels == 4
     assert step.kernel_seconds == pytest.approx(45e-6)  # 20 to 60 and 70 to 75
     assert step.kernel_sum_seconds == pytest.approx(60e-6)
@@ -331,7 +276,7 @@ def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_i
 
 def test_copies_and_fills_are_no_kernels_but_leave_no_gap() -> None:
     events = [
-        event("user_annotation", STEP_MARK, 0, 40),
+        event("user_annotation", trace.STEP_MARK, 0, 40),
         call("cudaMemsetAsync", 1, 1),
         call("cudaLaunchKernel", 11, 2),
         call("cudaMemcpyAsync", 21, 3),
@@ -339,7 +284,7 @@ def test_copies_and_fills_are_no_kernels_but_leave_no_gap() -> None:
         kernel("k", 20, 2, length=30),
         event("gpu_memcpy", "Memcpy DtoD", 50, 10, 3, stream=7),
     ]
-    (step,) = read_steps(events, cuda=True)
+    (step,) = trace.read_steps(events, cuda=True)
     assert (step.kernels, step.launches) == (1, 1)
     assert step.kernel_seconds == pytest.approx(30e-6)
     assert step.gaps is not None
@@ -347,8 +292,8 @@ def test_copies_and_fills_are_no_kernels_but_leave_no_gap() -> None:
 
 
 def test_the_typical_step_has_the_median_kernel_time_of_those_that_are_known() -> None:
-    def step(seconds: float | None) -> ProfiledStep:
-        return ProfiledStep(operators=1, copies=0, kernel_seconds=seconds)
+    def step(seconds: float | None) -> trace.ProfiledStep:
+        return trace.ProfiledStep(operators=1, copies=0, kernel_seconds=seconds)
 
-    assert typical_step([step(None), step(3.0), step(1.0), step(2.0)]).kernel_seconds == 2.0
-    assert typical_step([step(None), step(None)]).kernel_seconds is None
+    assert trace.typical_step([step(None), step(3.0), step(1.0), step(2.0)]).kernel_seconds == 2.0
+    assert trace.typical_step([step(None), step(None)]).kernel_seconds is None
