@@ -48,7 +48,7 @@ $(READY): $(RUNTIME)
 	@$(BEAT); $(PIP) --requirement requirements.lock
 	@touch $@
 
-bench: $(RUNTIME) ## the main job: serve the five modes, sweep them, write the report
+bench: $(RUNTIME) ## the main job: serve the modes, sweep them, write the report
 	@.venv/bin/launchbound sweep --preset quick
 
 bench-peers: $(RUNTIME) ## compare with other runtimes and servers (installs each apart, some GB, the first time)
