@@ -359,7 +359,7 @@ class Repeated:
 
     @property
     def replicates(self) -> bool:
-        """Whether at least four of five sweeps name one mode, tied or alone."""
+        """Whether at least four of five sweeps ship one mode."""
         return replicates(self.naming, len(self.answers))
 
     def called(self, mode: str) -> str:

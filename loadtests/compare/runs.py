@@ -275,7 +275,7 @@ class Entry:
 
 
 def best(verdict: Verdict) -> Summary:
-    """The mode to ship, or the fastest where too few rounds decide nothing."""
+    """The mode to ship, that of an answer that is not resolved too; the fastest below 8 rounds."""
     return verdict.shipped or min(verdict.candidates, key=lambda one: one.latency.value)
 
 

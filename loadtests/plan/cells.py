@@ -16,7 +16,7 @@ from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 from service.statistics.choice import confidence_of, interim_checks
 
 BASELINE = next(iter(MODES))
-"""The first mode of the ladder, `eager`: every speed-up is against it."""
+"""The first mode of the ladder, `eager`, which every plan has; answers are against `choice.BASELINE`."""
 
 
 class PlanError(ValueError):
@@ -221,7 +221,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Cells, how many rounds measure each, and the seed that fixes every order, prompt and arrival.
 
-    `rounds` rounds measure every cell. Main groups whose fastest mode is not told apart by then go on with
+    `rounds` rounds measure every cell. Main groups whose answer is not resolved by then go on with
     all their cells, up to `rounds_most` (None: `rounds`). `slo` is what open-loop cells are judged by.
     `replicas`: the service may be several replicas behind a proxy.
     """
@@ -253,12 +253,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interim_checks(self) -> tuple[int, ...]:
-        """Numbers of the rounds after which the undecided groups are determined."""
+        """Numbers of the rounds after which it is determined which answers are not resolved."""
         return interim_checks(self.rounds, self.rounds_most or self.rounds)
 
     @property
     def confidence(self) -> float:
-        """Of every interval, in interim checks and in the report: corrected for the number of checks."""
+        """Of one comparison at all interim checks: corrected for their number. Answers step on by Holm."""
         return confidence_of(len(self.interim_checks))
 
     @property

@@ -107,8 +107,8 @@ def describe(plan: Plan) -> str:
     checks = plan.interim_checks
     last = checks[-1]
     more = [
-        f"after rounds {', '.join(map(str, checks))}: batch sizes whose fastest mode is not told apart "
-        f"(at {plan.confidence:.1%}) go on, to {last} rounds; at most about "
+        f"after rounds {', '.join(map(str, checks))}: batch sizes whose answer is not "
+        f"resolved go on, to {last} rounds; at most about "
         f"{estimate_most_seconds(plan):.0f} s in all"
     ]
     then = [f"  then, to round {last}, the cells of undecided groups in the seed's order"]

@@ -80,7 +80,7 @@ def percentages(ratio: Interval, confidence: float) -> str:
 
 
 def level(confidence: float) -> str:
-    """A confidence as text: 95 %, 98.3 %."""
+    """A confidence as text: 95 %, 99.7 %."""
     return f"{100 * confidence:.3g} %"
 
 

@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 
 
 class AdvisedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The mode to ship at one batch size, and the report's reason."""
+    """The mode to ship at one batch size, resolved or not, and the report's reason."""
 
     batch_size: int
     mode: str

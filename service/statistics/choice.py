@@ -17,7 +17,7 @@ from scipy.special import nctdtrinc
 from service.statistics.intervals import Interval, exponential, mean_interval, paired_ratio, t_quantile, welch
 
 CONFIDENCE = 0.95
-"""Of a verdict, over all interim checks together; of each interval that is checked once."""
+"""Of all answers of a sweep together, over its interim checks and batch sizes; of each interval by itself."""
 
 CHECKS = 3
 """A sweep has so many interim checks at most, and stops at the first that decides."""
@@ -38,8 +38,7 @@ def confidence_of(checks: int) -> float:
     """The confidence of each interval among `checks` of them that must hold together: 1 − 0.05 / checks.
 
     Bonferroni: whoever stops at the first of several interim checks that shows a difference is wrong in at
-    most the sum of their error rates, 5 %. Not Holm, which finds a little more, but has no intervals that
-    agree with its words.
+    most the sum of their error rates, 5 %. `choose_each` steps down from it.
     """
     return 1 - (1 - CONFIDENCE) / max(1, checks)
 
@@ -353,8 +352,8 @@ def over_sweeps(sweeps: Sweeps) -> OverSweeps:
 def most_named(answers: Sequence[Sequence[str]]) -> tuple[str | None, int]:
     """The mode that is in most of the sweeps' `answers`, and in how many; None where nothing is named.
 
-    An answer is the modes that tie, the one to ship first. Of several modes in equally many answers it is the
-    one that is most often to be shipped, then the one that is named first.
+    An answer is the mode to ship, or none where that is not resolved. Of several modes in equally many
+    answers it is the one that is named first.
     """
     modes = dict.fromkeys(mode for answer in answers for mode in answer)
     if not modes:
