@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -61,11 +60,6 @@ def test_a_changed_or_left_over_file_is_called_stale_and_writing_mends_both(tmp_
     build.write(tmp_path)
     assert build.stale(tmp_path) == []
     assert {path.name for path in tmp_path.iterdir()} == set(BOARDS)
-
-
-def test_the_builder_is_pinned_exactly() -> None:
-    project = tomllib.loads((build.FOLDER.parent.parent / "pyproject.toml").read_text())["project"]
-    assert project["optional-dependencies"]["dashboards"] == ["grafana-foundation-sdk==0.0.21"]
 
 
 @pytest.mark.parametrize("panel", PANELS)

@@ -106,19 +106,6 @@ def test_a_sweep_keeps_what_ran_and_its_gates_hold(tmp_path: Path) -> None:
     assert fallbacks.passed
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
-def test_past_saturation_refused_requests_of_auto_are_counted_too(tmp_path: Path) -> None:
-    cells = [Cell(mode=mode, batch_size=1, new_tokens=4, requests=2) for mode in ("eager", AUTO)]
-    cells.append(Cell(mode=AUTO, batch_size=1, new_tokens=4, requests=30, rate=400.0))
-    plan = Plan(preset="own", seed=5, rounds=1, cells=tuple(cells))
-    with fake_service(Script(service_seconds=0.02, room=2)) as url:
-        result = run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
-    assert any(row.rejected and row.picked_mode is None for row in read_rows(tmp_path))
-    counts = next(one for one in result.gates if one.name == COUNTS)
-    assert counts.passed, counts.detail
-
-
 def test_a_service_without_auto_is_refused_before_anything_is_measured() -> None:
     class Old(Target):
         def modes(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from statistics import median
 import pytest
 
 from loadtests.plan.cells import Arrivals, Cell, Plan, Slo, due_times
-from loadtests.plan.presets import make_plan
 from loadtests.run.events import Assignment, BlockCut, GeneratorEvent
 from loadtests.run.exporter import Exporter
 from loadtests.run.requests import (
@@ -27,7 +26,6 @@ from loadtests.run.requests import (
     GrowingQueue,
     LoadRequest,
     LoadResponse,
-    rows_at_once,
 )
 from loadtests.run.rows import ROWS_FILE, LineWriter, read_rows
 from tests.support.fake_service import timings
@@ -261,15 +259,6 @@ def test_past_saturation_a_block_is_cut_soon() -> None:
     assert (after or 1000) < 60
     assert "at least 1.9" in reason
     assert cut_after(0.99, 1000, 1, arrivals="constant") == (None, "")
-
-
-def test_a_service_runs_as_many_together_as_its_largest_bucket_where_it_merges() -> None:
-    engine = {"batch_buckets": [1, 4, 16]}
-    assert rows_at_once(engine) == rows_at_once({**engine, "batching": "off"}) == 1
-    assert rows_at_once({**engine, "batching": "window"}) == 16
-    plan = make_plan("quick", modes=["eager"])
-    assignment = Assignment(run="r", url="u", folder="f", plan=plan, rows_at_once=16)
-    assert [assignment.at_once(size) for size in (1, 4, 16, 32)] == [16, 4, 1, 1]
 
 
 def test_neither_a_stall_of_the_service_nor_a_queue_that_refuses_more_grows() -> None:

@@ -209,22 +209,6 @@ def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> N
     assert set(found.left_out.values()) == {f"only in {root / 'old'}"}
 
 
-def test_a_cell_that_some_sweeps_of_a_side_lack_is_left_out_for_that_reason(
-    root: Path, tmp_path: Path
-) -> None:
-    partial = tmp_path / "partial"
-    shutil.copytree(root / "after", partial)
-    shutil.rmtree(partial / "3")
-    fewer = partial / "fewer"
-    fewer.mkdir()
-    make_results(fewer, plan=make_plan("quick", 1, ["eager", "compiled"], [1]))
-    edit_run(fewer, lambda run: run.environment.update(commit="b" * 12))
-    found = compare_builds(root / "before", partial)
-    assert len(found.cells) == 2
-    assert len(found.left_out) == CELLS - 2
-    assert set(found.left_out.values()) == {f"not in every sweep of {partial}"}
-
-
 def test_too_few_rounds_in_a_single_sweep_are_left_out_with_the_reason(root: Path, tmp_path: Path) -> None:
     short = tmp_path / "short"
     short.mkdir()

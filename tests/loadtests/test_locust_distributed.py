@@ -119,22 +119,6 @@ def test_workers_send_one_batch_size_each_in_their_order_and_stop() -> None:
     assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1"}
 
 
-def test_locusts_page_has_a_row_per_mode_and_batch_size_and_stops_after_the_last_step() -> None:
-    port, script = free_port(), Script()
-    page = ["--headful", "--autostart", "--web-host", "127.0.0.1", "--web-port", str(port)]
-    with fake_service(script) as url:
-        started = command(url, *STEPPING, *page, files=STEPS)
-        process = subprocess.Popen(started, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        try:
-            text = scrape_once(port, lambda text: json.loads(text)["state"] == "stopped", "/stats/requests")
-        finally:
-            process.terminate()
-            process.wait()
-    assert_sent_in_steps(script)
-    names = {row["name"] for row in json.loads(text)["stats"]}
-    assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1", "Aggregated"}
-
-
 @pytest.mark.parametrize("options", [("--step-seconds", "0.5"), ("--step-users", "0")])
 def test_wrong_options_of_the_steps_are_refused_at_once_with_the_remedy(options: tuple[str, str]) -> None:
     done = ran(command("http://127.0.0.1:1", *options, files=STEPS))

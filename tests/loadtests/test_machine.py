@@ -19,11 +19,9 @@ from loadtests.run.machine import (
     marked_rounds,
     steal_share,
     watched,
-    weights_bytes,
 )
 from loadtests.run.run_file import Part, RoundMachine, read_run, write_run
 from loadtests.run.target import Target
-from tests.support.fake_service import engine_status
 from tests.support.made_results import make_results
 
 
@@ -47,13 +45,6 @@ def test_the_canary_reads_at_least_once_and_no_longer_than_it_may(monkeypatch: p
     monkeypatch.setattr(machine, "perf_counter", iter([0.0, 0.02, 0.03, 0.06]).__next__)
     assert Canary(8000).bytes_per_second() == pytest.approx(8000 / 0.02)
     assert Canary(0).bytes_per_second() is None
-
-
-def test_the_canary_is_as_large_as_the_weights() -> None:
-    assert weights_bytes(engine_status()) == 2_900_000 * 4
-    assert weights_bytes(engine_status() | {"dtype": "bfloat16"}) == 2_900_000 * 2
-    assert weights_bytes(engine_status() | {"dtype": "autocast-bfloat16"}) == 2_900_000 * 4
-    assert weights_bytes({}) == weights_bytes({"parameters": 5, "dtype": "int3"}) == 0
 
 
 def test_a_round_with_steal_time_or_a_canary_that_jumps_is_marked_with_its_reason() -> None:

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 
 from loadtests.peers import catalogue, group_keeper
 from loadtests.peers.catalogue import RUNTIMES, SERVERS, NotInstalled, Rival, interpreter
-from loadtests.peers.contestants import Called, Caller, Client, RuntimeCaller, call_visit
+from loadtests.peers.contestants import Client, RuntimeCaller
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import TIE, ReferenceRow, difference, text_difference
 from tests.support.processes import descendants, gone
@@ -89,20 +89,6 @@ def test_what_a_server_answers_is_a_json_object_or_an_error(answer: bytes) -> No
         Thread(target=server.handle_request).start()
         with pytest.raises(RivalError, match="answered no JSON object"):
             Client(f"http://127.0.0.1:{server.server_port}").generate("/generate", ["p"], 1)
-
-
-@pytest.mark.parametrize(("last", "kept"), [(0.5, [0.5, 0.5]), (None, None)])
-def test_seconds_are_kept_only_where_every_call_has_them(
-    last: float | None, kept: list[float] | None
-) -> None:
-    answers = iter([0.5, 0.5, last])
-
-    class Mode(Caller):
-        def call(self, rows: Sequence[ReferenceRow]) -> Called:
-            return Called(0.1, None, next(answers), 0.2)
-
-    visit = call_visit("eager", Mode(), [row()], 2, 0)
-    assert (visit.steps_seconds, visit.latency_seconds) == (kept, [0.2, 0.2])
 
 
 DRIVER = """

@@ -45,29 +45,12 @@ def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: s
     assert sorted(controls) == sorted(groups)
 
 
-def test_a_plan_without_more_rounds_looks_once_at_95_percent() -> None:
-    plan = Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1),))
-    assert plan.interim_checks == (8,)
-    assert plan.confidence == 0.95
-    assert estimate_most_seconds(plan) == estimate_seconds(plan)
-    assert "go on" not in describe(plan)
-
-
 def test_more_rounds_are_planned_as_looks_with_a_confidence_that_makes_up_for_them() -> None:
     plan = make_plan("quick")
     assert plan.interim_checks == (8, 12, 16)
     assert plan.confidence == pytest.approx(1 - 0.05 / 3)
     assert "after rounds 8, 12, 16" in describe(plan)
     assert f"at most about {estimate_most_seconds(plan):.0f} s" in describe(plan)
-
-
-def test_leaving_groups_out_does_not_change_the_order_of_the_others() -> None:
-    plan = make_plan("quick")
-    kept = plan.main_groups[1:]
-    for number in range(9, 25):
-        whole = [cell for cell in order(plan, number) if cell.group in kept]
-        assert order(plan, number, kept) == whole
-        assert len(whole) == 12
 
 
 @pytest.mark.parametrize(

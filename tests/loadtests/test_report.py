@@ -22,13 +22,12 @@ from loadtests.report import plots
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import significant
 from loadtests.report.page import PLOTLY_BUNDLE
-from loadtests.report.proof import SPLIT_ROWS
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.wording import saved
 from loadtests.run.rows import read_rows
-from loadtests.run.run_file import read_run, write_run
+from loadtests.run.run_file import read_run
 from loadtests.run.validation import write_validation
 from tests.support.gates import validate
 from tests.support.made_results import (
@@ -124,14 +123,6 @@ def test_the_page_refers_to_nothing_outside_itself(clear: Path) -> None:
     assert (clear / "report.html").read_text().count("plotly.js (basic - minified) v") == 1
 
 
-def test_committed_pages_are_as_small_and_only_of_runs_that_are_shown() -> None:
-    pages = sorted((ROOT / "benchmarks").glob("*/report.html"))
-    assert pages
-    shown = (ROOT / "README.md").read_text() + (ROOT / "docs" / "measured.md").read_text()
-    assert all(page.stat().st_size <= 1_500_000 for page in pages)
-    assert all(f"benchmarks/{page.parent.name}/" in shown for page in pages)
-
-
 def test_the_vendored_bundle_is_the_one_named_beside_it_and_of_the_version_of_figures() -> None:
     folder = PLOTLY_BUNDLE.parent
     assert hashlib.sha256(PLOTLY_BUNDLE.read_bytes()).hexdigest() in (folder / "README.md").read_text()
@@ -142,22 +133,6 @@ def test_the_vendored_bundle_is_the_one_named_beside_it_and_of_the_version_of_fi
     ]
     assert all(versions)
     assert len({found[1] for found in versions if found}) == 1
-
-
-def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: Path) -> None:
-    findings = Findings(read_results(clear))
-    (heat_map,) = [plot.figure for plot in all_plots(findings) if plot.id == "index"]
-    shown = {
-        (mode, column): index
-        for column, trace in enumerate(trace for trace in heat_map.data if trace.type == "bar")
-        for mode, index in zip(trace.y, trace.customdata, strict=True)
-    }
-    assert shown == {
-        (summary.effective, column): summary.decode.index
-        for column, verdict in enumerate(findings.main)
-        for summary in verdict.modes
-    }
-    assert heat_map.layout.xaxis.ticktext == ("batch 1", "batch 4", "batch 16")
 
 
 def test_every_plot_has_title_and_caption_and_only_traces_of_the_basic_bundle(clear: Path) -> None:
@@ -178,25 +153,6 @@ def test_every_plot_has_title_and_caption_and_only_traces_of_the_basic_bundle(cl
         plot.figure.update_layout(title={"text": "</script>"})
         assert "</script" not in plot.json
         assert json.loads(plot.json)["layout"]["title"]["text"] == "</script>"
-
-
-def test_saturation_is_drawn_where_there_are_open_loop_cells(tmp_path: Path) -> None:
-    plan = make_plan("standard", 1, batch_sizes=[1])
-    make_results(tmp_path, plan=plan)
-    run = read_run(tmp_path)
-    run.client.rates = {cell.name: 10.0 for cell in plan.cells if cell.load is not None}
-    write_run(tmp_path, run)
-    assert "saturation" in [plot.id for plot in all_plots(Findings(read_results(tmp_path)))]
-
-
-def test_modes_have_one_colour_in_every_plot(clear: Path) -> None:
-    seen: dict[str, set[Any]] = {}
-    for plot in all_plots(Findings(read_results(clear))):
-        for trace in plot.figure.data:
-            if trace.type == "scatter" and trace.name in EFFECTIVE:
-                seen.setdefault(trace.name, set()).add(trace.line.color or trace.marker.color)
-    assert set(seen) == EFFECTIVE
-    assert all(len(colours) == 1 for colours in seen.values())
 
 
 def test_without_kernel_times_a_gpu_report_states_it_and_shows_the_wait(tmp_path: Path) -> None:
@@ -240,39 +196,6 @@ def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_rea
     for text in (cards, (tmp_path / "report.md").read_text()):
         assert "a CPU has no CUDA graphs" in text
     assert "→ compiled-cpp, the CPU's reduce-overhead: 3" in printed(tmp_path, 120)
-
-
-def test_the_first_screen_says_what_the_selftest_proves_of_the_split(tmp_path: Path) -> None:
-    folder = tmp_path / "sweep"
-    folder.mkdir()
-    make_report(make_results(folder))
-    first_screen = page(folder).partition("<h2>")[0]
-    assert "Not proved on this machine" in first_screen
-    assert "no selftest of this machine and commit" in first_screen
-    other = tmp_path / "selftest"
-    other.mkdir()
-    run = read_run(folder)
-    found = {
-        "commit": run.environment["commit"], "cpu": run.environment["cpu"], "complete": True,
-        "device": run.engine.get("device_name"), "created": "2026-01-02T00:00:00Z", "outcome": "undecided",
-        "detail": "1 of 2 rows passed; undecided: a row", "modes": run.plan.modes,
-        **{name: run.engine.get(name) for name in ("torch", "model", "dtype", "threads")},
-        "rows": [
-            *({"name": f"{start}: eager", "verdict": "pass"} for start in SPLIT_ROWS),
-            {"name": f"{SPLIT_ROWS[1]}: eager", "verdict": "undecided"},
-        ],
-    }  # fmt: skip
-    (other / "selftest.json").write_text(json.dumps(found))
-    make_report(folder)
-    told = (
-        f"its selftest has {len(SPLIT_ROWS) + 1} rows about the split: {len(SPLIT_ROWS)} passed, 1 undecided"
-    )
-    assert told in page(folder)
-    assert "1 of 2 rows passed; undecided: a row" in (folder / "report.md").read_text()
-    (other / "selftest.json").write_text(json.dumps(found | {"rows": found["rows"][:-1]}))
-    make_report(folder)
-    assert "Not proved on this machine" not in page(folder)
-    assert "proved" in page(folder).partition("<h2>")[0]
 
 
 @pytest.fixture(scope="module")
@@ -340,15 +263,6 @@ def test_bars_stack_prefill_and_decode_apart_and_sum_to_the_total(complete: Path
     summed = [sum(values) for values in zip(*(trace.x for trace in first), strict=True)]
     totals = [1e3 * (s.total_seconds or 0.0) for s in findings.main[0].modes[::-1]]
     assert summed == pytest.approx(totals)
-
-
-def test_marked_rounds_are_shaded_in_the_latencies_over_time(complete: Path, clear: Path) -> None:
-    shaded = {}
-    for folder in (complete, clear):
-        (plot,) = [p for p in all_plots(Findings(read_results(folder))) if p.id == "timeline"]
-        shaded[folder] = [note.text for note in plot.figure.layout.annotations]
-    assert shaded[complete] == ["warm-up", "round 3 marked", "round 8 marked"]
-    assert shaded[clear] == ["warm-up"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from statistics import median
 
-import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
@@ -16,8 +15,7 @@ from loadtests.report import results
 from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.results import frame_of, read_results
-from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, RowsError, each_row, read_rows
-from loadtests.run.run_file import read_run
+from loadtests.run.rows import ROWS_FILE, LineWriter, RowsError, each_row, read_rows
 from loadtests.run.validation import VALIDATION_FILE
 from tests.support.gates import validate
 from tests.support.made_results import make_results
@@ -189,42 +187,3 @@ def test_a_cell_is_disturbed_above_one_switch_per_twenty_steps(
     gate = next(gate for gate in findings.results.gates if gate.name == "disturbed cells")
     assert (gate.passed, gate.failed) == (not verdict, False)
     assert ("18 of 18" in gate.detail) is verdict
-
-
-def test_client_cpu_parity_rate_and_count_have_gates_of_their_own(tmp_path: Path) -> None:
-    cells = (
-        Cell(mode="eager", batch_size=1, requests=5),
-        Cell(mode="eager", batch_size=1, load=0.5, requests=5),
-    )
-    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells))
-    run = read_run(tmp_path)
-    rows = read_rows(tmp_path)
-    run.client.cpu_share = 0.9
-    run.modes[0]["parity"]["passed"] = False
-    late = [_late(row) for row in rows]
-    names = {gate.name for gate in validate(run, late, None, None) if gate.failed}
-    assert names == {
-        "client CPU < 80%",
-        "parity",
-        "achieved/target rate ≥ 0.98",
-        "client rows = server's count",
-    }
-
-
-def _late(row: RequestRow) -> RequestRow:
-    """The same request, started later than intended, and the more so the later it was."""
-    delay = 0.5 * (row.intended_start - 1_700_000_000.0)
-    return msgspec.structs.replace(row, start=row.intended_start + delay)
-
-
-def test_the_period_of_a_phase_is_read_back_and_absent_in_folders_of_before(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    path = tmp_path / "requests.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows[1:]:
-        del row["decode"]["period_seconds"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    newer, *older = read_rows(tmp_path)
-    assert newer.decode is not None
-    assert newer.decode.period_seconds == rows[0]["decode"]["period_seconds"] > 0
-    assert all(one.decode is not None and one.decode.period_seconds is None for one in older)

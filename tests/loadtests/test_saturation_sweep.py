@@ -65,18 +65,6 @@ def test_a_block_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Pat
     assert {row.rate for row in rows if row.cell == PAST.name} == {600.0}
 
 
-def test_what_a_full_service_refuses_is_kept_and_is_no_failure(tmp_path: Path) -> None:
-    out = io.StringIO()
-    result = saturated(tmp_path, plan_of(PAST), out, room=3)
-    rows = [row for row in read_rows(tmp_path) if row.cell == PAST.name and row.stage == "measure"]
-    refused = [row for row in rows if row.rejected]
-    assert {row.status for row in rows} == {200, 429}
-    assert refused
-    assert f"0 failed, {len(refused)} refused past saturation" in out.getvalue()
-    assert not any(row.counts for row in refused)
-    assert result.run.complete
-
-
 def test_a_stopped_sweep_goes_on_with_its_rates_its_settled_objective_and_its_cut_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.compare.page import make_picture, place_of_group, write_picture
+from loadtests.compare.page import make_picture, write_picture
 from loadtests.compare.runs import read_entries
-from loadtests.plan.cells import Group, Plan
+from loadtests.plan.cells import Plan
 from loadtests.plan.plan_file import DTYPES
 from loadtests.plan.presets import make_plan
 from loadtests.report.findings import Findings
@@ -111,13 +111,6 @@ def test_other_runs_are_told_apart_by_the_same_rule(tmp_path: Path) -> None:
     spans = [{run["run"]: run["latency_seconds"] for run in group["runs"]} for group in found["groups"]]
     assert all(span["B"]["high"] < span["A"]["low"] for span in spans)
     assert found["headline"] == "The runs are not told apart at batch 1 and batch 4."
-
-
-def test_a_place_has_the_conditions_that_differ_alone() -> None:
-    one: Group = (1, "short", 32, 1, None)
-    assert place_of_group(one, [one, (4, "short", 32, 1, None)]) == "batch 1"
-    assert place_of_group(one, [one, (1, "short", 32, 24, None)]) == "batch 1 (c=1)"
-    assert place_of_group(one, [one, (1, "long", 16, 1, None)]) == "batch 1 (short, 32 tokens)"
 
 
 def test_only_what_differs_names_the_runs_and_each_number_is_that_of_its_own(

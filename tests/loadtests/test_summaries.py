@@ -23,7 +23,6 @@ from tests.support.made_results import (
     CLEAR,
     Row,
     edit_rows,
-    edit_run,
     make_results,
     samples_in,
     set_split,
@@ -90,47 +89,12 @@ def test_a_gpu_has_a_bound_and_no_headroom(folder: Path) -> None:
     assert (baseline.decode.headroom, baseline.prefill.headroom) == (None, None)
 
 
-def test_rounds_that_scatter_leave_the_bound_undecided(tmp_path: Path) -> None:
-    edit_rows(
-        make_results(tmp_path), lambda row: set_split(row, "decode", 0.3 + 0.4 * (row["round"] % 2), 0.0)
-    )
-    decode = found(on_a_gpu(tmp_path)).main[0].baseline.decode
-    assert decode.bound == "undecided between balanced and kernel-bound"
-
-
 def test_rows_of_an_estimate_without_an_interval_have_a_share_no_headroom_and_no_span(tmp_path: Path) -> None:
     findings = found(make_results(tmp_path))
     decode, span = findings.main[0].baseline.decode, findings.crossover
     assert decode.index is not None
     assert (decode.interval, decode.headroom) == (None, None)
     assert (span.typical.where, span.earliest.where) == ("at", "unknown")
-
-
-def test_measured_dispatch_needs_no_interval_of_its_own(tmp_path: Path) -> None:
-    decode = found(on_a_gpu(make_results(tmp_path))).main[0].baseline.decode
-    assert decode.interval is not None
-    assert decode.interval.high - decode.interval.low < 0.01
-    assert decode.bound == "balanced"
-
-
-def test_faults_and_tokens_are_counted_per_cell(tmp_path: Path) -> None:
-    def change(row: Row) -> None:
-        row["prefill"]["minor_faults"] = 2600 if row["mode"] == "eager" else 0
-
-    edit_rows(with_intervals(make_results(tmp_path)), change)
-    verdict = found(tmp_path).main[0]
-    assert verdict.baseline.prefill.minor_faults == 2600
-    assert (verdict.baseline.padded_prompt_tokens, verdict.baseline.attended_tokens) == (16, 64)
-
-
-def test_faults_that_a_row_does_not_have_are_not_recorded(tmp_path: Path) -> None:
-    def drop(row: Row) -> None:
-        for phase in ("prefill", "decode"):
-            row[phase].pop("minor_faults", None)
-
-    edit_rows(with_intervals(make_results(tmp_path)), drop)
-    baseline = found(tmp_path).main[0].baseline
-    assert baseline.minor_faults is baseline.decode.minor_faults is baseline.decode.typical_faults is None
 
 
 def test_parts_outside_and_skew_make_the_latency_that_is_shown(tmp_path: Path) -> None:
@@ -240,15 +204,6 @@ def test_a_sampled_request_is_in_no_statistic_of_latency(tmp_path: Path) -> None
     )  # fmt: skip
 
 
-def test_a_folder_without_samples_is_read_as_it_was(tmp_path: Path) -> None:
-    results = read_results(with_intervals(make_results(tmp_path)))
-    written = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    measured = [row for row in written if row["stage"] == "measure"]
-    dispatch = results.measured.collect()["dispatch_seconds"]
-    assert dispatch.to_list() == [row["dispatch_seconds"] for row in measured]
-    assert results.samples == {"prefill": {}, "decode": {}}
-
-
 def test_totals_are_the_sums_of_the_phases_where_one_of_them_alone_was_sampled(tmp_path: Path) -> None:
     def of_decode_alone(row: Row) -> bool:
         if row["stage"] == "sample":
@@ -306,21 +261,6 @@ def test_what_no_selftest_of_the_same_kernels_bounds_is_left_open_twice(run: Swe
     assert left_open(selftest_of(run, PASSED, threads=9), run) == UNPROVED
     assert left_open(selftest_of(run, PASSED[:2]), run) == (CLASSES, UNPROVED.rate)
     assert left_open(selftest_of(run, PASSED[2:]), run) == (UNPROVED.classes, RATE)
-
-
-def test_a_selftest_beside_the_sweep_widens_its_interval(tmp_path: Path) -> None:
-    sweep, selftest = tmp_path / "sweep", tmp_path / "selftest"
-    sweep.mkdir()
-    selftest.mkdir()
-    here = {"commit": "0123456789ab", "cpu": "a CPU", "device": "a CPU", "complete": True, "threads": 1}
-    here |= {"dtype": "float32", "modes": list(CLEAR), "outcome": "failed", "detail": ""}
-    here |= {"torch": "2.13.0", "model": "tiny"}
-    rows = [*PASSED, row(HOST, 0.83, 0.97)]
-    (selftest / "selftest.json").write_text(json.dumps(here | {"rows": rows}))
-    found = baseline(with_samples(make_results(sweep))).decode.interval
-    assert found is not None
-    expected = kernel_share(ROUNDS * 60, ROUNDS * 40, bounds=LeftOpen(0.17, RATE))
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
 # ---------------------------------------------------------------- payback
@@ -404,13 +344,3 @@ def test_the_reference_is_the_fastest_mode_without_a_compiler_not_eager(tmp_path
     assert summary.payback.cold_requests.typical == pytest.approx(24 / saved, rel=0.1)
     assert found(tmp_path).main[0].of("no_grad").payback == NOTHING
     assert found(tmp_path).main[0].baseline.payback == NOTHING
-
-
-def test_a_folder_in_which_everything_compiles_has_no_reference(tmp_path: Path) -> None:
-    def compile_all(run: Any) -> None:
-        for mode in run.modes:
-            mode["compilations"] = [compilation(batch=1)]
-
-    folder = make_results(tmp_path)
-    edit_run(folder, compile_all)
-    assert shipped(folder).payback.requests == "unknown"

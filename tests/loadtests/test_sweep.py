@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Event as Flag
 from typing import Any
 
 import pytest
@@ -28,12 +27,10 @@ from loadtests.run import sweep, target
 from loadtests.run.events import (
     Assignment,
     GeneratorEvent,
-    GeneratorStarted,
     run_load_generator,
 )
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import PLAN_FILE, read_run
-from loadtests.run.schedule import group_name
 from loadtests.run.sweep import SweepResult, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
@@ -129,29 +126,6 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
     assert all(one.canary_bytes_per_second for one in run.machine_by_round)
     assert (run.rounds, [check.round for check in run.looks]) == (8, [8])
-
-
-def test_only_undecided_groups_go_on_and_to_the_last_check_at_most(tmp_path: Path) -> None:
-    """The stand-in answers all modes alike; whichever groups chance decides early, the checks say so."""
-    modes = ("eager", "compiled")
-    cells = [Cell(mode=m, batch_size=b, new_tokens=4, requests=1) for b in (1, 4) for m in modes]
-    plan = Plan(preset="own", seed=2, rounds=8, rounds_most=10, cells=tuple(cells))
-    out = io.StringIO()
-    result = swept(tmp_path, Script(), plan, out)
-    run = read_run(tmp_path)
-    assert run.plan == plan
-    assert run.complete
-    assert run.rounds == len(run.order) == run.looks[-1].round
-    names = {group_name(cell.group): cell.group for cell in cells}
-    assert all(len(order) == len(cells) for order in run.order[:8])
-    for look, after in zip(run.looks, [*run.looks[1:], None], strict=True):
-        going = [cell for cell in cells if cell.group in [names[name] for name in look.undecided]]
-        for number in range(look.round + 1, after.round + 1 if after else look.round + 1):
-            assert sorted(run.order[number - 1]) == sorted(cell.name for cell in going)
-    rows = [row for row in read_rows(tmp_path) if row.stage == "measure"]
-    assert f"measured {len(rows)} requests" in out.getvalue()
-    assert len(rows) == sum(map(len, run.order))
-    assert failed(result) <= {CLIENT_CPU}
 
 
 def test_everything_that_is_wrong_in_a_sweep_fails_its_gate(
@@ -266,20 +240,6 @@ def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path: Path) -> None
     (tmp_path / "requests.jsonl").write_text("")
     with pytest.raises(TargetError, match="holds a sweep already"):
         swept(tmp_path, Script(), SMALL)
-
-
-def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:
-    hold = Flag()
-    with fake_service(Script(hold=hold)) as url:
-        assignment = Assignment(run="a", url=url, folder=str(tmp_path), plan=SMALL)
-        events = run_load_generator(assignment, tmp_path / "log")
-        assert isinstance(next(event for event in events if event is not None), GeneratorStarted)
-        events.close()
-        hold.set()
-    children = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True, check=True
-    )
-    assert "loadtests.run.load_generator" not in children.stdout
 
 
 def test_heavy_packages_are_loaded_only_where_they_are_needed() -> None:

@@ -70,14 +70,6 @@ def document(*states: str, compiled: int = 0, warm: bool = False) -> dict[str, A
     return {"modes": modes, "engine": {"warm": warm}}
 
 
-def test_a_service_that_goes_on_is_awaited_far_beyond_the_bound(clock: Clock) -> None:
-    count = 8
-    stages = [document(*["ready"] * n, *["warming"] * (count - n)) for n in range(count + 1)]
-    twice = [one for stage in stages for one in (stage, stage)]
-    await_modes(Warming(twice), "abcdefgh", lambda line: None)
-    assert clock.now > 4 * WITHOUT_PROGRESS_SECONDS
-
-
 @pytest.mark.parametrize(
     "onward",
     [

@@ -17,7 +17,6 @@ from tests.support.made_results import (
     make_results,
     set_split,
     with_compilations,
-    with_intervals,
 )
 
 
@@ -141,9 +140,3 @@ BELOW, ABOVE, UNKNOWN = Crossover("below", 1.0), Crossover("above", 16.0), Cross
 )
 def test_the_crossing_says_no_more_than_was_measured(span: CrossoverSpan, text: str) -> None:
     assert crossing(span) == f"In decode eager's kernels take as long as its dispatch {text}."
-
-
-def test_the_crossover_carries_the_interval_of_the_indices(tmp_path: Path) -> None:
-    span = found(with_intervals(make_results(tmp_path), 0.05)).crossover
-    assert {span.earliest.where, span.typical.where, span.latest.where} == {"at"}
-    assert 1 < (span.earliest.batch or 0) < (span.typical.batch or 0) < (span.latest.batch or 0) < 16

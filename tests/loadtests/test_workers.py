@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -150,50 +147,3 @@ def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generat
         os.kill(generator, signal.SIGKILL)
         until(lambda: all(gone(process.pid) for process in started), "the end of the load processes")
         events.close()
-
-
-IN_A_PROCESS = """
-import os, sys
-from loadtests.run.load_generator import LoadGenerator, busiest
-from loadtests.run.events import Assignment
-from loadtests.run.locust_users import LocalUsers
-from loadtests.run.locust_client import WorkerPool
-from loadtests.plan.cells import Cell, Plan
-from loadtests.run.requests import LoadRequest, body
-from time import perf_counter, sleep  # the patched one
-
-cell = Cell(mode="eager", batch_size=1, new_tokens=4)
-content = body(Plan(preset="own", seed=1, rounds=1, cells=(cell,)), ["a text"], cell, 1, 0)
-seen = []
-local, pool = LocalUsers(sys.argv[1], {}, 2), WorkerPool(sys.argv[1], {}, 2, 2)
-for users, due in ((local, (None, None)), (pool, (0, 3600))):
-    for name, seconds in zip("ab", due):
-        intended = None if seconds is None else perf_counter() + seconds
-        users.put(LoadRequest(cell, 1, 0, "measure", name, content, intended))
-    seen.append(users.in_flight)
-    while users.in_flight:
-        sleep(0.01)
-    seen.append(users.get()[1].status)
-    seen.append(users.in_flight)
-    users.close()
-print(seen)
-plan = Plan(preset="own", seed=1, rounds=1, cells=())
-assignment = Assignment(run="a", url="", folder="", plan=plan)
-read = iter([[10.0, 1.0, 3.0], [10.5, 5.0, 4.0]])
-os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-LoadGenerator(assignment, None, None, [], lambda: next(read))._measured_round(1, [])
-print(busiest([0.5, 4.0, 1.0], 2))
-"""
-
-
-def test_what_is_not_due_is_not_in_flight_and_the_busiest_process_or_shared_core_is_the_cpu_of_a_round() -> (
-    None
-):
-    """The second request of the workers is due in an hour; without due times both are in flight at once."""
-    with fake_service(Script()) as url:
-        run = [sys.executable, "-c", IN_A_PROCESS, url]
-        done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
-    in_flight, on_one_core, on_two = done.stdout.splitlines()
-    assert json.loads(in_flight) == [2, 200, 0, 1, 200, 0]
-    assert json.loads(on_one_core)["machine"]["client_cpu_seconds"] == 5.5
-    assert float(on_two) == 4.0

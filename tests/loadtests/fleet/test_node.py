@@ -12,12 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.fleet.node import installed_code, machine_to_itself, sweep_on_node, swept
-from loadtests.fleet.run import SWEEP_COMMAND, last_line_of, unpack
+from loadtests.fleet.node import installed_code, machine_to_itself, sweep_on_node
+from loadtests.fleet.run import SWEEP_COMMAND
 from loadtests.plan.plan_file import toml_of
 from loadtests.plan.presets import overridden, preset_document
-from loadtests.report.results import read_results
-from tests.loadtests.fleet.fake_sweep import command
 
 PLAN = toml_of(overridden(preset_document("quick"), modes=["eager", "inference_mode"], batch_sizes=[1]))
 OPTIONS = ["--model=tiny", "--device=cpu", "--dtype=float32"]
@@ -31,20 +29,6 @@ with machine_to_itself() as (folder, lock):
     print("has it", flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.mark.slow
-def test_the_folder_that_a_sweep_wrote_arrives_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "control").mkdir()
-    with machine_to_itself() as (folder, lock):
-        brought = swept(PLAN, [*command(tmp_path / "control"), *OPTIONS], folder, lock)
-    assert brought.exit_code == 0
-    assert brought.seconds > 0
-    unpack(brought.folder, tmp_path / "task")
-    results = read_results(tmp_path / "task")
-    assert results.run.plan.batch_sizes == [1]
-    assert last_line_of(results.folder) == "the report is written"
 
 
 def test_other_code_than_the_drivers_runs_nothing() -> None:
