@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -32,14 +31,6 @@ class Stack:
     served: int
     before: str
     after: str
-
-
-def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Poll until `true()`; fails with `what` was awaited after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.1)
 
 
 def get(url: str) -> tuple[int, str]:

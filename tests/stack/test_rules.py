@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from dashboards.stack import CONFIGURATION
-from tests.stack import running
 from tests.stack.running import Stack
+from tests.support.serving import until
 
 pytestmark = pytest.mark.stack
 
@@ -64,7 +64,7 @@ def test_the_guide_tells_every_alert() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recording_rule_answers_under_load(stack: Stack, name: str) -> None:
-    running.until(lambda: bool(stack.prometheus.query(f'{name}{{instance="{stack.service}"}}')), name, 20)
+    until(lambda: bool(stack.prometheus.query(f'{name}{{instance="{stack.service}"}}')), name, 20)
 
 
 def test_no_rule_fails_and_no_alert_fires_on_a_healthy_service(stack: Stack) -> None:

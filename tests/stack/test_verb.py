@@ -13,6 +13,7 @@ import pytest
 
 from tests.stack import running
 from tests.stack.prometheus import Prometheus
+from tests.support.serving import until
 
 pytestmark = pytest.mark.stack
 
@@ -54,7 +55,7 @@ def test_service_and_prometheus_answer_and_both_stop_with_the_verb(verb: Started
     assert "scrape interval 1s" in lines["Grafana"]
     assert running.get(f"{service}/metrics")[0] == 200
     scraped = service.removeprefix("http://")
-    running.until(lambda: Prometheus(prometheus).health().get(scraped) == "up", "the service scraped")
+    until(lambda: Prometheus(prometheus).health().get(scraped) == "up", "the service scraped")
     assert Prometheus(prometheus).rules()
     verb.send_signal(signal.SIGINT)
     assert verb.wait(timeout=40) == 0
