@@ -39,7 +39,7 @@ from service.front.settings import read_advice
 from service.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
 from tests.support.gates import validate
-from tests.support.made_results import CLEAR, edit_run, make_results, scrape_text
+from tests.support.made_results import CLEAR, Row, edit_rows, edit_run, make_results, scrape_text
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled", AUTO], [1, 4])
 CELL = "auto b=1 short n=32 c=1"
@@ -241,13 +241,11 @@ def test_compiling_is_paid_back_against_a_mode_and_not_against_auto(tmp_path: Pa
 
 
 def test_shares_are_told_where_it_ran_several_modes(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "requests.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in lines:
+    def ran_eager(row: Row) -> None:
         if row["cell"] == CELL and row["round"] <= 2:
             row.update(picked_mode="eager", effective_mode="eager")
-    path.write_text("".join(json.dumps(row) + "\n" for row in lines))
+
+    edit_rows(shutil.copytree(made, tmp_path, dirs_exist_ok=True), ran_eager)
     make_report(tmp_path)
     assert "compiled 75 %, eager 25 %" in texts(tmp_path)["page"]
 

@@ -31,7 +31,6 @@ SLOWER = {mode: 1.2 * value if mode == "compiled" else value for mode, value in 
 
 def made(folder: Path, relative: dict[str, float] = CLEAR, commit: str = "a" * 12, **options: Any) -> Path:
     """A sweep of the build `commit`."""
-    folder.mkdir(parents=True)
     make_results(folder, relative, plan=PLAN, **options)
     edit_run(folder, lambda run: run.environment.update(commit=commit))
     return folder
@@ -202,7 +201,6 @@ def test_sweeps_of_two_builds_in_one_folder_are_refused(root: Path, tmp_path: Pa
 def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> None:
     plan = make_plan("quick", 1, ["eager", "compiled"], [1])
     few = tmp_path / "few"
-    few.mkdir()
     make_results(few, plan=plan)
     found = compare_builds(root / "old", few)
     assert len(found.cells) == 2
@@ -211,7 +209,6 @@ def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> N
 
 def test_too_few_rounds_in_a_single_sweep_are_left_out_with_the_reason(root: Path, tmp_path: Path) -> None:
     short = tmp_path / "short"
-    short.mkdir()
     make_results(short, plan=msgspec.structs.replace(PLAN, rounds=5, rounds_most=5))
     with pytest.raises(Unlike, match="5 rounds, at least 8"):
         compare_builds(root / "old", short)

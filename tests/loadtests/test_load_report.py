@@ -101,8 +101,6 @@ def test_the_table_has_knees_intervals_and_ratio(loaded: Path) -> None:
 
 def test_a_ladder_below_the_knee_says_at_least_and_one_above_it_says_below(tmp_path: Path) -> None:
     slow, fast = tmp_path / "slow", tmp_path / "fast"
-    for folder in (slow, fast):
-        folder.mkdir()
     make_load(slow, (5, 10), slo=IN_TIME)
     make_load(fast, (150, 200), slo=IN_TIME)
     assert said(fast)["eager"][0] == "below 150"
@@ -246,7 +244,6 @@ def test_a_queue_clock_that_is_wrong_disagrees_with_the_replay(tmp_path: Path) -
 def test_merged_requests_have_their_effective_batch_and_no_wait_in_turn(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("in turn", "merged")]
     for folder in folders:
-        folder.mkdir()
         make_load(folder, (30,), requests=40)
     merge: Callable[[dict[str, Any]], None] = lambda row: row.update(  # noqa: E731
         effective_batch=1.0 + row["round"] % 2, sources={**(row.get("sources") or {}), "steps": "shared"}

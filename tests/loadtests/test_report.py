@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -330,27 +329,12 @@ def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
 
 @pytest.mark.browser
 def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        assert not os.environ.get("REQUIRE_ALL"), "chromium is missing: install it"
-        pytest.skip("no chromium")
-    from playwright.sync_api import sync_playwright
+    from tests.support.browser import NARROW, chromium, tab
 
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        tab = browser.new_context(
-            viewport={"width": 390, "height": 800}, color_scheme="dark", offline=True
-        ).new_page()
-        problems: list[str] = []
-        tab.on("console", lambda message: problems.append(message.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("request", lambda request: problems.append(request.url))
-        tab.goto(f"file://{clear}/report.html")
-        tab.wait_for_selector("#timeline .main-svg")
-        drawn = tab.locator(".plot .main-svg").count()
-        widths = tab.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        browser.close()
-    assert [problem for problem in problems if not problem.startswith(("file:", "data:"))] == []
-    assert drawn >= 8
-    assert widths[0] <= widths[1]
+    with (
+        chromium() as browser,
+        tab(browser, clear.as_uri(), NARROW, "dark", offline=True) as opened,
+    ):
+        opened.open("/report.html", ready="#timeline .main-svg")
+        assert opened.page.locator(".plot .main-svg").count() >= 8
+        assert opened.reach() <= NARROW[0]

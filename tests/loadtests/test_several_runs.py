@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import shutil
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +23,7 @@ from loadtests.plan.plan_file import DTYPES
 from loadtests.plan.presets import make_plan
 from loadtests.report.findings import Findings
 from loadtests.report.results import read_results
-from loadtests.run.rows import ROWS_FILE, RowsError
+from loadtests.run.rows import RowsError
 from service.statistics.choice import LATENCY_SCATTER, difference
 from service.step.loaded_model import PRECISIONS
 from tests.support.made_results import CLEAR, edit_rows, edit_run, make_load, make_results
@@ -41,19 +40,18 @@ TIED = CLEAR | {"inference_mode": 0.4}
 
 def made(root: Path, dtype: str, relative: Mapping[str, float] = CLEAR, plan: Plan = PLAN) -> Path:
     """A run in `dtype`, whose requests wrote one of two texts by turns; in bfloat16 a third, each time."""
-    folder = root / dtype
-    folder.mkdir(parents=True)
-    make_results(folder, dict(relative), plan=plan, seed=len(dtype))
+    folder = make_results(root / dtype, dict(relative), plan=plan, seed=len(dtype))
     edit_run(folder, lambda run: run.engine.update(dtype=dtype))
-    seen: dict[tuple[str, int], int] = {}
-    lines = []
-    for line in (folder / ROWS_FILE).read_text().splitlines():
-        row = json.loads(line)
+    seen = Counter[tuple[str, int]]()
+
+    def write_text(row: dict[str, Any]) -> None:
         place = (row["cell"], row["round"])
-        seen[place] = seen.get(place, -1) + 1
-        text = "other" if dtype == "bfloat16" and seen[place] == 0 else f"text {seen[place]}"
-        lines.append(json.dumps(row | {"index": seen[place], "text_digest": text}) + "\n")
-    (folder / ROWS_FILE).write_text("".join(lines))
+        index = seen[place]
+        seen[place] += 1
+        text = "other" if dtype == "bfloat16" and index == 0 else f"text {index}"
+        row.update(index=index, text_digest=text)
+
+    edit_rows(folder, write_text)
     return folder
 
 
@@ -61,7 +59,6 @@ def swept(root: Path, *speeds: Mapping[str, float], plan: Plan = PLAN) -> list[P
     """Sweeps of one build on one machine."""
     folders = [root / f"seed-{number}" for number in range(len(speeds))]
     for number, (folder, relative) in enumerate(zip(folders, speeds, strict=True)):
-        folder.mkdir(parents=True)
         make_results(folder, dict(relative), plan=plan, seed=number)
     return folders
 
@@ -155,7 +152,6 @@ def test_the_page_needs_no_network_and_its_tables_have_all_columns(
 
 def test_a_run_that_is_not_valid_is_said_first(alike: list[Path], tmp_path: Path) -> None:
     bad = tmp_path / "bad"
-    bad.mkdir()
     make_results(bad, plan=PLAN, fail=1)
     arguments = ["report", str(alike[0]), str(bad), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(launchbound.app, arguments)
@@ -167,7 +163,6 @@ def test_a_run_that_is_not_valid_is_said_first(alike: list[Path], tmp_path: Path
 
 def test_runs_without_a_common_cell_say_so(folders: list[Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
-    other.mkdir()
     make_results(other, plan=make_plan("quick", 1, ["eager", "compiled"], [2]))
     found = make_picture([folders[0], other], tmp_path / "out")
     assert "no cells in common" in found["headline"]
@@ -177,7 +172,6 @@ def test_runs_without_a_common_cell_say_so(folders: list[Path], tmp_path: Path) 
 def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_batch(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("off", "continuous")]
     for folder in folders:
-        folder.mkdir()
         make_load(folder, (20, 60), requests=40)
     edit_run(folders[1], lambda run: run.engine.update(batching="continuous"))
     for folder, batch in zip(folders, (1.0, 3.5), strict=True):
@@ -369,23 +363,12 @@ def test_too_few_rounds_decide_nothing(tmp_path: Path) -> None:
 @pytest.mark.browser
 def test_the_page_draws_and_does_not_scroll_sideways(folders: list[Path], tmp_path: Path) -> None:
     """Nor by what a run has said that was not measured, which may be a path."""
-    write_picture(read_entries(folders), tmp_path, {"another": "/a/very/long/path" * 20})
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        assert not os.environ.get("REQUIRE_ALL"), "chromium is missing: install it"
-        pytest.skip("no chromium")
-    from playwright.sync_api import sync_playwright
+    from tests.support.browser import NARROW, WIDE, chromium, tab
 
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        for width in (1440, 390):
-            tab = browser.new_page(viewport={"width": width, "height": 900})
-            problems: list[str] = []
-            tab.on("pageerror", lambda error, found=problems: found.append(str(error)))
-            tab.goto((tmp_path / "runs.html").as_uri())
-            tab.wait_for_selector("#speedup .main-svg")
-            assert tab.locator(".plot .main-svg").count() >= 3
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width
-            assert problems == []
-        browser.close()
+    write_picture(read_entries(folders), tmp_path, {"another": "/a/very/long/path" * 20})
+    with chromium() as browser:
+        for size in (WIDE, NARROW):
+            with tab(browser, tmp_path.as_uri(), size) as opened:
+                opened.open("/runs.html", ready="#speedup .main-svg")
+                assert opened.page.locator(".plot .main-svg").count() >= 3
+                assert opened.reach() <= size[0]

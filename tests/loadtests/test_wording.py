@@ -105,7 +105,6 @@ def test_headroom_is_told_beside_what_the_mode_to_ship_gets(tmp_path: Path) -> N
 def test_payback_is_told_from_both_caches_and_an_unknown_cost_has_its_remedy(tmp_path: Path) -> None:
     known, half, unknown = (tmp_path / name for name in ("known", "half", "unknown"))
     for folder in (known, half, unknown):
-        folder.mkdir()
         make_results(folder, CLEAR | {"no_grad": 0.65})
     with_compilations(known, seconds=0.6, cold_seconds=12.0)
     with_compilations(half, cold_seconds=None)

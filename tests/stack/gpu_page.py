@@ -1,4 +1,4 @@
-"""What a front with a fake engine on a GPU is asked and told, so that it shows all that such a service does."""
+"""A front with a fake engine on a GPU, brought to show all that a service on a GPU shows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ MODES = ("eager", "reduce-overhead")
 DECODE: dict[str, Any] = {
     "phase": "decode", "batch": 1, "seconds": 95e-6, "low": 95e-6, "high": 95e-6, "samples": 8
 }  # fmt: skip
-COST: dict[str, Any] = {"low": 1.02, "high": 1.06, "rounds": 8, "before_seconds": 60e-6, "after_seconds": 62.4e-6}
 MEASURED: dict[str, Any] = {
     "device_times": [DeviceTime(queued=16, upper_bound=False, **DECODE)],
     "kernel_times": [KernelTime(**DECODE)],
-    "profiler_cost": ProfilerCost(ratio=1.04, **COST),
+    "profiler_cost": ProfilerCost(
+        ratio=1.04, low=1.02, high=1.06, rounds=8, before_seconds=60e-6, after_seconds=62.4e-6
+    ),
 }
 """What no fake engine measures at warm-up."""
 

@@ -45,7 +45,6 @@ def fleet_in(folder: Path, *tasks: FleetTask) -> Path:
 
 
 def results_of(folder: Path, one: FleetTask, relative: dict[str, float], **options: Any) -> None:
-    (folder / one.name).mkdir()
     make_results(folder / one.name, relative, plan=PLAN, **options)
 
 

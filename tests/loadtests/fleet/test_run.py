@@ -171,7 +171,6 @@ def test_what_ray_gives_up_is_lost_and_what_the_node_says_has_failed(
 
 
 def test_a_sweep_whose_gate_failed_is_kept_and_not_run_again(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
     plan = make_plan("quick", 1, ["eager", "inference_mode"], [1])
     ray = one_node("a", brought(make_results(tmp_path / "results", plan=plan, fail=1), exit_code=1))
     assert states(begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent)) == {"k": "not valid"}
