@@ -233,13 +233,6 @@ def test_it_is_never_shipped_tied_or_paid_back(tmp_path: Path, auto_runs: str) -
     assert own.payback.requests == "nothing to pay back"
 
 
-def test_compiling_is_paid_back_against_a_mode_and_not_against_auto(tmp_path: Path) -> None:
-    plan = make_plan("quick", 1, ["eager", "compiled", AUTO], [1])
-    make_results(tmp_path, plan=plan, auto_runs="no_grad")
-    payback = Findings(read_results(tmp_path)).main[0].of("compiled").payback
-    assert payback.reference == "eager"
-
-
 def test_shares_are_told_where_it_ran_several_modes(made: Path, tmp_path: Path) -> None:
     def ran_eager(row: Row) -> None:
         if row["cell"] == CELL and row["round"] <= 2:

@@ -118,14 +118,6 @@ def test_a_block_past_saturation_is_cut_and_what_is_in_flight_has_its_rows(
     assert made.events.index(cut) < made.events.index(next(e for e in made.events if e != cut))
 
 
-def test_a_cut_block_that_goes_on_says_up_to_which_index_it_was_sent(bench: Callable[..., Bench]) -> None:
-    cell = opened(3.0)
-    made = bench(cell)
-    indexes = [*range(3, 100)]
-    rows = list(made.blocks.measured(cell, 1, indexes, 3 * CAPACITY))
-    assert [row["index"] for row in rows] == [*range(3, made.cuts[0].visit.sent)]
-
-
 def test_no_request_waits_for_a_user_of_the_load_generator(bench: Callable[..., Bench]) -> None:
     cell = opened(3.0)
     made = bench(cell, users=5)

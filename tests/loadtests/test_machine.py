@@ -82,18 +82,6 @@ def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_clocks_power_and_every_reason_are_summed_up_per_gpu(tmp_path: Path) -> None:
-    (tmp_path / "clocks.csv").write_text(LINES)
-    first, second, idle = clocks_summary(tmp_path / "clocks.csv")
-    assert idle == {"gpu": "GPU-c", "samples": 1, "idle": 1, "reasons": []}
-    assert (first["gpu"], first["samples"], first["idle"]) == ("GPU-a", 4, 1)
-    assert first["clocks.sm"] == {"least": 1200, "median": 1755, "most": 1980}
-    assert first["power.draw"]["most"] == 690
-    assert first["reasons"] == ["software power cap", "software thermal slowdown"]
-    assert "clocks.sm" not in second
-    assert second["reasons"] == []
-
-
 def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,20 +125,6 @@ def test_it_waits_for_a_node_of_the_kind_but_not_for_ever(tmp_path: Path, result
     assert "--labels launchbound-machine=k" in (task.said or "")
 
 
-def test_a_task_on_a_gpu_is_not_given_to_a_node_without_one(tmp_path: Path, results: Path) -> None:
-    plan = plan_of(tmp_path, f'{KIND}\ndevices = ["cuda"]')
-    ray = FakeRay(script=lambda *_: ["g", brought(results)])
-    lines: list[str] = []
-
-    def joins(line: str) -> None:
-        lines.append(line)
-        ray.alive = [node("c", "k", cpus=1), node("g", "k", cpus=8, gpus=1)]
-
-    begin(ray, plan, tmp_path / "out", joins, wait_seconds=3600)
-    assert "no node of kind k with a CPU and a GPU" in lines[0]
-    assert [(options["num_cpus"], options["num_gpus"]) for _, options in ray.submitted] == [(8, 1)]
-
-
 def test_a_task_whose_node_died_and_that_no_other_can_run_is_given_up_and_run_by_going_on(
     tmp_path: Path, results: Path
 ) -> None:
