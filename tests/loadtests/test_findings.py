@@ -1,7 +1,8 @@
-"""What is known of a cell: its phases, their split by samples, and when its compilations have paid back."""
+"""What is known of a cell and said of it: phases, samples, paybacks, ties, and what a selftest proves."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,33 @@ from typing import Any
 import pytest
 
 from loadtests.report.findings import Findings
-from loadtests.report.proof import left_open
+from loadtests.report.proof import BOUNDS, NOT_PROVED, SPLIT_ROWS, Proof, left_open
+from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.summaries import NOTHING, Count, Summary, bucket_of, cost_of, pay_back
+from loadtests.report.wording import crossing, headline, headroom, paid_back, rests_on, saved, tie
 from loadtests.run.run_file import SweepRun
+from service.proof.over_http import judge_served
+from service.proof.worker import CHECKS
 from service.records import SampleCounts
-from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, LeftOpen, dispatch_share
+from service.statistics.boundedness import (
+    CLASSES,
+    PROVED,
+    RATE,
+    UNPROVED,
+    Crossover,
+    CrossoverSpan,
+    LeftOpen,
+    dispatch_share,
+)
 from service.statistics.choice import compare
 from service.statistics.intervals import Interval
+from tests.proof.samples import HONEST
 from tests.support.made_results import (
     CLEAR,
     Row,
     edit_rows,
+    edit_run,
     make_results,
     samples_in,
     set_split,
@@ -318,3 +334,273 @@ def test_the_reference_is_the_fastest_mode_without_a_compiler_not_eager(tmp_path
     assert payback.cold_requests.typical == pytest.approx(24 / saved, rel=0.1)
     assert found(tmp_path).main[0].of("no_grad").payback == NOTHING
     assert found(tmp_path).main[0].baseline.payback == NOTHING
+
+
+# ---------------------------------------------------------------- in words
+
+
+@pytest.mark.parametrize("other", [0.3999, 0.401])
+def test_a_tie_names_both_and_the_most_that_the_simpler_gives_up(tmp_path: Path, other: float) -> None:
+    relative = CLEAR | {"compiled": 0.4, "reduce-overhead": other}
+    findings = found(make_results(tmp_path, relative, scatter=0.05))
+    text = headline(findings)
+    assert text.startswith("compiled, tied with compiled-cpp, is the mode to ship")
+    assert "; by 98.3 % intervals it gives up at most" in text
+    for verdict in findings.main:
+        told = tie(verdict, findings.confidence) or ""
+        assert verdict.choice is not None
+        assert told.startswith("tied with compiled-cpp; ")
+        if verdict.choice.given_up:
+            assert "as the simplest it gives up" in told
+        else:
+            assert f"{100 * ((verdict.choice.at_most or 0) - 1):.1f} %" in told
+            assert "another may be faster by at most" in told
+
+
+def test_a_tie_within_two_percent_is_called_equal(tmp_path: Path) -> None:
+    close = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.399}
+    findings = found(make_results(tmp_path, close, scatter=0.0001))
+    assert "counts as equal" in (tie(findings.main[0], findings.confidence) or "")
+
+
+def split(folder: Path, eager_index: float, reach: float = 0.02, dispatch: str = "sampled") -> None:
+    """Eager's decode at this kernel share; compiled halves the kernel time and its dispatch.
+
+    `dispatch` "measured": as on a GPU.
+    """
+
+    def change(row: Row) -> None:
+        row["sources"]["dispatch"] = dispatch
+        for phase in ("prefill", "decode"):
+            set_split(row, phase, eager_index, reach)
+        if row["mode"] in ("eager", "compiled"):
+            share = 1.0 if row["mode"] == "eager" else 0.5
+            row["kernel_seconds"], row["dispatch_seconds"] = 0.012 * share, 0.004 * share / 2
+        row["prefill"]["minor_faults"] = 1300 if row["mode"] == "eager" else 0
+        row["decode"]["minor_faults"] = 0
+
+    edit_rows(folder, change)
+
+
+def test_what_is_saved_is_told_by_its_parts(tmp_path: Path) -> None:
+    split(make_results(tmp_path), 0.15)
+    in_all, *parts = saved(found(tmp_path).main[0])
+    assert in_all.endswith(" ms in all")
+    assert parts == ["2.00 → 1.00 ms dispatch", "12.0 → 6.00 ms kernel", "1,300 page faults fewer"]
+
+
+@pytest.mark.parametrize(("eager_index", "reach"), [(0.7, 0.6), (0.15, 0.34)])
+def test_kernel_times_that_the_split_does_not_tell_apart_are_called_that(
+    tmp_path: Path, eager_index: float, reach: float
+) -> None:
+    split(make_results(tmp_path), eager_index, reach)
+    assert "6.00 ms kernel (the split does not resolve this difference)" in saved(found(tmp_path).main[0])[2]
+
+
+def test_the_page_faults_of_one_request_are_no_reason_for_a_mean(tmp_path: Path) -> None:
+    split(make_results(tmp_path), 0.8)
+    seen: list[int] = []
+
+    def once(row: Row) -> None:
+        row["prefill"]["minor_faults"] = 100_000 if row["mode"] == "eager" and not seen else 0
+        seen.append(1) if row["mode"] == "eager" else None
+
+    edit_rows(tmp_path, once)
+    assert "page faults" not in " ".join(saved(found(tmp_path).main[0]))
+
+
+def test_headroom_is_told_beside_what_the_mode_to_ship_gets(tmp_path: Path) -> None:
+    split(make_results(tmp_path), eager_index=0.4, reach=0.05)
+    told = headroom(found(tmp_path).main[0]) or ""
+    assert told.startswith("inference_mode 2.50× (2.22–2.86), dispatch 60 % of its step; compiled gets 2.29")
+    split(tmp_path, 0.4, dispatch="measured")
+    assert headroom(found(tmp_path).main[0]) is None
+
+
+def test_payback_is_told_from_both_caches_and_an_unknown_cost_has_its_remedy(tmp_path: Path) -> None:
+    known, half, unknown = (tmp_path / name for name in ("known", "half", "unknown"))
+    for folder in (known, half, unknown):
+        make_results(folder, CLEAR | {"no_grad": 0.65})
+    with_compilations(known, seconds=0.6, cold_seconds=12.0)
+    with_compilations(half, cold_seconds=None)
+    told = paid_back(found(known).main[0].of("compiled"))
+    assert [told[1], told[2].partition(" from ")[2], told[3]] == [
+        "from a warm cache, 1.20 s",
+        "an empty cache, 24.0 s",
+        "against no_grad",
+    ]
+    remedy = "unknown: run once with an empty compile cache"
+    assert paid_back(found(half).main[0].of("compiled"))[2].startswith(f"{remedy} from an empty cache")
+    assert paid_back(found(unknown).main[0].of("compiled"))[0] == remedy
+    assert paid_back(found(known).main[0].baseline) == []
+
+
+def at(batch: float) -> Crossover:
+    return Crossover("at", batch)
+
+
+BELOW, ABOVE, UNKNOWN = Crossover("below", 1.0), Crossover("above", 16.0), Crossover("unknown", None)
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (CrossoverSpan(at(4.5), at(3.8), at(5.6)), "at batch 4.5 (interval: at batch 3.8 to at batch 5.6)"),
+        (CrossoverSpan(at(2.4), BELOW, at(5.6)), "at batch 2.4 (interval: below batch 1 to at batch 5.6)"),
+        (CrossoverSpan(BELOW, BELOW, BELOW), "below batch 1 (interval: below batch 1)"),
+        (CrossoverSpan(ABOVE, at(12.0), ABOVE), "above batch 16 (interval: at batch 12 to above batch 16)"),
+        (CrossoverSpan(at(4.5), UNKNOWN, UNKNOWN), "at batch 4.5 (interval unknown)"),
+    ],
+)
+def test_the_crossing_says_no_more_than_was_measured(span: CrossoverSpan, text: str) -> None:
+    assert crossing(span) == f"In decode eager's kernels take as long as its dispatch {text}."
+
+
+# ---------------------------------------------------------------- selftests
+
+SELFTEST = {
+    "commit": "0123456789ab",
+    "cpu": "a CPU",
+    "device": "a CPU",
+    "complete": True,
+    "outcome": "passed",
+    "detail": "9 of 9 rows passed",
+    "created": "2026-01-02T00:00:00Z",
+    "dtype": "float32",
+    "threads": 1,
+    "torch": "2.13.0",
+    "model": "tiny",
+    "modes": list(CLEAR),
+    "rows": [
+        {"name": f"{start}: a row", "verdict": "pass", "low": right, "high": right}
+        for start in SPLIT_ROWS
+        for right in [next((bound.should for bound in BOUNDS if start in bound.rows), 0.0)]
+    ],
+}
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    return with_intervals(make_results(tmp_path / "sweep"), 0.1)
+
+
+def write_selftest(sweep: Path, **changes: Any) -> None:
+    beside = sweep.parent / "selftest"
+    beside.mkdir(exist_ok=True)
+    (beside / "selftest.json").write_text(json.dumps(SELFTEST | changes))
+
+
+def proof(sweep: Path) -> Proof:
+    return found(sweep).proof
+
+
+def test_what_the_split_rests_on_and_what_an_interval_adds_up_is_told(sweep: Path) -> None:
+    def one_worse(row: Row) -> tuple[int, int, int]:
+        return (60, 40, 25) if (row["mode"], row["batch_size"]) == ("reduce-overhead", 4) else (60, 40, 0)
+
+    told = dict(rests_on(found(with_samples(sweep, one_worse))))
+    assert told["samples"] == "24,000 of the engine's thread"
+    whose = "(without a selftest; one that passes leaves 10 and 3.0)"
+    assert told["taken for the other part"] == f"20 % of either part {whose}"
+    assert told["shifted by sampling"] == f"6.0 points of the share {whose}"
+    assert told["counting"].startswith("at most 3.4 points of the share (")
+    assert told["in code of no class"] == (
+        "at most 20 % of the samples, at either end (compiled-cpp, prefill, batch 4)"
+    )
+
+
+def test_what_the_selftest_leaves_open_is_told_where_it_is_added(sweep: Path) -> None:
+    rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]  # type: ignore[misc]
+    write_selftest(sweep, rows=rows)
+    told = dict(rests_on(found(with_samples(sweep))))
+    assert told["taken for the other part"] == (
+        "15 % of either part (what the selftest leaves open; one that passes leaves 10 and 3.0)"
+    )
+
+
+def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(sweep: Path) -> None:
+    rows = [{"name": f"{start}: eager", "verdict": "pass"} for start in SPLIT_ROWS]
+    rows[0]["verdict"] = "fail"
+    rows[1]["verdict"] = "undecided"
+    write_selftest(sweep, rows=rows)
+    told = proof(sweep)
+    counted = f"{len(rows)} rows about the split: {len(rows) - 2} passed, 1 failed, 1 undecided"
+    assert told.proved is False
+    assert counted in (told.missing or "")
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome"),
+    [
+        ([], "passed"),
+        ([{"name": "time of a /metrics scrape under load", "verdict": "fail"}], "failed"),
+        ([{"name": "step time, concurrency 8 / 1", "verdict": "undecided"}], "undecided"),
+    ],
+)
+def test_a_selftest_of_this_machine_and_commit_proves_the_split_whatever_else_failed(
+    sweep: Path, rows: list[dict[str, str]], outcome: str
+) -> None:
+    edit_run(sweep, lambda run: run.environment.update(cpu_features="avx2, 01234567"))
+    edit_run(sweep, lambda run: run.engine.update(linears={"layout": "aten", "reason": "as measured"}))
+    alike = {"cpu_features": "avx2, 01234567", "linears": "aten", "modes": [*CLEAR, "aot-inductor"]}
+    write_selftest(sweep, rows=[*SELFTEST["rows"], *rows], outcome=outcome, **alike)  # type: ignore[misc]
+    told = proof(sweep)
+    assert (told.proved, told.missing) == (True, None)
+    assert told.selftest.lower() == f"{outcome}: 9 of 9 rows passed"
+    make_report(sweep)
+    assert NOT_PROVED not in (sweep / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cpu": "another"},
+        {"cpu_features": "avx2, avx512f, 76543210"},
+        {"cpu_features": None},
+        {"commit": None},
+        {"linears": "transposed"},
+        {"commit": "another"},
+        {"device": "another"},
+        {"complete": False},
+        {"dtype": "bfloat16"},
+        {"threads": 2},
+        {"torch": "2.14.1"},
+        {"model": "small"},
+        {"rows": [*SELFTEST["rows"], {"name": "plain-kernels", "verdict": "fail"}]},  # type: ignore[misc]
+        {"modes": ["eager"]},
+        {"rows": []},
+        {"rows": [row for row in SELFTEST["rows"] if not row["name"].startswith(BOUNDS[1].rows)]},  # type: ignore[attr-defined]
+        {"rows": [*SELFTEST["rows"], {"name": f"{SPLIT_ROWS[0]}: another", "verdict": "undecided"}]},  # type: ignore[misc]
+        {"rows": [{"name": "time of a /metrics scrape under load", "verdict": "pass"}]},
+    ],
+    ids=str,
+)
+def test_a_selftest_of_something_else_or_without_a_word_on_the_split_does_not(
+    sweep: Path, changes: dict[str, Any]
+) -> None:
+    edit_run(sweep, lambda run: run.environment.update(cpu_features="avx2, 01234567"))
+    edit_run(sweep, lambda run: run.engine.update(linears={"layout": "aten", "reason": "as measured"}))
+    write_selftest(sweep, **{"cpu_features": "avx2, 01234567", "linears": "aten"} | changes)
+    assert proof(sweep).proved is False
+
+
+def test_rows_about_the_split_are_called_as_the_selftest_calls_them() -> None:
+    names = {row.name for name, check in CHECKS.items() for row in check.judge(HONEST[name])}
+    names |= {row.name for row in judge_served(HONEST["served-samples"])}
+    assert all(any(name.startswith(start) for name in names) for start in SPLIT_ROWS)
+
+
+def test_a_device_that_measures_dispatch_has_nothing_to_prove(tmp_path: Path) -> None:
+    told = proof(make_results(tmp_path, device="cuda"))
+    assert (told.proved, told.missing) == (None, None)
+
+
+def test_of_several_selftests_the_newest_of_a_build_without_changes_is_taken(sweep: Path) -> None:
+    write_selftest(sweep, outcome="failed", created="2026-01-03T00:00:00Z")
+    older = sweep.parent / "selftest-of-before"
+    older.mkdir()
+    (older / "selftest.json").write_text(json.dumps(SELFTEST))
+    assert proof(sweep).selftest == "FAILED: 9 of 9 rows passed"
+    edit_run(sweep, lambda run: run.environment.update(dirty=True))
+    assert proof(sweep).selftest == "not run on this machine and commit (launchbound selftest)"
+    assert proof(sweep).proved is False
