@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from service.front.settings import read_advice
 from service.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
 from tests.support.gates import validate
-from tests.support.made_results import CLEAR, Row, edit_rows, edit_run, make_results, scrape_text
+from tests.support.made_results import CLEAR, edit_run, make_results, scrape_text
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled", AUTO], [1, 4])
 CELL = "auto b=1 short n=32 c=1"
@@ -231,16 +230,6 @@ def test_it_is_never_shipped_tied_or_paid_back(tmp_path: Path, auto_runs: str) -
     own = findings.main[0].auto
     assert own is not None
     assert own.payback.requests == "nothing to pay back"
-
-
-def test_shares_are_told_where_it_ran_several_modes(made: Path, tmp_path: Path) -> None:
-    def ran_eager(row: Row) -> None:
-        if row["cell"] == CELL and row["round"] <= 2:
-            row.update(picked_mode="eager", effective_mode="eager")
-
-    edit_rows(shutil.copytree(made, tmp_path, dirs_exist_ok=True), ran_eager)
-    make_report(tmp_path)
-    assert "compiled 75 %, eager 25 %" in texts(tmp_path)["page"]
 
 
 def test_the_command_that_measures_again_names_auto_and_the_advice(made: Path) -> None:

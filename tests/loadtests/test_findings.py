@@ -26,7 +26,6 @@ from service.statistics.boundedness import (
     UNPROVED,
     Crossover,
     CrossoverSpan,
-    LeftOpen,
     dispatch_share,
 )
 from service.statistics.choice import compare
@@ -86,14 +85,12 @@ def test_the_index_is_decodes_with_the_interval_of_the_rows_and_a_cpu_has_headro
     folder: Path,
 ) -> None:
     baseline = found(folder).main[0].baseline
-    assert baseline.decode.index == pytest.approx(0.4)
-    assert baseline.prefill.index == pytest.approx(0.9)
-    interval = baseline.decode.interval
+    interval, room = baseline.decode.interval, baseline.decode.headroom
     assert interval is not None
-    assert (interval.low, interval.high) == pytest.approx((0.35, 0.45))
-    assert (baseline.decode.bound, baseline.prefill.bound) == (None, None)
-    room = baseline.decode.headroom
     assert room is not None
+    assert (baseline.decode.index, interval.low, interval.high) == pytest.approx((0.4, 0.35, 0.45))
+    assert baseline.prefill.index == pytest.approx(0.9)
+    assert (baseline.decode.bound, baseline.prefill.bound) == (None, None)
     assert (room.value, room.low, room.high) == pytest.approx((1 / 0.4, 1 / 0.45, 1 / 0.35))
 
 
@@ -125,12 +122,6 @@ def baseline(folder: Path) -> Summary:
     return found(folder).main[0].baseline
 
 
-def kernel_share(kernel: int, host: int, unclassified: int = 0, bounds: LeftOpen = UNPROVED) -> Interval:
-    share = dispatch_share(kernel, host, unclassified, bounds)
-    assert share is not None
-    return Interval(1 - share.value, 1 - share.high, 1 - share.low, kernel + host)
-
-
 def test_samples_of_all_rounds_are_pooled_and_take_the_place_of_the_rows_own_split(tmp_path: Path) -> None:
     def growing(row: Row) -> tuple[int, int, int]:
         return 100 * row["round"], 100, 0
@@ -138,18 +129,9 @@ def test_samples_of_all_rounds_are_pooled_and_take_the_place_of_the_rows_own_spl
     decode = baseline(with_samples(with_intervals(make_results(tmp_path), 0.4), growing)).decode
     assert decode.samples == SampleCounts(kernel=3600, host=800, system=ROUNDS, unclassified=0)
     assert decode.index == pytest.approx(36 / 44)
-    assert decode.interval == kernel_share(3600, 800)
-
-
-def test_samples_in_code_of_no_class_widen_both_ends(tmp_path: Path) -> None:
-    decode = baseline(with_samples(make_results(tmp_path), lambda row: (60, 40, 10))).decode
-    assert decode.index == pytest.approx(0.6)
-    assert decode.interval == kernel_share(ROUNDS * 60, ROUNDS * 40, ROUNDS * 10)
-    without = kernel_share(ROUNDS * 60, ROUNDS * 40)
-    assert decode.interval.low < without.low < without.high < decode.interval.high
-    assert decode.wall_seconds is not None
-    assert decode.dispatch_low_seconds == pytest.approx(decode.wall_seconds * (1 - decode.interval.high))
-    assert decode.dispatch_high_seconds == pytest.approx(decode.wall_seconds * (1 - decode.interval.low))
+    share = dispatch_share(3600, 800, 0, UNPROVED)
+    assert share is not None
+    assert decode.interval == Interval(1 - share.value, 1 - share.high, 1 - share.low, 4400)
 
 
 def test_a_visit_whose_sample_failed_is_split_by_those_of_the_cells_others(tmp_path: Path) -> None:
@@ -226,35 +208,27 @@ def run(tmp_path: Path) -> SweepRun:
     return read_results(make_results(tmp_path)).run
 
 
-def selftest_of(run: SweepRun, rows: list[dict[str, Any]], **changes: object) -> dict[str, Any]:
-    alike = {name: run.engine.get(name) for name in ("torch", "model", "dtype", "threads")}
-    return {**alike, "modes": run.plan.ladder_modes, "rows": rows, **changes}
-
-
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("selftest", "found"),
     [
-        ([], PROVED),
-        ([row(HOST, 0.83, 0.97)], (0.17, RATE)),
-        ([row(KERNEL, 1.1, 1.25)], (0.25, RATE)),
-        ([row(KERNEL, None, None)], (1.0, RATE)),
-        ([row(RATES, -0.05, 0.02)], (CLASSES, 0.05)),
-        ([row(RATES, 0.01, 0.08), row(HOST, 0.6, 0.7)], (0.4, 0.08)),
-        ([row("instructions in kernels", 9.0, 9.0)], PROVED),
+        ({"rows": PASSED}, PROVED),
+        ({"rows": [*PASSED, row(HOST, 0.83, 0.97)]}, (0.17, RATE)),
+        ({"rows": [*PASSED, row(KERNEL, 1.1, 1.25)]}, (0.25, RATE)),
+        ({"rows": [*PASSED, row(KERNEL, None, None)]}, (1.0, RATE)),
+        ({"rows": [*PASSED, row(RATES, -0.05, 0.02)]}, (CLASSES, 0.05)),
+        ({"rows": [*PASSED, row(RATES, 0.01, 0.08), row(HOST, 0.6, 0.7)]}, (0.4, 0.08)),
+        ({"rows": [*PASSED, row("instructions in kernels", 9.0, 9.0)]}, PROVED),
+        ({"rows": PASSED[:2]}, (CLASSES, UNPROVED.rate)),
+        ({"rows": PASSED[2:]}, (UNPROVED.classes, RATE)),
+        ({"rows": PASSED, "threads": 9}, UNPROVED),
     ],
     ids=str,
 )
-def test_a_selftest_says_what_is_left_open_of_the_classes_and_of_the_rate(
-    rows: list[dict[str, Any]], found: tuple[float, float], run: SweepRun
+def test_a_selftest_of_the_same_kernels_says_what_is_left_open_of_the_classes_and_of_the_rate(
+    selftest: dict[str, Any], found: tuple[float, float], run: SweepRun
 ) -> None:
-    assert left_open(selftest_of(run, [*PASSED, *rows]), run) == pytest.approx(found)
-
-
-def test_what_no_selftest_of_the_same_kernels_bounds_is_left_open_twice(run: SweepRun) -> None:
+    assert left_open(SELFTEST | selftest, run) == pytest.approx(found)
     assert left_open(None, run) == UNPROVED
-    assert left_open(selftest_of(run, PASSED, threads=9), run) == UNPROVED
-    assert left_open(selftest_of(run, PASSED[:2]), run) == (CLASSES, UNPROVED.rate)
-    assert left_open(selftest_of(run, PASSED[2:]), run) == (UNPROVED.classes, RATE)
 
 
 # ---------------------------------------------------------------- payback
@@ -382,19 +356,20 @@ def split(folder: Path, eager_index: float, reach: float = 0.02, dispatch: str =
     edit_rows(folder, change)
 
 
-def test_what_is_saved_is_told_by_its_parts(tmp_path: Path) -> None:
-    split(make_results(tmp_path), 0.15)
-    in_all, *parts = saved(found(tmp_path).main[0])
-    assert in_all.endswith(" ms in all")
-    assert parts == ["2.00 → 1.00 ms dispatch", "12.0 → 6.00 ms kernel", "1,300 page faults fewer"]
-
-
-@pytest.mark.parametrize(("eager_index", "reach"), [(0.7, 0.6), (0.15, 0.34)])
-def test_kernel_times_that_the_split_does_not_tell_apart_are_called_that(
-    tmp_path: Path, eager_index: float, reach: float
+@pytest.mark.parametrize(
+    ("eager_index", "reach", "unresolved"),
+    [(0.15, 0.02, False), (0.7, 0.6, True), (0.15, 0.34, True)],
+)
+def test_what_is_saved_is_told_by_its_parts_and_kernel_times_that_the_split_does_not_resolve_as_such(
+    tmp_path: Path, eager_index: float, reach: float, unresolved: bool
 ) -> None:
     split(make_results(tmp_path), eager_index, reach)
-    assert "6.00 ms kernel (the split does not resolve this difference)" in saved(found(tmp_path).main[0])[2]
+    in_all, dispatch, kernel, faults = saved(found(tmp_path).main[0])
+    assert in_all.endswith(" ms in all")
+    assert dispatch.startswith("2.00 → 1.00 ms dispatch")
+    assert kernel.startswith("12.0 → 6.00 ms kernel")
+    assert ("(the split does not resolve this difference)" in kernel) == unresolved
+    assert faults == "1,300 page faults fewer"
 
 
 def test_the_page_faults_of_one_request_are_no_reason_for_a_mean(tmp_path: Path) -> None:

@@ -30,14 +30,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepRun, list[Reque
     ]
 
 
-def gate(
-    name: str,
-    run: SweepRun,
-    rows: Iterable[RequestRow],
-    before: str | None = None,
-    after: str | None = None,
-) -> Gate:
+def gate(name: str, run: SweepRun, rows: Iterable[RequestRow], *scrapes: str) -> Gate:
     """The gate whose name begins so."""
+    before, after = scrapes or (None, None)
     return next(one for one in validate(run, rows, before, after) if one.name.startswith(name))
 
 
@@ -253,7 +248,7 @@ def test_what_a_full_queue_refuses_is_no_error(cell: Cell) -> None:
         f'launchbound_requests_total{{mode="eager",outcome="{kind}"}} {count}\n'
         for kind, count in (("ok", 0), ("rejected", 200))
     )
-    assert gate("client rows", run_of(cell), rows, before=before, after=after).passed
+    assert gate("client rows", run_of(cell), rows, before, after).passed
 
 
 def test_a_failure_past_saturation_stays_an_error_and_a_refusal_below_it_is_a_warning() -> None:
