@@ -216,7 +216,9 @@ def test_grafana_queries_this_prometheus_at_its_scrape_interval() -> None:
     assert source["jsonData"]["timeInterval"] == PROMETHEUS["global"]["scrape_interval"]
 
 
-def test_grafana_links_an_exemplar_to_its_trace_on_either_service() -> None:
+def test_grafana_links_an_exemplar_that_prometheus_keeps_to_its_trace_on_either_service() -> None:
+    assert "--enable-feature=exemplar-storage" in SERVICES["prometheus"]["command"]
+    assert PROMETHEUS["storage"]["exemplars"]["max_exemplars"] > 0
     provisioned = yaml.safe_load((ROOT / "dashboards/provisioning/datasources/prometheus.yml").read_text())
     links = provisioned["datasources"][0]["jsonData"]["exemplarTraceIdDestinations"]
     assert {link["name"] for link in links} == {TRACE_LABEL}
@@ -225,15 +227,9 @@ def test_grafana_links_an_exemplar_to_its_trace_on_either_service() -> None:
         found = re.fullmatch(r"http://127\.0\.0\.1:\$\{(\w+)\}(/v1/traces/)\$\$\{__value\.raw\}", link["url"])
         assert found
         # Grafana fills in its own environment, which has the port that compose publishes.
-        assert (
-            SERVICES[service]["ports"][0] == f"127.0.0.1:{SERVICES['grafana']['environment'][found[1]]}:8000"
-        )
+        port = SERVICES["grafana"]["environment"][found[1]]
+        assert SERVICES[service]["ports"][0] == f"127.0.0.1:{port}:8000"
         assert found[2] == LINKED
-
-
-def test_prometheus_keeps_exemplars() -> None:
-    assert "--enable-feature=exemplar-storage" in SERVICES["prometheus"]["command"]
-    assert PROMETHEUS["storage"]["exemplars"]["max_exemplars"] > 0
 
 
 def test_grafana_finds_the_boards_where_compose_mounts_them() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import read_run, write_run
@@ -22,9 +19,6 @@ from tests.support.made_results import make_results, scrape_text
 
 GATES_BYTES = 60
 """Of a request that has passed: two indexes, a latency and a hash, in arrays that grow ahead."""
-
-REPORT_BYTES = 1000
-"""A million requests within a gigabyte, beside what a short sweep takes."""
 
 
 def make_long_results(folder: Path, rows: int) -> int:
@@ -65,17 +59,6 @@ def _repeated(short: list[dict[str, Any]], times: int) -> Iterator[dict[str, Any
             yield row | {"index": index, "text_digest": digest}
 
 
-def peak_bytes_of_report(folder: Path) -> int:
-    """The peak resident memory of a process that reports `folder`."""
-    program = "import resource, sys; from loadtests.report.report_files import make_report; "
-    program += "assert make_report(sys.argv[1])['valid']; "
-    program += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout)
-
-
 def test_gates_of_a_long_sweep_which_is_a_valid_one_keep_some_bytes_of_a_request(tmp_path: Path) -> None:
     few, many = 2_000, 12_000
     written = make_long_results(tmp_path, many)
@@ -96,13 +79,3 @@ def test_gates_of_a_long_sweep_which_is_a_valid_one_keep_some_bytes_of_a_request
     assert details["client rows = server's count"] == f"{written} both, per mode"
     sets, of_sets = details["same texts in all modes"].split()[:3:2]
     assert sets == of_sets != "0"
-
-
-@pytest.mark.long
-def test_a_report_takes_less_than_a_kilobyte_per_request(tmp_path: Path) -> None:
-    counts, peaks = [], []
-    for rows in (2_000, 60_000):
-        folder = tmp_path / str(rows)
-        counts.append(make_long_results(folder, rows))
-        peaks.append(peak_bytes_of_report(folder))
-    assert (peaks[1] - peaks[0]) / (counts[1] - counts[0]) < REPORT_BYTES

@@ -34,7 +34,7 @@ from loadtests.peers.results import (
     write_peers,
 )  # fmt: skip
 from loadtests.peers.run import PeersPlan, order, run_peers
-from loadtests.peers.tables import added, added_ratio, leaving, markdown, service_standings, summaries
+from loadtests.peers.tables import added_ratio, leaving, markdown, service_standings, summaries
 from loadtests.report.report_files import make_report
 from loadtests.report.sections import comparable, peers_section
 from loadtests.run.run_file import SweepRun, read_run
@@ -132,14 +132,6 @@ def test_a_modes_call_is_the_total_less_what_lies_around_it() -> None:
         call_seconds(shown)
 
 
-@pytest.mark.parametrize(("model", "expected"), [([0.4, 0.09, 0.15], 0.1), (None, 0.3)])
-def test_what_a_service_adds_is_subtracted_request_by_request(
-    model: list[float] | None, expected: float
-) -> None:
-    row = ServiceRow(round=0, contestant="s", latency_seconds=[0.5, 0.1, 0.3], model_seconds=model)
-    assert added(row) == pytest.approx(expected)
-
-
 def test_servers_are_ordered_by_what_they_add_and_what_is_lost_in_noise_has_no_ratio() -> None:
     run = with_servers(launchbound=0.003, floor=0.001, lost=-0.004)
     assert [one.contestant.name for one in service_standings(run)] == ["lost", "floor", "launchbound"]
@@ -173,15 +165,9 @@ def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pe
     core = min(os.sched_getaffinity(0))
 
     def make_reference(model: str, folder: Path, count: int, *_: int) -> Reference:
-        rows = [
-            ReferenceRow(
-                prompt="p", prompt_tokens=[1, n], completion="x", completion_tokens=[n] * 4, margins=[1.0] * 4
-            )
-            for n in range(count)
-        ]
         return Reference(
             model_hash="0123456789ab", parameters=9, weight_bytes=1 << 20, vocabulary=16, end_of_text=0,
-            rows=rows,
+            rows=[row(n) for n in range(count)],
         )  # fmt: skip
 
     def interpreter(rival: Rival, *_: object) -> Path:
@@ -445,46 +431,24 @@ def test_tokens_and_texts_may_differ_only_where_a_tie_of_logits_explains_it() ->
     assert text_difference(["x", "x"], [row()]) is not None
 
 
-@pytest.fixture
-def requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The requirements file of every rival, whose environments are made in the test's folder."""
-    path = tmp_path / "some.txt"
-    monkeypatch.setattr(Rival, "requirements", path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return path
-
-
 def test_what_pip_cannot_install_is_said_in_its_words(
-    requirements: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
-
     def create(folder: Path, **_: object) -> None:
-        """One whose pip is that of these tests, in no time."""
+        """An environment whose pip is that of these tests, in no time."""
         python = Path(folder, "bin", "python")
         python.parent.mkdir(parents=True)
-        python.write_text(own)
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
 
-    monkeypatch.setattr(catalogue.venv, "create", create)
+    requirements = tmp_path / "some.txt"
     requirements.write_text(f"absent @ file://{tmp_path}/absent-1.0-py3-none-any.whl\n")
+    monkeypatch.setattr(Rival, "requirements", requirements)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(catalogue.venv, "create", create)
     with pytest.raises(NotInstalled, match="absent"):
         interpreter(RUNTIMES[0], print)
     assert not list(tmp_path.rglob(catalogue.STAMP))
-
-
-def test_an_environment_is_made_again_only_for_other_requirements(
-    requirements: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = list[str]()
-    monkeypatch.setattr(
-        catalogue.venv, "create", lambda folder, **_: Path(folder).mkdir(parents=True, exist_ok=True)
-    )
-    monkeypatch.setattr(catalogue, "_pip", lambda python, *arguments: ran.append(arguments[0]))
-    for version in (1, 1, 2):
-        requirements.write_text(f"one=={version}\n")
-        interpreter(RUNTIMES[0], print)
-    assert ran == ["install", "install"]
 
 
 def test_every_rival_has_a_worker_and_pinned_requirements() -> None:

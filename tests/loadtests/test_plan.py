@@ -80,17 +80,6 @@ def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments:
         make_plan(**arguments)
 
 
-def test_the_saturation_preset_is_a_ladder_of_rates_within_forty_minutes() -> None:
-    plan = make_plan("saturation")
-    assert {cell.concurrency for cell in plan.cells if not cell.open_loop} == {1, 2, 4, 8}
-    assert {cell.load for cell in plan.cells if cell.open_loop} == {0.3, 0.45, 0.6, 0.75, 0.9, 1.1}
-    assert plan.slo == Slo(e2e_of_eager=3.0)
-    assert [group[3] for group in plan.main_groups] == [1]
-    assert 300 < estimate_most_seconds(plan) < 40 * 60
-    text = describe(plan)
-    assert "the answer within 3 times eager's latency without load, for 95 % of the requests" in text
-
-
 def test_an_estimate_knows_how_long_a_visit_at_each_rate_takes() -> None:
     closed = Cell(mode="eager", batch_size=1, requests=1)
 

@@ -42,7 +42,7 @@ from loadtests.run.resumption import CannotResume
 from loadtests.run.rows import ROWS_FILE, RequestRow, read_rows
 from loadtests.run.run_file import RUN_FILE, SweepRun, read_run, write_run
 from loadtests.run.schedule import Finished, Planned, is_whole
-from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
+from loadtests.run.sweep import resume_sweep, run_sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
 from tests.support.killed_sweeps import (
@@ -317,17 +317,13 @@ def plan_of(*cells: Cell) -> Plan:
     return Plan(preset="own", seed=5, rounds=2, cells=(CLOSED, *cells))
 
 
-def saturated(folder: Path, plan: Plan, out: io.StringIO | None = None, **script: Any) -> SweepResult:
-    return swept(folder, Script(service_seconds=SERVICE_SECONDS, **script), plan, out)
-
-
 def block_sizes(rows: list[RequestRow]) -> Counter[tuple[int, str]]:
     return Counter((row.round, row.cell) for row in rows if row.stage == "measure")
 
 
 def test_a_block_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Path) -> None:
     out = io.StringIO()
-    saturated(tmp_path, plan_of(PAST, CONSTANT), out)
+    swept(tmp_path, Script(service_seconds=SERVICE_SECONDS), plan_of(PAST, CONSTANT), out)
     run, rows = read_run(tmp_path), read_rows(tmp_path)
     assert run.complete
     assert failed(tmp_path) == set()

@@ -199,16 +199,11 @@ def lines(folder: Path) -> dict[str, str]:
 
 def test_the_schedule_delay_is_that_of_the_measured_open_loop_requests(tmp_path: Path) -> None:
     """The n-th of them left n ms late, and every request of warm-up 9 s."""
-    late = 0
-    path = make_results(tmp_path, plan=plan(CLOSED, OPEN)) / "requests.jsonl"
-    changed = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
-    for row in changed:
-        if row["stage"] == "warmup":
-            row["start"] += 9.0
-        elif row["load"] is not None:
-            row["start"] += 1e-3 * late
-            late += 1
-    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in changed))
+
+    def late(row: dict[str, Any]) -> None:
+        row["start"] += 9.0 if row["stage"] == "warmup" else 1e-3 * row["index"] * (row["load"] is not None)
+
+    edit_rows(make_results(tmp_path, plan=plan(CLOSED, OPEN)), late)
     told = lines(tmp_path)["schedule delay"]
     assert told == "p50 49.5 ms, p99 98.0 ms, max 99.0 ms, of 100 open-loop requests"
 
@@ -218,27 +213,22 @@ def test_the_schedule_delay_is_that_of_the_measured_open_loop_requests(tmp_path:
     [
         (1, 0.05, "one process on core 0", "5% of one core"),
         (None, None, "one process on core 0", "not known"),
-        (
-            3,
-            0.05,
-            "3 load processes and their master, all on core 0",
-            "5% of one core, of its busiest process or core",
-        ),
+        (3, 0.05, "3 load processes and their master, all on core 0", "5% of one core, of its busiest"),
     ],
 )
 def test_the_load_generators_processes_and_cpu_are_always_shown(
     tmp_path: Path, workers: int | None, share: float | None, processes: str, cpu: str
 ) -> None:
-    run = read_run(make_results(tmp_path, plan=plan(CLOSED)))
-    run.settings.pop("workers", None)
-    if workers:
-        run.settings["workers"] = workers
-    run.client.cpu_share = share
-    write_run(tmp_path, run)
+    def change(run: SweepRun) -> None:
+        run.settings = {"workers": workers} if workers else {}
+        run.client.cpu_share = share
+
+    edit_run(make_results(tmp_path, plan=plan(CLOSED)), change)
     found = lines(tmp_path)
-    assert (found["load generator"], found["CPU of the load generator"]) == (processes, cpu)
+    assert found["load generator"] == processes
+    assert found["CPU of the load generator"].startswith(cpu)
     assert found["schedule delay"].startswith("not measured: ")
-    assert ("--workers 3" in reproduce(run)[-1]) == (workers == 3)
+    assert ("--workers 3" in reproduce(read_run(tmp_path))[-1]) == (workers == 3)
 
 
 # ---------------------------------------------------------------- wall time
@@ -318,10 +308,7 @@ def test_an_old_run_counts_from_its_first_request_and_says_so(tmp_path: Path) ->
 
 
 def test_a_service_that_does_not_say_its_machine_is_unknown(tmp_path: Path) -> None:
-    def forget(run: SweepRun) -> None:
-        run.environment.clear()
-
-    edit_run(make_results(tmp_path), forget)
+    edit_run(make_results(tmp_path), lambda run: run.environment.clear())
     assert lines(tmp_path)["machine"] == "unknown: the service is of a version that does not say"
     make_report(tmp_path)
     assert "unknown processor" in (tmp_path / "report.md").read_text()
