@@ -19,7 +19,6 @@ from loadtests.run.events import Assignment, BlockCut, GeneratorEvent
 from loadtests.run.exporter import Exporter
 from loadtests.run.requests import (
     FAILURES_IN_A_ROW,
-    LEAST_ANSWERS,
     Abort,
     Blocks,
     Ended,
@@ -257,11 +256,3 @@ def test_neither_a_stall_of_the_service_nor_a_queue_that_refuses_more_grows() ->
     times = iter([40.0, *[0.2] * 500])
     assert cut_after(0.5, 200, 3, service=lambda: next(times)) == (None, "")
     assert cut_after(3.0, 200, 1, room=5) == (None, ""), "of three arrivals two are refused"
-
-
-def test_nothing_is_judged_before_some_answers() -> None:
-    queue = GrowingQueue(200, USERS)
-    assert not any(queue.arrival(found) for found in range(USERS))
-    answered = GrowingQueue(200, USERS)
-    found = [*range(40), 41 - LEAST_ANSWERS, 41 - LEAST_ANSWERS]  # one answer too few, then enough
-    assert [answered.arrival(each) is None for each in found] == [True] * 41 + [False]

@@ -270,30 +270,6 @@ def test_a_master_counts_what_its_workers_report_each_request_once_and_unrounded
     assert total == pytest.approx(0.149)
 
 
-def test_the_master_exports_the_load_of_its_workers() -> None:
-    port, master_port = free_port(), str(free_port())
-    script = Script()
-    with fake_service(script) as url:
-        load = ["--users", "2", "--spawn-rate", "2", "--metrics-port", str(port), "--modes", "eager"]
-        distributed = ["--master-port", master_port, "--master-bind-port", master_port]
-        started = command(url, *load, *distributed, "--master", "--expect-workers", "2")
-        worker = command(url, "--worker", *distributed, "--metrics-port", str(port))
-        workers = [subprocess.Popen(worker, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
-        master = subprocess.Popen(started, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        try:
-            text = scrape_once(port, lambda text: "_users 2.0" in text and 'outcome="ok"' in text)
-        finally:
-            master.terminate()
-            _, log = master.communicate()
-        logs = log + "".join(process.communicate()[1].decode() for process in workers)
-    (counted,) = samples(text, "launchbound_loadtest_latency_seconds_count").values()
-    assert counted == sum(samples(text, "launchbound_loadtest_requests_total").values())
-    assert 0 < counted <= len(script.bodies)
-    assert "load metrics are not exported" not in logs
-    runs = {headers["x-launchbound-run"] for headers in script.headers}
-    assert runs == {dict(labels)["run"] for _, labels in samples(text, "launchbound_loadtest_run_info")}
-
-
 def assert_sent_in_steps(script: Script) -> None:
     """One batch size each, in their order."""
     sizes = [len(body["prompts"]) for _, body in script.bodies]

@@ -14,7 +14,7 @@ from loadtests.report import results
 from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.results import frame_of, read_results
-from loadtests.run.rows import ROWS_FILE, LineWriter, RowsError, each_row, read_rows
+from loadtests.run.rows import ROWS_FILE, RowsError, each_row, read_rows
 from tests.support.made_results import Row, edit_rows, make_results
 
 
@@ -94,12 +94,6 @@ def test_csv_files_have_a_line_per_cell_and_round_and_per_cell(tmp_path: Path) -
     compiled = next(r for r in summary if r["mode"] == "compiled" and r["batch_size"] == "1")
     assert float(compiled["speedup"]) == pytest.approx(2.5, rel=0.05)
     assert (compiled["word"], compiled["rounds"]) == ("faster", "8")
-
-
-def test_a_row_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
-    with LineWriter(tmp_path / ROWS_FILE) as rows:
-        rows.write({"a": 1})
-        assert (tmp_path / "requests.jsonl").read_text() == '{"a":1}\n'
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out_whatever_the_size_of_the_blocks_that_are_read(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import msgspec
-import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
@@ -117,13 +115,6 @@ def test_a_group_that_stays_undecided_ends_at_the_cap_and_is_named() -> None:
     assert len(measured) == 16
     assert "b=1 short n=32 c=1" in checks[-1].look.undecided
     assert checks[-1].requests == 0
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_group_that_was_decided_does_not_come_back(seed: int) -> None:
-    _, checks = run(make_plan("quick"), {1: CLOSE, 4: CLOSE, 16: CLOSE}, scatter=0.08, seed=seed)
-    undecided = [set(one.look.undecided) for one in checks]
-    assert all(later <= earlier for earlier, later in pairwise(undecided))
 
 
 def test_open_loops_and_other_conditions_do_not_ask_for_more_rounds() -> None:

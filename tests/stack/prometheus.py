@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
-from urllib.request import ProxyHandler, build_opener
 
-_OPENER = build_opener(ProxyHandler({}))
+import httpx
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +15,6 @@ class TimeSeries:
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Exemplar:
-    """One request that a series points to: the series' labels and its own, its value, and when (epoch)."""
-
-    series: Mapping[str, str]
-    labels: Mapping[str, str]
-    value: float
-    timestamp: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +34,10 @@ class Prometheus:
         found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["data"]
         return [TimeSeries(one["metric"], tuple(map(_point, one["values"]))) for one in found["result"]]
 
-    def exemplars(self, expr: str, start: float, end: float) -> list[Exemplar]:
-        """What the series in `expr` pointed to from `start` to `end`, in seconds since the epoch."""
+    def exemplars(self, expr: str, start: float, end: float) -> list[tuple[dict[str, str], dict[str, Any]]]:
+        """What the series in `expr` pointed to from `start` to `end`: a series' labels, and an exemplar."""
         found = self._get("query_exemplars", query=expr, start=start, end=end)["data"]
-        return [
-            Exemplar(series["seriesLabels"], one["labels"], float(one["value"]), float(one["timestamp"]))
-            for series in found
-            for one in series["exemplars"]
-        ]
+        return [(series["seriesLabels"], one) for series in found for one in series["exemplars"]]
 
     def health(self) -> dict[str, str]:
         """Scraped address "host:port" → "up" or the last error; undiscovered targets are missing."""
@@ -70,19 +53,15 @@ class Prometheus:
         """All rules, each with `name`, `query`, `health` and `type` (recording or alerting)."""
         return [rule for group in self._get("rules")["data"]["groups"] for rule in group["rules"]]
 
-    def _get(self, call: str, **parameters: object) -> dict[str, Any]:
+    def _get(self, call: str, **parameters: Any) -> dict[str, Any]:
         # As a form: a long expression may exceed the length limit of an address.
-        form = urlencode(parameters).encode() if call.startswith("query") else None
-        address = f"{self.url}/api/v1/{call}" + ("" if form else f"?{urlencode(parameters)}")
-        try:
-            with _OPENER.open(address, form, timeout=20) as response:
-                answer: dict[str, Any] = json.load(response)
-                return answer
-        except OSError as error:
-            detail = error.read().decode(errors="replace") if hasattr(error, "read") else str(error)
-            raise ValueError(
-                f"Prometheus does not answer {parameters.get('query', call)}: {detail}"
-            ) from error
+        sent = {"data": parameters} if call.startswith("query") else {"params": parameters}
+        method = "POST" if "data" in sent else "GET"
+        answer = httpx.request(method, f"{self.url}/api/v1/{call}", timeout=20, trust_env=False, **sent)
+        if answer.status_code != 200:
+            raise ValueError(f"Prometheus does not answer {parameters.get('query', call)}: {answer.text}")
+        found: dict[str, Any] = answer.json()
+        return found
 
 
 def _point(pair: Sequence[Any]) -> tuple[float, float]:

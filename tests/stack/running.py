@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
-from urllib.request import ProxyHandler, Request, build_opener
+
+import httpx
 
 from loadtests.run.exporter import Exporter
 from tests.stack.prometheus import Prometheus
@@ -13,8 +13,6 @@ from tests.support.serving import FRESH
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 BATCH_SIZES = (2,)
-OPENER = build_opener(ProxyHandler({}))
-OPENER.addheaders = [*FRESH.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +32,22 @@ class Stack:
 
 
 def get(url: str) -> tuple[int, str]:
-    """Status and body; a redirect is not followed, because Prometheus' own scrape may not be either."""
+    """Status and body, status 0 where nothing answers.
+
+    A redirect is not followed, because Prometheus' own scrape may not be either.
+    """
     try:
-        with OPENER.open(url, timeout=10) as response:
-            assert response.geturl() == url
-            return response.status, response.read().decode()
-    except OSError as error:
-        return getattr(error, "code", 0), str(error)
+        answer = httpx.get(url, headers=FRESH, timeout=10, trust_env=False)
+    except httpx.TransportError as error:
+        return 0, str(error)
+    return answer.status_code, answer.text
 
 
 def generate(url: str, mode: str, batch_size: int, **more: object) -> int:
     """One request; returns its status."""
     body = {"prompts": ["def mean(values):"] * batch_size, "max_new_tokens": 8, "ignore_eos": True, **more}
-    request = Request(
-        f"{url}/v1/modes/{mode}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    try:
-        with OPENER.open(request, timeout=30) as response:
-            return int(response.status)
-    except OSError as error:
-        return getattr(error, "code", 0)
+    path = f"{url}/v1/modes/{mode}/generate"
+    return httpx.post(path, json=body, timeout=30, trust_env=False).status_code
 
 
 def drive(url: str, exporter: Exporter, rounds: int) -> int:

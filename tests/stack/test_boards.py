@@ -106,11 +106,14 @@ def test_an_annotation_marks_what_happened(stack: Stack, annotation: dict[str, s
 def test_prometheus_has_for_each_mode_a_trace_that_the_service_still_keeps(stack: Stack) -> None:
     (shown,) = [question for question in panel_queries() if question.panel == "Latency p95"]
     expr, now = filled(shown.expr, window="1m"), time.time()
-    found = [one for one in stack.prometheus.exemplars(expr, now - 600, now) if "trace_id" in one.labels]
-    of_service = [one for one in found if one.series["instance"] == stack.service]
-    assert {one.series["mode"] for one in of_service} == {*running.MODES}
-    for one in of_service:
-        assert 0 < one.value < float(one.series["le"])
-        status, trace = running.get(f"http://{stack.service}/v1/traces/{one.labels['trace_id']}")
+    found = [
+        (series, one)
+        for series, one in stack.prometheus.exemplars(expr, now - 600, now)
+        if "trace_id" in one["labels"] and series["instance"] == stack.service
+    ]
+    assert {series["mode"] for series, _ in found} == {*running.MODES}
+    for series, one in found:
+        assert 0 < float(one["value"]) < float(series["le"])
+        status, trace = running.get(f"http://{stack.service}/v1/traces/{one['labels']['trace_id']}")
         assert status == 200
         assert '"traceEvents"' in trace
