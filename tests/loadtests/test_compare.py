@@ -97,11 +97,6 @@ def test_builds_that_were_swept_in_turn_are_paired_and_a_drift_cancels(root: Pat
     assert all(one.word_against_baseline == "slower" for one in worse.with_word("slower"))
 
 
-def test_several_old_sweeps_and_a_new_one_rest_on_sweeps(root: Path) -> None:
-    found = compared(root, "before", "same")
-    assert (found.in_turn, found.unit) == (False, "sweeps")
-
-
 @pytest.mark.parametrize(
     ("after", "allowed", "decision", "code"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from loadtests.report.results import read_results
 from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow, RowSources, read_rows
 from loadtests.run.run_file import Client, CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
-from loadtests.run.validation import VALIDATION_FILE
+from loadtests.run.validation import VALIDATION_FILE, CheckedRows
 from tests.support.gates import validate
 from tests.support.made_results import make_results
 
@@ -182,6 +183,24 @@ def test_a_part_that_measured_nothing_leaves_its_gap_where_the_next_one_goes_on(
     assert detail.startswith("2 gaps: before round 3, from then to then; before round 3, ")
 
 
+def test_gates_of_a_long_sweep_keep_some_bytes_of_a_request(made: Made) -> None:
+    """Two indexes, a latency and a hash, in arrays that grow ahead."""
+    short = [row for row in made[1] if row.stage == "measure"]
+    counts, kept = [], []
+    for times in (7, 42):
+        tracemalloc.start()
+        checked = CheckedRows()
+        for row in short:
+            for index in range(times * (row.index or 0), times * ((row.index or 0) + 1)):
+                digest = f"{row.batch_size:04x}{row.round:04x}{index:08x}"
+                checked.add(msgspec.structs.replace(row, index=index, text_digest=digest))
+        kept.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        counts.append(checked.finished.requests)
+    assert counts[0] == 7 * len(short)
+    assert (kept[1] - kept[0]) / (counts[1] - counts[0]) < 60
+
+
 CLOSED = Cell(mode="eager", batch_size=1)
 BELOW = Cell(mode="eager", batch_size=1, load=0.5, requests=200)
 PAST = Cell(mode="eager", batch_size=1, load=1.5, requests=200)
@@ -195,39 +214,29 @@ def run_of(*cells: Cell, **fields: Any) -> SweepRun:
     return SweepRun(run="a-run", url="", plan=plan, seed=1, started="2026-01-01T00:00:00Z", **fields)
 
 
-def arrivals(cell: Cell, delay: float = 1e-4, count: int = 200, **fields: Any) -> list[RequestRow]:
+A_ROW = RequestRow(
+    run="a-run", cell="", control=False, round=1, sequence=0, stage="measure", mode="eager",
+    effective_mode="eager", batch_size=1, prompt_set="short", new_tokens=32, concurrency=1, load=None,
+    request_id="", intended_start=0.0, start=0.0, latency_seconds=0.0, latency_from_intended_seconds=0.0,
+    status=200, error=None, index=0,
+)  # fmt: skip
+
+
+def arrivals(cell: Cell, delay: float = 1e-4, count: int = 200) -> list[RequestRow]:
     """A block to a queue of one server: arrivals at equal gaps, each sent `delay` seconds late."""
     rate = cell.rate or (cell.load or 0.0) / SERVICE_SECONDS
     rows, free = list[RequestRow](), 0.0
     for index in range(count):
         start = index / rate + delay
         free = max(free, start) + SERVICE_SECONDS
-        row = RequestRow(
-            run="a-run",
-            cell=cell.name,
-            control=False,
-            round=1,
-            sequence=index,
-            stage="measure",
-            mode=cell.mode,
-            effective_mode=cell.mode,
-            batch_size=1,
-            prompt_set="short",
-            new_tokens=32,
-            concurrency=1,
-            load=cell.load,
-            rate=cell.rate,
-            request_id=str(index),
-            intended_start=index / rate,
-            start=start,
-            latency_seconds=free - start,
-            latency_from_intended_seconds=free - index / rate,
-            queue_seconds=free - start - SERVICE_SECONDS,
-            status=200,
-            error=None,
-            index=index,
-        )
-        rows.append(msgspec.structs.replace(row, **fields))
+        at = {"intended_start": index / rate, "start": start, "sequence": index, "index": index}
+        waited = {
+            "latency_seconds": free - start,
+            "latency_from_intended_seconds": free - index / rate,
+            "queue_seconds": free - start - SERVICE_SECONDS,
+        }
+        of_cell = {"cell": cell.name, "load": cell.load, "rate": cell.rate, "request_id": str(index)}
+        rows.append(msgspec.structs.replace(A_ROW, **of_cell, **at, **waited))
     return rows
 
 

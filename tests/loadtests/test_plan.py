@@ -20,8 +20,6 @@ from loadtests.plan.plan_file import (
 from loadtests.plan.presets import (
     PRESET_FOLDER,
     PRESETS,
-    describe,
-    estimate_most_seconds,
     estimate_seconds,
     make_plan,
     preset_document,
@@ -57,14 +55,6 @@ def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: s
     groups = {(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.load is None}
     controls = [(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.control]
     assert sorted(controls) == sorted(groups)
-
-
-def test_more_rounds_are_planned_as_looks_with_a_confidence_that_makes_up_for_them() -> None:
-    plan = make_plan("quick")
-    assert plan.interim_checks == (8, 12, 16)
-    assert plan.confidence == pytest.approx(1 - 0.05 / 3)
-    assert "after rounds 8, 12, 16" in describe(plan)
-    assert f"at most about {estimate_most_seconds(plan):.0f} s" in describe(plan)
 
 
 @pytest.mark.parametrize(

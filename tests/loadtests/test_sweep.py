@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -172,15 +170,6 @@ def invoke_sweep(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) 
     return done.exit_code, done.stdout.splitlines(), done.stderr
 
 
-def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, lines, errors = invoke_sweep(tmp_path, Script(failed_mode="compiled"), monkeypatch)
-    assert code == EXIT_FAILED
-    assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
-    assert "compiled failed to become ready" in errors
-
-
 def test_options_over_a_plan_and_the_plan_itself_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,17 +217,6 @@ def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path: Path) -> None
     (tmp_path / "requests.jsonl").write_text("")
     with pytest.raises(TargetError, match="holds a sweep already"):
         swept(tmp_path, Script(), SMALL)
-
-
-def test_heavy_packages_are_loaded_only_where_they_are_needed() -> None:
-    code = (
-        "import json, sys\n"
-        "for module in ('sweep', 'load_generator'):\n"
-        "    __import__(f'loadtests.run.{module}')\n"
-        "    print(json.dumps(sorted({'polars', 'plotly', 'gevent', 'locust', 'torch'} & set(sys.modules))))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert list(map(json.loads, done.stdout.splitlines())) == [[], ["gevent", "locust"]]
 
 
 def test_load_is_sent_off_the_engines_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

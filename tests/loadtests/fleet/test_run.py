@@ -106,14 +106,6 @@ def test_ray_is_told_the_kind_of_machine_all_its_cpus_and_how_often_to_try_again
     ]
 
 
-def test_a_task_that_begins_again_has_lost_the_node_of_before(tmp_path: Path, results: Path) -> None:
-    ray = one_node("a", "b", brought(results))
-    (task,) = begin(ray, plan_of(tmp_path, KIND), tmp_path / "out", silent).tasks
-    assert task.state == "complete"
-    assert [(one.address, one.said) for one in task.tries] == [("a", "its node was lost"), ("b", None)]
-    assert len(ray.submitted) == 1
-
-
 def test_it_waits_for_a_node_of_the_kind_but_not_for_ever(tmp_path: Path, results: Path) -> None:
     plan = plan_of(tmp_path, KIND)
     ray = FakeRay(script=lambda *_: ["c", brought(results)])
