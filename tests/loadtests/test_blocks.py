@@ -45,6 +45,7 @@ class SimulatedService:
     def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
         assert concurrency == 1
         for request in requests:
+            self.sent.append(request)
             yield request, self._response(0.0, 1 / CAPACITY)
 
     def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Ended:
@@ -85,13 +86,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
         def make(*cells: Cell, slo: Slo | None = SLO, sampled: bool = False, **service: int) -> Bench:
             plan = Plan(preset="own", seed=3, rounds=8, cells=cells, slo=slo)
-            assignment = Assignment(
-                run="a run",
-                url="",
-                folder=str(tmp_path),
-                plan=plan,
-                sampled=sampled,
-            )
+            assignment = Assignment(run="a run", url="", folder=str(tmp_path), plan=plan, sampled=sampled)
             simulated, events = SimulatedService(**service), list[GeneratorEvent]()
             exporter = Exporter({"run": "a run", "preset": "own"})
             blocks = Blocks(assignment, simulated, rows, exporter, events.append, 0)
@@ -148,33 +143,21 @@ def test_what_fails_ends_a_loop(
         list(bench(cell, status=status).blocks.measured(cell, 1, range(30), rate))
 
 
-def sent_before(made: Bench, cell: Cell, indexes: Sequence[int]) -> tuple[list[str], list[dict[str, object]]]:
-    """The stages of a block's rows, and the bodies of its requests."""
-    bodies: list[dict[str, object]] = []
-    closed = made.service.closed
-
-    def noted(requests: Sequence[LoadRequest], concurrency: int) -> Ended:
-        bodies.extend(json.loads(request.body) for request in requests)
-        return closed(requests, concurrency)
-
-    made.service.closed = noted  # type: ignore[method-assign]
-    rows = list(made.blocks.measured(cell, 4, indexes, None))
-    return [row["stage"] for row in rows], bodies
-
-
 def test_before_a_closed_block_one_more_request_is_sampled(bench: Callable[..., Bench]) -> None:
     cell = Cell(mode="eager", batch_size=1, requests=3)
-    assert sent_before(bench(cell, sampled=True), cell, [2])[0] == ["sample", "measure"]
-    stages, bodies = sent_before(bench(cell, sampled=True), cell, range(3))
-    assert stages == ["sample", "measure", "measure", "measure"]
-    assert [body.pop("sample", False) for body in bodies] == [True, False, False, False]
-    assert bodies[0] == bodies[1]
+    for indexes in ([2], [0, 1, 2]):
+        made = bench(cell, sampled=True)
+        rows = made.blocks.measured(cell, 4, indexes, None)
+        assert [row["stage"] for row in rows] == ["sample", *["measure"] * len(indexes)]
+        bodies = [json.loads(request.body) for request in made.service.sent]
+        assert [body.pop("sample", False) for body in bodies] == [True, *[False] * len(indexes)]
+        assert bodies[0] == bodies[1]
 
 
 def test_nothing_is_sampled_where_the_service_cannot_or_in_an_open_loop(bench: Callable[..., Bench]) -> None:
     cell = Cell(mode="eager", batch_size=1, requests=3)
-    assert sent_before(bench(cell), cell, range(3))[0] == ["measure"] * 3
-    rows = bench(opened(0.3), sampled=True).blocks.measured(opened(0.3), 4, range(100), 3.0)
+    rows = [*bench(cell).blocks.measured(cell, 4, range(3), None)]
+    rows += bench(opened(0.3), sampled=True).blocks.measured(opened(0.3), 4, range(100), 3.0)
     assert {row["stage"] for row in rows} == {"measure"}
 
 

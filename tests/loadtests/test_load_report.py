@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 import msgspec
 import polars as pl
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
@@ -27,7 +24,6 @@ from loadtests.report.load import LoadGroup, ModeKnee
 from loadtests.report.load_section import load_tables
 from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import Results, read_results
-from loadtests.report.terminal import print_findings
 from service.statistics.intervals import settling
 from service.statistics.knee import Bounds
 from tests.support.made_results import KNEES, SERVICE, edit_rows, make_load, make_results
@@ -84,9 +80,8 @@ def test_the_interval_of_each_mode_holds_its_knee(loaded: Path) -> None:
 
 
 def test_a_ladder_below_the_knee_says_at_least_and_one_above_it_says_below(tmp_path: Path) -> None:
-    slow, fast = tmp_path / "slow", tmp_path / "fast"
-    make_load(slow, (5, 10), slo=IN_TIME)
-    make_load(fast, (150, 200), slo=IN_TIME)
+    slow = make_load(tmp_path / "slow", (5, 10), slo=IN_TIME)
+    fast = make_load(tmp_path / "fast", (150, 200), slo=IN_TIME)
     assert said(fast)["eager"][0] == "below 150"
     estimate = knee_of(slow, "eager").estimate
     assert estimate is not None
@@ -268,15 +263,3 @@ def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
     ]
     assert rows[2:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]
     assert "concurrency" in [plot.id for plot in all_plots(Findings(results(tmp_path)))]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_shows_knees_rates_and_whose_objectives(loaded: Path, width: int) -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, width=width, force_terminal=True, color_system=None)
-    print_findings(Findings(results(loaded)), console)
-    text = stream.getvalue()
-    assert said(loaded)["eager"][0] in text
-    assert "The objectives are those of the plan." in text
-    assert re.search(r"^ eager +110 .* 2 of 8", text, re.MULTILINE)
-    assert ("in time/s" in text) == (width == 120)

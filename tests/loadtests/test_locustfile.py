@@ -160,11 +160,7 @@ def page_of(at: str, **environment: str) -> Iterator[str]:
 def test_the_page_answers_only_itself_and_only_the_host_of_the_start_gets_the_key() -> None:
     script, other = Script(), Script()
     own_settings = {"LAUNCHBOUND_ALLOWED_HOSTS": "load.example", "LAUNCHBOUND_API_KEY": "secret"}
-    with (
-        fake_service(script) as at,
-        fake_service(other) as elsewhere,
-        page_of(at, **own_settings) as page,
-    ):
+    with fake_service(script) as at, fake_service(other) as elsewhere, page_of(at, **own_settings) as page:
         place = page.removeprefix("http://")
         form = {"user_count": 1, "spawn_rate": 1, "host": at}
         for foreign in (

@@ -298,13 +298,6 @@ def test_a_comparison_of_another_processor_is_refused(tmp_path: Path) -> None:
         comparable(peers, sweep)
 
 
-def test_the_section_has_the_fastest_of_both_sides() -> None:
-    section = peers_section(made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020, "ours": 0.001}))
-    ((row,),) = (table.rows for table in section.tables)
-    assert (str(row[1]), str(row[3])) == ("compiled", "ort")
-    assert not peers_section(made_run({"eager": 0.040})).tables
-
-
 # ---------------------------------------------------------------- their processes
 
 NEW = 4

@@ -11,12 +11,7 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.cells import Cell, Plan, PlanError, Slo, SloTable, due_times, order, parse_slo, slo_table
-from loadtests.plan.plan_file import (
-    parse_plan,
-    plan_of,
-    read_plan_file,
-    toml_of,
-)
+from loadtests.plan.plan_file import parse_plan, plan_of, read_plan_file, toml_of
 from loadtests.plan.presets import (
     PRESET_FOLDER,
     PRESETS,

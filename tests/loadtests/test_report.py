@@ -298,10 +298,7 @@ def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
 def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path) -> None:
     from tests.support.browser import NARROW, chromium, tab
 
-    with (
-        chromium() as browser,
-        tab(browser, clear.as_uri(), NARROW, "dark", offline=True) as opened,
-    ):
+    with chromium() as browser, tab(browser, clear.as_uri(), NARROW, "dark", offline=True) as opened:
         opened.open("/report.html", ready="#timeline .main-svg")
         assert opened.page.locator(".plot .main-svg").count() >= 8
         assert opened.reach() <= NARROW[0]

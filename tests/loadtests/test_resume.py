@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random, SystemRandom
 from typing import Any
 
 import msgspec
@@ -50,15 +49,12 @@ from tests.support.killed_sweeps import (
     SIZE_BYTES,
     every_request_of,
     failed,
-    finish,
     kill_at,
     measured,
     resumed,
     start,
-    survives_kills,
 )
 from tests.support.made_results import edit_run
-from tests.support.serving import until
 from tests.support.sweeping import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
@@ -88,17 +84,6 @@ def stopped(interrupted: tuple[str, Path], tmp_path: Path) -> tuple[str, Path]:
     """The same, in a folder of one test's own."""
     url, folder = interrupted
     return url, shutil.copytree(folder, tmp_path / "stopped")
-
-
-@pytest.mark.long
-def test_a_sweep_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_path: Path) -> None:
-    seed = SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    random = Random(seed)
-    with fake_service(Script()) as url:
-        finish(start(url, tmp_path / "unkilled", "begin"))
-    moments = [random.randrange(2_000, SIZE_BYTES) for _ in range(2)]
-    survives_kills(tmp_path / "killed", tmp_path / "unkilled", moments)
 
 
 def test_a_killed_sweep_is_not_valid_says_how_to_go_on_and_does(tmp_path: Path) -> None:
@@ -170,43 +155,15 @@ def test_what_was_measured_stays_only_the_rest_is_sent_and_the_report_names_the_
     assert failed(folder) == set()
 
 
-def own_plan(folder: Path, modes: str, requests: int) -> list[str]:
-    """The program that sweeps by a plan of this test, into `folder`/results."""
-    plan = folder / "plan.toml"
-    plan.write_text(
-        f'name = "own"\nmodes = [{modes}]\nbatch_sizes = [1]\nrounds = 8\n'
-        f"[[closed_loop]]\nnew_tokens = 4\nrequests = {requests}\n"
-    )
-    program = [sys.executable, "launchbound.py", "sweep"]
-    return [*program, "--plan", str(plan), "--out", str(folder / "results")]
-
-
-def test_a_signal_ends_a_sweep_in_order(tmp_path: Path) -> None:
-    """SIGHUP; tests/cli/test_ending.py has the others, which take the same way."""
-    folder = tmp_path / "results"
-    with fake_service(Script()) as url:
-        command = [*own_plan(tmp_path, '"eager"', 9), "--url", url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            rows = folder / ROWS_FILE
-            until(lambda: rows.exists() and rows.stat().st_size > 20_000, "rows", seconds=60)
-            process.send_signal(signal.SIGHUP)
-            output, _ = process.communicate(timeout=120)
-        run = read_run(folder)
-        assert process.returncode == EXIT_FAILED
-        assert json.loads(output.splitlines()[-1])["valid"] is False
-        assert (run.complete, run.parts[0].stopped_because) == (False, "interrupted")
-        assert run.parts[0].ended == run.ended is not None
-        finished = CliRunner().invoke(launchbound.app, ["sweep", "--resume", str(folder)])
-    assert "going on: " in finished.stdout
-    assert failed(folder) == set()
-
-
 def test_a_full_disk_ends_with_4_keeps_the_rows_and_is_resumed(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the write fails in the same place."""
-    limit, folder = 60_000, tmp_path / "results"
+    limit, folder, plan = 60_000, tmp_path / "results", tmp_path / "plan.toml"
+    head = 'name = "own"\nmodes = ["eager", "compiled"]\nbatch_sizes = [1]\nrounds = 8\n'
+    plan.write_text(f"{head}[[closed_loop]]\nnew_tokens = 4\nrequests = 3\n")
     with fake_service(Script()) as url:
+        options = [f"--plan={plan}", f"--out={folder}", f"--url={url}"]
         full = subprocess.run(
-            [*own_plan(tmp_path, '"eager", "compiled"', 3), "--url", url],
+            [sys.executable, "launchbound.py", "sweep", *options],
             capture_output=True,
             text=True,
             check=False,

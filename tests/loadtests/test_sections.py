@@ -278,7 +278,7 @@ def test_overlapping_requests_count_once_and_what_lies_between_is_named(tmp_path
 
 def test_a_request_whose_steps_are_sampled_is_no_measured_one(tmp_path: Path) -> None:
     instants = [
-        *(closed(10, 14, stage="sample"), closed(14, 24), closed(25, 30, stage="sample"), closed(30, 40)),
+        *(closed(10, 14, stage="sample"), closed(14, 24), closed(25, 30, stage="sample"), closed(30, 40))
     ]
     found = wall_time(timed(tmp_path, instants, [Part(number=1, started="2026-01-01T00:00:01Z")]))
     assert (found.measured, found.sampled, found.between) == pytest.approx((20.0, 9.0, 1.0))
