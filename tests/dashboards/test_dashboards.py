@@ -165,17 +165,13 @@ def test_a_board_can_be_narrowed_and_left_for_its_siblings(name: str) -> None:
 # ---------------------------------------------------------------- Prometheus without Docker
 
 
-def test_only_jobs_with_addresses_are_scraped_and_at_the_given_interval() -> None:
+def test_only_jobs_with_addresses_are_scraped_at_the_given_interval_by_rules_found_from_any_folder() -> None:
     content = yaml.safe_load(configuration({"launchbound": ["127.0.0.1:1", "127.0.0.1:2"]}, "2s"))
     (job,) = content["scrape_configs"]
     assert job == {"job_name": "launchbound", "static_configs": [{"targets": ["127.0.0.1:1", "127.0.0.1:2"]}]}
     assert content["global"]["scrape_interval"] == "2s"
-
-
-def test_the_rules_are_found_from_any_folder() -> None:
-    for rules in yaml.safe_load(configuration({}, "5s"))["rule_files"]:
-        assert Path(rules).is_absolute()
-        assert Path(rules).exists()
+    assert content["rule_files"]
+    assert all(Path(rules).is_absolute() and Path(rules).exists() for rules in content["rule_files"])
 
 
 def test_a_binary_that_does_not_start_is_reported_with_its_log(tmp_path: Path) -> None:

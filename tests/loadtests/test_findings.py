@@ -154,17 +154,6 @@ def test_without_sampled_requests_the_newest_samples_of_the_traffic_split_a_cell
     assert decode.index == pytest.approx(0.8)
 
 
-def test_samples_of_the_traffic_count_for_nothing_beside_a_cells_own(tmp_path: Path) -> None:
-    folder = with_samples(make_results(tmp_path))
-
-    def traffic(row: Row) -> None:
-        if row["stage"] != "sample":
-            row["decode"] |= samples_in(999, 1, 0, "traffic")
-
-    edit_rows(folder, traffic)
-    assert baseline(folder).decode.index == pytest.approx(0.6)
-
-
 def test_requests_that_were_merged_keep_the_split_of_the_engine(tmp_path: Path) -> None:
     folder = with_samples(with_intervals(make_results(tmp_path)))
     edit_rows(folder, lambda row: row.update(sources=row["sources"] | {"steps": "shared"}))

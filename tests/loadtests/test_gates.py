@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from loadtests.run.rows import RequestRow, RowSources, read_rows
 from loadtests.run.run_file import Client, CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE, CheckedRows
 from tests.support.gates import validate
-from tests.support.made_results import make_results
+from tests.support.made_results import make_results, scrape_text
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,16 @@ def test_counts_of_one_replica_are_not_held_against_the_rows_of_all(made: Made) 
     found = gate(name, changed(run, plan=msgspec.structs.replace(run.plan, replicas=True)), rows)
     assert found.passed is None
     assert found.detail.startswith("not judged: several replicas")
+
+
+def test_rows_that_fell_back_are_counted_as_fallbacks(made: Made) -> None:
+    run, rows = made
+    counted = Counter(row.ran_mode for row in rows)
+    fell = altered(rows, lambda row: row.mode == "compiled", effective_mode="eager")
+    name, of_compiled = "client rows = server's count", counted["compiled"]
+    assert gate(name, run, fell, scrape_text({}), scrape_text(counted)).failed
+    counted += Counter({"fallback": of_compiled, "compiled": -of_compiled})
+    assert gate(name, run, fell, scrape_text({}), scrape_text(counted)).passed
 
 
 @pytest.mark.parametrize(("slower", "passed"), [(1.0, True), (1.015, True), (1.06, False)])

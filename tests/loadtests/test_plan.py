@@ -52,19 +52,6 @@ def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: s
     assert sorted(controls) == sorted(groups)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"preset": "huge"}, "try one of quick"),
-        ({"preset": "quick", "modes": ["compiled"]}, "every speed-up is against it"),
-        ({"preset": "quick", "batch_sizes": [0]}, "at least 1"),
-    ],
-)
-def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments: dict, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
-        make_plan(**arguments)
-
-
 def test_an_estimate_knows_how_long_a_visit_at_each_rate_takes() -> None:
     closed = Cell(mode="eager", batch_size=1, requests=1)
 
@@ -378,12 +365,6 @@ def test_what_is_wrong_is_named_with_its_file_its_line_and_a_remedy(
     assert expected in message
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    code, _, errors = sweep("--plan", str(tmp_path / "missing.toml"))
-    assert code == EXIT_BAD_INPUT
-    assert "name a TOML file" in errors
-
-
 def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None:
     chosen = chosen_plan(PlanOptions(written(tmp_path, SMALL), seed=3, batch_sizes="4,8"))
     assert (chosen.plan.seed, chosen.plan.batch_sizes, chosen.from_file) == (3, [4, 8], True)
@@ -398,6 +379,9 @@ def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None
     [
         (["--preset=quick", "--plan=a.toml"], "leave one out"),
         (["--toml"], "add --dry-run"),
+        (["--plan=missing.toml"], "name a TOML file"),
+        (["--modes=compiled"], "every speed-up is against it"),
+        (["--batch-sizes=0"], "at least 1"),
         (["--preset=huge"], "try one of quick"),
         (["--batch-sizes=two"], "two"),
         (["--slo=fast"], "write it as in ttft=0.05"),

@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 from rich.console import Console
 
 from dashboards.theme import MODE_COLOURS
-from loadtests.plan.presets import PRESETS, describe, make_plan
+from loadtests.plan.presets import PRESETS, make_plan
 from loadtests.report import plots
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, significant
@@ -309,23 +309,13 @@ def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path) -> None:
 SIXTH = "sixth-mode"
 
 
-@pytest.fixture
-def six_modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the ladder with a sixth row."""
+def test_a_row_added_to_the_ladder_is_planned_compared_and_shipped_in_a_colour_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     row = Mode(SIXTH, "inference_mode", "launches, without fusion", cuda=Effect(SIXTH), cpu=Effect(SIXTH))
     monkeypatch.setitem(MODES, SIXTH, row)
     monkeypatch.setitem(STEP_SECONDS, SIXTH, (0.0004, 0.0005))
-    return default_modes()
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_plan_has_cells_of_every_row_of_the_table(six_modes: list[str], preset: str) -> None:
-    plan = make_plan(preset)
-    assert plan.modes == six_modes
-    assert f"{SIXTH} b={plan.batch_sizes[0]} " in describe(plan)
-
-
-def test_a_report_compares_and_ships_it_in_a_colour_of_its_own(six_modes: list[str], tmp_path: Path) -> None:
+    assert all(make_plan(preset).modes == default_modes() for preset in PRESETS)
     headline = make_report(make_results(tmp_path, CLEAR | {SIXTH: 0.2}))
     assert {batch["ship"] for batch in headline["batches"]} == {SIXTH}
     page = (tmp_path / "report.html").read_text()
