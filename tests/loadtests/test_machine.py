@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -16,17 +15,12 @@ from loadtests.run.machine import (
     clocks_query,
     clocks_summary,
     cpu_times,
-    marked_rounds,
     steal_share,
     watched,
 )
-from loadtests.run.run_file import Part, RoundMachine, read_run, write_run
+from loadtests.run.run_file import Part, read_run, write_run
 from loadtests.run.target import Target
 from tests.support.made_results import make_results
-
-
-def made(number: int, steal: float | None = 0.0, rate: float | None = 10e9) -> RoundMachine:
-    return RoundMachine(round=number, steal_share=steal, canary_bytes_per_second=rate)
 
 
 def test_the_steal_share_is_of_the_time_between_two_readings() -> None:
@@ -45,23 +39,6 @@ def test_the_canary_reads_at_least_once_and_no_longer_than_it_may(monkeypatch: p
     monkeypatch.setattr(machine, "perf_counter", iter([0.0, 0.02, 0.03, 0.06]).__next__)
     assert Canary(8000).bytes_per_second() == pytest.approx(8000 / 0.02)
     assert Canary(0).bytes_per_second() is None
-
-
-def test_a_round_with_steal_time_or_a_canary_that_jumps_is_marked_with_its_reason() -> None:
-    random = Random(3)
-    rounds = [made(n, 0.001, 10e9 * random.uniform(0.93, 1.07)) for n in range(1, 9)]
-    assert marked_rounds(rounds) == []
-    rounds[2] = made(3, 0.08, 10e9)
-    rounds[5] = made(6, 0.0, 4e9)
-    rounds[6] = made(7, 0.03, 15e9)
-    marked = {one.round: one.reason for one in marked_rounds(rounds)}
-    assert marked.keys() == {3, 6, 7}
-    assert marked[3] == "steal time 8.0%"
-    assert "4.0 GB/s" in marked[6]
-    assert "steal" in marked[7]
-    assert "15.0 GB/s" in marked[7]
-    assert marked_rounds([made(n, None, None) for n in range(1, 9)]) == []
-    assert marked_rounds([]) == []
 
 
 LINES = """\
