@@ -72,7 +72,6 @@ class Bench:
 
     blocks: Blocks
     service: SimulatedService
-    assignment: Assignment
     events: list[GeneratorEvent]
 
     @property
@@ -90,7 +89,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
             simulated, events = SimulatedService(**service), list[GeneratorEvent]()
             exporter = Exporter({"run": "a run", "preset": "own"})
             blocks = Blocks(assignment, simulated, rows, exporter, events.append, 0)
-            return Bench(blocks, simulated, assignment, events)
+            return Bench(blocks, simulated, events)
 
         yield make
 

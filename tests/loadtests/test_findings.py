@@ -403,25 +403,16 @@ def test_the_crossing_says_no_more_than_was_measured(span: CrossoverSpan, text: 
 
 # ---------------------------------------------------------------- selftests
 
-SELFTEST = {
-    "commit": "0123456789ab",
-    "cpu": "a CPU",
-    "device": "a CPU",
-    "complete": True,
-    "outcome": "passed",
-    "detail": "9 of 9 rows passed",
-    "created": "2026-01-02T00:00:00Z",
-    "dtype": "float32",
-    "threads": 1,
-    "torch": "2.13.0",
-    "model": "tiny",
-    "modes": list(CLEAR),
+SELFTEST: dict[str, Any] = {
+    "commit": "0123456789ab", "cpu": "a CPU", "device": "a CPU", "created": "2026-01-02T00:00:00Z",
+    "complete": True, "outcome": "passed", "detail": "9 of 9 rows passed",
+    "dtype": "float32", "threads": 1, "torch": "2.13.0", "model": "tiny", "modes": list(CLEAR),
     "rows": [
         {"name": f"{start}: a row", "verdict": "pass", "low": right, "high": right}
         for start in SPLIT_ROWS
         for right in [next((bound.should for bound in BOUNDS if start in bound.rows), 0.0)]
     ],
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -455,7 +446,7 @@ def test_what_the_split_rests_on_and_what_an_interval_adds_up_is_told(sweep: Pat
 
 
 def test_what_the_selftest_leaves_open_is_told_where_it_is_added(sweep: Path) -> None:
-    rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]  # type: ignore[misc]
+    rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]
     write_selftest(sweep, rows=rows)
     told = dict(rests_on(found(with_samples(sweep))))
     assert told["taken for the other part"] == (
@@ -488,7 +479,7 @@ def test_a_selftest_of_this_machine_and_commit_proves_the_split_whatever_else_fa
     edit_run(sweep, lambda run: run.environment.update(cpu_features="avx2, 01234567"))
     edit_run(sweep, lambda run: run.engine.update(linears={"layout": "aten", "reason": "as measured"}))
     alike = {"cpu_features": "avx2, 01234567", "linears": "aten", "modes": [*CLEAR, "aot-inductor"]}
-    write_selftest(sweep, rows=[*SELFTEST["rows"], *rows], outcome=outcome, **alike)  # type: ignore[misc]
+    write_selftest(sweep, rows=[*SELFTEST["rows"], *rows], outcome=outcome, **alike)
     told = proof(sweep)
     assert (told.proved, told.missing) == (True, None)
     assert told.selftest.lower() == f"{outcome}: 9 of 9 rows passed"
@@ -511,11 +502,11 @@ def test_a_selftest_of_this_machine_and_commit_proves_the_split_whatever_else_fa
         {"threads": 2},
         {"torch": "2.14.1"},
         {"model": "small"},
-        {"rows": [*SELFTEST["rows"], {"name": "plain-kernels", "verdict": "fail"}]},  # type: ignore[misc]
+        {"rows": [*SELFTEST["rows"], {"name": "plain-kernels", "verdict": "fail"}]},
         {"modes": ["eager"]},
         {"rows": []},
-        {"rows": [row for row in SELFTEST["rows"] if not row["name"].startswith(BOUNDS[1].rows)]},  # type: ignore[attr-defined]
-        {"rows": [*SELFTEST["rows"], {"name": f"{SPLIT_ROWS[0]}: another", "verdict": "undecided"}]},  # type: ignore[misc]
+        {"rows": [row for row in SELFTEST["rows"] if not row["name"].startswith(BOUNDS[1].rows)]},
+        {"rows": [*SELFTEST["rows"], {"name": f"{SPLIT_ROWS[0]}: another", "verdict": "undecided"}]},
         {"rows": [{"name": "time of a /metrics scrape under load", "verdict": "pass"}]},
     ],
     ids=str,

@@ -245,16 +245,11 @@ print(json.dumps(generate_latest(exporter.registry).decode()))
 """
 
 
-def scraped_pair() -> str:
-    """The master's metrics after one worker has reported four requests, three of them ours."""
-    done = subprocess.run(
-        [sys.executable, "-c", PAIR], capture_output=True, text=True, timeout=60, check=True
-    )
-    return str(json.loads(done.stdout))
-
-
 def test_a_master_counts_what_its_workers_report_each_request_once_and_unrounded() -> None:
-    text = scraped_pair()
+    """The master's metrics after one worker has reported four requests, three of them ours."""
+    code = [sys.executable, "-c", PAIR]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=60, check=True)
+    text = json.loads(done.stdout)
     counts = samples(text, "launchbound_loadtest_requests_total")
     assert {dict(labels)["outcome"]: count for (_, labels), count in counts.items()} == {"ok": 2, "error": 1}
     buckets = samples(text, "launchbound_loadtest_latency_seconds_bucket")
@@ -266,14 +261,6 @@ def test_a_master_counts_what_its_workers_report_each_request_once_and_unrounded
     assert total == pytest.approx(0.149)
 
 
-def assert_sent_in_steps(script: Script) -> None:
-    """One batch size each, in their order."""
-    sizes = [len(body["prompts"]) for _, body in script.bodies]
-    assert (sizes[0], sizes[-1]) == (4, 1)
-    # Each of two users learns of the step by itself.
-    assert sum(before != after for before, after in pairwise(sizes)) <= 3
-
-
 def test_workers_send_one_batch_size_each_in_their_order_and_stop() -> None:
     script, master_port, port = Script(), str(free_port()), free_port()
     distributed = ("--processes", "2", "--master-port", master_port, "--master-bind-port", master_port)
@@ -283,7 +270,10 @@ def test_workers_send_one_batch_size_each_in_their_order_and_stop() -> None:
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "load metrics are not exported" not in said
-    assert_sent_in_steps(script)
+    sizes = [len(body["prompts"]) for _, body in script.bodies]
+    assert (sizes[0], sizes[-1]) == (4, 1)
+    # Each of two users learns of the step by itself.
+    assert sum(before != after for before, after in pairwise(sizes)) <= 3
     names = set(re.findall(r"^POST +(\S+ b=\d+) ", said, flags=re.MULTILINE))
     assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1"}
 

@@ -54,13 +54,9 @@ class MadeUp(Evidence):
         yield "http://127.0.0.1:1"
 
 
-@pytest.fixture
-def evidence(tmp_path: Path) -> MadeUp:
-    return MadeUp(tmp_path)
-
-
 @pytest.mark.slow
-def test_all_that_the_table_of_machines_names_is_kept(evidence: MadeUp, tmp_path: Path) -> None:
+def test_all_that_the_table_of_machines_names_is_kept(tmp_path: Path) -> None:
+    evidence = MadeUp(tmp_path)
     evidence.bench()
     evidence.selftest()
     evidence.five_sweeps()

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from random import Random
 from threading import Thread
 
+import msgspec
 import pytest
 
 from loadtests.peers import catalogue, group_keeper
@@ -48,7 +49,7 @@ from tests.support.serving import PATIENCE_SECONDS, until
 PLAN = PeersPlan(rounds=2, calls=2, requests=2, batches=(1, 2), prompt_tokens=2, new_tokens=4)
 
 
-def made_run(seconds: dict[str, float], rounds: int = 12, differing: Sequence[str] = ()) -> PeersRun:
+def made_run(seconds: dict[str, float], rounds: int = 12) -> PeersRun:
     """A comparison at batch 1 whose contestants took about `seconds`, every round off by its own factor."""
     random = Random(1)
     run = PeersRun(
@@ -64,22 +65,7 @@ def made_run(seconds: dict[str, float], rounds: int = 12, differing: Sequence[st
         machine = random.uniform(0.5, 2.0)
         for name, value in seconds.items():
             noisy = value * machine * random.uniform(0.99, 1.01)
-            different = "row 0, token 1: 2 instead of 3" if name in differing else None
-            run.rows.append(
-                CallRow(round=number, contestant=name, batch=1, seconds=[noisy], difference=different)
-            )
-    return run
-
-
-def with_servers(**added: float) -> PeersRun:
-    """With servers that add so many seconds to a call of 0.1 s."""
-    run = made_run({"eager": 0.01})
-    for name, value in added.items():
-        run.contestants.append(Contestant(name=name, kind="server"))
-        run.service_rows += [
-            ServiceRow(round=n, contestant=name, latency_seconds=[0.1 + value], model_seconds=[0.1])
-            for n in range(8)
-        ]
+            run.rows.append(CallRow(round=number, contestant=name, batch=1, seconds=[noisy]))
     return run
 
 
@@ -115,7 +101,11 @@ def test_a_modes_call_is_the_total_less_what_lies_around_it() -> None:
 
 
 def test_servers_are_ordered_by_what_they_add_and_what_is_lost_in_noise_has_no_ratio() -> None:
-    run = with_servers(launchbound=0.003, floor=0.001, lost=-0.004)
+    run = made_run({"eager": 0.01})
+    for name, added in {"launchbound": 0.003, "floor": 0.001, "lost": -0.004}.items():
+        run.contestants.append(Contestant(name=name, kind="server"))
+        row = ServiceRow(round=0, contestant=name, latency_seconds=[0.1 + added], model_seconds=[0.1])
+        run.service_rows += [msgspec.structs.replace(row, round=number) for number in range(8)]
     assert [one.contestant.name for one in service_standings(run)] == ["lost", "floor", "launchbound"]
     assert "| floor | 1.00 (1.00–1.00) | 0.33× (0.33–0.33) |" in markdown(run)
     assert added_ratio(run, "lost", "launchbound") is None

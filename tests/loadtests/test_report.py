@@ -25,12 +25,9 @@ from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.wording import saved
-from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
-from loadtests.run.validation import write_validation
 from service.modes import MODES, Effect, Mode, default_modes
 from tests.support.fake_service import STEP_SECONDS
-from tests.support.gates import validate
 from tests.support.made_results import (
     ALIKE,
     CLEAR,
@@ -186,10 +183,9 @@ def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_rea
     assert "→ compiled-cpp, the CPU's reduce-overhead: 3" in printed(tmp_path, 120)
 
 
-@pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reported sweep of a service that records everything, on a machine that was busy in two rounds."""
-    folder = with_intervals(make_results(tmp_path_factory.mktemp("complete")), 0.1)
+def test_everything_that_a_run_recorded_is_in_page_and_markdown(tmp_path: Path) -> None:
+    """Of a service that records everything, on a machine that was busy in two rounds."""
+    folder = with_intervals(make_results(tmp_path), 0.1)
     with_compilations(with_samples(folder, lambda row: (3 * (8 + row["batch_size"]), 72, 0)))
     with_machine(folder, [9e9, 9e9, 5e9, *[9e9] * 5], [0.0] * 7 + [0.05])
 
@@ -199,32 +195,18 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     edit_rows(folder, faults)
     edit_run(folder, lambda run: run.engine.update(memory={"resident": 700 * 2**20}))
-    run = read_run(folder)
-    write_validation(folder, validate(run, read_rows(folder), None, None))
     make_report(folder)
-    return folder
-
-
-def test_everything_that_a_run_recorded_is_in_page_and_markdown(complete: Path) -> None:
-    for text in (page(complete), (complete / "report.md").read_text()):
-        for expected in (
-            "resident 700 MiB",
-            "512 cache positions per sequence",
-            "padded to 16",
-            "attended cache positions in the last step 64",
-            "2,600",
-            "page faults",
-            "first token",
-            "round 3 (memory read at 5.0 GB/s",
-            "round 8 (steal time 5.0%",
-            "% of its step",
-            "kernel share",
-            "of the engine",
-            "mean − typical",
-            "cold start",
-            "interval: ",
-        ):
+    for text in (page(folder), (folder / "report.md").read_text()):
+        for expected in RECORDED:
             assert expected in text.replace("Cold start", "cold start"), expected
+
+
+RECORDED = (
+    "resident 700 MiB", "512 cache positions per sequence", "padded to 16", "2,600", "page faults",
+    "attended cache positions in the last step 64", "first token", "round 3 (memory read at 5.0 GB/s",
+    "round 8 (steal time 5.0%", "% of its step", "kernel share", "of the engine", "mean − typical",
+    "cold start", "interval: ",
+)  # fmt: skip
 
 
 def test_what_an_old_folder_did_not_record_is_said_to_be_unknown(clear: Path) -> None:
@@ -266,15 +248,10 @@ def test_the_terminal_has_a_row_per_mode_of_which_nothing_that_goes_to_a_pipe_is
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0312, "0.0312"),
-        (4.567, "4.57"),
-        (99.96, "100"),
-        (12345.0, "12,300"),
-        (0.9999, "1.00"),
-        (0, "0"),
+        (0.0312, "0.0312"), (4.567, "4.57"), (99.96, "100"), (12345.0, "12,300"), (0.9999, "1.00"), (0, "0"),
         (float("inf"), "∞"),
     ],
-)
+)  # fmt: skip
 def test_figures_have_three_significant_digits_and_no_exponent(value: float, text: str) -> None:
     assert significant(value) == text
 

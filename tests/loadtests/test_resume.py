@@ -38,7 +38,7 @@ from loadtests.run.events import (
 )
 from loadtests.run.folder import FolderInUse, locked
 from loadtests.run.resumption import CannotResume
-from loadtests.run.rows import ROWS_FILE, RequestRow, read_rows
+from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import RUN_FILE, SweepRun, read_run, write_run
 from loadtests.run.schedule import Finished, Planned, is_whole
 from loadtests.run.sweep import resume_sweep, run_sweep
@@ -55,7 +55,6 @@ from tests.support.killed_sweeps import (
     start,
 )
 from tests.support.made_results import edit_run
-from tests.support.sweeping import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
@@ -266,30 +265,11 @@ SERVICE_SECONDS = 0.005
 CLOSED = Cell(mode="eager", batch_size=1, new_tokens=4, requests=1)
 PAST = Cell(mode="eager", batch_size=1, new_tokens=4, requests=150, rate=600.0)
 """More requests than the load generator has users: on any machine it is cut, for one reason or the other."""
-CONSTANT = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.2, arrivals="constant")
 SHARE = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.5)
 
 
 def plan_of(*cells: Cell) -> Plan:
     return Plan(preset="own", seed=5, rounds=2, cells=(CLOSED, *cells))
-
-
-def block_sizes(rows: list[RequestRow]) -> Counter[tuple[int, str]]:
-    return Counter((row.round, row.cell) for row in rows if row.stage == "measure")
-
-
-def test_a_block_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Path) -> None:
-    out = io.StringIO()
-    swept(tmp_path, Script(service_seconds=SERVICE_SECONDS), plan_of(PAST, CONSTANT), out)
-    run, rows = read_run(tmp_path), read_rows(tmp_path)
-    assert run.complete
-    assert failed(tmp_path) == set()
-    assert {(cut.round, cut.cell) for cut in run.cut_visits} == {(1, PAST.name), (2, PAST.name)}
-    assert all(block_sizes(rows)[cut.round, cut.cell] == cut.sent < PAST.requests for cut in run.cut_visits)
-    assert block_sizes(rows)[1, CONSTANT.name] == CONSTANT.requests
-    assert "cut after" in out.getvalue()
-    assert run.client.rates[PAST.name] == 600.0
-    assert {row.rate for row in rows if row.cell == PAST.name} == {600.0}
 
 
 def test_a_stopped_sweep_goes_on_with_its_rates_its_settled_objective_and_its_cut_blocks(

@@ -425,15 +425,9 @@ def task(
 ) -> FleetTask:
     attempt = Try(node="n", address=machine, started="", sweep_seconds=60.0, control_seconds=1.25, niceness=0)
     return FleetTask(
-        name=f"{machine}-{model}",
-        machine=machine,
-        device="cpu",
-        dtype="float32",
-        model=model,
-        price=price,
-        state=state,
-        tries=[attempt],
-    )
+        name=f"{machine}-{model}", machine=machine, device="cpu", dtype="float32", model=model, price=price,
+        state=state, tries=[attempt],
+    )  # fmt: skip
 
 
 def fleet_in(folder: Path, *tasks: FleetTask) -> Path:
