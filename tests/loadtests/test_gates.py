@@ -38,16 +38,13 @@ def gate(name: str, run: SweepRun, rows: Iterable[RequestRow], *scrapes: str) ->
     return next(one for one in validate(run, rows, before, after) if one.name.startswith(name))
 
 
-def changed(run: SweepRun, **fields: Any) -> SweepRun:
-    return msgspec.structs.replace(run, **fields)
-
-
 def altered(rows: list[RequestRow], chosen: Callable[[RequestRow], bool], **fields: Any) -> list[RequestRow]:
     """`rows`, the chosen ones with other `fields`."""
     return [msgspec.structs.replace(row, **fields) if chosen(row) else row for row in rows]
 
 
 Made = tuple[SweepRun, list[RequestRow]]
+changed = msgspec.structs.replace
 COMPILED = "compiled b=4 short n=32 c=1"
 
 

@@ -222,18 +222,11 @@ def sweep(*options: str) -> tuple[int, str, str]:
     return shown.exit_code, shown.stdout, shown.stderr
 
 
-def test_precisions_are_named_and_each_once(tmp_path: Path) -> None:
-    head, rest = 'name = "own"\nbatch_sizes = [1]\nrounds = 8\n', "\n[[closed_loop]]\n"
-    dtypes = ["bfloat16", "float32"]
-    read = read_plan_file(written(tmp_path, f'{head}dtypes = ["bfloat16", "float32"]{rest}'))
-    assert read.dtypes == dtypes
+def test_precisions_are_named(tmp_path: Path) -> None:
+    read = read_plan_file(written(tmp_path, f'dtypes = ["bfloat16", "float32"]\n{SMALL}'))
+    assert read.dtypes == ["bfloat16", "float32"]
     assert parse_plan(toml_of(read)) == read
-    assert read_plan_file(written(tmp_path, head + rest)).dtypes is None
-    twice = refusal(tmp_path, f'{head}dtypes = ["float32", "float32"]{rest}')
-    assert "line 4: float32 is there twice" in twice
-    unknown = refusal(tmp_path, f'{head}dtypes = ["float16"]{rest}')
-    assert "line 4: `dtypes`" in unknown
-    assert "write one of float32, bfloat16, autocast-bfloat16" in unknown
+    assert read_plan_file(written(tmp_path, SMALL)).dtypes is None
 
 
 def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
@@ -335,6 +328,8 @@ def test_lists_of_a_table_are_combined_and_each_closed_combination_has_its_contr
         ("rounds = 8", 'rounds = "8"', "line 4: `rounds`: expected `int"),
         ("rounds = 8", "rounds = 8\nrounds_most = 4", "line 5: rounds_most is 4, less than the 8"),
         ("rounds = 8", "", "`rounds` is missing: add it"),
+        ("# a block", 'dtypes = ["float32", "float32"]', "line 6: float32 is there twice"),
+        ("# a block", 'dtypes = ["float16"]', "write one of float32, bfloat16, autocast-bfloat16"),
         ("  8,\n", "  0,\n", "line 8: `new_tokens`: expected `int` >= 1"),
         ("loads = [0.5]", "loads = [3.5]", "line 16: `loads`: expected `float` <= 3.0"),
         ("loads = [0.5]", "rates = [0]", "line 16: `rates`: expected `float` > 0.0"),

@@ -32,16 +32,6 @@ from tests.support.made_results import edit_run, make_results
 POLL_SECONDS = 600.0
 
 
-class Clock:
-    """Time that passes by sleeping only."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now += POLL_SECONDS
-
-
 class Warming(Target):
     """A service that answers `documents` one after the other, and the last of them for ever."""
 
@@ -54,11 +44,12 @@ class Warming(Target):
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    own = Clock()
-    monkeypatch.setattr(target, "sleep", own.sleep)
-    monkeypatch.setattr(target, "monotonic", lambda: own.now)
-    return own
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times so far, the last of them now: it passes by sleeping only."""
+    times = [0.0]
+    monkeypatch.setattr(target, "sleep", lambda _: times.append(times[-1] + POLL_SECONDS))
+    monkeypatch.setattr(target, "monotonic", lambda: times[-1])
+    return times
 
 
 def document(*states: str, compiled: int = 0, warm: bool = False) -> dict[str, Any]:
@@ -86,20 +77,20 @@ def test_every_kind_of_progress_counts(onward: dict[str, Any]) -> None:
     await_modes(Warming([*[before] * patience, *[onward] * patience, ready]), "ab", lambda line: None)
 
 
-def test_one_that_stands_still_is_given_up_with_what_it_was_doing(clock: Clock) -> None:
+def test_one_that_stands_still_is_given_up_with_what_it_was_doing(clock: list[float]) -> None:
     reported: list[str] = []
     with pytest.raises(TargetError, match=r"not ready after .* brought nothing new") as refused:
         await_modes(Warming([document("ready", "warming")]), "ab", reported.append)
     assert "1 of 2 modes ready; b warming" in str(refused.value)
     assert "s without a change: 1 of 2 modes ready; b warming" in reported[-1]
-    assert WITHOUT_PROGRESS_SECONDS < clock.now <= WITHOUT_PROGRESS_SECONDS + POLL_SECONDS
+    assert WITHOUT_PROGRESS_SECONDS < clock[-1] <= WITHOUT_PROGRESS_SECONDS + POLL_SECONDS
 
 
-def test_an_engine_that_dies_and_starts_again_makes_no_progress(clock: Clock) -> None:
+def test_an_engine_that_dies_and_starts_again_makes_no_progress(clock: list[float]) -> None:
     again = [document("cold", "cold"), document("warming", "cold")] * 40
     with pytest.raises(TargetError, match="nothing new"):
         await_modes(Warming(again), "ab", lambda line: None)
-    assert clock.now < 2 * WITHOUT_PROGRESS_SECONDS
+    assert clock[-1] < 2 * WITHOUT_PROGRESS_SECONDS
 
 
 @pytest.mark.parametrize("replicas", [False, True])
