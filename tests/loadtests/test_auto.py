@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from loadtests.report.formatting import colour
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.surroundings import reproduce
-from loadtests.report.terminal import print_table
 from loadtests.run.gates import Gate
 from loadtests.run.resumption import CannotResume, refuse_other_service
 from loadtests.run.rows import RequestRow, read_rows
@@ -186,25 +184,15 @@ def test_more_rounds_are_never_for_auto(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the report
 
 
-def texts(folder: Path) -> dict[str, str]:
-    printed = io.StringIO()
-    print_table(folder, Console(file=printed, width=120))
-    page = re.sub(r"<script>.*?</script>", "", (folder / "report.html").read_text(), flags=re.DOTALL)
-    return {"page": page, "markdown": (folder / "report.md").read_text(), "terminal": printed.getvalue()}
-
-
 def test_its_speed_is_that_of_the_best_mode_by_the_rule_of_all_verdicts(made: Path) -> None:
-    headline = make_report(made)
-    for batch in headline["batches"]:
+    for batch in make_report(made)["batches"]:
         found = batch["auto"]
         assert (found["best"], found["word"]) == ("compiled", "no detectable difference")
         assert found["speedup"][1] < 1 < found["speedup"][2]
         assert found["requests"] == {"compiled": 8 * 2}
-    for text in texts(made).values():
-        assert "compiled 100 %" in text
-        assert "no detectable difference" in text
-    for text in list(texts(made).values())[:2]:
-        assert "the sweep A" in text
+    text = (made / "report.md").read_text()
+    for told in ("compiled 100 %", "no detectable difference", "the sweep A"):
+        assert told in text
 
 
 @pytest.mark.parametrize("auto_runs", ["compiled", "eager"])
@@ -217,7 +205,6 @@ def test_it_is_never_shipped_tied_or_paid_back(tmp_path: Path, auto_runs: str) -
     assert AUTO not in headline["text"]
     findings = Findings(read_results(tmp_path))
     own = findings.main[0].auto
-    assert own is not None
     assert own.payback.requests == "nothing to pay back"
 
 

@@ -51,13 +51,11 @@ class SimulatedService:
     def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Ended:
         ends = list[float]()
         for request in requests:
-            assert request.intended is not None
             if not goes_on(sum(end > request.intended for end in ends)):
                 break
             self.sent.append(request)
             ends.append(max(request.intended, ends[-1] if ends else 0.0) + 1 / CAPACITY)
         for request, end in zip(self.sent[-len(ends) :], ends, strict=True):
-            assert request.intended is not None
             yield request, self._response(request.intended, end - request.intended)
 
     def _response(self, started: float, seconds: float) -> LoadResponse:

@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.compare.builds import BuildComparison, change, compare_builds, print_comparison
+from loadtests.compare.builds import BuildComparison, compare_builds
 from loadtests.compare.runs import Unlike, read_side
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
@@ -222,18 +222,6 @@ def test_the_verb_begins_with_the_verdict_and_ends_with_one_json_line(root: Path
     assert worst["after_seconds"] > worst["before_seconds"]
     assert "4 pairs of sweeps" in done.stdout
     assert "smallest slow-down that 80 % of such comparisons find" in done.stdout
-
-
-@pytest.mark.parametrize(("width", "against"), [(80, False), (120, True)])
-def test_a_narrow_terminal_cuts_no_change_interval_or_verdict(root: Path, width: int, against: bool) -> None:
-    stream = io.StringIO()
-    found = compared(root, "before", "late")
-    print_comparison(found, Console(file=stream, width=width, force_terminal=True, color_system=None))
-    text = stream.getvalue()
-    assert "…" not in text
-    for one in found.cells:
-        assert re.search(rf"^ {one.cell} .*{re.escape(change(one.ratio))} {one.word[:2]}", text, re.MULTILINE)
-    assert ("against eager" in text) == against
 
 
 def test_what_looks_like_markup_is_shown_on_a_terminal() -> None:

@@ -74,7 +74,6 @@ def cells(folder: Path, mode: str) -> dict[float, dict[str, Any]]:
 def test_the_interval_of_each_mode_holds_its_knee(loaded: Path) -> None:
     for mode, truth in KNEES.items():
         estimate = knee_of(loaded, mode).estimate
-        assert estimate is not None
         assert estimate.low <= truth <= estimate.high
         assert estimate.value.low == pytest.approx(truth, rel=0.15)
 
@@ -84,7 +83,6 @@ def test_a_ladder_below_the_knee_says_at_least_and_one_above_it_says_below(tmp_p
     fast = make_load(tmp_path / "fast", (150, 200), slo=IN_TIME)
     assert said(fast)["eager"][0] == "below 150"
     estimate = knee_of(slow, "eager").estimate
-    assert estimate is not None
     assert estimate.value == Bounds(10.0, float("inf"))
     assert list(said(slow).values()) == [["at least 10.0", "–"]] * 2  # and no ratio
 
@@ -104,8 +102,6 @@ def test_other_objectives_move_the_knee_and_the_report_of_the_command_says_whose
 ) -> None:
     strict = parse_slo("e2e=0.05,share=0.9")
     own, other = knee_of(loaded, "eager").estimate, knee_of(loaded, "eager", strict).estimate
-    assert own is not None
-    assert other is not None
     assert other.value.low < own.value.low
     runner, folder = CliRunner(), str(shutil.copytree(loaded, tmp_path / "strict"))
     done = runner.invoke(launchbound.app, ["report", folder, "--slo", "e2e=0.05,share=0.9"])
@@ -139,7 +135,6 @@ def test_without_objectives_the_knee_is_where_answers_no_longer_keep_up(tmp_path
     make_load(tmp_path, (40, 45, 50, 55, 80, 90, 100, 110, 120), requests=250)
     for mode, seconds in SERVICE.items():
         estimate = knee_of(tmp_path, mode).estimate
-        assert estimate is not None
         assert estimate.value.low * seconds == pytest.approx(1.0, abs=0.12)
     record = cells(tmp_path, "eager")[120]
     assert record["served_per_second"] == pytest.approx(50, rel=0.05)
@@ -152,8 +147,6 @@ def test_cutting_every_visit_at_a_rate_puts_the_knee_below_it_without_latency_or
     loose = Slo(e2e_seconds=60.0)
     make_load(tmp_path, (20, 40, 120), slo=loose, cut=[(number, "eager") for number in range(1, 9)])
     cut, whole = knee_of(tmp_path, "eager").estimate, knee_of(tmp_path, "inference_mode").estimate
-    assert cut is not None
-    assert whole is not None
     assert 40 <= cut.value.low < 120
     assert whole.value == Bounds(120.0, float("inf"))
     record = cells(tmp_path, "eager")[120]

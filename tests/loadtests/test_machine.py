@@ -65,7 +65,6 @@ def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
     monkeypatch.setenv("PATH", str(tmp_path))
     command, why = clocks_query()
     assert command == []
-    assert why is not None
     assert "nvidia-smi does not run here" in why
     with watched(command, tmp_path / "clocks.csv"):
         pass

@@ -72,7 +72,6 @@ def made_run(seconds: dict[str, float], rounds: int = 12) -> PeersRun:
 def test_ratios_are_paired_within_rounds() -> None:
     (found,) = summaries(made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020}))
     assert (found.best_mode, found.best_outside) == ("compiled", "ort")
-    assert found.leaving is not None
     # Rounds differ by up to 4; the ratio does not.
     assert 1.28 < found.leaving.low < found.leaving.value < found.leaving.high < 1.32
     assert f"leaving PyTorch would buy {found.leaving.value:.2f}×" in leaving([found])
@@ -346,7 +345,6 @@ def test_a_rival_and_what_it_has_started_end_with_a_driver_that_is_killed(
 ) -> None:
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
         other = int(driver.stdout.readline())
         started = descendants(driver.pid)
         assert other in started

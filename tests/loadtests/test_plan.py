@@ -307,17 +307,6 @@ def test_a_table_names_batch_sizes_by_their_place_or_by_number(tmp_path: Path) -
         assert (plan_of(document).batch_sizes, plan_of(document).replicas) == (sizes, True)
 
 
-def test_lists_of_a_table_are_combined_and_each_closed_combination_has_its_control(tmp_path: Path) -> None:
-    plan = plan_of(read_plan_file(written(tmp_path, SMALL)))
-    closed = [cell for cell in plan.cells if cell.load is None]
-    assert len({cell.group for cell in closed}) == 2 * 2 * 2
-    assert len(closed) == 3 * 8
-    assert [cell.name for cell in plan.cells if cell.load] == [
-        "eager b=4 short n=32 load=0.5",
-        "compiled b=4 short n=32 load=0.5",
-    ]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

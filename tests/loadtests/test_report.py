@@ -270,7 +270,6 @@ def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
     count = findings.results.rows.height
     monkeypatch.setattr(plots, "MOST_POINTS", 100)
     plot = plots.timeline(findings)
-    assert plot is not None
     drawn = sum(len(trace.x) for trace in plot.figure.data)
     assert 50 < drawn <= 100
     every = -(-count // 100)
@@ -349,7 +348,6 @@ def _graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_graphs")
 def test_each_factor_of_fusion_and_launch_is_priced_without_and_with_the_other(tmp_path: Path) -> None:
     section = section_of(designed(tmp_path), "Fusion × launch")
-    assert section is not None
     assert [table.title for table in section.tables] == ["Batch 1", "Batch 16"]
     for table in section.tables:
         plain, fused, fusing = table.rows

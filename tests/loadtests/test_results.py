@@ -187,13 +187,6 @@ def test_requests_are_the_rows(reported: Path) -> None:
     assert frame["decode_kernel_seconds"].to_list() == [r.decode.kernel_seconds for r in rows if r.decode]
 
 
-def test_rounds_and_cells_are_the_csv_files(reported: Path) -> None:
-    for table, name in ((library.rounds(reported), "cells.csv"), (library.cells(reported), "summary.csv")):
-        written = pl.read_csv(reported / name)
-        assert table.columns == written.columns
-        assert table["latency_seconds"].to_list() == pytest.approx(written["latency_seconds"].to_list())
-
-
 def test_no_text_of_a_csv_file_begins_as_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
     texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "a=1", None]
     table = pl.DataFrame({"text": texts, "number": [-1.5] * len(texts), "whole": range(-len(texts), 0)})
@@ -220,7 +213,6 @@ def test_the_documented_example_runs(
     names: dict[str, object] = {}
     exec(compile(code, "docs/sweeps.md", "exec"), names)
     said = re.search(r"compiled was faster in (\d+) of (\d+) rounds: (\w+)", capsys.readouterr().out)
-    assert said is not None
     wins, rounds = (int(said[n]) for n in (1, 2))
     assert rounds > 0
     assert said[3] != "faster" or wins > rounds / 2

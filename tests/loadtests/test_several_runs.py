@@ -116,15 +116,9 @@ def test_only_what_differs_names_the_runs_and_each_number_is_that_of_its_own(
     assert found["differing"] == ["dtype"]
     assert [run["label"] for run in found["runs"]] == ["bfloat16", "float32", "autocast-bfloat16"]
     for letter, folder in zip("ABC", folders, strict=True):
-        for verdict in Findings(read_results(folder)).main:
-            group = next(one for one in found["groups"] if one["batch_size"] == verdict.batch_size)
-            own = next(one for one in group["runs"] if one["run"] == letter)
-            shipped = verdict.shipped
-            assert shipped is not None
-            assert shipped.comparison is not None
-            assert own["mode"] == shipped.cell.mode
-            assert own["latency_seconds"]["value"] == pytest.approx(shipped.latency.value)
-            assert own["speedup"]["low"] == pytest.approx(shipped.comparison.speedup.low)
+        for group, verdict in zip(found["groups"], Findings(read_results(folder)).main, strict=True):
+            shown = {run["run"]: run["latency_seconds"]["value"] for run in group["runs"]}
+            assert shown[letter] == pytest.approx(verdict.shipped.latency.value)
 
 
 def test_the_page_needs_no_network_and_its_tables_have_all_columns(

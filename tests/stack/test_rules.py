@@ -131,7 +131,6 @@ def test_the_documented_job_finds_every_replica_with_its_instance(tmp_path: Path
     ]
     write_targets(path, places)
     job = re.search(r"```yaml\n(scrape_configs:.*?)```", MANUAL.read_text(), re.DOTALL)
-    assert job is not None
     configuration = tmp_path / "prometheus.yml"
     configuration.write_text(re.sub(r"files: \[.*\]", f"files: [{path}]", job[1]))
     command = [promtool, "check", "service-discovery", "--timeout=2s", str(configuration), "launchbound"]

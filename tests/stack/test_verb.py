@@ -38,7 +38,6 @@ def verb(shared_code: dict[str, str], prometheus_binary: str) -> Iterator[Starte
 
 def printed(started: Started) -> dict[str, str]:
     """What the verb says until it waits, by the first word of each line."""
-    assert started.stdout is not None
     lines = []
     for line in started.stdout:
         lines.append(line.strip())

@@ -392,7 +392,6 @@ def test_a_machine_is_one_sweeps_at_a_time_and_what_a_killed_one_left_is_removed
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     arguments = [sys.executable, "-c", HOLDING, str(tmp_path)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == b"has it\n"
         (place,) = tmp_path.iterdir()
         with (place / "lock").open() as lock, pytest.raises(BlockingIOError):
