@@ -55,9 +55,6 @@ def gate(name: str, run: SweepRun, rows: list[RequestRow], counted: dict[str, in
     return next(one for one in found if one.name == name)
 
 
-# ---------------------------------------------------------------- plans
-
-
 def test_all_modes_are_those_of_the_ladder_and_auto_is_added_by_name() -> None:
     assert named_endpoints(["all"]) == list(MODES)
     assert named_endpoints([AUTO, "all"]) == [*MODES, AUTO]
@@ -74,9 +71,6 @@ def test_a_plan_with_auto_has_its_cells_and_comes_back_from_its_file(preset: str
     assert colour(AUTO) not in map(colour, MODES)
     controls = [cell for cell in plan.cells if cell.control]
     assert not [cell for cell in controls if cell.mode == AUTO]
-
-
-# ---------------------------------------------------------------- a sweep
 
 
 @pytest.mark.slow
@@ -120,9 +114,6 @@ def test_a_sweep_is_not_resumed_where_something_else_is_advised(made: Path) -> N
     refuse_other_service(made, run, document, scrape_text({}))
     with pytest.raises(CannotResume, match="auto at batch bucket 1 was compiled, and is eager now"):
         refuse_other_service(made, run, document | {"auto": auto_status("eager")}, scrape_text({}))
-
-
-# ---------------------------------------------------------------- gates
 
 
 def test_its_rows_count_as_the_mode_that_ran(made: Path) -> None:
@@ -181,9 +172,6 @@ def test_more_rounds_are_never_for_auto(tmp_path: Path) -> None:
     assert len(run.order) == plan.rounds
 
 
-# ---------------------------------------------------------------- the report
-
-
 def test_its_speed_is_that_of_the_best_mode_by_the_rule_of_all_verdicts(made: Path) -> None:
     for batch in make_report(made)["batches"]:
         found = batch["auto"]
@@ -216,9 +204,6 @@ def test_the_command_that_measures_again_names_auto_and_the_advice(made: Path) -
     assert command.endswith("--advice results/a")
 
 
-# ---------------------------------------------------------------- advice.json
-
-
 def test_a_service_reads_what_the_report_has_chosen(made: Path) -> None:
     found = read_advice(made)
     assert [(one.batch_size, one.mode) for one in found.batches] == [(1, "compiled"), (4, "compiled")]
@@ -240,9 +225,6 @@ def test_a_batch_size_that_was_not_decided_is_absent(tmp_path: Path) -> None:
     few = msgspec.structs.replace(PLAN, rounds=5, rounds_most=None)
     make_report(make_results(tmp_path, plan=few))
     assert json.loads((tmp_path / "advice.json").read_text())["batches"] == []
-
-
-# ---------------------------------------------------------------- beside other sweeps, and the command line
 
 
 def test_two_builds_are_not_compared_by_what_they_were_advised(made: Path, tmp_path: Path) -> None:

@@ -82,12 +82,6 @@ def test_open_loops_are_not_compared_at_rates_of_ones_own_either(tmp_path: Path)
     assert list(read_side(tmp_path).cells) == [closed.name]
 
 
-def test_a_fifth_in_a_single_sweep_is_within_what_sweeps_scatter_unless_stated_otherwise(root: Path) -> None:
-    assert {w.mode for w in compared(root, "old", "slow").with_word("slower")} == set()
-    stated = compared(root, "old", "slow", scatter=0.01)
-    assert {one.mode for one in stated.with_word("slower")} == {"compiled"}
-
-
 def test_builds_that_were_swept_in_turn_are_paired_and_a_drift_cancels(root: Path) -> None:
     alike = compared(root, "before", "after")
     assert (alike.in_turn, alike.unit) == (True, "pairs of sweeps")

@@ -287,8 +287,6 @@ def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path) -> None:
         assert opened.reach() <= NARROW[0]
 
 
-# ---------------------------------------------------------------- a sixth mode
-
 SIXTH = "sixth-mode"
 
 
@@ -305,9 +303,6 @@ def test_a_row_added_to_the_ladder_is_planned_compared_and_shipped_in_a_colour_o
     assert colour(SIXTH) not in MODE_COLOURS.values()
     assert re.search(rf'style="--mode: {colour(SIXTH)}"', page)
     assert f'"name": "{SIXTH}"' in page
-
-
-# ---------------------------------------------------------------- sections
 
 
 def findings(folder: Path) -> Findings:

@@ -437,24 +437,27 @@ def task(
 
 
 def fleet_in(folder: Path, *tasks: FleetTask) -> Path:
-    write_fleet(
-        folder, Fleet(name="which", started="", plan="", sweep="", code=installed_code(), tasks=list(tasks))
-    )
+    code = installed_code()
+    write_fleet(folder, Fleet(name="which", started="", plan="", sweep="", code=code, tasks=list(tasks)))
     return folder
 
 
-def results_of(folder: Path, one: FleetTask, relative: dict[str, float], **options: Any) -> None:
-    make_results(folder / one.name, relative, plan=MEASURED, **options)
+def measured(folder: Path, machine: str, relative: dict[str, float], **options: Any) -> FleetTask:
+    """A task that has its results."""
+    of_task = {key: options.pop(key) for key in ("model", "price", "state") if key in options}
+    found = task(machine, **of_task)
+    make_results(folder / found.name, relative, plan=MEASURED, **options)
+    return found
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A machine twice as fast and ten times as dear as the other, and one that could not run."""
     folder = tmp_path_factory.mktemp("fleet")
-    slow, fast, gone = task("slow", price=1.0), task("fast", price=10.0), task("gone", state="lost")
+    slow = measured(folder, "slow", CLEAR, price=1.0, seed=3)
+    fast = measured(folder, "fast", TWICE, price=10.0, seed=4)
+    gone = task("gone", state="lost")
     gone.said = "its node died"
-    results_of(folder, slow, CLEAR, seed=3)
-    results_of(folder, fast, TWICE, seed=4)
     return folder, make_fleet_report(fleet_in(folder, slow, fast, gone))
 
 
@@ -485,14 +488,12 @@ def test_page_markdown_and_csv_have_the_same_numbers_states_and_control_plane_ti
     with (folder / CSV_FILE).open() as file:
         rows = list(csv.DictReader(file))
     assert [row["task"] for row in rows] == [row["task"] for row in found["rows"]]
-    assert [float(row["latency_seconds"]) for row in rows] == [
-        row["latency_seconds"] for row in found["rows"]
-    ]
+    for row, shown in zip(rows, found["rows"], strict=True):
+        assert float(row["latency_seconds"]) == shown["latency_seconds"]
 
 
 def test_a_machine_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path: Path) -> None:
-    evil = task("evil")
-    results_of(tmp_path, evil, CLEAR)
+    evil = measured(tmp_path, "evil", CLEAR)
     evil.machine = '=HYPERLINK("http://stranger.example")'
     make_fleet_report(fleet_in(tmp_path, evil))
     with (tmp_path / CSV_FILE).open() as file:
@@ -505,9 +506,8 @@ def test_a_machine_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path: P
 def test_machines_that_differ_by_less_than_sweeps_of_one_scatter_are_not_called_apart(
     tmp_path: Path, faster: float
 ) -> None:
-    one, other = task("one"), task("other")
-    results_of(tmp_path, one, CLEAR, seed=3)
-    results_of(tmp_path, other, {mode: value / faster for mode, value in CLEAR.items()}, seed=4)
+    one = measured(tmp_path, "one", CLEAR, seed=3)
+    other = measured(tmp_path, "other", {mode: value / faster for mode, value in CLEAR.items()}, seed=4)
     found = make_fleet_report(fleet_in(tmp_path, one, other))
     assert found["headline"] == "The machines are not told apart in tokens per second at batch 1 and batch 4."
     assert "per dollar" not in found["headline"]
@@ -515,9 +515,8 @@ def test_machines_that_differ_by_less_than_sweeps_of_one_scatter_are_not_called_
 
 
 def test_a_machine_whose_sweep_is_not_valid_is_said_first_and_wins_nothing(tmp_path: Path) -> None:
-    bad, good = task("bad", state="not valid"), task("good")
-    results_of(tmp_path, bad, TWICE, fail=1)
-    results_of(tmp_path, good, CLEAR)
+    bad = measured(tmp_path, "bad", TWICE, state="not valid", fail=1)
+    good = measured(tmp_path, "good", CLEAR)
     found = make_fleet_report(fleet_in(tmp_path, bad, good))
     assert found["headline"].startswith("NOT VALID: A (bad). One machine alone: B (good) with compiled at ")
     assert {row["valid"] for row in found["rows"] if row["task"] == bad.name} == {False}
@@ -527,9 +526,7 @@ def test_a_machine_whose_sweep_is_not_valid_is_said_first_and_wins_nothing(tmp_p
 
 
 def test_models_are_not_compared_with_each_other(tmp_path: Path) -> None:
-    tiny, small = task("m", model="tiny"), task("m", model="small")
-    results_of(tmp_path, tiny, TWICE)
-    results_of(tmp_path, small, CLEAR)
+    tiny, small = (measured(tmp_path, "m", CLEAR, model=model) for model in ("tiny", "small"))
     found = make_fleet_report(fleet_in(tmp_path, tiny, small))
     assert "tiny: One machine alone: A (m, tiny) with compiled" in found["headline"]
     assert "small: One machine alone: B (m, small) with compiled" in found["headline"]
@@ -537,9 +534,8 @@ def test_models_are_not_compared_with_each_other(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_is_said_and_makes_no_fleet_invalid(tmp_path: Path) -> None:
-    good, none = task("good"), task("none", state="left out")
+    good, none = measured(tmp_path, "good", CLEAR), task("none", state="left out")
     none.said = "no node of kind none offers a GPU to Ray"
-    results_of(tmp_path, good, CLEAR)
     done = CliRunner().invoke(launchbound.app, ["report", str(fleet_in(tmp_path, good, none))])
     assert done.exit_code == 0
     assert "NOT MEASURED" not in done.stdout
@@ -589,11 +585,8 @@ def test_there_is_a_task_per_machine_device_precision_and_model(tmp_path: Path) 
     ]
     assert plan.plan.batch_sizes == [1]
     assert plan.document.prices == {"epyc": 0.1}
-    plan = read_fleet_plan(written(tmp_path, 'name = "all"\nmodels = ["hf:org/a model"]\n'))
-    assert [task.name for task in plan.tasks(["a", "b"])] == [
-        "a-cpu-float32-hf-org-a-model",
-        "b-cpu-float32-hf-org-a-model",
-    ]
+    every = read_fleet_plan(written(tmp_path, 'name = "all"\nmodels = ["hf:org/a model"]\n'))
+    assert [task.name for task in every.tasks(["a"])] == ["a-cpu-float32-hf-org-a-model"]
 
 
 def test_a_sweep_is_a_preset_or_a_file_beside_it_with_its_modes_by_name(tmp_path: Path) -> None:
