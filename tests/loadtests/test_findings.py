@@ -14,7 +14,7 @@ from loadtests.report.proof import BOUNDS, NOT_PROVED, SPLIT_ROWS, Proof, left_o
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.summaries import NOTHING, Count, Summary, bucket_of, cost_of, pay_back
-from loadtests.report.wording import headline, headroom, paid_back, rests_on, saved, tie
+from loadtests.report.wording import headline, rests_on, saved, tie
 from loadtests.run.run_file import SweepRun
 from service.proof.over_http import judge_served
 from service.proof.worker import CHECKS
@@ -333,32 +333,6 @@ def test_what_is_saved_is_told_by_its_parts_and_kernel_times_that_the_split_does
     assert kernel.startswith("12.0 → 6.00 ms kernel")
     assert ("(the split does not resolve this difference)" in kernel) == unresolved
     assert faults == "1,300 page faults fewer"
-
-
-def test_headroom_is_told_beside_what_the_mode_to_ship_gets(tmp_path: Path) -> None:
-    split(make_results(tmp_path), eager_index=0.4, reach=0.05)
-    told = headroom(found(tmp_path).main[0]) or ""
-    assert told.startswith("inference_mode 2.50× (2.22–2.86), dispatch 60 % of its step; compiled gets 2.29")
-    split(tmp_path, 0.4, dispatch="measured")
-    assert headroom(found(tmp_path).main[0]) is None
-
-
-def test_payback_is_told_from_both_caches_and_an_unknown_cost_has_its_remedy(tmp_path: Path) -> None:
-    known, half, unknown = (tmp_path / name for name in ("known", "half", "unknown"))
-    for folder in (known, half, unknown):
-        make_results(folder, CLEAR | {"no_grad": 0.65})
-    with_compilations(known, seconds=0.6, cold_seconds=12.0)
-    with_compilations(half, cold_seconds=None)
-    told = paid_back(found(known).main[0].of("compiled"))
-    assert [told[1], told[2].partition(" from ")[2], told[3]] == [
-        "from a warm cache, 1.20 s",
-        "an empty cache, 24.0 s",
-        "against no_grad",
-    ]
-    remedy = "unknown: run once with an empty compile cache"
-    assert paid_back(found(half).main[0].of("compiled"))[2].startswith(f"{remedy} from an empty cache")
-    assert paid_back(found(unknown).main[0].of("compiled"))[0] == remedy
-    assert paid_back(found(known).main[0].baseline) == []
 
 
 BELOW, ABOVE, UNKNOWN = Crossover("below", 1.0), Crossover("above", 16.0), Crossover("unknown", None)

@@ -13,9 +13,8 @@ from prometheus_client import Gauge, start_http_server
 
 from dashboards.stack import local_prometheus
 from loadtests.run.exporter import Exporter
-from tests.stack import gpu_page, running
-from tests.stack.prometheus import Prometheus
-from tests.stack.running import Stack
+from tests.stack import running
+from tests.stack.running import Prometheus, Stack
 from tests.support.serving import running as running_front
 from tests.support.serving import until
 from tests.support.whole_service import WholeService
@@ -69,10 +68,10 @@ def stack(
             _, before = running.get(f"{url}/metrics")
             served = 0
             for _ in range(ROUNDS):
-                gpu_page.advance(front)
+                running.advance_gpu(front)
                 served += running.drive(url, exporter, 1)
                 _await_scrape(prometheus, len(every))
-            gpu_page.restart(front)
+            running.restart_gpu(front)
             _await_scrape(prometheus, len(every))
             at = _await_scrape(prometheus, len(every))
             _, after = running.get(f"{url}/metrics")

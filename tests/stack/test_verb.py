@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stack import running
-from tests.stack.prometheus import Prometheus
+from tests.stack.running import Prometheus
 from tests.support.serving import until
 
 pytestmark = pytest.mark.stack
