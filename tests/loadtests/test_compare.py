@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -266,14 +265,10 @@ def made_in(root: Path, dtype: str, relative: Mapping[str, float] = CLEAR, plan:
     """A run in `dtype`, whose requests wrote one of two texts by turns; in bfloat16 a third, each time."""
     folder = make_results(root / dtype, dict(relative), plan=plan, seed=len(dtype))
     edit_run(folder, lambda run: run.engine.update(dtype=dtype))
-    seen = Counter[tuple[str, int]]()
 
     def write_text(row: dict[str, Any]) -> None:
-        place = (row["cell"], row["round"])
-        index = seen[place]
-        seen[place] += 1
-        text = "other" if dtype == "bfloat16" and index == 0 else f"text {index}"
-        row.update(index=index, text_digest=text)
+        first = dtype == "bfloat16" and row["index"] == 0
+        row["text_digest"] = "other" if first else f"text {row['index']}"
 
     edit_rows(folder, write_text)
     return folder
