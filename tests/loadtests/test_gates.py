@@ -151,13 +151,13 @@ def test_rounds_in_which_the_machine_was_not_itself_are_named(made: Made) -> Non
 
 def test_groups_left_undecided_are_named(made: Made) -> None:
     run, rows = made
-    name = "fastest modes told apart"
+    name = "answers resolved"
     assert gate(name, run, rows).passed is None
     assert gate(name, changed(run, looks=[InterimCheck(round=8, undecided=[])]), rows).passed
     looks = [InterimCheck(round=8, undecided=["b=1", "b=4"]), InterimCheck(round=24, undecided=["b=4"])]
     found = gate(name, changed(run, looks=looks), rows)
     assert found.passed is False
-    assert "after 24 rounds still undecided: b=4;" in found.detail
+    assert "after 24 rounds not resolved: b=4;" in found.detail
 
 
 @pytest.mark.parametrize(

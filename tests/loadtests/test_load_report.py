@@ -61,7 +61,7 @@ def knee_of(folder: Path, mode: str, slo: Slo | None = None) -> ModeKnee:
 def said(folder: Path, slo: Slo | None = None) -> dict[str, list[str]]:
     """The table of knees: by mode the knee and its ratio to the first mode's."""
     findings = Findings(results(folder), slo)
-    knees, *_ = load_tables(findings.load, findings.label)
+    knees, *_ = load_tables(findings.load)
     return {row[0].text: [str(cell) for cell in row[1:3]] for row in knees.rows}
 
 
