@@ -38,7 +38,15 @@ from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.wording import crossing, ratio
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series
-from service.statistics.choice import LATENCY_SCATTER, OverSweeps, most_named, over_sweeps, paired, replicates
+from service.statistics.choice import (
+    LATENCY_SCATTER,
+    OverSweeps,
+    baseline_of,
+    most_named,
+    over_sweeps,
+    paired,
+    replicates,
+)
 from service.statistics.intervals import Interval, mean_interval
 
 PAGE_FILE = "runs.html"
@@ -256,13 +264,13 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
 
 
 def _shipped(verdict: Verdict) -> str:
-    return " = ".join(verdict.of(mode).cell.mode for mode in _answer(verdict)) or "undecided"
+    return _answer(verdict) or "not resolved"
 
 
-def _answer(verdict: Verdict) -> tuple[str, ...]:
-    """The mode to ship; none where that is not resolved."""
+def _answer(verdict: Verdict) -> str | None:
+    """The mode to ship; None where that is not resolved."""
     choice = verdict.choice
-    return (choice.ship,) if choice and choice.state != "not resolved" else ()
+    return choice.ship if choice and choice.state != "not resolved" else None
 
 
 def _kernel_share(verdict: Verdict) -> Text:
@@ -328,10 +336,9 @@ def _far(entries: Sequence[Entry], reference: Entry, distances: Sequence[dict[st
 class Repeated:
     """One group of cells that all sweeps have.
 
-    `named` is in `naming` of their answers, most of all. `gains` are speed-ups over the baseline by mode,
-    `over_named` those over the named mode, of the others that some answer names; of modes that all sweeps
-    measured. `index` is the mean of the sweeps' kernel shares of the baseline's decode, with Student's
-    t interval over sweeps; None where one has none.
+    `named` is the answer of most sweeps, of `naming`. `gains` are speed-ups over `plain`, the best mode
+    without a compiler, by mode, of modes that all sweeps measured. `index` is the mean of the sweeps' kernel
+    shares of the baseline's decode, with Student's t interval over sweeps; None where one has none.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -339,10 +346,8 @@ class Repeated:
         self._verdicts = [verdict for verdict in shared.verdicts if verdict]
         self.answers = [_answer(verdict) for verdict in self._verdicts]
         self.named, self.naming = most_named(self.answers)
-        self.gains = self._over(BASELINE)
-        answered = {mode for answer in self.answers for mode in answer}
-        over_named = self._over(self.named) if self.named else {}
-        self.over_named = {mode: found for mode, found in over_named.items() if mode in answered}
+        self.plain = baseline_of(mode for mode in shared.modes[0] if all(mode in own for own in shared.modes))
+        self.gains = self._over(self.plain)
         indices = [one for verdict in self._verdicts if (one := verdict.baseline.decode.index) is not None]
         self.index = mean_interval(indices) if len(indices) == len(self._verdicts) else None
 
@@ -359,46 +364,36 @@ class Repeated:
 
     @property
     def replicates(self) -> bool:
-        """Whether at least four of five sweeps ship one mode."""
+        """Whether at least four of five sweeps have the same answer."""
         return replicates(self.naming, len(self.answers))
-
-    def called(self, mode: str) -> str:
-        """The effective mode, where a sweep says it."""
-        return self._verdicts[0].of(mode).cell.mode
 
     @property
     def agreement(self) -> str:
-        """'compiled is in 5 of 5 answers, alone in 2.'"""
+        """'compiled is the answer of 5 of 5.'"""
         if self.named is None:
-            return f"Undecided: fewer than {MINIMUM_ROUNDS} rounds decide nothing."
-        alone = sum(answer == (self.named,) for answer in self.answers)
-        count = f"{self.naming} of {len(self.answers)} answers, alone in {alone}"
+            return "The answer of no sweep is resolved."
         end = "." if self.replicates else ": the answer does not replicate."
-        return f"{self.called(self.named)} is in {count}{end}"
+        return f"{self.named} is the answer of {self.naming} of {len(self.answers)}{end}"
 
     def over_all(self, mode: str) -> Text:
-        """A mode's speed-up over all sweeps, by how much they scatter, and its ratio to the named mode."""
-        gain, over = self.gains.get(mode), self.over_named.get(mode)
-        under = [f"{ratio(over.ratio)} over {self.called(self.named)}"] if over and self.named else []
+        """A mode's speed-up over `plain` in all sweeps, and by how much they scatter."""
+        gain = self.gains.get(mode)
         if gain is None:
-            return Text("–", under=tuple(under))
+            return Text("–")
         beyond = ""
         if gain.chance is not None and gain.chance < RARE:
             chance = "< 0.0001" if gain.chance < 0.0001 else f"= {significant(gain.chance, 1)}"
             beyond = f", beyond their rounds (p {chance})"
         scatter = f"sweeps scatter by {100 * gain.deviation:.1f} %{beyond}"
-        return Text(ratio(gain.ratio), under=(scatter, *under))
+        return Text(f"{ratio(gain.ratio)} over {self.plain}", under=(scatter,))
 
     @property
     def numbers(self) -> dict[str, Any]:
         """For programs; ratios are speed-ups."""
         batch, prompts, tokens, concurrency, _ = self._shared.group
         gains = [
-            [
-                {"mode": mode, "speedup": one.ratio, "deviation": one.deviation, "chance": one.chance}
-                for mode, one in found.items()
-            ]
-            for found in (self.gains, self.over_named)
+            {"mode": mode, "speedup": one.ratio, "deviation": one.deviation, "chance": one.chance}
+            for mode, one in self.gains.items()
         ]
         return {
             "batch_size": batch,
@@ -409,8 +404,8 @@ class Repeated:
             "named": self.named,
             "naming": self.naming,
             "replicates": self.replicates,
-            "over_baseline": gains[0],
-            "over_named": gains[1],
+            "baseline": self.plain,
+            "over_baseline": gains,
             "device_bound_index": self.index,
         }
 
@@ -422,16 +417,14 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     apart: dict[int, list[str]] = {}
     for place, one in repeated.items():
         if one.named is not None and one.replicates:
-            named = f"{one.called(one.named)} in {one.naming} of {sweeps}"
+            named = f"{one.named} in {one.naming} of {sweeps}"
             agreed.setdefault(named, []).append(place)
         else:
             apart.setdefault(one.naming, []).append(place)
     parts = [f"{named} at {listed(at)}" for named, at in agreed.items()]
-    said = [f"{sweeps} sweeps of one build agree, alone or in a tie: {'; '.join(parts)}."] if parts else []
+    said = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
     for most, at in apart.items():
-        reason = f"no mode is in more than {most} of {sweeps}"
-        if most == 0:
-            reason = f"fewer than {MINIMUM_ROUNDS} rounds decide nothing"
+        reason = f"no mode is the answer of more than {most} of {sweeps}"
         said.append(f"The answer does not replicate at {listed(at)}: {reason}.")
     return " ".join(said)
 

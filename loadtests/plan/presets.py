@@ -107,16 +107,15 @@ def describe(plan: Plan) -> str:
     checks = plan.interim_checks
     last = checks[-1]
     more = [
-        f"after rounds {', '.join(map(str, checks))}: batch sizes whose answer is not "
-        f"resolved go on, to {last} rounds; at most about "
-        f"{estimate_most_seconds(plan):.0f} s in all"
+        f"after rounds {', '.join(map(str, checks))}: batch sizes whose answer is not resolved go on, to "
+        f"{last} rounds; at most about {estimate_most_seconds(plan):.0f} s of requests in all"
     ]
     then = [f"  then, to round {last}, the cells of undecided groups in the seed's order"]
     return "\n".join(
         [
             f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
-            f"{plan.requests} requests, about {seconds:.0f} s ({seconds / 60:.1f} min) on the reference "
-            "machine",
+            f"{plan.requests} requests, which take about {seconds:.0f} s ({seconds / 60:.1f} min) on the "
+            "reference machine; the start of the service comes on top, minutes with an empty compile cache",
             *(more if len(checks) > 1 else []),
             f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; "
             f"baseline '{BASELINE}', and 'control' cells that run it a second time",

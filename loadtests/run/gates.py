@@ -123,15 +123,15 @@ def rounds(run: SweepRun) -> Gate:
 
 
 def verdicts(run: SweepRun) -> Gate:
-    """In every main group the answer is resolved: which mode to ship, at 95 % over all of them."""
-    name = "fastest modes told apart"
+    """The answer of every main group is resolved."""
+    name = "answers resolved"
     if not run.looks:
         return Gate(name, None, "the sweep stopped before its first interim check")
     last = run.looks[-1]
     detail = f"after {last.round} rounds"
     if last.undecided:
-        remedy = "more rounds may resolve it (--preset standard, or rounds_most in a plan)"
-        detail += f" still undecided: {some(last.undecided)}; {remedy}"
+        remedy = "more rounds may resolve them (--preset standard, or rounds_most in a plan)"
+        detail += f" not resolved: {some(last.undecided)}; {remedy}"
     return Gate(name, not last.undecided, detail, warning=True)
 
 

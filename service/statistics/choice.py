@@ -7,6 +7,7 @@ more than the interval of one sweep says. Imports nothing of ours but the other 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev, variance
@@ -349,25 +350,17 @@ def over_sweeps(sweeps: Sweeps) -> OverSweeps:
     return OverSweeps(exponential(mean_interval(means)), stdev(means), _chance(logs))
 
 
-def most_named(answers: Sequence[Sequence[str]]) -> tuple[str | None, int]:
-    """The mode that is in most of the sweeps' `answers`, and in how many; None where nothing is named.
+def most_named(answers: Sequence[str | None]) -> tuple[str | None, int]:
+    """The mode that most of the sweeps' `answers` are, and how many; None where no answer is resolved.
 
-    An answer is the mode to ship, or none where that is not resolved. Of several modes in equally many
-    answers it is the one that is named first.
+    Of several modes in equally many answers it is the one that is named first.
     """
-    modes = dict.fromkeys(mode for answer in answers for mode in answer)
-    if not modes:
-        return None, 0
-
-    def counts(mode: str) -> tuple[int, int]:
-        return sum(mode in answer for answer in answers), sum(mode in answer[:1] for answer in answers)
-
-    named = max(modes, key=counts)
-    return named, counts(named)[0]
+    counts = Counter(answer for answer in answers if answer is not None)
+    return counts.most_common(1)[0] if counts else (None, 0)
 
 
 def replicates(named: int, sweeps: int) -> bool:
-    """Whether an answer that `named` of the `sweeps` contain replicates: at least four of five do."""
+    """Whether an answer that `named` of the `sweeps` give replicates: at least four of five do."""
     return sweeps > 1 and 5 * named >= 4 * sweeps
 
 

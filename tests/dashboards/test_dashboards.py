@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
+import socket
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dashboards import build
 from dashboards.panels import metrics_read
+from dashboards.stack import PrometheusError, configuration, local_prometheus, watch
 from dashboards.theme import MODE_COLOURS
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
 from service.modes import MODES
@@ -61,11 +64,6 @@ def test_a_changed_or_left_over_file_is_called_stale_and_writing_mends_both(tmp_
     build.write(tmp_path)
     assert build.stale(tmp_path) == []
     assert {path.name for path in tmp_path.iterdir()} == set(BOARDS)
-
-
-def test_the_builder_is_pinned_exactly() -> None:
-    project = tomllib.loads((build.FOLDER.parent.parent / "pyproject.toml").read_text())["project"]
-    assert project["optional-dependencies"]["dashboards"] == ["grafana-foundation-sdk==0.0.21"]
 
 
 @pytest.mark.parametrize("panel", PANELS)
@@ -162,3 +160,51 @@ def test_a_board_can_be_narrowed_and_left_for_its_siblings(name: str) -> None:
     assert link["tags"] == board["tags"]
     assert link["includeVars"]
     assert link["keepTime"]
+
+
+# ---------------------------------------------------------------- Prometheus without Docker
+
+
+def test_only_jobs_with_addresses_are_scraped_at_the_given_interval_by_rules_found_from_any_folder() -> None:
+    content = yaml.safe_load(configuration({"launchbound": ["127.0.0.1:1", "127.0.0.1:2"]}, "2s"))
+    (job,) = content["scrape_configs"]
+    assert job == {"job_name": "launchbound", "static_configs": [{"targets": ["127.0.0.1:1", "127.0.0.1:2"]}]}
+    assert content["global"]["scrape_interval"] == "2s"
+    assert content["rule_files"]
+    assert all(Path(rules).is_absolute() and Path(rules).exists() for rules in content["rule_files"])
+
+
+def test_a_binary_that_does_not_start_is_reported_with_its_log(tmp_path: Path) -> None:
+    refusing = tmp_path / "refusing"
+    refusing.write_text(f"#!{sys.executable}\nraise SystemExit('no room on the disk')\n")
+    refusing.chmod(0o755)
+    with (
+        pytest.raises(PrometheusError, match="no room on the disk"),
+        local_prometheus(str(refusing), tmp_path, {}),
+    ):
+        pass
+
+
+def test_without_a_binary_the_stack_serves_until_stopped_and_explains_how_to_install_it(
+    tmp_path: Path,
+) -> None:
+    lines: list[str] = []
+
+    def listen(line: str) -> None:
+        lines.append(line)
+        if "Ctrl-C" in line:
+            raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        url = f"http://127.0.0.1:{service.getsockname()[1]}"
+        assert watch(url, None, tmp_path, 0, 5, listen) == 0
+    assert any(url in line for line in lines)
+    assert any("apt-get install prometheus" in line for line in lines)
+
+
+def test_the_stack_ends_when_the_service_has_ended_and_names_its_log(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        url = f"http://127.0.0.1:{service.getsockname()[1]}"
+    assert watch(url, None, tmp_path, 0, 5, lines.append) == 1
+    assert lines[-1] == f"the service has ended; its log is in {tmp_path}"

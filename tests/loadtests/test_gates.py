@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow, RowSources, read_rows
-from loadtests.run.run_file import CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
-from loadtests.run.validation import VALIDATION_FILE
+from loadtests.run.run_file import Client, CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
+from loadtests.run.validation import VALIDATION_FILE, CheckedRows
 from tests.support.gates import validate
-from tests.support.made_results import make_results
+from tests.support.made_results import make_results, scrape_text
 
 
 @pytest.fixture(scope="module")
@@ -30,41 +32,39 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepRun, list[Reque
     ]
 
 
-def gate(name: str, run: SweepRun, rows: list[RequestRow]) -> Gate:
-    return next(one for one in validate(run, rows, None, None) if one.name == name)
+def gate(name: str, run: SweepRun, rows: Iterable[RequestRow], *scrapes: str) -> Gate:
+    """The gate whose name begins so."""
+    before, after = scrapes or (None, None)
+    return next(one for one in validate(run, rows, before, after) if one.name.startswith(name))
 
 
-def changed(run: SweepRun, **fields: Any) -> SweepRun:
-    return msgspec.structs.replace(run, **fields)
-
-
-def altered(rows: list[RequestRow], cell: str, **fields: Any) -> list[RequestRow]:
-    """`rows`, those of `cell` with other `fields`."""
-    return [msgspec.structs.replace(row, **fields) if row.cell == cell else row for row in rows]
+def altered(rows: list[RequestRow], chosen: Callable[[RequestRow], bool], **fields: Any) -> list[RequestRow]:
+    """`rows`, the chosen ones with other `fields`."""
+    return [msgspec.structs.replace(row, **fields) if chosen(row) else row for row in rows]
 
 
 Made = tuple[SweepRun, list[RequestRow]]
+changed = msgspec.structs.replace
 COMPILED = "compiled b=4 short n=32 c=1"
+
+
+def compiled(row: RequestRow) -> bool:
+    return row.cell == COMPILED
 
 
 def test_equal_texts_pass_and_one_that_differs_fails_in_float32_only(made: Made) -> None:
     run, rows = made
     name = "same texts in all modes"
     assert gate(name, run, rows).passed
-    wrong = [
-        msgspec.structs.replace(row, text_digest="other") if (row.cell, row.round) == (COMPILED, 3) else row
-        for row in rows
-    ]
+    wrong = altered(rows, lambda row: compiled(row) and row.round == 3, text_digest="other")
     assert gate(name, run, wrong).failed
     assert f"{COMPILED} (2 ×)" in gate(name, run, wrong).detail
     half = changed(run, engine=run.engine | {"dtype": "bfloat16"})
     found = gate(name, half, wrong)
     assert (found.passed, found.failed) == (False, False)
-    others = [
-        msgspec.structs.replace(row, text_digest="other") if row.mode != "eager" else row for row in rows
-    ]
+    others = altered(rows, lambda row: row.mode != "eager", text_digest="other")
     assert "eager" not in gate(name, run, others).detail
-    older = [msgspec.structs.replace(row, text_digest=None) for row in rows]
+    older = altered(rows, lambda _: True, text_digest=None)
     assert gate(name, run, older).passed is None
 
 
@@ -77,22 +77,27 @@ def test_counts_of_one_replica_are_not_held_against_the_rows_of_all(made: Made) 
     assert found.detail.startswith("not judged: several replicas")
 
 
-def test_eager_against_itself_warns_beyond_two_percent_only(made: Made) -> None:
+def test_rows_that_fell_back_are_counted_as_fallbacks(made: Made) -> None:
+    run, rows = made
+    counted = Counter(row.ran_mode for row in rows)
+    fell = altered(rows, lambda row: row.mode == "compiled", effective_mode="eager")
+    name, of_compiled = "client rows = server's count", counted["compiled"]
+    assert gate(name, run, fell, scrape_text({}), scrape_text(counted)).failed
+    counted += Counter({"fallback": of_compiled, "compiled": -of_compiled})
+    assert gate(name, run, fell, scrape_text({}), scrape_text(counted)).passed
+
+
+@pytest.mark.parametrize(("slower", "passed"), [(1.0, True), (1.015, True), (1.06, False)])
+def test_eager_against_itself_warns_beyond_two_percent_only(made: Made, slower: float, passed: bool) -> None:
     run, rows = made
     name = "eager against itself"
-    assert gate(name, run, rows).passed
-    slower = [
-        msgspec.structs.replace(row, latency_seconds=row.latency_seconds * (1.06 if row.control else 1.0))
+    slowed = [
+        msgspec.structs.replace(row, latency_seconds=slower * row.latency_seconds) if row.control else row
         for row in rows
     ]
-    found = gate(name, run, slower)
-    assert (found.passed, found.warning) == (False, True)
-    assert "b=4 short n=32 c=1 ×0.9" in found.detail
-    slightly = [
-        msgspec.structs.replace(row, latency_seconds=row.latency_seconds * (1.015 if row.control else 1.0))
-        for row in rows
-    ]
-    assert gate(name, run, slightly).passed
+    found = gate(name, run, slowed)
+    assert (found.passed, found.warning) == (passed, True)
+    assert passed or "b=4 short n=32 c=1 ×0.9" in found.detail
     assert gate(name, run, [row for row in rows if not row.control]).passed is None
 
 
@@ -103,10 +108,10 @@ def test_more_than_one_request_in_a_hundred_that_queued_is_a_warning(made: Made)
     one = [msgspec.structs.replace(rows[-1], queue_seconds=0.003), *rows[:-1]]
     assert gate(name, run, one).passed
     assert "1 of 288" in gate(name, run, one).detail
-    many = altered(rows, COMPILED, queue_seconds=0.0008)
+    many = altered(rows, compiled, queue_seconds=0.0008)
     assert gate(name, run, many).passed is False
     assert "16 of 288 requests waited over 0.2 ms, the longest 0.8 ms" in gate(name, run, many).detail
-    in_parallel = [msgspec.structs.replace(row, concurrency=4) for row in many]
+    in_parallel = altered(many, lambda _: True, concurrency=4)
     assert gate(name, run, in_parallel).passed is None
     window = changed(run, engine={**run.engine, "batching": "window"})
     assert gate(name, window, many).passed is None
@@ -117,8 +122,8 @@ def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: 
     name = "requests not merged"
     assert gate(name, run, rows).passed is None
     merging = changed(run, engine={**run.engine, "batching": "continuous"})
-    assert gate(name, merging, altered(rows, COMPILED, sources=RowSources(steps="own"))).passed
-    found = gate(name, merging, altered(rows, COMPILED, sources=RowSources(steps="shared")))
+    assert gate(name, merging, altered(rows, compiled, sources=RowSources(steps="own"))).passed
+    found = gate(name, merging, altered(rows, compiled, sources=RowSources(steps="shared")))
     assert (found.passed, found.warning) == (False, True)
     assert f"continuous: 16 of 288 ran in steps of others: {COMPILED} (16 ×)" in found.detail
 
@@ -126,34 +131,49 @@ def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: 
 def test_rounds_in_which_the_machine_was_not_itself_are_named(made: Made) -> None:
     run, rows = made
     assert gate("steady machine", run, rows).passed is None
+    read = {4: 5e9, 7: 15e9}
     machine = [
-        RoundMachine(round=n, steal_share=0.001, canary_bytes_per_second=10e9 if n != 4 else 5e9)
+        RoundMachine(
+            round=n, steal_share=0.03 if n == 7 else 0.001, canary_bytes_per_second=read.get(n, 10e9)
+        )
         for n in range(1, 9)
     ]
     found = gate("steady machine", changed(run, machine_by_round=machine), rows)
     assert (found.passed, found.warning) == (False, True)
-    assert "1 of 8" in found.detail
+    assert "2 of 8" in found.detail
     assert "round 4 (memory read at 5.0 GB/s" in found.detail
-    steady = changed(run, machine_by_round=[machine[0], *machine[4:]])
-    assert gate("steady machine", steady, rows).passed
+    assert "round 7 (steal time 3.0%" in found.detail
+    assert "15.0 GB/s" in found.detail
+    unknown = [RoundMachine(round=n, steal_share=None, canary_bytes_per_second=None) for n in (1, 2)]
+    for steady in ([machine[0], machine[4], machine[7]], unknown):
+        assert gate("steady machine", changed(run, machine_by_round=steady), rows).passed is not False
 
 
 def test_groups_left_undecided_are_named(made: Made) -> None:
     run, rows = made
-    name = "fastest modes told apart"
+    name = "answers resolved"
     assert gate(name, run, rows).passed is None
     assert gate(name, changed(run, looks=[InterimCheck(round=8, undecided=[])]), rows).passed
     looks = [InterimCheck(round=8, undecided=["b=1", "b=4"]), InterimCheck(round=24, undecided=["b=4"])]
     found = gate(name, changed(run, looks=looks), rows)
     assert found.passed is False
-    assert "after 24 rounds still undecided: b=4;" in found.detail
+    assert "after 24 rounds not resolved: b=4;" in found.detail
 
 
-@pytest.mark.parametrize("fields", [{"complete": False}, {"order": []}])
-def test_an_incomplete_run_is_never_valid(made: Made, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("complete", {"complete": False}),
+        ("complete", {"order": []}),
+        ("client CPU", {"client": Client(cpus=[0], cpu_share=0.9)}),
+    ],
+)
+def test_an_incomplete_run_or_one_of_a_busy_client_is_never_valid(
+    made: Made, name: str, fields: dict[str, Any]
+) -> None:
     run, rows = made
-    assert gate("complete", run, rows).passed
-    assert gate("complete", changed(run, **fields), rows).failed
+    assert gate(name, run, rows).passed
+    assert gate(name, changed(run, **fields), rows).failed
 
 
 def test_gates_are_checked_anew_from_rows_and_scrapes_and_not_read_from_their_file(tmp_path: Path) -> None:
@@ -177,6 +197,24 @@ def test_a_part_that_measured_nothing_leaves_its_gap_where_the_next_one_goes_on(
     assert detail.startswith("2 gaps: before round 3, from then to then; before round 3, ")
 
 
+def test_gates_of_a_long_sweep_keep_some_bytes_of_a_request(made: Made) -> None:
+    """Two indexes, a latency and a hash, in arrays that grow ahead."""
+    short = [row for row in made[1] if row.stage == "measure"]
+    counts, kept = [], []
+    for times in (7, 42):
+        tracemalloc.start()
+        checked = CheckedRows()
+        for row in short:
+            for index in range(times * (row.index or 0), times * ((row.index or 0) + 1)):
+                digest = f"{row.batch_size:04x}{row.round:04x}{index:08x}"
+                checked.add(msgspec.structs.replace(row, index=index, text_digest=digest))
+        kept.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        counts.append(checked.finished.requests)
+    assert counts[0] == 7 * len(short)
+    assert (kept[1] - kept[0]) / (counts[1] - counts[0]) < 60
+
+
 CLOSED = Cell(mode="eager", batch_size=1)
 BELOW = Cell(mode="eager", batch_size=1, load=0.5, requests=200)
 PAST = Cell(mode="eager", batch_size=1, load=1.5, requests=200)
@@ -190,39 +228,29 @@ def run_of(*cells: Cell, **fields: Any) -> SweepRun:
     return SweepRun(run="a-run", url="", plan=plan, seed=1, started="2026-01-01T00:00:00Z", **fields)
 
 
-def arrivals(cell: Cell, delay: float = 1e-4, count: int = 200, **fields: Any) -> list[RequestRow]:
+A_ROW = RequestRow(
+    run="a-run", cell="", control=False, round=1, sequence=0, stage="measure", mode="eager",
+    effective_mode="eager", batch_size=1, prompt_set="short", new_tokens=32, concurrency=1, load=None,
+    request_id="", intended_start=0.0, start=0.0, latency_seconds=0.0, latency_from_intended_seconds=0.0,
+    status=200, error=None, index=0,
+)  # fmt: skip
+
+
+def arrivals(cell: Cell, delay: float = 1e-4, count: int = 200) -> list[RequestRow]:
     """A block to a queue of one server: arrivals at equal gaps, each sent `delay` seconds late."""
     rate = cell.rate or (cell.load or 0.0) / SERVICE_SECONDS
     rows, free = list[RequestRow](), 0.0
     for index in range(count):
         start = index / rate + delay
         free = max(free, start) + SERVICE_SECONDS
-        row = RequestRow(
-            run="a-run",
-            cell=cell.name,
-            control=False,
-            round=1,
-            sequence=index,
-            stage="measure",
-            mode=cell.mode,
-            effective_mode=cell.mode,
-            batch_size=1,
-            prompt_set="short",
-            new_tokens=32,
-            concurrency=1,
-            load=cell.load,
-            rate=cell.rate,
-            request_id=str(index),
-            intended_start=index / rate,
-            start=start,
-            latency_seconds=free - start,
-            latency_from_intended_seconds=free - index / rate,
-            queue_seconds=free - start - SERVICE_SECONDS,
-            status=200,
-            error=None,
-            index=index,
-        )
-        rows.append(msgspec.structs.replace(row, **fields))
+        at = {"intended_start": index / rate, "start": start, "sequence": index, "index": index}
+        waited = {
+            "latency_seconds": free - start,
+            "latency_from_intended_seconds": free - index / rate,
+            "queue_seconds": free - start - SERVICE_SECONDS,
+        }
+        of_cell = {"cell": cell.name, "load": cell.load, "rate": cell.rate, "request_id": str(index)}
+        rows.append(msgspec.structs.replace(A_ROW, **of_cell, **at, **waited))
     return rows
 
 
@@ -231,41 +259,36 @@ def refused(row: RequestRow) -> RequestRow:
     return msgspec.structs.replace(row, status=429, error="64 requests are unfinished", queue_seconds=None)
 
 
-def gate_of(name: str, run: SweepRun, rows: Iterable[RequestRow], **scrapes: str) -> Gate:
-    before, after = scrapes.get("before"), scrapes.get("after")
-    return next(one for one in validate(run, rows, before, after) if one.name.startswith(name))
-
-
 @pytest.mark.parametrize("cell", [PAST, OWN_RATE], ids=lambda cell: cell.name)
 def test_what_a_full_queue_refuses_is_no_error(cell: Cell) -> None:
     rows = arrivals(cell)
     rows[-30:] = map(refused, rows[-30:])
-    found = gate_of("no errors", run_of(cell), rows)
+    found = gate("no errors", run_of(cell), rows)
     assert found.passed
     assert found.detail == "0 of 200 requests failed, 30 rejected past saturation"
-    assert gate_of("rejected", run_of(cell), rows).passed
+    assert gate("rejected", run_of(cell), rows).passed
     before, after = (
         f'launchbound_requests_total{{mode="eager",outcome="{kind}"}} {count}\n'
         for kind, count in (("ok", 0), ("rejected", 200))
     )
-    assert gate_of("client rows", run_of(cell), rows, before=before, after=after).passed
+    assert gate("client rows", run_of(cell), rows, before, after).passed
 
 
 def test_a_failure_past_saturation_stays_an_error_and_a_refusal_below_it_is_a_warning() -> None:
     rows = arrivals(PAST)
     rows[3] = msgspec.structs.replace(rows[3], status=500, error="the engine broke")
     rows[4] = refused(rows[4])
-    found = gate_of("no errors", run_of(PAST), rows)
+    found = gate("no errors", run_of(PAST), rows)
     assert found.failed
     assert found.detail == "1 of 200 requests failed, 1 rejected past saturation; 1 × the engine broke"
 
     rows = arrivals(BELOW)
-    assert gate_of("rejected", run_of(BELOW), rows).passed
+    assert gate("rejected", run_of(BELOW), rows).passed
     rows[7] = refused(rows[7])
-    found = gate_of("rejected", run_of(BELOW), rows)
+    found = gate("rejected", run_of(BELOW), rows)
     assert (found.passed, found.warning) == (False, True)
     assert f"{BELOW.name} (1 ×)" in found.detail
-    assert gate_of("no errors", run_of(BELOW), rows).passed
+    assert gate("no errors", run_of(BELOW), rows).passed
 
 
 @pytest.mark.parametrize(("stage", "cell"), [("warmup", PAST), ("measure", CLOSED)])
@@ -274,13 +297,13 @@ def test_a_refusal_of_requests_sent_one_at_a_time_is_an_error(stage: Any, cell: 
     closed = {"cell": cell.name, "load": cell.load, "stage": stage}
     rows[0] = msgspec.structs.replace(refused(rows[0]), **closed)
     assert not rows[0].rejected
-    assert gate_of("no errors", run_of(PAST), rows).failed
+    assert gate("no errors", run_of(PAST), rows).failed
 
 
 def test_a_queue_past_saturation_is_no_delay_of_the_client() -> None:
     rows = arrivals(PAST)
     assert max(row.latency_from_intended_seconds for row in rows) > 10 * SERVICE_SECONDS
-    found = gate_of("schedule delay", run_of(PAST), rows)
+    found = gate("schedule delay", run_of(PAST), rows)
     assert found.passed
     assert "99th percentile at most 0.10 ms, 0.5%" in found.detail
 
@@ -290,7 +313,7 @@ def test_sends_later_than_a_share_of_the_latency_without_load_are_a_warning(
     share: float, passed: bool
 ) -> None:
     delay = share * MOST_DELAY * SERVICE_SECONDS
-    found = gate_of("schedule delay", run_of(BELOW, PAST), [*arrivals(PAST), *arrivals(BELOW, delay)])
+    found = gate("schedule delay", run_of(BELOW, PAST), [*arrivals(PAST), *arrivals(BELOW, delay)])
     assert found.passed is passed
     assert BELOW.name in found.detail
     assert found.warning
@@ -299,30 +322,30 @@ def test_sends_later_than_a_share_of_the_latency_without_load_are_a_warning(
 def test_one_late_send_in_a_hundred_is_allowed_and_two_are_not() -> None:
     rows = arrivals(BELOW, count=200)
     late = arrivals(BELOW, delay=1.0, count=200)
-    assert gate_of("schedule delay", run_of(BELOW), [*late[:2], *rows[2:]]).passed
-    assert gate_of("schedule delay", run_of(BELOW), [*late[:3], *rows[3:]]).passed is False
+    assert gate("schedule delay", run_of(BELOW), [*late[:2], *rows[2:]]).passed
+    assert gate("schedule delay", run_of(BELOW), [*late[:3], *rows[3:]]).passed is False
 
 
 def test_the_rate_of_own_arrivals_is_checked_and_a_cut_block_by_what_it_sent() -> None:
     name = "achieved/target rate"
-    assert gate_of(name, run_of(OWN_RATE), arrivals(OWN_RATE)).passed
+    assert gate(name, run_of(OWN_RATE), arrivals(OWN_RATE)).passed
     slower = [
         msgspec.structs.replace(row, start=1.05 * row.intended_start) for row in arrivals(OWN_RATE, count=30)
     ]
-    assert gate_of(name, run_of(OWN_RATE), slower).failed
-    assert gate_of(name, run_of(PAST), arrivals(PAST, count=12)).passed
-    alone = gate_of(name, run_of(PAST), arrivals(PAST, count=1))
+    assert gate(name, run_of(OWN_RATE), slower).failed
+    assert gate(name, run_of(PAST), arrivals(PAST, count=12)).passed
+    alone = gate(name, run_of(PAST), arrivals(PAST, count=1))
     assert alone.passed is None
 
 
 def test_blocks_that_were_cut_are_counted_and_below_saturation_a_warning() -> None:
     name = "cut past saturation only"
     cut = [CutBlock(round=n, cell=PAST.name, sent=40, reason="its queue only grew") for n in (1, 2)]
-    found = gate_of(name, run_of(BELOW, PAST, cut_visits=cut), [])
+    found = gate(name, run_of(BELOW, PAST, cut_visits=cut), [])
     assert found.passed
     assert found.detail == f"2 blocks cut: {PAST.name} (2 ×)"
     early = [CutBlock(round=1, cell=BELOW.name, sent=40, reason="its queue only grew")]
-    found = gate_of(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
+    found = gate(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
     assert (found.passed, found.warning) == (False, True)
     assert found.detail.endswith(f"; below saturation: {BELOW.name}")
 
@@ -330,4 +353,4 @@ def test_blocks_that_were_cut_are_counted_and_below_saturation_a_warning() -> No
 def test_a_closed_loop_has_no_gate_of_arrivals() -> None:
     rows = [msgspec.structs.replace(row, cell=CLOSED.name, load=None) for row in arrivals(BELOW)]
     names = ("achieved", "schedule delay", "rejected", "cut")
-    assert [gate_of(name, run_of(), rows).passed for name in names] == [None] * 4
+    assert [gate(name, run_of(), rows).passed for name in names] == [None] * 4

@@ -45,7 +45,6 @@ class MadeUp(Evidence):
             make_picture([Path(one) for one in command[2 : command.index("--out")]], Path(command[-1]))
 
     def _sweep(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
         make_results(folder, CLEAR, plan=PLAN, seed=len(self.commands))
         make_report(folder)
         (folder / "service.log").write_text("a log")
@@ -55,13 +54,9 @@ class MadeUp(Evidence):
         yield "http://127.0.0.1:1"
 
 
-@pytest.fixture
-def evidence(tmp_path: Path) -> MadeUp:
-    return MadeUp(tmp_path)
-
-
 @pytest.mark.slow
-def test_all_that_the_table_of_machines_names_is_kept(evidence: MadeUp, tmp_path: Path) -> None:
+def test_all_that_the_table_of_machines_names_is_kept(tmp_path: Path) -> None:
+    evidence = MadeUp(tmp_path)
     evidence.bench()
     evidence.selftest()
     evidence.five_sweeps()
@@ -100,33 +95,11 @@ def test_a_sweep_that_is_not_valid_is_kept_although_make_ends_with_another_code(
     clone = tmp_path / "clone"
     clone.mkdir()
     (clone / "Makefile").write_text("bench:\n\t@exit 1\n")
-    make_results(_made(clone / "results" / "20260101T000000Z-01234567"), CLEAR, plan=PLAN, fail=1)
-    make_report(clone / "results" / "20260101T000000Z-01234567")
+    make_report(make_results(clone / "results" / "20260101T000000Z-01234567", CLEAR, plan=PLAN, fail=1))
     evidence = Evidence(clone, tmp_path / "kept")
     evidence.bench()
     assert evidence.failed[0] == "make bench"
     assert (tmp_path / "kept" / "requests.jsonl").exists()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    return folder
-
-
-def test_settings_of_the_caller_do_not_reach_what_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_MODEL", "small")
-    monkeypatch.setenv("MAKEFLAGS", "-n")
-    clone = tmp_path / "clone"
-    clone.mkdir()
-    Evidence(clone, tmp_path / "kept")._run("sh", "-c", "env > variables")
-    found = [
-        line
-        for line in (clone / "variables").read_text().splitlines()
-        if line.startswith(("LAUNCHBOUND", "MAKE"))
-    ]
-    assert found == [f"LAUNCHBOUND_CACHE_FOLDER={tmp_path / 'cache'}"]
 
 
 def test_a_tree_with_changes_is_refused_and_a_clean_one_cloned(tmp_path: Path) -> None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from random import Random
+from threading import Thread
 
+import msgspec
 import pytest
 
+from loadtests.peers import catalogue, group_keeper
 from loadtests.peers import run as running
 from loadtests.peers.bandwidth import fastest_read
-from loadtests.peers.catalogue import NotInstalled, Rival
-from loadtests.peers.contestants import call_seconds, steps_seconds
+from loadtests.peers.catalogue import RUNTIMES, SERVERS, NotInstalled, Rival, interpreter
+from loadtests.peers.contestants import Client, call_seconds, steps_seconds
 from loadtests.peers.process import RivalError, RivalProcess
-from loadtests.peers.reference import Reference, ReferenceRow
+from loadtests.peers.reference import TIE, Reference, ReferenceRow, difference, text_difference
 from loadtests.peers.results import (
     CallRow,
     Contestant,
@@ -26,8 +34,8 @@ from loadtests.peers.results import (
     read_peers,
     write_peers,
 )  # fmt: skip
-from loadtests.peers.run import PeersPlan, order, run_peers
-from loadtests.peers.tables import added, added_ratio, leaving, markdown, service_standings, summaries
+from loadtests.peers.run import PeersPlan, run_peers
+from loadtests.peers.tables import added_ratio, leaving, markdown, service_standings, summaries
 from loadtests.report.report_files import make_report
 from loadtests.report.sections import comparable, peers_section
 from loadtests.run.run_file import SweepRun, read_run
@@ -35,11 +43,13 @@ from loadtests.run.target import Target
 from tests.support import fake_service
 from tests.support.fake_service import Script, timings
 from tests.support.made_results import CLEAR, make_results
+from tests.support.processes import descendants, gone
+from tests.support.serving import PATIENCE_SECONDS, until
 
 PLAN = PeersPlan(rounds=2, calls=2, requests=2, batches=(1, 2), prompt_tokens=2, new_tokens=4)
 
 
-def made_run(seconds: dict[str, float], rounds: int = 12, differing: Sequence[str] = ()) -> PeersRun:
+def made_run(seconds: dict[str, float], rounds: int = 12) -> PeersRun:
     """A comparison at batch 1 whose contestants took about `seconds`, every round off by its own factor."""
     random = Random(1)
     run = PeersRun(
@@ -55,29 +65,13 @@ def made_run(seconds: dict[str, float], rounds: int = 12, differing: Sequence[st
         machine = random.uniform(0.5, 2.0)
         for name, value in seconds.items():
             noisy = value * machine * random.uniform(0.99, 1.01)
-            different = "row 0, token 1: 2 instead of 3" if name in differing else None
-            run.rows.append(
-                CallRow(round=number, contestant=name, batch=1, seconds=[noisy], difference=different)
-            )
-    return run
-
-
-def with_servers(**added: float) -> PeersRun:
-    """With servers that add so many seconds to a call of 0.1 s."""
-    run = made_run({"eager": 0.01})
-    for name, value in added.items():
-        run.contestants.append(Contestant(name=name, kind="server"))
-        run.service_rows += [
-            ServiceRow(round=n, contestant=name, latency_seconds=[0.1 + value], model_seconds=[0.1])
-            for n in range(8)
-        ]
+            run.rows.append(CallRow(round=number, contestant=name, batch=1, seconds=[noisy]))
     return run
 
 
 def test_ratios_are_paired_within_rounds() -> None:
     (found,) = summaries(made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020}))
     assert (found.best_mode, found.best_outside) == ("compiled", "ort")
-    assert found.leaving is not None
     # Rounds differ by up to 4; the ratio does not.
     assert 1.28 < found.leaving.low < found.leaving.value < found.leaving.high < 1.32
     assert f"leaving PyTorch would buy {found.leaving.value:.2f}×" in leaving([found])
@@ -95,24 +89,6 @@ def test_leaving_can_cost_and_can_buy_nothing_that_shows(seconds: dict[str, floa
     assert said in leaving(summaries(made_run(seconds)))
 
 
-def test_other_tokens_get_no_ratio_and_win_nothing() -> None:
-    run = made_run({"eager": 0.040, "ort": 0.020, "fast": 0.001}, differing=["ort"])
-    (found,) = summaries(run)
-    (standing,) = [one for one in found.standings if one.contestant.name == "ort"]
-    assert standing.ratio is None
-    assert found.leaving is None
-    page = markdown(run)
-    assert "other tokens" in page
-    assert "row 0, token 1: 2 instead of 3" in page
-
-
-def test_a_round_is_shuffled_and_complete() -> None:
-    orders = [order(["a", "b", "c"], [1, 4, 16], seed=0, number=number) for number in range(4)]
-    assert all(sorted(one) == sorted(orders[0]) and len(one) == 9 for one in orders)
-    assert len({tuple(one) for one in orders}) > 1
-    assert orders[0] == order(["a", "b", "c"], [1, 4, 16], seed=0, number=0)
-
-
 def test_a_modes_call_is_the_total_less_what_lies_around_it() -> None:
     shown = timings("eager", 1, 32)
     assert steps_seconds(shown) == pytest.approx(32 * 0.0021)
@@ -123,16 +99,12 @@ def test_a_modes_call_is_the_total_less_what_lies_around_it() -> None:
         call_seconds(shown)
 
 
-@pytest.mark.parametrize(("model", "expected"), [([0.4, 0.09, 0.15], 0.1), (None, 0.3)])
-def test_what_a_service_adds_is_subtracted_request_by_request(
-    model: list[float] | None, expected: float
-) -> None:
-    row = ServiceRow(round=0, contestant="s", latency_seconds=[0.5, 0.1, 0.3], model_seconds=model)
-    assert added(row) == pytest.approx(expected)
-
-
 def test_servers_are_ordered_by_what_they_add_and_what_is_lost_in_noise_has_no_ratio() -> None:
-    run = with_servers(launchbound=0.003, floor=0.001, lost=-0.004)
+    run = made_run({"eager": 0.01})
+    for name, added in {"launchbound": 0.003, "floor": 0.001, "lost": -0.004}.items():
+        run.contestants.append(Contestant(name=name, kind="server"))
+        row = ServiceRow(round=0, contestant=name, latency_seconds=[0.1 + added], model_seconds=[0.1])
+        run.service_rows += [msgspec.structs.replace(row, round=number) for number in range(8)]
     assert [one.contestant.name for one in service_standings(run)] == ["lost", "floor", "launchbound"]
     assert "| floor | 1.00 (1.00–1.00) | 0.33× (0.33–0.33) |" in markdown(run)
     assert added_ratio(run, "lost", "launchbound") is None
@@ -164,15 +136,9 @@ def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pe
     core = min(os.sched_getaffinity(0))
 
     def make_reference(model: str, folder: Path, count: int, *_: int) -> Reference:
-        rows = [
-            ReferenceRow(
-                prompt="p", prompt_tokens=[1, n], completion="x", completion_tokens=[n] * 4, margins=[1.0] * 4
-            )
-            for n in range(count)
-        ]
         return Reference(
             model_hash="0123456789ab", parameters=9, weight_bytes=1 << 20, vocabulary=16, end_of_text=0,
-            rows=rows,
+            rows=[row(n) for n in range(count)],
         )  # fmt: skip
 
     def interpreter(rival: Rival, *_: object) -> Path:
@@ -236,6 +202,7 @@ def test_every_rival_is_a_row_or_a_reason_and_every_round_is_kept_as_it_ends(
         assert odd.ratio is None
     page = (tmp_path / "peers.md").read_text()
     assert "- not installed: no wheel for this Python" in page
+    assert "other tokens" in page
     assert "INCOMPLETE" not in page
     assert len(run.service_rows) == PLAN.rounds
 
@@ -303,8 +270,143 @@ def test_a_comparison_of_another_processor_is_refused(tmp_path: Path) -> None:
         comparable(peers, sweep)
 
 
-def test_the_section_has_the_fastest_of_both_sides() -> None:
-    section = peers_section(made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020, "ours": 0.001}))
-    ((row,),) = (table.rows for table in section.tables)
-    assert (str(row[1]), str(row[3])) == ("compiled", "ort")
-    assert not peers_section(made_run({"eager": 0.040})).tables
+# ---------------------------------------------------------------- their processes
+
+NEW = 4
+LOAD = {"folder": "f"}
+CALL = {"tokens": [[1, 7]], "new_tokens": NEW}
+
+
+def row(last: int = 7, margin: float = 1.0) -> ReferenceRow:
+    """A prompt that is continued by its own last token."""
+    return ReferenceRow(
+        prompt="p",
+        prompt_tokens=[1, last],
+        completion="x",
+        completion_tokens=[last] * NEW,
+        margins=[margin] * NEW,
+    )
+
+
+@contextmanager
+def rival(behaviour: str, folder: Path) -> Iterator[RivalProcess]:
+    command = [sys.executable, "-m", "tests.support.fake_rival", behaviour]
+    with RivalProcess(command, folder / "rival.log") as process:
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "asked", "said"),
+    [
+        ("garbage", [CALL], "not JSON"),
+        ("silent", [CALL], "no answer within 1 s"),
+        ("dies", [CALL] * 4, "code 3: a last word"),
+        ("cannot load", [LOAD], "unknown architecture"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_that_names_it(
+    behaviour: str, asked: list[dict[str, object]], said: str, tmp_path: Path
+) -> None:
+    with rival(behaviour, tmp_path) as process:
+        for document in asked[:-1]:
+            process.ask(document, 60.0)
+        with pytest.raises(RivalError, match=said):
+            process.ask(asked[-1], 1.0 if behaviour == "silent" else 60.0)
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[1]", b"\xff"])
+def test_what_a_server_answers_is_a_json_object_or_an_error(answer: bytes) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.handle_request).start()
+        with pytest.raises(RivalError, match="answered no JSON object"):
+            Client(f"http://127.0.0.1:{server.server_port}").generate("/generate", ["p"], 1)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from loadtests.peers.process import RivalProcess
+command = [sys.executable, "-m", "tests.support.fake_rival", "starts another"]
+process = RivalProcess(command, Path(sys.argv[1]))
+print(process.ask({"folder": "f"}, 60.0)["settings"]["started"], flush=True)
+process.ask({"tokens": [[1]], "new_tokens": 1}, 600.0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_rival_and_what_it_has_started_end_with_a_driver_that_is_killed(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        other = int(driver.stdout.readline())
+        started = descendants(driver.pid)
+        assert other in started
+        assert len(started) == 3
+        driver.send_signal(number)
+        driver.wait(PATIENCE_SECONDS)
+        until(lambda: all(gone(pid) for pid in started), "the end of the rival and of what it has started")
+
+
+def test_what_a_rival_has_started_ends_with_it() -> None:
+    """As where the driver is killed and the rival's input ends before the kernel's signal arrives."""
+    command = [sys.executable, "-m", "tests.support.fake_rival", "starts another"]
+    with subprocess.Popen(
+        [sys.executable, group_keeper.__file__, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as keeper:
+        told, _ = keeper.communicate(json.dumps(LOAD) + "\n", PATIENCE_SECONDS)
+    assert keeper.returncode == 0
+    other = json.loads(told)["settings"]["started"]
+    until(lambda: gone(other), "the end of what the rival has started")
+
+
+def test_tokens_and_texts_may_differ_only_where_a_tie_of_logits_explains_it() -> None:
+    other = [[7, 7, 8, 8]]
+    assert difference([[7] * NEW], [row()]) is None
+    assert difference(other, [row(margin=TIE / 2)]) is None
+    assert difference(other, [row(margin=TIE * 2)]) is not None
+    assert difference([[7] * 3], [row(margin=TIE / 2)]) is not None
+    assert difference([], [row()]) is not None
+    assert text_difference(["x"], [row()]) is None
+    assert text_difference(["y"], [row()]) is not None
+    assert text_difference(["y"], [row(margin=TIE / 2)]) is None
+    assert text_difference(["x", "x"], [row()]) is not None
+
+
+def test_what_pip_cannot_install_is_said_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(folder: Path, **_: object) -> None:
+        """An environment whose pip is that of these tests, in no time."""
+        python = Path(folder, "bin", "python")
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+
+    requirements = tmp_path / "some.txt"
+    requirements.write_text(f"absent @ file://{tmp_path}/absent-1.0-py3-none-any.whl\n")
+    monkeypatch.setattr(Rival, "requirements", requirements)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(catalogue.venv, "create", create)
+    with pytest.raises(NotInstalled, match="absent"):
+        interpreter(RUNTIMES[0], print)
+    assert not list(tmp_path.rglob(catalogue.STAMP))
+
+
+def test_every_rival_has_a_worker_and_pinned_requirements() -> None:
+    rivals = (*RUNTIMES, *SERVERS)
+    assert len({rival.name for rival in rivals}) == len(rivals)
+    for one in rivals:
+        assert Path(catalogue.__file__).with_name("rivals").joinpath(f"{one.worker}.py").is_file()
+        lines = [line for line in one.requirements.read_text().splitlines() if line and line[0] != "#"]
+        assert all("==" in line for line in lines)
+        assert "torch==2.13.0" in lines

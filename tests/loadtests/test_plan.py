@@ -7,19 +7,27 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+import launchbound
 from loadtests.plan.cells import Cell, Plan, PlanError, Slo, SloTable, due_times, order, parse_slo, slo_table
+from loadtests.plan.plan_file import parse_plan, plan_of, read_plan_file, toml_of
 from loadtests.plan.presets import (
+    PRESET_FOLDER,
     PRESETS,
-    describe,
-    estimate_most_seconds,
     estimate_seconds,
     make_plan,
+    preset_document,
     request_seconds,
 )
 from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
+from loadtests.report.surroundings import reproduce
 from loadtests.run.requests import body
+from loadtests.run.run_file import SweepRun
 from loadtests.run.schedule import group_name
+from service.cli.options import EXIT_BAD_INPUT
+from service.cli.sweep import PlanOptions, chosen_plan
+from service.modes import swept_modes
 
 
 def test_rounds_differ_in_order_and_the_seed_fixes_them() -> None:
@@ -43,55 +51,6 @@ def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: s
     groups = {(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.load is None}
     controls = [(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.control]
     assert sorted(controls) == sorted(groups)
-
-
-def test_a_plan_without_more_rounds_looks_once_at_95_percent() -> None:
-    plan = Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1),))
-    assert plan.interim_checks == (8,)
-    assert plan.confidence == 0.95
-    assert estimate_most_seconds(plan) == estimate_seconds(plan)
-    assert "go on" not in describe(plan)
-
-
-def test_more_rounds_are_planned_as_looks_with_a_confidence_that_makes_up_for_them() -> None:
-    plan = make_plan("quick")
-    assert plan.interim_checks == (8, 12, 16)
-    assert plan.confidence == pytest.approx(1 - 0.05 / 3)
-    assert "after rounds 8, 12, 16" in describe(plan)
-    assert f"at most about {estimate_most_seconds(plan):.0f} s" in describe(plan)
-
-
-def test_leaving_groups_out_does_not_change_the_order_of_the_others() -> None:
-    plan = make_plan("quick")
-    kept = plan.main_groups[1:]
-    for number in range(9, 25):
-        whole = [cell for cell in order(plan, number) if cell.group in kept]
-        assert order(plan, number, kept) == whole
-        assert len(whole) == 12
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"preset": "huge"}, "try one of quick"),
-        ({"preset": "quick", "modes": ["compiled"]}, "every speed-up is against it"),
-        ({"preset": "quick", "batch_sizes": [0]}, "at least 1"),
-    ],
-)
-def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments: dict, message: str) -> None:
-    with pytest.raises(PlanError, match=message):
-        make_plan(**arguments)
-
-
-def test_the_saturation_preset_is_a_ladder_of_rates_within_forty_minutes() -> None:
-    plan = make_plan("saturation")
-    assert {cell.concurrency for cell in plan.cells if not cell.open_loop} == {1, 2, 4, 8}
-    assert {cell.load for cell in plan.cells if cell.open_loop} == {0.3, 0.45, 0.6, 0.75, 0.9, 1.1}
-    assert plan.slo == Slo(e2e_of_eager=3.0)
-    assert [group[3] for group in plan.main_groups] == [1]
-    assert 300 < estimate_most_seconds(plan) < 40 * 60
-    text = describe(plan)
-    assert "the answer within 3 times eager's latency without load, for 95 % of the requests" in text
 
 
 def test_an_estimate_knows_how_long_a_visit_at_each_rate_takes() -> None:
@@ -223,3 +182,200 @@ def test_a_multiple_of_eagers_latency_becomes_seconds() -> None:
     assert settled == Slo(e2e_seconds=0.2, e2e_of_eager=3.0, share=0.9)
     assert settled.settled(9.0) is settled
     assert settled.text.startswith("the answer within 200 ms, which is 3 times eager's latency without load")
+
+
+# ---------------------------------------------------------------- files
+
+SMALL = """\
+name = "own"
+modes = ["eager", "compiled"]
+batch_sizes = [1, 4]
+rounds = 8
+
+# a block
+[[closed_loop]]
+new_tokens = [
+  4,
+  8,
+]
+concurrency = [1, 2]
+
+[[open_loop]]
+batch_sizes = 4
+loads = [0.5]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "own.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(PlanError) as refused:
+        read_plan_file(written(folder, text))
+    return str(refused.value)
+
+
+def sweep(*options: str) -> tuple[int, str, str]:
+    shown = CliRunner().invoke(launchbound.app, ["sweep", *options])
+    return shown.exit_code, shown.stdout, shown.stderr
+
+
+def test_precisions_are_named(tmp_path: Path) -> None:
+    read = read_plan_file(written(tmp_path, f'dtypes = ["bfloat16", "float32"]\n{SMALL}'))
+    assert read.dtypes == ["bfloat16", "float32"]
+    assert parse_plan(toml_of(read)) == read
+    assert read_plan_file(written(tmp_path, SMALL)).dtypes is None
+
+
+def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
+    assert {path.stem for path in PRESET_FOLDER.glob("*.toml")} == set(PRESETS)
+    assert all(preset_document(preset).name == preset for preset in PRESETS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_printed_preset_given_back_is_the_same_plan(preset: str, changed: bool, tmp_path: Path) -> None:
+    sizes = [2] if preset == "saturation" else [2, 8]  # its SLO is of one latency of eager
+    options = ["--seed=7", "--modes=eager,no_grad", f"--batch-sizes={','.join(map(str, sizes))}"]
+    options = options if changed else []
+    code, text, _ = sweep("--preset", preset, *options, "--dry-run", "--toml")
+    assert code == 0
+    options_of = {"modes": swept_modes()}
+    if changed:
+        options_of = {"seed": 7, "modes": ["eager", "no_grad"], "batch_sizes": sizes}
+    plan = make_plan(preset, **options_of)  # type: ignore[arg-type]
+    read = read_plan_file(written(tmp_path, text))
+    assert (plan_of(read), read.modes) == (plan, plan.modes)
+
+
+LOADED = """\
+name = "own"
+modes = ["eager"]
+batch_sizes = [1]
+rounds = 8
+
+[slo]
+ttft = 0.05
+tpot = 0.01
+share = 0.9
+
+[[closed_loop]]
+
+[[open_loop]]
+rates = [5, 40.5]
+arrivals = "constant"
+
+[[open_loop]]
+loads = [0.9, 1.2]
+"""
+
+
+def test_load_past_saturation_is_written_and_read_again(tmp_path: Path) -> None:
+    document = read_plan_file(written(tmp_path, LOADED))
+    assert parse_plan(toml_of(document)) == document
+    plan = plan_of(document)
+    assert [cell.name.removeprefix("eager b=1 short n=32 ") for cell in plan.cells if cell.open_loop] == [
+        "rate=5/s constant",
+        "rate=40.5/s constant",
+        "load=0.9",
+        "load=1.2",
+    ]
+    assert plan.slo == Slo(ttft_seconds=0.05, tpot_seconds=0.01, share=0.9)
+
+
+def test_the_slo_of_the_command_line_replaces_that_of_the_plan_and_is_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, LOADED)
+    chosen = chosen_plan(PlanOptions(path, slo="e2e=0.2"))
+    assert chosen.plan.slo == Slo(e2e_seconds=0.2)
+    assert chosen.overrides == {"slo": "e2e=0.2,share=0.95"}
+    assert slo_table(chosen.overrides["slo"]).slo == chosen.plan.slo
+    assert parse_plan(toml_of(chosen.document)) == chosen.document
+    assert chosen_plan(PlanOptions(path, slo="ttft=0.05,tpot=0.01,share=0.9")).overrides == {}
+    code, shown, _ = sweep("--preset", "saturation", "--slo", "ttft=0.02,share=0.9", "--dry-run")
+    assert code == 0
+    assert "SLO: TTFT within 20 ms, for 90 % of the requests" in shown
+    chosen = chosen_plan(PlanOptions(preset="saturation", slo="ttft=0.02,share=0.9"))
+    run = SweepRun(run="", url="", plan=chosen.plan, seed=0, started="", overrides=chosen.overrides)
+    assert "--preset saturation --seed 0 --slo ttft=0.02,share=0.9" in reproduce(run)[-1]
+
+
+def test_a_table_names_batch_sizes_by_their_place_or_by_number(tmp_path: Path) -> None:
+    head = 'name = "own"\nbatch_sizes = [1, 2, 8]\nrounds = 1\nreplicas = true\n[[closed_loop]]\n'
+    for named, sizes in (('"all"', [1, 2, 8]), ('["middle", "smallest"]', [1, 2]), ("8", [8])):
+        document = read_plan_file(written(tmp_path, f"{head}batch_sizes = {named}\n"))
+        assert parse_plan(toml_of(document)) == document
+        assert (plan_of(document).batch_sizes, plan_of(document).replicas) == (sizes, True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("rounds = 8", "rounds = ", "line 4: not TOML"),
+        ("rounds = 8", "ronds = 8", "line 4: unknown key `ronds`: did you mean `rounds`?"),
+        ("concurrency = [1, 2]", "concurency = 2", "line 12: unknown key `concurency`: did you mean"),
+        ("rounds = 8", "rounds = 0", "line 4: `rounds`: expected `int` >= 1: change the value"),
+        ("rounds = 8", 'rounds = "8"', "line 4: `rounds`: expected `int"),
+        ("rounds = 8", "rounds = 8\nrounds_most = 4", "line 5: rounds_most is 4, less than the 8"),
+        ("rounds = 8", "", "`rounds` is missing: add it"),
+        ("# a block", 'dtypes = ["float32", "float32"]', "line 6: float32 is there twice"),
+        ("# a block", 'dtypes = ["float16"]', "write one of float32, bfloat16, autocast-bfloat16"),
+        ("  8,\n", "  0,\n", "line 8: `new_tokens`: expected `int` >= 1"),
+        ("loads = [0.5]", "loads = [3.5]", "line 16: `loads`: expected `float` <= 3.0"),
+        ("loads = [0.5]", "rates = [0]", "line 16: `rates`: expected `float` > 0.0"),
+        ("loads = [0.5]", "requests = 3", "line 14: give `loads`, shares of each mode"),
+        ("loads = [0.5]", "loads = [0.5]\nrates = [9]", "line 14: give `loads`"),
+        ("loads = [0.5]", 'loads = [0.5]\narrivals = "even"', "write one of poisson, constant"),
+        ("concurrency = [1, 2]", "concurrency = 8", "3 requests per round are over before 8"),
+        ("loads = [0.5]", "loads = [0.5]\nnew_tokens = 1\n[slo]\ntpot = 0.1", "leave tpot out of the SLO"),
+        ("loads = [0.5]", "loads = [0.5]\nnew_tokens = [1, 2]\n[slo]\ne2e_of_eager = 3", "cells of 2 kinds"),
+        ("# a block", "[slo]\nshare = 0.9", "line 6: an SLO without a limit is met by"),
+        ("# a block", "[slo]\ne2 = 0.9", "line 7: unknown key `e2`: did you mean `e2e`?"),
+        ("# a block", "[slo]\ne2e = 0", "line 7: `e2e`: expected `float` > 0.0"),
+        ("# a block", "[slo]\ne2e = 1\nshare = 2", "line 8: `share`: expected `float` <= 1.0"),
+        ("batch_sizes = 4", "batch_sizes = 16", "line 15: batch size 16 is not one of the plan's, 1, 4"),
+        ("batch_sizes = 4", 'batch_sizes = "large"', "write one of all, smallest, middle, numbers from 1 on"),
+        ('"compiled"]', '"fastest"]', "line 2: unknown mode fastest; try some of eager"),
+        ('["eager", "compiled"]', '["compiled"]', "line 2: 'eager' is missing"),
+        ("[[open_loop]]\nbatch_sizes = 4\nloads = [0.5]", "[[closed_loop]]\nnew_tokens = 4", "line 14: cell"),
+        (SMALL[SMALL.index("# a") :], "", "there is no [[closed_loop]]: add one"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_file_its_line_and_a_remedy(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    assert old in SMALL
+    message = refusal(tmp_path, SMALL.replace(old, new))
+    assert message.startswith(f"{tmp_path / 'own.toml'}, ")
+    assert expected in message
+
+
+def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None:
+    chosen = chosen_plan(PlanOptions(written(tmp_path, SMALL), seed=3, batch_sizes="4,8"))
+    assert (chosen.plan.seed, chosen.plan.batch_sizes, chosen.from_file) == (3, [4, 8], True)
+    assert chosen.overrides == {"seed": 3, "batch_sizes": [4, 8]}
+    assert chosen_plan(PlanOptions()).overrides == {}
+    with pytest.raises(PlanError, match="batch size 4 is not one of the plan's, 1"):
+        chosen_plan(PlanOptions(written(tmp_path, SMALL), batch_sizes="1"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--preset=quick", "--plan=a.toml"], "leave one out"),
+        (["--toml"], "add --dry-run"),
+        (["--plan=missing.toml"], "name a TOML file"),
+        (["--modes=compiled"], "every speed-up is against it"),
+        (["--batch-sizes=0"], "at least 1"),
+        (["--preset=huge"], "try one of quick"),
+        (["--batch-sizes=two"], "two"),
+        (["--slo=fast"], "write it as in ttft=0.05"),
+        (["--preset=saturation", "--slo=share=0.5"], "without a limit"),
+    ],
+)
+def test_options_that_contradict_are_bad_input(options: list[str], message: str) -> None:
+    code, _, errors = sweep(*options)
+    assert code == EXIT_BAD_INPUT
+    assert message in errors

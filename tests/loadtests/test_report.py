@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import io
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -16,27 +16,31 @@ import pytest
 from plotly.offline import get_plotlyjs
 from rich.console import Console
 
-from loadtests.plan.cells import Cell
-from loadtests.plan.presets import make_plan
+from dashboards.theme import MODE_COLOURS
+from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.presets import PRESETS, make_plan
 from loadtests.report import plots
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import significant
-from loadtests.report.page import PLOTLY_BUNDLE
-from loadtests.report.proof import SPLIT_ROWS
-from loadtests.report.report_files import all_plots, make_report
-from loadtests.report.results import read_results
+from loadtests.report.formatting import colour, microseconds, significant, size
+from loadtests.report.page import PLOTLY_BUNDLE, Section, Text
+from loadtests.report.report_files import all_plots, headline, make_report
+from loadtests.report.results import Results, read_results
+from loadtests.report.roofline import roofline_section
+from loadtests.report.sections import sections
+from loadtests.report.surroundings import environment, reproduce, wall_time
 from loadtests.report.terminal import print_table
 from loadtests.report.wording import saved
-from loadtests.run.rows import read_rows
-from loadtests.run.run_file import read_run, write_run
-from loadtests.run.validation import write_validation
-from tests.support.gates import validate
+from loadtests.run.run_file import Part, SweepRun, read_run, write_run
+from service.modes import MODES, Effect, Mode, default_modes
+from service.statistics.boundedness import decode_bytes
+from tests.support.fake_service import STEP_SECONDS
 from tests.support.made_results import (
     ALIKE,
     CLEAR,
     edit_rows,
     edit_run,
     make_results,
+    set_split,
     with_compilations,
     with_intervals,
     with_machine,
@@ -63,25 +67,39 @@ def page(folder: Path) -> str:
 
 def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
     headline = make_report(clear)
-    assert headline["text"].startswith("compiled is the mode to ship at batch 1, 4 and 16 (2.5")
+    assert headline["text"].startswith("Batch 1, 4 and 16: compiled, 1.7")
+    assert headline["text"].endswith("Not measured: max-autotune and aot-inductor.")
+    assert headline["left_out"] == ["max-autotune", "aot-inductor"]
     assert headline["valid"] is True
     assert headline["provisional"] is False
     assert (clear / "report.html").stat().st_size <= 1_500_000
     assert [batch["ship"] for batch in headline["batches"]] == ["compiled"] * 3
-    assert all(b["speedup"]["low"] < 2.5 * 1.05 and b["word"] == "faster" for b in headline["batches"])
+    assert {(b["baseline"], b["state"]) for b in headline["batches"]} == {("inference_mode", "faster")}
+    assert all(b["speedup"]["low"] < 1.75 < b["speedup"]["high"] for b in headline["batches"])
+    assert all(b["speedup_over_eager"]["value"] == pytest.approx(2.5, rel=0.05) for b in headline["batches"])
     assert f"<h1>{headline['text']}</h1>" in page(clear)
     assert f"# {headline['text']}" in (clear / "report.md").read_text()
     assert json.loads(json.dumps(headline)) == headline
 
 
-def test_without_a_detectable_difference_eager_is_kept(tmp_path: Path) -> None:
+def test_where_all_modes_are_equivalent_inference_mode_is_kept(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, ALIKE, scatter=0.004))
-    assert headline["text"].startswith("eager, tied with ")
-    assert "stays at batch" in headline["text"]
-    assert {batch["ship"] for batch in headline["batches"]} == {"eager"}
+    answer = "Batch 1, 4 and 16: inference_mode, nothing is faster by more than 5 %."
+    assert headline["text"].startswith(answer)
+    assert {(b["ship"], b["state"]) for b in headline["batches"]} == {("inference_mode", "equivalent")}
     assert "no detectable difference" in page(tmp_path)
     assert {tuple(saved(verdict)) for verdict in Findings(read_results(tmp_path)).main} == {()}
     assert not re.search(r'<span class="(faster|slower)">', page(tmp_path))
+
+
+def test_where_noise_hides_the_answer_it_is_called_not_resolved_and_the_rounds_that_would_tell(
+    tmp_path: Path,
+) -> None:
+    near = CLEAR | {"compiled": 0.401, "reduce-overhead": 0.4}
+    headline = make_report(make_results(tmp_path, near, scatter=0.2))
+    assert {batch["state"] for batch in headline["batches"]} == {"not resolved"}
+    assert "or compiled, not resolved; " in headline["text"] or "or reduce-overhead, not" in headline["text"]
+    assert re.search(r"may be the right one \(about [\d,]+ rounds would tell\)", page(tmp_path))
 
 
 def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
@@ -92,7 +110,7 @@ def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
 def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:
     few = msgspec.structs.replace(make_plan("quick", 1), rounds=5, rounds_most=None)
     headline = make_report(make_results(tmp_path, plan=few))
-    assert headline["text"].startswith("Undecided: fewer than 8 rounds")
+    assert headline["text"].startswith("Not resolved: fewer than 8 rounds")
     assert [batch["ship"] for batch in headline["batches"]] == [None] * 3
     assert "fewer than 8 rounds: too few to tell modes apart" in page(tmp_path)
 
@@ -124,14 +142,6 @@ def test_the_page_refers_to_nothing_outside_itself(clear: Path) -> None:
     assert (clear / "report.html").read_text().count("plotly.js (basic - minified) v") == 1
 
 
-def test_committed_pages_are_as_small_and_only_of_runs_that_are_shown() -> None:
-    pages = sorted((ROOT / "benchmarks").glob("*/report.html"))
-    assert pages
-    shown = (ROOT / "README.md").read_text() + (ROOT / "docs" / "measured.md").read_text()
-    assert all(page.stat().st_size <= 1_500_000 for page in pages)
-    assert all(f"benchmarks/{page.parent.name}/" in shown for page in pages)
-
-
 def test_the_vendored_bundle_is_the_one_named_beside_it_and_of_the_version_of_figures() -> None:
     folder = PLOTLY_BUNDLE.parent
     assert hashlib.sha256(PLOTLY_BUNDLE.read_bytes()).hexdigest() in (folder / "README.md").read_text()
@@ -144,59 +154,19 @@ def test_the_vendored_bundle_is_the_one_named_beside_it_and_of_the_version_of_fi
     assert len({found[1] for found in versions if found}) == 1
 
 
-def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: Path) -> None:
-    findings = Findings(read_results(clear))
-    (heat_map,) = [plot.figure for plot in all_plots(findings) if plot.id == "index"]
-    shown = {
-        (mode, column): index
-        for column, trace in enumerate(trace for trace in heat_map.data if trace.type == "bar")
-        for mode, index in zip(trace.y, trace.customdata, strict=True)
-    }
-    assert shown == {
-        (summary.effective, column): summary.decode.index
-        for column, verdict in enumerate(findings.main)
-        for summary in verdict.modes
-    }
-    assert heat_map.layout.xaxis.ticktext == ("batch 1", "batch 4", "batch 16")
-
-
-def test_every_plot_has_title_and_caption_and_only_traces_of_the_basic_bundle(clear: Path) -> None:
+def test_every_plot_has_a_caption_only_traces_of_the_basic_bundle_and_no_end_of_its_script(
+    clear: Path,
+) -> None:
     drawn = list(all_plots(Findings(read_results(clear))))
-    assert [plot.id for plot in drawn] == [
-        "speedup",
-        "parts",
-        "latency",
-        "throughput",
-        "index",
-        "trade-off",
-        "timeline",
-    ]
+    shown = ["speedup", "parts", "latency", "throughput", "index", "trade-off", "timeline"]
+    assert [plot.id for plot in drawn] == shown
     captions = re.findall(r"<figcaption>\s*<h3>(.+?)</h3>\s*(.+?)</figcaption>", page(clear), flags=re.DOTALL)
     assert len(captions) == len(drawn)
     assert {trace.type for plot in drawn for trace in plot.figure.data} <= {"scatter", "bar", "pie"}
-    for plot in drawn:  # none can end its script element
+    for plot in drawn:
         plot.figure.update_layout(title={"text": "</script>"})
         assert "</script" not in plot.json
         assert json.loads(plot.json)["layout"]["title"]["text"] == "</script>"
-
-
-def test_saturation_is_drawn_where_there_are_open_loop_cells(tmp_path: Path) -> None:
-    plan = make_plan("standard", 1, batch_sizes=[1])
-    make_results(tmp_path, plan=plan)
-    run = read_run(tmp_path)
-    run.client.rates = {cell.name: 10.0 for cell in plan.cells if cell.load is not None}
-    write_run(tmp_path, run)
-    assert "saturation" in [plot.id for plot in all_plots(Findings(read_results(tmp_path)))]
-
-
-def test_modes_have_one_colour_in_every_plot(clear: Path) -> None:
-    seen: dict[str, set[Any]] = {}
-    for plot in all_plots(Findings(read_results(clear))):
-        for trace in plot.figure.data:
-            if trace.type == "scatter" and trace.name in EFFECTIVE:
-                seen.setdefault(trace.name, set()).add(trace.line.color or trace.marker.color)
-    assert set(seen) == EFFECTIVE
-    assert all(len(colours) == 1 for colours in seen.values())
 
 
 def test_without_kernel_times_a_gpu_report_states_it_and_shows_the_wait(tmp_path: Path) -> None:
@@ -207,14 +177,6 @@ def test_without_kernel_times_a_gpu_report_states_it_and_shows_the_wait(tmp_path
     assert "Not proved" not in text
 
 
-def test_other_conditions_have_answers_of_their_own(tmp_path: Path) -> None:
-    plan = make_plan("quick", 1, batch_sizes=[1])
-    longer = [Cell(mode=c.mode, batch_size=1, prompt_set="long", control=c.control) for c in plan.cells]
-    make_report(make_results(tmp_path, plan=msgspec.structs.replace(plan, cells=(*plan.cells, *longer))))
-    assert "Under other conditions" in page(tmp_path)
-    assert len(Findings(read_results(tmp_path)).others) == 1
-
-
 def test_only_a_split_that_was_estimated_is_called_not_proved(tmp_path: Path) -> None:
     rows = make_results(tmp_path) / "requests.jsonl"
     make_report(tmp_path)
@@ -223,62 +185,30 @@ def test_only_a_split_that_was_estimated_is_called_not_proved(tmp_path: Path) ->
         (tmp_path / "report.md").read_text(),
         printed(tmp_path, 120),
     ):
-        assert "Not proved on this machine" in text
+        assert "not proved on this machine" in text
     rows.write_text(rows.read_text().replace('"dispatch":"sampled"', '"dispatch":"measured"'))
     make_report(tmp_path)
     for text in (page(tmp_path), (tmp_path / "report.md").read_text(), printed(tmp_path, 120)):
-        assert "Not proved" not in text
+        assert "not proved" not in text
         assert "Dispatch is estimated" not in text
 
 
-def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_reason(tmp_path: Path) -> None:
+def test_an_answer_has_the_name_that_modes_takes_what_that_runs_as_and_its_pytorch(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3}))
-    assert headline["text"].startswith("compiled-cpp, the CPU's reduce-overhead, is the mode to ship")
+    assert headline["text"].startswith("Batch 1, 4 and 16: reduce-overhead, 2.3")
     assert {(b["ship"], b["effective"]) for b in headline["batches"]} == {("reduce-overhead", "compiled-cpp")}
     cards = page(tmp_path).partition("<h2>")[0]
-    assert 'compiled-cpp<span class="under">the CPU&#39;s reduce-overhead</span>' in cards
-    for text in (cards, (tmp_path / "report.md").read_text()):
+    lines = html.unescape(cards)
+    assert '--modes reduce-overhead<span class="under">runs as compiled-cpp</span>' in lines
+    assert "torch.compile(model, fullgraph=True, dynamic=False, options={'cpp_wrapper': True})(x)" in lines
+    for text in (page(tmp_path), (tmp_path / "report.md").read_text()):
         assert "a CPU has no CUDA graphs" in text
-    assert "→ compiled-cpp, the CPU's reduce-overhead: 3" in printed(tmp_path, 120)
+    assert "→ faster: reduce-overhead, 2.3" in printed(tmp_path, 120)
 
 
-def test_the_first_screen_says_what_the_selftest_proves_of_the_split(tmp_path: Path) -> None:
-    folder = tmp_path / "sweep"
-    folder.mkdir()
-    make_report(make_results(folder))
-    first_screen = page(folder).partition("<h2>")[0]
-    assert "Not proved on this machine" in first_screen
-    assert "no selftest of this machine and commit" in first_screen
-    other = tmp_path / "selftest"
-    other.mkdir()
-    run = read_run(folder)
-    found = {
-        "commit": run.environment["commit"], "cpu": run.environment["cpu"], "complete": True,
-        "device": run.engine.get("device_name"), "created": "2026-01-02T00:00:00Z", "outcome": "undecided",
-        "detail": "1 of 2 rows passed; undecided: a row", "modes": run.plan.modes,
-        **{name: run.engine.get(name) for name in ("torch", "model", "dtype", "threads")},
-        "rows": [
-            *({"name": f"{start}: eager", "verdict": "pass"} for start in SPLIT_ROWS),
-            {"name": f"{SPLIT_ROWS[1]}: eager", "verdict": "undecided"},
-        ],
-    }  # fmt: skip
-    (other / "selftest.json").write_text(json.dumps(found))
-    make_report(folder)
-    told = (
-        f"its selftest has {len(SPLIT_ROWS) + 1} rows about the split: {len(SPLIT_ROWS)} passed, 1 undecided"
-    )
-    assert told in page(folder)
-    assert "1 of 2 rows passed; undecided: a row" in (folder / "report.md").read_text()
-    (other / "selftest.json").write_text(json.dumps(found | {"rows": found["rows"][:-1]}))
-    make_report(folder)
-    assert "Not proved on this machine" not in page(folder)
-    assert "proved" in page(folder).partition("<h2>")[0]
-
-
-@pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reported sweep of a service that records everything, on a machine that was busy in two rounds."""
-    folder = with_intervals(make_results(tmp_path_factory.mktemp("complete")), 0.1)
+def test_everything_that_a_run_recorded_is_in_page_and_markdown(tmp_path: Path) -> None:
+    """Of a service that records everything, on a machine that was busy in two rounds."""
+    folder = with_intervals(make_results(tmp_path), 0.1)
     with_compilations(with_samples(folder, lambda row: (3 * (8 + row["batch_size"]), 72, 0)))
     with_machine(folder, [9e9, 9e9, 5e9, *[9e9] * 5], [0.0] * 7 + [0.05])
 
@@ -288,32 +218,18 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     edit_rows(folder, faults)
     edit_run(folder, lambda run: run.engine.update(memory={"resident": 700 * 2**20}))
-    run = read_run(folder)
-    write_validation(folder, validate(run, read_rows(folder), None, None))
     make_report(folder)
-    return folder
-
-
-def test_everything_that_a_run_recorded_is_in_page_and_markdown(complete: Path) -> None:
-    for text in (page(complete), (complete / "report.md").read_text()):
-        for expected in (
-            "resident 700 MiB",
-            "512 cache positions per sequence",
-            "padded to 16",
-            "attended cache positions in the last step 64",
-            "2,600",
-            "page faults",
-            "first token",
-            "round 3 (memory read at 5.0 GB/s",
-            "round 8 (steal time 5.0%",
-            "% of its step",
-            "kernel share",
-            "of the engine",
-            "mean − typical",
-            "cold start",
-            "interval: ",
-        ):
+    for text in (page(folder), (folder / "report.md").read_text()):
+        for expected in RECORDED:
             assert expected in text.replace("Cold start", "cold start"), expected
+
+
+RECORDED = (
+    "resident 700 MiB", "512 cache positions per sequence", "padded to 16", "2,600", "page faults",
+    "attended cache positions in the last step 64", "first token", "round 3 (memory read at 5.0 GB/s",
+    "round 8 (steal time 5.0%", "saved per request are dispatch", "kernel share", "of the engine",
+    "mean − typical", "cold start", "interval: ",
+)  # fmt: skip
 
 
 def test_what_an_old_folder_did_not_record_is_said_to_be_unknown(clear: Path) -> None:
@@ -323,32 +239,6 @@ def test_what_an_old_folder_did_not_record_is_said_to_be_unknown(clear: Path) ->
         assert "unknown: run once with an empty compile cache" in text
         assert "not recorded" in text
         assert "page faults</th>" not in text
-
-
-def test_bars_stack_prefill_and_decode_apart_and_sum_to_the_total(complete: Path) -> None:
-    findings = Findings(read_results(complete))
-    (bars,) = [plot.figure for plot in all_plots(findings) if plot.id == "parts"]
-    first = [trace for trace in bars.data if trace.xaxis in (None, "x")]
-    assert [trace.name for trace in first] == [
-        "queue",
-        "prefill dispatch",
-        "prefill kernel",
-        "decode dispatch",
-        "decode kernel",
-        "other",
-    ]
-    summed = [sum(values) for values in zip(*(trace.x for trace in first), strict=True)]
-    totals = [1e3 * (s.total_seconds or 0.0) for s in findings.main[0].modes[::-1]]
-    assert summed == pytest.approx(totals)
-
-
-def test_marked_rounds_are_shaded_in_the_latencies_over_time(complete: Path, clear: Path) -> None:
-    shaded = {}
-    for folder in (complete, clear):
-        (plot,) = [p for p in all_plots(Findings(read_results(folder))) if p.id == "timeline"]
-        shaded[folder] = [note.text for note in plot.figure.layout.annotations]
-    assert shaded[complete] == ["warm-up", "round 3 marked", "round 8 marked"]
-    assert shaded[clear] == ["warm-up"]
 
 
 @pytest.mark.slow
@@ -369,32 +259,23 @@ def printed(folder: Path, width: int) -> str:
     return str(text)
 
 
-def test_the_terminal_has_a_row_per_mode_and_the_conclusion(clear: Path) -> None:
-    text = printed(clear, 120)
-    for mode in EFFECTIVE:
-        assert len(re.findall(rf"^ {mode} ", text, flags=re.MULTILINE)) >= 3
-    assert "→ compiled: 2.5" in text
-    assert "compiled is the mode to ship" in text
-
-
-def test_nothing_that_goes_to_a_pipe_is_cut_however_wide_its_table(clear: Path) -> None:
+def test_the_terminal_has_a_row_per_mode_of_which_nothing_that_goes_to_a_pipe_is_cut(clear: Path) -> None:
     text = printed(clear, 80)
     assert "…" not in text
-    assert "inference_mode" in next(line for line in text.splitlines() if "tokens/s" in line)
+    for mode in CLEAR:
+        assert len(re.findall(rf"^ {mode} ", text, flags=re.MULTILINE)) >= 3
+    assert "→ faster: compiled, 1.7" in text
+    assert "Batch 1, 4 and 16: compiled" in text
+    assert "saved per request are dispatch" in text
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0312, "0.0312"),
-        (4.567, "4.57"),
-        (99.96, "100"),
-        (12345.0, "12,300"),
-        (0.9999, "1.00"),
-        (0, "0"),
+        (0.0312, "0.0312"), (4.567, "4.57"), (99.96, "100"), (12345.0, "12,300"), (0.9999, "1.00"), (0, "0"),
         (float("inf"), "∞"),
     ],
-)
+)  # fmt: skip
 def test_figures_have_three_significant_digits_and_no_exponent(value: float, text: str) -> None:
     assert significant(value) == text
 
@@ -406,7 +287,6 @@ def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
     count = findings.results.rows.height
     monkeypatch.setattr(plots, "MOST_POINTS", 100)
     plot = plots.timeline(findings)
-    assert plot is not None
     drawn = sum(len(trace.x) for trace in plot.figure.data)
     assert 50 < drawn <= 100
     every = -(-count // 100)
@@ -416,27 +296,310 @@ def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
 
 @pytest.mark.browser
 def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        assert not os.environ.get("REQUIRE_ALL"), "chromium is missing: install it"
-        pytest.skip("no chromium")
-    from playwright.sync_api import sync_playwright
+    from tests.support.browser import NARROW, chromium, tab
 
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        tab = browser.new_context(
-            viewport={"width": 390, "height": 800}, color_scheme="dark", offline=True
-        ).new_page()
-        problems: list[str] = []
-        tab.on("console", lambda message: problems.append(message.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("request", lambda request: problems.append(request.url))
-        tab.goto(f"file://{clear}/report.html")
-        tab.wait_for_selector("#timeline .main-svg")
-        drawn = tab.locator(".plot .main-svg").count()
-        widths = tab.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        browser.close()
-    assert [problem for problem in problems if not problem.startswith(("file:", "data:"))] == []
-    assert drawn >= 8
-    assert widths[0] <= widths[1]
+    with chromium() as browser, tab(browser, clear.as_uri(), NARROW, "dark", offline=True) as opened:
+        opened.open("/report.html", ready="#timeline .main-svg")
+        assert opened.page.locator(".plot .main-svg").count() >= 8
+        assert opened.reach() <= NARROW[0]
+
+
+SIXTH = "sixth-mode"
+
+
+def test_a_row_added_to_the_ladder_is_planned_compared_and_shipped_in_a_colour_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row = Mode(SIXTH, "inference_mode", "launches, without fusion", cuda=Effect(SIXTH), cpu=Effect(SIXTH))
+    monkeypatch.setitem(MODES, SIXTH, row)
+    monkeypatch.setitem(STEP_SECONDS, SIXTH, (0.0004, 0.0005))
+    assert all(make_plan(preset).modes == default_modes() for preset in PRESETS)
+    headline = make_report(make_results(tmp_path, CLEAR | {SIXTH: 0.2}))
+    assert {batch["ship"] for batch in headline["batches"]} == {SIXTH}
+    page = (tmp_path / "report.html").read_text()
+    assert colour(SIXTH) not in MODE_COLOURS.values()
+    assert re.search(rf'style="--mode: {colour(SIXTH)}"', page)
+    assert f'"name": "{SIXTH}"' in page
+
+
+def findings(folder: Path) -> Findings:
+    return Findings(read_results(folder))
+
+
+def number(text: str) -> float:
+    return float(text.split()[0].rstrip("×").replace(",", ""))
+
+
+def ends(cell: Text) -> list[float]:
+    return [number(end) for end in cell.span.split("–")]
+
+
+# ---------------------------------------------------------------- fusion × launch
+
+RELATIVE = CLEAR | {"inference_mode": 0.8, "cuda-graph": 0.4, "compiled": 0.5, "reduce-overhead": 0.4}
+DESIGNED = list(RELATIVE)
+
+
+def designed(folder: Path, modes: list[str] = DESIGNED, device: str = "cuda", replayed: bool = True) -> Path:
+    plan = make_plan("quick", 1, modes=modes, batch_sizes=[1, 16])
+    make_results(folder, RELATIVE, plan=plan, scatter=0.002, device=device)
+    if replayed:
+        edit_run(folder, lambda run: [one.update(effective=one["mode"], reason=None) for one in run.modes])
+    return folder
+
+
+def section_of(folder: Path, title: str) -> Section | None:
+    return next((one for one in sections(findings(folder), [], None) if one.title == title), None)
+
+
+@pytest.fixture
+def _graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STEP_SECONDS, "cuda-graph", (0.0004, 0.0005))
+
+
+@pytest.mark.usefixtures("_graphs")
+def test_each_factor_of_fusion_and_launch_is_priced_without_and_with_the_other(tmp_path: Path) -> None:
+    section = section_of(designed(tmp_path), "Fusion × launch")
+    assert [table.title for table in section.tables] == ["Batch 1", "Batch 16"]
+    for table in section.tables:
+        plain, fused, fusing = table.rows
+        ratios = [plain[3], fused[3], *fusing[1:]]
+        assert [number(one.text) for one in ratios] == pytest.approx([2, 1.25, 1.6, 1, 2], rel=0.02)
+        assert all(ends(one)[0] <= number(one.text) <= ends(one)[1] for one in ratios)
+    latencies = [number(cell.text) for row in section.tables[0].rows[:2] for cell in row[1:3]]
+    assert latencies == pytest.approx([16, 8, 10, 8], rel=0.02)
+
+
+@pytest.mark.usefixtures("_graphs")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"device": "cpu"}, "without CUDA no graph can be replayed"),
+        (
+            {"modes": [one for one in DESIGNED if one != "cuda-graph"]},
+            "left out cuda-graph; sweep with --modes",
+        ),
+        ({"replayed": False}, "reduce-overhead ran as compiled-cpp"),
+    ],
+)
+def test_where_fusion_and_launch_cannot_be_told_apart_the_report_says_why(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    make_report(designed(tmp_path, **change))
+    for file in ("report.md", "report.html"):
+        text = (tmp_path / file).read_text()
+        assert "Fusion × launch is not shown" in text
+        assert reason in text
+
+
+# ---------------------------------------------------------------- roofline
+
+SIZES = {"weights": 12_000_000, "cache_per_position": 6_144, "activations_per_row": 70_000}
+FLOPS = {"per_row": 6_000_000, "per_position": 4_608}
+RATE = 10e9
+FLOPS_PER_SECOND = 50e9
+
+
+def recorded(folder: Path, device: str = "cpu") -> Path:
+    """A sweep whose engine recorded what a step moves, and how fast memory is."""
+    kind = "copy" if device == "cuda" else "read"
+    bandwidth = {"kind": kind, "bytes_per_second": RATE, "buffer_bytes": 12_000_000}
+    matrices = {"flops_per_second": FLOPS_PER_SECOND, "size": 512}
+    known = {"memory_bandwidth": bandwidth, "step_bytes": SIZES, "matrix_rate": matrices, "step_flops": FLOPS}
+    edit_run(folder, lambda run: run.engine.update(known))
+    return folder
+
+
+def rows(section: Section) -> list[dict[str, Text]]:
+    return [dict(zip(table.heads, row, strict=True)) for table in section.tables for row in table.rows]
+
+
+def test_each_mode_and_batch_has_its_bytes_over_its_kernels(tmp_path: Path) -> None:
+    found = findings(recorded(with_intervals(make_results(tmp_path))))
+    section = roofline_section(found)
+    summaries = [summary for verdict in found.main for summary in verdict.modes]
+    nearer = []
+    for row, summary in zip(rows(section), summaries, strict=True):
+        batch, decode = summary.cell.batch_size, summary.decode
+        positions = (summary.prompt_tokens or 0) / batch + ((decode.steps or 0) + 1) / 2
+        kernel = (decode.kernel_seconds or 0) / (decode.steps or 1)
+        moved = decode_bytes(SIZES, batch, positions)
+        told = [row[name].text for name in ("batch", "bytes per step", "kernel per step")]
+        assert told == [str(batch), size(moved), microseconds(kernel)]
+        share, bandwidth = 100 * moved / kernel / RATE, row["of bandwidth (interval)"]
+        assert number(bandwidth.text) == pytest.approx(share, rel=0.006)
+        assert ends(bandwidth)[0] < share < ends(bandwidth)[1]
+        arithmetic = 100 * batch * (6_000_000 + 4_608 * positions) / kernel / FLOPS_PER_SECOND
+        assert number(row["of arithmetic (interval)"].text) == pytest.approx(arithmetic, rel=0.006)
+        assert row["nearer roof"].text == ("memory" if share > arithmetic else "arithmetic")
+        nearer.append(row["nearer roof"].text)
+    assert (nearer[0], nearer[-1]) == ("memory", "arithmetic")
+    make_report(tmp_path)
+    for file in ("report.md", "report.html"):
+        text = html.unescape((tmp_path / file).read_text())
+        assert "On a CPU kernel time is an estimate by samples" in text
+        assert "10.0 GB/s, read by the engine's threads, over a buffer of 11.4 MiB" in text
+        assert "50.0 GFLOP/s" in text
+
+
+@pytest.mark.parametrize(("canary", "roof"), [(RATE * 1.25, RATE * 1.25), (RATE / 2, RATE)])
+def test_the_roof_is_no_lower_than_what_the_canary_read_in_a_round(
+    tmp_path: Path, canary: float, roof: float
+) -> None:
+    folder = recorded(with_intervals(make_results(tmp_path)))
+    before = roofline_section(findings(folder))
+    after = roofline_section(findings(with_machine(folder, [RATE / 3, canary], [0.0, 0.0])))
+    shares = [number(rows(one)[0]["of bandwidth (interval)"].text) for one in (before, after)]
+    assert shares[0] / shares[1] == pytest.approx(roof / RATE, rel=0.01)
+    assert ("the canary" in after.note) == (roof > RATE)
+
+
+def test_a_roof_that_was_not_measured_is_unknown(tmp_path: Path) -> None:
+    folder = make_results(tmp_path)
+    section = roofline_section(findings(folder))
+    assert (section.tables, section.note[:8]) == ([], "Unknown:")
+    edit_run(recorded(with_intervals(folder)), lambda run: run.engine.pop("matrix_rate"))
+    assert {row["nearer roof"].text for row in rows(roofline_section(findings(folder)))} == {"unknown"}
+
+
+def test_a_gpus_roofline_is_unknown_without_kernel_times_and_what_the_canary_read_is_no_roof(
+    tmp_path: Path,
+) -> None:
+    folder = make_results(tmp_path, device="cuda")
+    section = roofline_section(findings(recorded(folder, "cuda")))
+    assert section.note == "Unknown: kernel time is not measured here."
+    edit_rows(folder, lambda row: [set_split(row, phase, 0.5, 0.0) for phase in ("prefill", "decode")])
+    section = roofline_section(findings(with_machine(recorded(folder, "cuda"), [RATE * 9], [0.0])))
+    assert "10.0 GB/s, copied (bytes read and written)," in section.note
+
+
+# ---------------------------------------------------------------- the load generator
+
+CLOSED = Cell(mode="eager", batch_size=1, requests=2)
+OPEN = Cell(mode="eager", batch_size=1, load=0.5, requests=100)
+
+
+def plan(*cells: Cell) -> Plan:
+    return Plan(preset="own", seed=1, rounds=1, cells=cells)
+
+
+def lines(folder: Path) -> dict[str, str]:
+    return dict(environment(read_results(folder)))
+
+
+def test_the_schedule_delay_is_that_of_the_measured_open_loop_requests(tmp_path: Path) -> None:
+    """The n-th of them left n ms late, and every request of warm-up 9 s."""
+
+    def late(row: dict[str, Any]) -> None:
+        row["start"] += 9.0 if row["stage"] == "warmup" else 1e-3 * row["index"] * (row["load"] is not None)
+
+    edit_rows(make_results(tmp_path, plan=plan(CLOSED, OPEN)), late)
+    told = lines(tmp_path)["schedule delay"]
+    assert told == "p50 49.5 ms, p99 98.0 ms, max 99.0 ms, of 100 open-loop requests"
+
+
+@pytest.mark.parametrize(
+    ("workers", "share", "processes", "cpu"),
+    [
+        (1, 0.05, "one process on core 0", "5% of one core"),
+        (None, None, "one process on core 0", "not known"),
+        (3, 0.05, "3 load processes and their master, all on core 0", "5% of one core, of its busiest"),
+    ],
+)
+def test_the_load_generators_processes_and_cpu_are_always_shown(
+    tmp_path: Path, workers: int | None, share: float | None, processes: str, cpu: str
+) -> None:
+    def change(run: SweepRun) -> None:
+        run.settings = {"workers": workers} if workers else {}
+        run.client.cpu_share = share
+
+    edit_run(make_results(tmp_path, plan=plan(CLOSED)), change)
+    found = lines(tmp_path)
+    assert found["load generator"] == processes
+    assert found["CPU of the load generator"].startswith(cpu)
+    assert found["schedule delay"].startswith("not measured: ")
+    assert ("--workers 3" in reproduce(read_run(tmp_path))[-1]) == (workers == 3)
+
+
+# ---------------------------------------------------------------- wall time
+
+PLAN = Plan(preset="own", seed=1, rounds=8, cells=(CLOSED, msgspec.structs.replace(OPEN, requests=3)))
+BEGIN = 1_767_225_600.0
+"""2026-01-01T00:00:00Z."""
+
+
+def timed(folder: Path, instants: list[dict[str, Any]], parts: list[Part]) -> Results:
+    """A sweep whose rows are only these: each with a start and an end in seconds from BEGIN."""
+    run = read_run(make_results(folder, plan=PLAN))
+    path = folder / "requests.jsonl"
+    row = json.loads(path.read_text().splitlines()[-1])
+    written = []
+    for instant in instants:
+        start, end = instant.pop("at")
+        due = BEGIN + instant.pop("due", start)
+        fields = {"start": BEGIN + start, "intended_start": due, "latency_seconds": end - start, **instant}
+        written.append(json.dumps({"part": 1, "stage": "measure", "round": 1, **row, **fields}))
+    path.write_text("\n".join(written) + "\n")
+    run.started, run.parts = "2026-01-01T00:00:00Z", parts
+    write_run(folder, run)
+    return read_results(folder)
+
+
+def closed(start: float, end: float, **fields: Any) -> dict[str, Any]:
+    return {"cell": CLOSED.name, "load": None, "at": (start, end), **fields}
+
+
+def test_overlapping_requests_count_once_and_what_lies_between_is_named(tmp_path: Path) -> None:
+    opened = {"cell": PLAN.cells[1].name, "load": 0.5}
+    instants = [
+        *(closed(10, 12, stage="warmup"), closed(14, 24), closed(16, 26), closed(17, 18), closed(28, 34)),
+        *({**opened, "at": (35, 38), "due": 34.5}, {**opened, "at": (40, 42)}),
+    ]
+    at = [f"2026-01-01T00:00:{second}Z" for second in ("01", "04", "54")]
+    found = wall_time(timed(tmp_path, instants, [Part(number=1, started=at[0], ready=at[1], ended=at[2])]))
+    assert (found.total, found.before) == (50.0, 4.0)
+    assert (found.measured, found.idle, found.between) == pytest.approx((12 + 6 + 3 + 2, 2.5, 2 + 0.5))
+    assert (found.warm_up, found.measured_share) == pytest.approx((4.0, 0.46))
+    assert found.text == (
+        "46 % of 50 s with the service up; warm-up 8 %, waiting for arrivals 5 %, "
+        "between requests 5 %, the rest 36 %. Until the service was ready: 4 s"
+    )
+
+
+def test_a_request_whose_steps_are_sampled_is_no_measured_one(tmp_path: Path) -> None:
+    instants = [
+        *(closed(10, 14, stage="sample"), closed(14, 24), closed(25, 30, stage="sample"), closed(30, 40))
+    ]
+    found = wall_time(timed(tmp_path, instants, [Part(number=1, started="2026-01-01T00:00:01Z")]))
+    assert (found.measured, found.sampled, found.between) == pytest.approx((20.0, 9.0, 1.0))
+    assert found.text.startswith("67 % of 30 s from the first request to the last; sampled requests 30 %")
+
+
+def test_the_gap_between_two_parts_is_no_time_of_the_sweep(tmp_path: Path) -> None:
+    instants = [
+        *(closed(10, 12, stage="warmup"), closed(12, 20)),
+        *(closed(1000, 1002, stage="warmup", part=2), closed(1003, 1010, part=2)),
+    ]
+    killed = Part(number=1, started="2026-01-01T00:00:00Z", ready="2026-01-01T00:00:10Z")
+    later = {"started": "2026-01-01T00:16:35Z", "ready": "2026-01-01T00:16:39Z"}
+    second = Part(number=2, ended="2026-01-01T00:16:59Z", **later)
+    found = wall_time(timed(tmp_path, instants, [killed, second]))
+    assert found.total == pytest.approx((20 - 10) + (1019 - 999))
+    assert (found.before, found.measured, found.warm_up) == pytest.approx((10 + 4, 8 + 7, 2 + 3))
+
+
+def test_an_old_run_counts_from_its_first_request_and_says_so(tmp_path: Path) -> None:
+    results = read_results(make_results(tmp_path))
+    found = wall_time(results)
+    assert found.before is None
+    assert "from the first request to the last" in found.text
+    assert headline(Findings(results))["measured_share"] == found.measured_share
+    assert ("measured requests", found.text) in environment(results)
+
+
+def test_a_service_that_does_not_say_its_machine_is_unknown(tmp_path: Path) -> None:
+    edit_run(make_results(tmp_path), lambda run: run.environment.clear())
+    assert lines(tmp_path)["machine"] == "unknown: the service is of a version that does not say"
+    make_report(tmp_path)
+    assert "unknown processor" in (tmp_path / "report.md").read_text()
+    assert "None" not in (tmp_path / "report.md").read_text()

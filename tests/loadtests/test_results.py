@@ -5,33 +5,34 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 from statistics import median
 
-import msgspec
+import polars as pl
 import pytest
 
+from loadtests import library
 from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.presets import make_plan
 from loadtests.report import results
-from loadtests.report.csv_files import write_tables
+from loadtests.report.csv_files import write_csv, write_tables
 from loadtests.report.findings import Findings
+from loadtests.report.report_files import make_report
 from loadtests.report.results import frame_of, read_results
-from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, RowsError, each_row, read_rows
-from loadtests.run.run_file import read_run
-from loadtests.run.validation import VALIDATION_FILE
-from tests.support.gates import validate
-from tests.support.made_results import make_results
+from loadtests.run.rows import ROWS_FILE, RowsError, each_row, read_rows
+from tests.support.made_results import Row, edit_rows, make_results
 
 
-def cell_of(findings: Findings, mode: str, batch: int) -> str:
-    return next(s.cell.name for s in findings.summaries if (s.cell.mode, s.cell.batch_size) == (mode, batch))
+def plan_of(*cells: Cell) -> Plan:
+    return Plan(preset="own", seed=1, rounds=8, cells=cells)
 
 
 def test_a_round_is_summarised_by_the_median_of_its_requests(tmp_path: Path) -> None:
-    findings = Findings(read_results(make_results(tmp_path)))
-    name = cell_of(findings, "compiled", 4)
+    results = read_results(make_results(tmp_path))
+    name = "compiled b=4 short n=32 c=1"
     mine = [r.latency_seconds for r in read_rows(tmp_path) if (r.cell, r.round) == (name, 3)]
-    assert findings.results.medians(name)[3] == pytest.approx(median(mine))
+    assert results.medians(name)[3] == pytest.approx(median(mine))
 
 
 def test_warming_up_and_failures_are_in_no_figure(tmp_path: Path) -> None:
@@ -42,38 +43,36 @@ def test_warming_up_and_failures_are_in_no_figure(tmp_path: Path) -> None:
 
 
 def test_profiled_requests_are_in_no_figure(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
-    row = json.loads(lines[-1]) | {"profiled": True, "latency_seconds": 1e6, "involuntary_switches": 10**6}
-    (tmp_path / "requests.jsonl").write_text("\n".join([*lines[:-1], json.dumps(row)]) + "\n")
+    def profile(row: Row) -> None:
+        if (row["round"], row["cell"], row["index"]) == (8, "compiled b=4 short n=32 c=1", 1):
+            row |= {"profiled": True, "latency_seconds": 1e6, "involuntary_switches": 10**6}
+
+    edit_rows(make_results(tmp_path), profile)
     results = read_results(tmp_path)
     assert results.rounds["requests"].sum() == results.run.plan.requests - 1
     assert results.rounds["latency_seconds"].max() < 1e6
     assert not any(summary.disturbed for summary in Findings(results).summaries)
-    gate = next(g for g in validate(results.run, read_rows(tmp_path), None, None) if "disturbed" in g.name)
-    assert gate.passed
+    assert next(gate for gate in results.gates if gate.name == "disturbed cells").passed
 
 
 def test_throughput_of_one_request_at_a_time_is_tokens_over_latency(tmp_path: Path) -> None:
-    cells = (Cell(mode="eager", batch_size=2, requests=6),)
-    results = read_results(make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells)))
+    cell = Cell(mode="eager", batch_size=2, requests=6)
+    results = read_results(make_results(tmp_path, plan=plan_of(cell)))
     rows = [row for row in read_rows(tmp_path) if row.round == 1]
     expected = sum(row.completion_tokens or 0 for row in rows) / sum(row.latency_seconds for row in rows)
-    assert results.medians(cells[0].name, "tokens_per_second")[1] == pytest.approx(expected)
+    assert results.medians(cell.name, "tokens_per_second")[1] == pytest.approx(expected)
 
 
 def test_more_requests_in_flight_do_not_raise_the_throughput_of_one_engine(tmp_path: Path) -> None:
     """Each takes 0.04 s and waits for those before it; the first of a visit wait for fewer."""
     cell = Cell(mode="eager", batch_size=1, concurrency=8, requests=16)
-    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=(cell,)))
-    path = tmp_path / "requests.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for number, row in enumerate(row for row in rows if row["stage"] == "measure"):
-        index = number % cell.requests
-        sent = index - min(index, cell.concurrency - 1)
+
+    def in_turn(row: Row) -> None:
+        sent = row["index"] - min(row["index"], cell.concurrency - 1)
         row["start"] = row["intended_start"] = 1e9 + 100 * row["round"] + 0.04 * sent
-        row["latency_seconds"] = row["latency_from_intended_seconds"] = 0.04 * (index + 1 - sent)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        row["latency_seconds"] = row["latency_from_intended_seconds"] = 0.04 * (row["index"] + 1 - sent)
+
+    edit_rows(make_results(tmp_path, plan=plan_of(cell)), in_turn)
     results = read_results(tmp_path)
     assert results.medians(cell.name, "tokens_per_second")[1] == pytest.approx(32 / 0.04)
     assert results.medians(cell.name)[1] == pytest.approx(8 * 0.04)
@@ -81,12 +80,12 @@ def test_more_requests_in_flight_do_not_raise_the_throughput_of_one_engine(tmp_p
 
 def test_open_loop_latency_counts_from_the_intended_start(tmp_path: Path) -> None:
     cells = (Cell(mode="eager", batch_size=1), Cell(mode="eager", batch_size=1, load=0.5))
-    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells))
-    late = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    for row in late:
+
+    def late(row: Row) -> None:
         if row["cell"] == cells[1].name:
-            row["latency_from_intended_seconds"] = row["latency_seconds"] + 1.0
-    (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in late))
+            row["latency_from_intended_seconds"] += 1.0
+
+    edit_rows(make_results(tmp_path, plan=plan_of(*cells)), late)
     results = read_results(tmp_path)
     assert results.medians(cells[0].name)[1] < 1 < results.medians(cells[1].name)[1]
 
@@ -103,81 +102,51 @@ def test_csv_files_have_a_line_per_cell_and_round_and_per_cell(tmp_path: Path) -
     assert (compiled["word"], compiled["rounds"]) == ("faster", "8")
 
 
-def test_a_row_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
-    with LineWriter(tmp_path / ROWS_FILE) as rows:
-        rows.write({"a": 1})
-        assert (tmp_path / "requests.jsonl").read_text() == '{"a":1}\n'
-
-
-def test_a_line_cut_off_by_a_kill_is_left_out_and_any_other_broken_line_is_named(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    path = tmp_path / "requests.jsonl"
-    count = len(read_rows(tmp_path))
-    whole = path.read_text()
-    path.write_text(whole + '{"run": "a-r')
-    assert len(read_rows(tmp_path)) == count
-    path.write_text('{"run": 3}\n' + whole)
-    with pytest.raises(RowsError, match="line 1"):
-        read_rows(tmp_path)
-
-
-def test_rows_are_the_same_whatever_the_size_of_the_blocks_they_are_read_in(
+def test_a_line_cut_off_by_a_kill_is_left_out_whatever_the_size_of_the_blocks_that_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_results(tmp_path)
     whole = frame_of(each_row(tmp_path))
-    path = tmp_path / "requests.jsonl"
-    path.write_text(path.read_text() + '{"run": "a-r')
+    with (tmp_path / ROWS_FILE).open("a") as file:
+        file.write('{"run": "a-r')
     monkeypatch.setattr(results, "BLOCK_ROWS", 7)
     assert frame_of(each_row(tmp_path)).equals(whole)
     assert whole.height == len(read_rows(tmp_path)) > 7
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [
-        '{"run": 3}',
-        "no JSON",
-        '"latency_seconds": "slow"',
-        '"batch_size": "many"',
-        '"cell": null',
-        '"decode": 3',
-    ],
+    ("field", "value"),
+    [("run", 3), ("latency_seconds", "slow"), ("batch_size", "many"), ("cell", None), ("decode", 3)],
 )
-def test_a_line_that_is_no_row_is_named(tmp_path: Path, broken: str) -> None:
-    make_results(tmp_path)
-    path = tmp_path / "requests.jsonl"
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, field: str, value: object) -> None:
+    path = make_results(tmp_path) / ROWS_FILE
     lines = path.read_text().splitlines()
-    if broken.startswith('"'):
-        field = broken.partition(":")[0]
-        broken = re.sub(rf'{field}: ?("[^"]*"|\{{[^}}]*\}}|[^,}}]+)', broken, lines[6])
-    assert broken != lines[6]
-    lines[6] = broken
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(RowsError, match="line 7"):
-        read_results(tmp_path)
+    for broken in (json.dumps(json.loads(lines[6]) | {field: value}), "no JSON"):
+        path.write_text("\n".join([*lines[:6], broken, *lines[7:]]) + "\n")
+        with pytest.raises(RowsError, match="line 7"):
+            read_results(tmp_path)
 
 
-@pytest.mark.parametrize("spoil", ["missing", "later format", "not json", "no rows"])
-def test_a_folder_that_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path, spoil: str) -> None:
-    make_results(tmp_path)
-    run = tmp_path / "run.json"
-    if spoil == "missing":
-        run.unlink()
-    elif spoil == "later format":
-        run.write_text(run.read_text().replace('"format_version": 1', '"format_version": 2'))
-    elif spoil == "not json":
-        run.write_text("{")
-    else:
-        (tmp_path / "requests.jsonl").write_text("")
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("run.json", None, ""),
+        ("run.json", '"format_version": 1', '"format_version": 2'),
+        ("run.json", "}", ""),
+        (ROWS_FILE, "\n", ""),
+    ],
+    ids=["missing", "later format", "not json", "no rows"],
+)
+def test_a_folder_that_cannot_be_read_is_refused_with_the_remedy(
+    tmp_path: Path, file: str, old: str | None, new: str
+) -> None:
+    path = make_results(tmp_path) / file
+    text = path.read_text()
+    path.unlink()
+    if old is not None:
+        path.write_text(text.replace(old, new))
     with pytest.raises(RowsError, match=r"sweep|use the one"):
         read_results(tmp_path)
-
-
-def failed(folder: Path) -> set[str]:
-    """Names of the failed gates in `validation.json`."""
-    gates = json.loads((folder / VALIDATION_FILE).read_text())["gates"]
-    return {gate["name"] for gate in gates if gate["passed"] is False and not gate["warning"]}
 
 
 @pytest.mark.parametrize(("switches", "verdict"), [(1, False), (2, True)])
@@ -191,40 +160,59 @@ def test_a_cell_is_disturbed_above_one_switch_per_twenty_steps(
     assert ("18 of 18" in gate.detail) is verdict
 
 
-def test_client_cpu_parity_rate_and_count_have_gates_of_their_own(tmp_path: Path) -> None:
-    cells = (
-        Cell(mode="eager", batch_size=1, requests=5),
-        Cell(mode="eager", batch_size=1, load=0.5, requests=5),
+# ---------------------------------------------------------------- the documented functions
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reported sweep of two modes."""
+    reported = make_results(
+        tmp_path_factory.mktemp("swept"), plan=make_plan("quick", 1, ["eager", "compiled"], [1])
     )
-    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells))
-    run = read_run(tmp_path)
-    rows = read_rows(tmp_path)
-    run.client.cpu_share = 0.9
-    run.modes[0]["parity"]["passed"] = False
-    late = [_late(row) for row in rows]
-    names = {gate.name for gate in validate(run, late, None, None) if gate.failed}
-    assert names == {
-        "client CPU < 80%",
-        "parity",
-        "achieved/target rate ≥ 0.98",
-        "client rows = server's count",
-    }
+    make_report(reported)
+    return reported
 
 
-def _late(row: RequestRow) -> RequestRow:
-    """The same request, started later than intended, and the more so the later it was."""
-    delay = 0.5 * (row.intended_start - 1_700_000_000.0)
-    return msgspec.structs.replace(row, start=row.intended_start + delay)
+def test_requests_are_the_rows(reported: Path) -> None:
+    frame, rows = library.requests(reported), read_rows(reported)
+    assert frame["latency_seconds"].to_list() == [row.latency_seconds for row in rows]
+    assert frame["steps"].to_list() == [row.steps for row in rows]
+    assert frame["ok"].all()
+    periods = [row.decode.period_seconds for row in rows if row.decode]
+    assert frame["decode_period_seconds"].to_list() == periods != [None] * len(rows)
+    assert frame["decode_device_span_seconds"].null_count() == frame.height
+    assert frame["decode_kernel_seconds"].to_list() == [r.decode.kernel_seconds for r in rows if r.decode]
 
 
-def test_the_period_of_a_phase_is_read_back_and_absent_in_folders_of_before(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    path = tmp_path / "requests.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows[1:]:
-        del row["decode"]["period_seconds"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    newer, *older = read_rows(tmp_path)
-    assert newer.decode is not None
-    assert newer.decode.period_seconds == rows[0]["decode"]["period_seconds"] > 0
-    assert all(one.decode is not None and one.decode.period_seconds is None for one in older)
+def test_no_text_of_a_csv_file_begins_as_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "a=1", None]
+    table = pl.DataFrame({"text": texts, "number": [-1.5] * len(texts), "whole": range(-len(texts), 0)})
+    write_csv(tmp_path / "x.csv", table)
+    found = pl.read_csv(tmp_path / "x.csv")
+    assert found["text"].to_list() == [*(f"'{text}" for text in texts[:7]), *texts[7:]]
+    assert found.drop("text").equals(table.drop("text"))
+
+
+def test_a_comparison_has_a_row_per_cell_with_its_interval(reported: Path, tmp_path: Path) -> None:
+    found = library.comparison(reported, shutil.copytree(reported, tmp_path / "other"))
+    assert found["mode"].to_list() == ["eager", "compiled"]
+    assert (
+        found.select((pl.col("low") < pl.col("ratio")) & (pl.col("ratio") < pl.col("high"))).to_series().all()
+    )
+    assert found["word"].unique().to_list() == ["no detectable difference"]
+
+
+def test_the_documented_example_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = EXAMPLE.findall((ROOT / "docs" / "sweeps.md").read_text())
+    names: dict[str, object] = {}
+    exec(compile(code, "docs/sweeps.md", "exec"), names)
+    said = re.search(r"compiled was faster in (\d+) of (\d+) rounds: (\w+)", capsys.readouterr().out)
+    wins, rounds = (int(said[n]) for n in (1, 2))
+    assert rounds > 0
+    assert said[3] != "faster" or wins > rounds / 2

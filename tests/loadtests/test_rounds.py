@@ -1,31 +1,48 @@
-"""When warm-up has settled, which rounds and groups follow, and which requests still have no row."""
+"""When warm-up has settled, which rounds follow, what a block sends, and what cuts one that only grows."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import msgspec
 import pytest
 
-from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.cells import Arrivals, Cell, Plan, Slo, due_times
 from loadtests.plan.presets import make_plan
 from loadtests.run.events import (
     EVENTS_FILE,
+    Assignment,
     BlockCut,
+    GeneratorEvent,
     InterimCheckEnded,
     KeptEvent,
     MeasuringBegan,
     PartEvent,
     WarmupPassEnded,
 )
+from loadtests.run.exporter import Exporter
+from loadtests.run.requests import (
+    FAILURES_IN_A_ROW,
+    Abort,
+    Blocks,
+    Ended,
+    GrowingQueue,
+    LoadRequest,
+    LoadResponse,
+)
 from loadtests.run.resumption import recover
 from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, each_row, read_rows
 from loadtests.run.run_file import CutBlock, Part, read_run
 from loadtests.run.schedule import Finished, Latencies, Planned, WarmUp, first_missing, is_whole, rounds
+from tests.support.fake_service import timings
 from tests.support.made_results import make_results
 
 
@@ -96,12 +113,6 @@ def run(
     return measured, checks
 
 
-def test_a_plan_whose_modes_are_far_apart_ends_at_its_first_check() -> None:
-    measured, checks = run(make_plan("quick"), {1: CLEAR, 4: CLEAR, 16: CLEAR})
-    assert len(measured) == 8
-    assert [(one.look.round, one.look.undecided, one.requests) for one in checks] == [(8, [], 0)]
-
-
 def test_only_the_undecided_batch_goes_on_with_all_its_cells() -> None:
     plan = make_plan("quick")
     measured, checks = run(plan, {1: CLEAR, 4: CLEAR | {"compiled": 0.8}, 16: CLEAR}, scatter=0.06)
@@ -117,13 +128,6 @@ def test_a_group_that_stays_undecided_ends_at_the_cap_and_is_named() -> None:
     assert len(measured) == 16
     assert "b=1 short n=32 c=1" in checks[-1].look.undecided
     assert checks[-1].requests == 0
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_group_that_was_decided_does_not_come_back(seed: int) -> None:
-    _, checks = run(make_plan("quick"), {1: CLOSE, 4: CLOSE, 16: CLOSE}, scatter=0.08, seed=seed)
-    undecided = [set(one.look.undecided) for one in checks]
-    assert all(later <= earlier for earlier, later in pairwise(undecided))
 
 
 def test_open_loops_and_other_conditions_do_not_ask_for_more_rounds() -> None:
@@ -193,3 +197,215 @@ def test_a_part_that_was_killed_in_its_warm_up_does_not_unsettle_the_others(tmp_
     recover(tmp_path, run, Finished(each_row(tmp_path)))
     assert (run.client.warmup_passes, run.client.warmup_settled) == (3, True)
     assert len(run.order) == 8
+
+
+# ---------------------------------------------------------------- blocks
+
+SLO = Slo(e2e_seconds=2.0)
+CAPACITY = 10.0
+
+
+@dataclass
+class SimulatedService:
+    """A client of a service that takes 1 / CAPACITY seconds per request, on a clock of its own."""
+
+    status: int = 200
+    users: int = 64
+    early_seconds: float = 0.0
+    sent: list[LoadRequest] = field(default_factory=list)
+
+    def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
+        assert concurrency == 1
+        for request in requests:
+            self.sent.append(request)
+            yield request, self._response(0.0, 1 / CAPACITY)
+
+    def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Ended:
+        ends = list[float]()
+        for request in requests:
+            if not goes_on(sum(end > request.intended for end in ends)):
+                break
+            self.sent.append(request)
+            ends.append(max(request.intended, ends[-1] if ends else 0.0) + 1 / CAPACITY)
+        for request, end in zip(self.sent[-len(ends) :], ends, strict=True):
+            yield request, self._response(request.intended, end - request.intended)
+
+    def _response(self, started: float, seconds: float) -> LoadResponse:
+        body = {"timings": timings("eager", 1, 32)} if self.status == 200 else {}
+        failure = None if self.status == 200 else "refused"
+        return LoadResponse(started, seconds, self.status, json.dumps(body), failure)
+
+
+@dataclass
+class Bench:
+    """Blocks of `cells` by a simulated service, with what they emit."""
+
+    blocks: Blocks
+    service: SimulatedService
+    events: list[GeneratorEvent]
+
+    @property
+    def cuts(self) -> list[BlockCut]:
+        return [event for event in self.events if isinstance(event, BlockCut)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    with LineWriter(tmp_path / ROWS_FILE) as rows:
+
+        def make(*cells: Cell, slo: Slo | None = SLO, sampled: bool = False, **service: int) -> Bench:
+            plan = Plan(preset="own", seed=3, rounds=8, cells=cells, slo=slo)
+            assignment = Assignment(run="a run", url="", folder=str(tmp_path), plan=plan, sampled=sampled)
+            simulated, events = SimulatedService(**service), list[GeneratorEvent]()
+            exporter = Exporter({"run": "a run", "preset": "own"})
+            blocks = Blocks(assignment, simulated, rows, exporter, events.append, 0)
+            return Bench(blocks, simulated, events)
+
+        yield make
+
+
+def opened(load: float, requests: int = 100, **other: str) -> Cell:
+    return Cell(mode="eager", batch_size=1, load=load, requests=requests, **other)  # type: ignore[arg-type]
+
+
+def test_a_block_past_saturation_is_cut_and_what_is_in_flight_has_its_rows(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    cell = opened(3.0)
+    made = bench(cell)
+    rows = list(made.blocks.measured(cell, 4, range(100), 3 * CAPACITY))
+    (cut,) = made.cuts
+    assert len(rows) == len(read_rows(tmp_path)) == cut.visit.sent < 60
+    assert (cut.visit.round, cut.visit.cell) == (4, cell.name)
+    assert "only grows" in cut.visit.reason
+    assert made.events.index(cut) < made.events.index(next(e for e in made.events if e != cut))
+
+
+def test_no_request_waits_for_a_user_of_the_load_generator(bench: Callable[..., Bench]) -> None:
+    cell = opened(3.0)
+    made = bench(cell, users=5)
+    rows = list(made.blocks.measured(cell, 1, range(100), 3 * CAPACITY))
+    assert "5 requests are in flight, as many as" in made.cuts[0].visit.reason
+    assert len(rows) == made.cuts[0].visit.sent < 12
+
+
+def test_requests_that_a_full_queue_refuses_are_rows_and_do_not_end_the_sweep(
+    bench: Callable[..., Bench],
+) -> None:
+    cell = opened(0.5)
+    made = bench(cell, status=429)
+    rows = list(made.blocks.measured(cell, 1, range(3 * FAILURES_IN_A_ROW), 1.0))
+    assert {row["status"] for row in rows} == {429}
+    assert len(rows) == 3 * FAILURES_IN_A_ROW
+
+
+CLOSED_BLOCK = Cell(mode="eager", batch_size=1, requests=30)
+
+
+@pytest.mark.parametrize(
+    ("cell", "status", "rate"),
+    [(CLOSED_BLOCK, 429, None), (CLOSED_BLOCK, 500, None), (opened(0.5), 500, 1.0)],
+)
+def test_what_fails_ends_a_loop(
+    bench: Callable[..., Bench], cell: Cell, status: int, rate: float | None
+) -> None:
+    with pytest.raises(Abort, match="10 requests in a row failed"):
+        list(bench(cell, status=status).blocks.measured(cell, 1, range(30), rate))
+
+
+def test_before_a_closed_block_one_more_request_is_sampled(bench: Callable[..., Bench]) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=3)
+    for indexes in ([2], [0, 1, 2]):
+        made = bench(cell, sampled=True)
+        rows = made.blocks.measured(cell, 4, indexes, None)
+        assert [row["stage"] for row in rows] == ["sample", *["measure"] * len(indexes)]
+        bodies = [json.loads(request.body) for request in made.service.sent]
+        assert [body.pop("sample", False) for body in bodies] == [True, *[False] * len(indexes)]
+        assert bodies[0] == bodies[1]
+
+
+def test_nothing_is_sampled_where_the_service_cannot_or_in_an_open_loop(bench: Callable[..., Bench]) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=3)
+    rows = [*bench(cell).blocks.measured(cell, 4, range(3), None)]
+    rows += bench(opened(0.3), sampled=True).blocks.measured(opened(0.3), 4, range(100), 3.0)
+    assert {row["stage"] for row in rows} == {"measure"}
+
+
+USERS = 64
+
+Service = Callable[[], float]
+"""Gives the service time of the next request."""
+
+
+def in_flight(
+    due: Sequence[float], service: Service, room: float = math.inf, at_once: int = 1
+) -> Iterator[int]:
+    """What each arrival finds in flight: so many servers `at_once`, first come first served, refusing above
+    `room`; each takes so many times as long as one alone.
+    """
+    ends, free = deque[float](), [0.0] * at_once
+    for now in due:
+        while ends and ends[0] <= now:
+            ends.popleft()
+        yield len(ends)
+        if len(ends) < room:
+            ends.append(max(now, heappop(free)) + at_once * service())
+            heappush(free, ends[-1])
+            ends = deque(sorted(ends)) if at_once > 1 else ends
+
+
+def cut_after(
+    load: float,
+    requests: int,
+    seed: int,
+    service: Service = lambda: 1.0,
+    arrivals: Arrivals = "poisson",
+    room: float = math.inf,
+    at_once: int = 1,
+) -> tuple[int | None, str]:
+    """After how many arrivals a block at `load` of the capacity is cut, and why; None where it is not."""
+    queue = GrowingQueue(requests, USERS, at_once)
+    for found in in_flight(due_times(arrivals, load, requests, str(seed)), service, room, at_once):
+        if reason := queue.arrival(found):
+            return queue.accepted, reason
+    return None, ""
+
+
+def share_cut(load: float, requests: int, blocks: int, scatter: float = 0.0, at_once: int = 1) -> float:
+    random = Random(f"{load} {requests}")
+
+    def service() -> float:
+        return math.exp(random.gauss(-(scatter**2) / 2, scatter)) if scatter else 1.0
+
+    found = [cut_after(load, requests, seed, service, at_once=at_once)[0] for seed in range(blocks)]
+    return sum(after is not None for after in found) / blocks
+
+
+@pytest.mark.parametrize(("requests", "blocks"), [(36, 1000), (200, 400)])
+@pytest.mark.parametrize("load", [0.5, 0.9])
+def test_below_saturation_fewer_than_one_block_in_a_hundred_is_cut(
+    load: float, requests: int, blocks: int
+) -> None:
+    assert share_cut(load, requests, blocks) < 0.01
+
+
+@pytest.mark.parametrize("at_once", [4, 16])
+def test_a_service_that_merges_is_not_cut_for_the_requests_that_it_runs_together(at_once: int) -> None:
+    assert share_cut(0.9, 200, 400, scatter=0.1, at_once=at_once) < 0.01
+    assert share_cut(2.0, 400, 100, at_once=at_once) > 0.9
+
+
+def test_past_saturation_a_block_is_cut_soon() -> None:
+    shares = [share_cut(load, 200, 200) for load in (1.0, 1.2, 2.0)]
+    assert shares[0] < 0.1 < shares[1] < shares[2] == 1.0
+    assert median(cut_after(2.0, 1000, seed)[0] or 1000 for seed in range(100)) < 50
+    after, reason = cut_after(2.0, 1000, 1, arrivals="constant")
+    assert (after or 1000) < 60
+    assert "at least 1.9" in reason
+    assert cut_after(0.99, 1000, 1, arrivals="constant") == (None, "")
+
+
+def test_neither_a_stall_of_the_service_nor_a_queue_that_refuses_more_grows() -> None:
+    times = iter([40.0, *[0.2] * 500])
+    assert cut_after(0.5, 200, 3, service=lambda: next(times)) == (None, "")
+    assert cut_after(3.0, 200, 1, room=5) == (None, ""), "of three arrivals two are refused"

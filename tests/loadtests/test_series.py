@@ -97,20 +97,12 @@ def begin(folder: Path, plan: str = PLAN) -> Result:
     return invoke("--plan", str(folder / "own.toml"), "--out", str(folder / "out"))
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A series that went well, to be looked at: its services, folder and what the command printed."""
-
-    services: Services
-    folder: Path
-    result: Result
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Services, Path, Result]:
+    """A series that went well, to be looked at: its services, folder and what the command printed."""
     folder = tmp_path_factory.mktemp("whole")
     with stand_ins() as found:
-        return Whole(found, folder, begin(folder))
+        return found, folder, begin(folder)
 
 
 def states(folder: Path) -> list[tuple[str, str]]:
@@ -137,14 +129,16 @@ def interrupting(dtype: str, number: int) -> Callable[..., Iterator[GeneratorEve
     return generator
 
 
-def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(whole: Whole) -> None:
-    result, folder = whole.result, whole.folder / "out"
-    assert whole.services.started == DTYPES
-    assert states(whole.folder) == [(dtype, "complete") for dtype in DTYPES]
+def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(
+    whole: tuple[Services, Path, Result],
+) -> None:
+    services, parent, result = whole
+    folder = parent / "out"
+    assert services.started == DTYPES
+    assert states(parent) == [(dtype, "complete") for dtype in DTYPES]
     for dtype in DTYPES:
         run = read_run(folder / dtype)
         assert run.engine["dtype"] == dtype
-        assert run.service is not None
         assert run.service["options"]["dtype"] == dtype
         assert (folder / dtype / "report.html").exists()
         own = read_plan_file(folder / dtype / PLAN_FILE)
@@ -158,10 +152,10 @@ def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(whole: Whole
     assert f"go on with `launchbound sweep --resume {folder}`" in str(DiskFull(folder))
     sent, orders = [], []
     for dtype in DTYPES:
-        script = whole.services.scripts[dtype]
+        script = services.scripts[dtype]
         ids = [headers["x-request-id"] for headers in script.headers]
         bodies = dict(zip(ids, script.bodies, strict=True))
-        rows = [row for row in read_rows(whole.folder / "out" / dtype) if row.stage == "measure"]
+        rows = [row for row in read_rows(folder / dtype) if row.stage == "measure"]
         orders.append([(row.round, row.cell, row.index) for row in rows])
         sent.append([bodies[row.request_id] for row in rows])
     assert orders[0] == orders[1] == orders[2]
@@ -284,9 +278,11 @@ def test_a_dry_run_shows_all_runs_with_the_sum_and_gives_the_plan_back(tmp_path:
     assert invoke(*plan, "--toml").stdout == text
 
 
-def test_a_run_whose_folder_is_complete_is_complete(whole: Whole, tmp_path: Path) -> None:
+def test_a_run_whose_folder_is_complete_is_complete(
+    whole: tuple[Services, Path, Result], tmp_path: Path
+) -> None:
     """A kill may strike between the end of a run and the note of it."""
-    shutil.copytree(whole.folder / "out", tmp_path / "out")
+    shutil.copytree(whole[1] / "out", tmp_path / "out")
     path = tmp_path / "out" / "series.json"
     path.write_text(path.read_text().replace('"complete"', '"begun"'))
     found: Series = read_series(tmp_path / "out")

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import make_wsgi_app
+from prometheus_client import Gauge, start_http_server
 
 from dashboards.stack import local_prometheus
 from loadtests.run.exporter import Exporter
-from tests.stack import gpu_page, running
-from tests.stack.prometheus import Prometheus
-from tests.stack.running import Stack
+from tests.stack import running
+from tests.stack.running import Prometheus, Stack
+from tests.support.serving import running as running_front
+from tests.support.serving import until
 from tests.support.whole_service import WholeService
 
 ROUNDS = 3
@@ -48,32 +49,35 @@ def stack(
 ) -> Iterator[Stack]:
     """Ends with the last test of this folder: scrapes each second would go on beside all others."""
     folder: Path = tmp_path_factory.mktemp("stack")
-    exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
+    exporter = Exporter({"run": "a-sweep"})
+    Gauge("DCGM_FI_DEV_GPU_UTIL", "As NVIDIA's exporter.", ["gpu"], registry=exporter.registry).labels("0")
+    clients, _ = start_http_server(0, "127.0.0.1", exporter.registry)
     url = service.url
-    with (
-        gpu_page.served(make_wsgi_app(exporter.registry)) as client,
-        gpu_page.served(page.answer) as gpu,
-    ):
-        address = url.removeprefix("http://")
+    with running_front(device="cuda") as front:
+        front.await_ready()
+        address, gpu = (one.removeprefix("http://") for one in (url, front.url))
+        client = f"127.0.0.1:{clients.server_port}"
         targets = {"launchbound": [address, gpu], "locust": [client]}
         with local_prometheus(prometheus_binary, folder, targets, "1s") as server:
             prometheus = Prometheus(server)
             every = {address, gpu, client}
-            running.until(
+            until(
                 lambda: {one for one, health in prometheus.health().items() if health == "up"} == every,
                 "all targets scraped",
             )
             _, before = running.get(f"{url}/metrics")
             served = 0
             for _ in range(ROUNDS):
-                page.advance()
+                running.advance_gpu(front)
                 served += running.drive(url, exporter, 1)
                 _await_scrape(prometheus, len(every))
-            page.restart()
+            running.restart_gpu(front)
             _await_scrape(prometheus, len(every))
             at = _await_scrape(prometheus, len(every))
             _, after = running.get(f"{url}/metrics")
             yield Stack(prometheus, at, address, gpu, served, before, after)
+    clients.shutdown()
+    clients.server_close()
 
 
 def _await_scrape(prometheus: Prometheus, targets: int) -> float:
@@ -90,5 +94,5 @@ def _await_scrape(prometheus: Prometheus, targets: int) -> float:
         times[:] = [one.points[0][1] for one in prometheus.query("timestamp(up) and up == 1")]
         return len(times) == targets and min(times) > since
 
-    running.until(scraped, "a scrape after the load")
+    until(scraped, "a scrape after the load")
     return max(times)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 
 from dashboards.stack import CONFIGURATION
-from tests.stack import running
 from tests.stack.running import Stack
+from tests.support.processes import without
+from tests.support.serving import until
 
 pytestmark = pytest.mark.stack
 
@@ -64,7 +68,7 @@ def test_the_guide_tells_every_alert() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recording_rule_answers_under_load(stack: Stack, name: str) -> None:
-    running.until(lambda: bool(stack.prometheus.query(f'{name}{{instance="{stack.service}"}}')), name, 20)
+    until(lambda: bool(stack.prometheus.query(f'{name}{{instance="{stack.service}"}}')), name, 20)
 
 
 def test_no_rule_fails_and_no_alert_fires_on_a_healthy_service(stack: Stack) -> None:
@@ -74,13 +78,63 @@ def test_no_rule_fails_and_no_alert_fires_on_a_healthy_service(stack: Stack) -> 
     assert firing == []
 
 
-def test_the_page_answers_200_at_its_own_address(stack: Stack) -> None:
-    status, page = running.get(f"http://{stack.service}/metrics")
-    assert status == 200
-    assert page.endswith("\n")
+# ---------------------------------------------------------------- the rule of prometheus-adapter
+
+ADAPTER = CONFIGURATION.parents[1] / "deploy" / "kubernetes" / "prometheus-adapter.yaml"
 
 
-def test_the_files_that_compose_mounts_are_those_tested_here() -> None:
-    compose = (FOLDER.parent / "docker-compose.yml").read_text()
-    assert "./dashboards/prometheus.yml:" in compose
-    assert "./dashboards/rules.yml:" in compose
+def test_the_adapters_query_is_the_mean_queue_of_each_pod(promtool: str, tmp_path: Path) -> None:
+    (rule,) = yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]
+    expr = rule["metricsQuery"]
+    for template, value in {
+        "<<.Series>>": "launchbound_queue_depth",
+        "<<.LabelMatchers>>": 'namespace="ours",pod=~"one|two"',
+        "<<.GroupBy>>": "pod",
+    }.items():
+        expr = expr.replace(template, value)
+    depths = {("ours", "one"): "0 8 0 8", ("ours", "two"): "6 6 6 6", ("theirs", "one"): "90 90 90 90"}
+    case = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f'launchbound_queue_depth{{namespace="{space}",pod="{pod}"}}', "values": values}
+            for (space, pod), values in depths.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": expr,
+                "eval_time": "45s",
+                "exp_samples": [{"labels": '{pod="one"}', "value": 4}, {"labels": '{pod="two"}', "value": 6}],
+            }
+        ],
+    }
+    (tmp_path / "case.yml").write_text(json.dumps({"evaluation_interval": "15s", "tests": [case]}))
+    ran = subprocess.run(
+        [promtool, "test", "rules", "case.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+# ---------------------------------------------------------------- replicas
+
+MANUAL = Path(__file__).parents[2] / "docs" / "replicas.md"
+
+
+def test_the_documented_job_finds_every_replica_with_its_instance(tmp_path: Path, promtool: str) -> None:
+    try:
+        from service.replicas import Place, write_targets
+    except ModuleNotFoundError:
+        without("Ray is not installed: pip install launchbound[ray]")
+    path = tmp_path / "targets.json"
+    places = [
+        Place(actor=f"actor-{name}", name=name, node="127.0.0.1", address=f"127.0.0.1:{port}", cores=[0])
+        for name, port in (("x", 40_001), ("y", 40_002))
+    ]
+    write_targets(path, places)
+    job = re.search(r"```yaml\n(scrape_configs:.*?)```", MANUAL.read_text(), re.DOTALL)
+    configuration = tmp_path / "prometheus.yml"
+    configuration.write_text(re.sub(r"files: \[.*\]", f"files: [{path}]", job[1]))
+    command = [promtool, "check", "service-discovery", "--timeout=2s", str(configuration), "launchbound"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    for place in places:
+        assert f'"instance": "{place.name}@{place.address}"' in found.stdout
+        assert f'"__address__": "{place.address}"' in found.stdout

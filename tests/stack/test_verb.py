@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stack import running
-from tests.stack.prometheus import Prometheus
+from tests.stack.running import Prometheus
+from tests.support.serving import until
 
 pytestmark = pytest.mark.stack
 
@@ -37,7 +38,6 @@ def verb(shared_code: dict[str, str], prometheus_binary: str) -> Iterator[Starte
 
 def printed(started: Started) -> dict[str, str]:
     """What the verb says until it waits, by the first word of each line."""
-    assert started.stdout is not None
     lines = []
     for line in started.stdout:
         lines.append(line.strip())
@@ -54,7 +54,7 @@ def test_service_and_prometheus_answer_and_both_stop_with_the_verb(verb: Started
     assert "scrape interval 1s" in lines["Grafana"]
     assert running.get(f"{service}/metrics")[0] == 200
     scraped = service.removeprefix("http://")
-    running.until(lambda: Prometheus(prometheus).health().get(scraped) == "up", "the service scraped")
+    until(lambda: Prometheus(prometheus).health().get(scraped) == "up", "the service scraped")
     assert Prometheus(prometheus).rules()
     verb.send_signal(signal.SIGINT)
     assert verb.wait(timeout=40) == 0

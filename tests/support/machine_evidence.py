@@ -1,7 +1,8 @@
 """Measure on this machine what the README says of machines, and keep it: `make evidence`, about an hour.
 
-From a fresh clone with empty caches: `make bench`, `launchbound selftest`, then five quick sweeps of one warm
-service with five seeds. Each is kept as soon as it is there, as folders of `benchmarks/` to be committed:
+From a fresh clone with empty caches: `make bench`, `launchbound selftest`, then five quick sweeps with five
+seeds, each of a start of its own, since starts of one build differ. Each is kept as soon as it is there, as
+folders of `benchmarks/` to be committed:
 
     DATE-MACHINE-COMMIT              the sweep, its report by the selftest beside it
     DATE-MACHINE-COMMIT-selftest
@@ -17,26 +18,19 @@ import csv
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import httpx
-
 from service.machine import processor_name
-from tests.support.serving import until
 
 ROOT = Path(__file__).parents[2]
 SEEDS = (11, 12, 13, 14, 15)
 MOST_BENCH_SECONDS = 7 * 60
-READY_SECONDS = 600.0
 COMMAND = ".venv/bin/launchbound"
 OF_A_SWEEP = ("report.md", "summary.csv", "validation.json")
 """What is kept of each of five: their rows are some megabytes."""
@@ -96,18 +90,16 @@ class Evidence:
         kept(results, self._target)
 
     def five_sweeps(self) -> None:
-        """Quick sweeps of one warm service, and what they say together."""
+        """Quick sweeps, each of a start of its own, and what they say together."""
         together = Path(f"{self._target}-five-sweeps")
         shutil.rmtree(together, ignore_errors=True)
         # Beside the selftest, by which each report's intervals are.
         folders = [self._clone / "results" / f"seed-{seed}" for seed in SEEDS]
-        with self._service() as url:
-            for seed, folder in zip(SEEDS, folders, strict=True):
-                options = ("--url", url, "--preset", "quick", "--seed", str(seed), "--out", str(folder))
-                self._run(COMMAND, "sweep", *options)
-                (together / folder.name).mkdir(parents=True)
-                for name in OF_A_SWEEP:
-                    shutil.copy(folder / name, together / folder.name)
+        for seed, folder in zip(SEEDS, folders, strict=True):
+            self._run(COMMAND, "sweep", "--preset", "quick", "--seed", str(seed), "--out", str(folder))
+            (together / folder.name).mkdir(parents=True)
+            for name in OF_A_SWEEP:
+                shutil.copy(folder / name, together / folder.name)
         pages = self._clone / "results" / "together"
         self._run(COMMAND, "report", *map(str, folders), "--out", str(pages))
         shutil.copy(pages / "runs.md", together / "README.md")
@@ -130,32 +122,10 @@ class Evidence:
         if code:
             self.failed.append(" ".join(command[:2]))
 
-    @contextmanager
-    def _service(self) -> Iterator[str]:
-        """A service of the clone, ready; ended by its process id."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        command = [COMMAND, "serve", "--port", str(port), "--log-requests", "off"]
-        process = subprocess.Popen(command, cwd=self._clone, env=self._environment)
-        url = f"http://127.0.0.1:{port}"
-        try:
-            until(lambda: process.poll() is not None or _is_ready(url), "a ready service", READY_SECONDS)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(60)
-
     def _found(self, what: str, value: str, bound: str, holds: bool) -> None:
         self.found.append((what, value, f"{bound}{'' if holds else ': NO'}"))
         if not holds:
             self.failed.append(what)
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health/ready", timeout=5).is_success
-    except httpx.TransportError:
-        return False
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

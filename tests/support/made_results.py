@@ -53,6 +53,7 @@ def make_results(
     The first `fail` measured requests failed; every request saw so many involuntary `switches`. `auto` runs
     the mode `auto_runs`, and takes what that does.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
     orders = []
     latencies = Latencies()

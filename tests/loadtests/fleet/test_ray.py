@@ -82,7 +82,6 @@ def test_a_task_whose_node_dies_is_run_again_on_another_and_the_report_is_comple
     assert task.state == "complete"
     assert [one.node for one in task.tries] == [doomed, *(there.keys() - {doomed})]
     assert [one.said for one in task.tries] == ["its node was lost", None]
-    assert task.control_seconds is not None
     assert task.control_seconds > 0
     until(lambda: gone(int(lost.rpartition("-")[2])), "the end of the lost sweep")
     assert make_fleet_report(out)["absent"] == {}
