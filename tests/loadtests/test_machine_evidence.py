@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,10 +47,6 @@ class MadeUp(Evidence):
         make_report(folder)
         (folder / "service.log").write_text("a log")
 
-    @contextmanager
-    def _service(self) -> Iterator[str]:
-        yield "http://127.0.0.1:1"
-
 
 @pytest.mark.slow
 def test_all_that_the_table_of_machines_names_is_kept(tmp_path: Path) -> None:
@@ -72,11 +66,11 @@ def test_all_that_the_table_of_machines_names_is_kept(tmp_path: Path) -> None:
     assert sorted(one.name for one in (together / "seed-11").iterdir()) == sorted(machine_evidence.OF_A_SWEEP)
     said = {what: (value, bound) for what, value, bound in evidence.found}
     assert said["selftest"] == ("115 passed, 0 failed, 3 not measurable", "no row fails, complete")
-    assert said["five sweeps"][0].startswith("5 sweeps of one build agree, alone or in a tie: compiled")
+    assert said["five sweeps"][0].startswith("5 sweeps of one build agree: compiled")
     assert said["cells whose requests queued"][1].startswith("0")
     assert [command[1] for command in evidence.commands][:3] == ["bench", "selftest", "report"]
     sweeps = [command for command in evidence.commands if command[1] == "sweep"]
-    assert {command[command.index("--url") + 1] for command in sweeps} == {"http://127.0.0.1:1"}
+    assert not any("--url" in command for command in sweeps)  # each has a start of its own
     outs = [Path(command[command.index("--out") + 1]) for command in sweeps]
     assert {out.parent.name for out in outs} == {"results"}  # where the selftest is
     assert [command[command.index("--seed") + 1] for command in sweeps] == ["11", "12", "13", "14", "15"]
