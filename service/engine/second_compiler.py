@@ -101,9 +101,9 @@ def second_compiler(parts: EngineParts) -> SecondCompiler | None:
 
 
 def _shared(modes: Iterable[str]) -> list[str]:
-    """The second half of those whose code the cache holds: not what weights are packed into."""
+    """The second half of those whose code is kept: packages are, other code with packed weights is not."""
     effects = {name: MODES[name].effect("cpu") for name in modes}
-    kept = [name for name, effect in effects.items() if effect.compile is not None and not effect.freezes]
+    kept = [name for name, one in effects.items() if one.package or (one.compile and not one.freezes)]
     return kept[(len(kept) + 1) // 2 :]
 
 

@@ -76,9 +76,7 @@ def test_the_later_half_of_the_modes_that_compile_is_compiled_there(parts: Engin
     assert modes == ["reduce-overhead"]
     assert chosen.linears == parts.loaded.linears.layout
     assert module._shared(["eager", "compiled"]) == []
-    assert module._shared(["compiled", "reduce-overhead", "max-autotune", "aot-inductor"]) == [
-        "reduce-overhead"
-    ]
+    assert module._shared(["compiled", "reduce-overhead", "max-autotune", "aot-inductor"]) == ["aot-inductor"]
 
 
 def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
