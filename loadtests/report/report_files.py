@@ -64,7 +64,7 @@ def all_plots(findings: Findings) -> Iterator[Plot]:
 
 
 ADVICE_FILE = "advice.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def write_advice(findings: Findings) -> None:

@@ -426,7 +426,7 @@ class AutoMode(Listener):
         if advice is not None and self.unused is not None:
             no_sweep = f"the advice of {advice.name} is not used: {self.unused}"
         elif advice is not None:
-            own = next((one for one in advice.batches if one.batch_size == bucket), None)
+            own = next((one for one in advice.resolved if one.batch_size == bucket), None)
             if own is not None:
                 return Advised(own.mode, "sweep", f"advised by {advice.name} at batch {bucket}: {own.reason}")
             no_sweep = f"{advice.name} has no answer for it"

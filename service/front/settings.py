@@ -16,18 +16,20 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from service.machine import Share
 from service.modes import default_modes, named_modes
 from service.records import Batching, EngineSettings, EngineStatus
+from service.statistics.choice import State
 
 ADVICE_FILE = "advice.json"
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class AdvisedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The mode to ship at one batch size, resolved or not, and the report's reason."""
+    """The mode to ship at one batch size, whether that is resolved, and the report's reason."""
 
     batch_size: int
     mode: str
+    state: State
     reason: str
 
 
@@ -49,12 +51,17 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
         commit = f" (commit {self.commit})" if self.commit else ""
         return f"the sweep {Path(self.folder).name}{commit}"
 
+    @property
+    def resolved(self) -> list[AdvisedBatch]:
+        """The batch sizes that the sweep has an answer for."""
+        return [one for one in self.batches if one.state != "not resolved"]
+
     def check(self, modes: Sequence[str], model: str, dtype: str | None) -> None:
         """Raise ValueError, with the remedy, where a service with these settings cannot follow it.
 
         `dtype` None: the device's default, which is known once there is an engine.
         """
-        missing = sorted({one.mode for one in self.batches} - set(modes))
+        missing = sorted({one.mode for one in self.resolved} - set(modes))
         if missing:
             advised = f"{self.folder} advises {', '.join(missing)}"
             raise ValueError(f"{advised}, which is not served: add it to --modes, or leave out --advice")

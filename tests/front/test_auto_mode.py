@@ -21,7 +21,7 @@ from tests.support.serving import Front, logged, running, until
 
 SERVED = ["eager", "no_grad", "inference_mode", "compiled"]
 ADVICE: dict[str, Any] = {
-    "format_version": 1,
+    "format_version": 2,
     "valid": True,
     "model": "tiny",
     "model_hash": "0",
@@ -29,8 +29,8 @@ ADVICE: dict[str, Any] = {
     "dtype": "float32",
     "commit": "0123456789ab",
     "batches": [
-        {"batch_size": 1, "mode": "compiled", "reason": "2.5× the speed of eager"},
-        {"batch_size": 4, "mode": "no_grad", "reason": "1.2× the speed of eager"},
+        {"batch_size": 1, "mode": "compiled", "state": "faster", "reason": "2.5× the speed of eager"},
+        {"batch_size": 4, "mode": "no_grad", "state": "equivalent", "reason": "1.2× the speed of eager"},
     ],
 }
 """Of a sweep of the fake engine, at its batch sizes."""
@@ -69,6 +69,13 @@ def test_without_any_advice_it_is_the_best_mode_without_a_compiler() -> None:
     assert asked.reason is not None
     assert asked.reason.startswith("nothing advises on batch bucket 1")
     assert auto(modes=["no_grad", "compiled"]).pick(1, SERVED).mode == "no_grad"
+
+
+def test_what_a_sweep_has_not_resolved_is_no_advice() -> None:
+    batches = [one | {"state": "not resolved"} for one in ADVICE["batches"]]
+    asked = auto(advice(batches=batches)).pick(1, SERVED)
+    assert asked.mode == "inference_mode"
+    assert "has no answer for it" in str(asked.reason)
 
 
 def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys() -> None:
@@ -183,9 +190,9 @@ def test_advice_of_another_engine_is_not_used_and_that_is_said_once_and_in_each_
     [
         ({"valid": False}, {}, "is not valid, as its report says: sweep again"),
         (
-            {"format_version": 2},
+            {"format_version": 1},
             {},
-            "has format 2, this version reads 1: write it again by `launchbound report",
+            "has format 1, this version reads 2: write it again by `launchbound report",
         ),
         ({"batches": 3}, {}, "cannot be read .*`launchbound report .*` writes it again"),
         ({}, {"modes": ["eager", "no_grad"]}, "advises compiled, which is not served: add it to --modes"),
@@ -214,7 +221,8 @@ def test_what_is_no_folder_or_has_no_advice_is_refused_with_the_remedy(tmp_path:
 @pytest.fixture(scope="module")
 def advised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A front whose sweep advises `reduce-overhead` at batch 1 and `no_grad` at 4."""
-    batches = [{"batch_size": 1, "mode": "reduce-overhead", "reason": "it is fast"}, ADVICE["batches"][1]]
+    fast = {"batch_size": 1, "mode": "reduce-overhead", "state": "faster", "reason": "it is fast"}
+    batches = [fast, ADVICE["batches"][1]]
     folder = written(tmp_path_factory.mktemp("swept"), batches=batches)
     with running({"advice": folder}) as front:
         front.await_ready()
