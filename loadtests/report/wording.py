@@ -130,18 +130,26 @@ def why(findings: Findings) -> str:
     if not shipped:
         return _dispatch_left(findings.main[0]) if findings.main else ""
     verdict, best = max(shipped, key=lambda one: one[0].plain.mean_seconds / one[1].mean_seconds)
-    plain, dispatch = verdict.plain, [one.parts["dispatch"] for one in (verdict.plain, best)]
+    plain = verdict.plain
     total = plain.mean_seconds - best.mean_seconds
-    at = f"At batch {verdict.batch_size}"
+    at = f"At batch {verdict.batch_size},"
     if total <= 0:
         return f"{at} nothing is saved in the mean: the typical round is faster, single requests are not."
-    if dispatch[0] is None or dispatch[1] is None:
+    saved = {part: _less(part, plain, best) for part in ("dispatch", "kernel")}
+    if saved["dispatch"] is None:
         return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are saved per request."
-    of_it = dispatch[0] - dispatch[1]
-    split = "" if _resolved(plain, best) else "; whether kernels got faster too is not resolved"
-    return (
-        f"{at} {significant(1e3 * of_it)} of the {milliseconds(total)} saved per request are dispatch{split}."
-    )
+    told = f"{at} {saved['dispatch']} of the {milliseconds(total)} saved per request are dispatch"
+    if not _resolved(plain, best):
+        return f"{told}; whether kernels got faster too is not resolved."
+    return f"{told}, {saved['kernel']} kernels." if saved["kernel"] is not None else f"{told}."
+
+
+def _less(part: str, before: Summary, after: Summary) -> str | None:
+    """By how many milliseconds `part` of a request got shorter; None where it is not known."""
+    seconds = before.parts[part], after.parts[part]
+    if seconds[0] is None or seconds[1] is None:
+        return None
+    return significant(1e3 * (seconds[0] - seconds[1]))
 
 
 def _dispatch_left(verdict: Verdict) -> str:
