@@ -66,10 +66,11 @@ test-quick: $(READY) ## the tests that need no compilation, no browser and no Pr
 serve: $(RUNTIME) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
 
-lint: $(READY) ## ruff, mypy --strict, the linters of compose and Kubernetes, known vulnerabilities of what is locked
+lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kubernetes, known vulnerabilities of what is locked
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
+	@.venv/bin/codespell
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile

@@ -78,7 +78,7 @@ def _labels() -> Iterator[tuple[str, str]]:
     yield "reason", f"of a refusal: {_code_list(REJECTIONS)}; of a fallback: {_code_list(FALLBACK_REASONS)}"
     yield "stat", "`current`, `peak`"
     yield "cache", "`cold`, `warm`, `none`"
-    yield "others", "of informations: one value each while the engine runs"
+    yield "others", "of info metrics: one value each while the engine runs"
 
 
 def _buckets() -> Iterator[tuple[str, str]]:
