@@ -22,7 +22,6 @@ class CommandLine(typer.Typer):
 
 
 app = CommandLine(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@app.command(epilog="Example: launchbound parity --model hf:FOLDER")
 def parity(
     model: Model = None,
     device: Device = None,
@@ -78,7 +78,7 @@ def _cells(status: ModeStatus) -> tuple[str, str, str, str]:
     )
 
 
-@app.command()
+@app.command(epilog="Example: launchbound selftest --only injected,sampling-rate")
 def selftest(
     only: Annotated[str | None, typer.Option(help="Checks to run, with commas; a partial selftest.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default results/selftest-<UTC>-<commit>.")] = None,

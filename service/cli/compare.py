@@ -27,7 +27,7 @@ def _share(text: str | None, option: str) -> float | None:
     return value
 
 
-@app.command()
+@app.command(epilog="Example: launchbound compare results/before results/after --fail-if-slower 5%")
 def compare(
     before: Annotated[Path, typer.Argument(help="A results folder of `sweep`, or a folder of several.")],
     after: Annotated[Path, typer.Argument(help="The same, of the build to be judged.")],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@app.command(epilog="Example: launchbound fleet fleet.toml --dry-run")
 def fleet(
     plan: Annotated[Path | None, typer.Argument(help="A fleet's plan file (docs/fleet.md).")] = None,
     address: Annotated[

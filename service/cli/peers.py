@@ -30,7 +30,7 @@ def _changes() -> Callable[[str], None]:
     return report
 
 
-@app.command()
+@app.command(epilog="Example: launchbound peers --only onnxruntime")
 def peers(
     url: Annotated[
         str | None, typer.Option(help="A running, warm service; without it one is started.")

@@ -45,7 +45,7 @@ def reported(
     return headline
 
 
-@app.command()
+@app.command(epilog="Example: launchbound report results/20261127T120000Z-95b86229")
 def report(
     folders: Annotated[list[Path], typer.Argument(help="A results folder of `sweep`, or several.")],
     peers: Annotated[

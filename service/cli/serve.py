@@ -30,7 +30,7 @@ from service.cli.replicas import serve_on_ray
 app = typer.Typer()
 
 
-@app.command()
+@app.command(epilog="Example: launchbound serve --model small --batch-sizes 1,8")
 def serve(
     model: Model = None,
     device: Device = None,
@@ -88,7 +88,7 @@ def serve(
     raise typer.Exit(serve_until_stopped(settings))
 
 
-@app.command()
+@app.command(epilog="Example: launchbound stack --modes eager,compiled")
 def stack(
     model: Model = None,
     device: Device = None,
@@ -137,7 +137,7 @@ def stack(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog='Example: launchbound generate "def mean(values):" --mode compiled')
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
     mode: Annotated[str, typer.Option(help="The mode to run it in.")] = "eager",

@@ -30,7 +30,7 @@ BatchSize = Annotated[
 More = Annotated[list[str] | None, typer.Option("--set", help="Any argument of the study, as NAME=VALUE.")]
 
 
-@app.command()
+@app.command(epilog="Example: launchbound anatomy --mode eager --timeline")
 def anatomy(
     mode: Annotated[str | None, typer.Option(help="The mode to examine.")] = None,
     batch_size: BatchSize = None,
@@ -95,7 +95,7 @@ def anatomy(
     _study(chosen[0], arguments, more, as_json, served)
 
 
-@app.command()
+@app.command(epilog="Example: launchbound probe graph-break")
 def probe(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(PROBES)}.")],
     more: More = None,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@app.command(epilog="Example: launchbound sweep --preset standard --modes eager,inference_mode,compiled")
 def sweep(
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan file (docs/sweeps.md).")] = None,
