@@ -25,7 +25,7 @@ QUICK := not (compiles or slow or end_to_end or long or stack or browser or ray 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-peers test test-all test-quick serve lint audit audit-if-reached sbom chaos evidence dashboards gpu-check up down
+.PHONY: help setup bench bench-peers test test-all test-quick serve lint audit audit-if-reached sbom chaos evidence dashboards docs gpu-check up down
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -104,6 +104,11 @@ evidence: $(READY) ## measure on this machine what the README says of machines, 
 dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/metrics.md
 	@.venv/bin/python -m dashboards.build
 	@.venv/bin/python -m service.front.metrics.page --write
+
+docs: $(READY) ## the pages as a site for a browser: build/site/index.html, which needs no network
+	@rm -rf build/pages && mkdir -p build/pages
+	@git ls-files -z '*.md' docs 'benchmarks/*.json' | xargs -0 cp --parents -t build/pages
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict && echo build/site/index.html
 
 # Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
 # After it PART=2: larger models and the studies; PART=3: the selftest's CUDA rows and the quick sweep.
