@@ -50,8 +50,12 @@ class Effect:
         """The PyTorch that does the same in a program of one's own: `with torch.inference_mode(): …`."""
         call = "model(x)"
         if self.package is not None:
-            configs = f"inductor_configs={self.package!r}"
-            call = f"torch._inductor.aoti_compile_and_package(torch.export.export(model, (x,)), {configs})"
+            options = f"inductor_configs={self.package!r}"
+            return (
+                "program = torch.export.export(model, (x,)); "
+                f"path = torch._inductor.aoti_compile_and_package(program, {options}); "
+                "torch._inductor.aoti_load_package(path)(x)"
+            )
         elif self.compile is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.compile.items())
             call = f"torch.compile(model, {given})(x)"

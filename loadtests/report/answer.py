@@ -26,22 +26,26 @@ def answer(verdicts: Sequence[Verdict], findings: Findings) -> Table:
         "batch",
         "ship",
         f"against {plain} (95 %)",
-        "how sure",
+        "verdict",
         f"against {BASELINE} (95 %)",
-        f"time per request, {plain} → answer",
+        f"time per request, {plain} → this mode",
         "requests to pay back",
     )
     found = [one.shipped.against_plain for one in verdicts if one.shipped]
     most = max((one.speedup.high for one in found if one), default=1.0)
     alike = {wording.conditions(one.group) for one in verdicts}
     title = f"Per request: {alike.pop()}" if len(alike) == 1 else ""
-    rows = [
-        _answer_row(one, findings, most, "" if title else wording.conditions(one.group)) for one in verdicts
-    ]
-    return Table(title, heads, rows, left=2)
+    note = f"Bars: {plain} above, this mode below; dispatch, kernel, queue and other. The dotted line is 1×."
+    shown = set[str]()
+    rows = []
+    for one in verdicts:
+        where = "" if title else wording.conditions(one.group)
+        rows.append(_answer_row(one, findings, most, where, shown))
+    return Table(title, heads, rows, note, 2)
 
 
-def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str) -> list[Text]:
+def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, shown: set[str]) -> list[Text]:
+    """`shown` are the modes whose PyTorch stands in a row above."""
     shipped, plain, choice = verdict.shipped, verdict.plain, verdict.choice
     batch = Text(str(verdict.batch_size), under=lines(where))
     if shipped is None or choice is None:
@@ -53,15 +57,18 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str) -
             *[Text("–")] * 3,
         ]
     mode = MODES[shipped.cell.mode]
-    under = [wording.runs_as(shipped), mode.effect(findings.results.device).in_pytorch(mode.grad_mode)]
+    under = [wording.runs_as(shipped)]
+    if mode.name not in shown:
+        under.append(mode.effect(findings.results.device).in_pytorch(mode.grad_mode))
+        shown.add(mode.name)
     if shipped.disturbed or plain.disturbed:
         under.append("disturbed: the engine was preempted while this was measured")
     flag = Text(f"--modes {mode.name}", under=lines(*under), colour=colour(mode.name))
     if shipped.against_plain is None:
         gain = Text("–")
     else:
-        change, chart = f"{latency(plain)} → {latency(shipped)}", _whiskers(shipped.against_plain, most)
-        gain = replace(compared(shipped.against_plain, with_word=False), under=(change,), chart=chart)
+        chart = _whiskers(shipped.against_plain, most)
+        gain = replace(compared(shipped.against_plain, with_word=False), chart=chart)
     eager = compared(shipped.comparison, with_word=False)
     drawn = [plain] if shipped is plain else [plain, shipped]
     # On a GPU kernels run beside dispatch, and are in no sum.

@@ -47,7 +47,6 @@ def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = 
     results = findings.results
     return {
         "headline": wording.headline(findings),
-        "crossing": wording.crossing(findings.crossover),
         "failed": results.failed_gates,
         "notices": list(_notices(findings)),
         "subject": subject(results.run),
@@ -81,7 +80,7 @@ def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
     results = findings.results
     if not results.failed_gates:
         count = sum(gate.passed is True and not gate.warning for gate in results.gates)
-        yield "", f"Valid run: {count} of {count} gates passed"
+        yield "", f"Valid run: all {count} checks of the sweep passed (errors, parity, counts, load)"
     for gate in results.gates:
         if gate.warning and gate.passed is False:
             yield "warn", f"warning: {gate.name}: {gate.detail}"
@@ -240,7 +239,7 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
     if not findings.main:
         return "", []
     smallest, largest = findings.main[0], findings.main[-1]
-    told = []
+    told = [wording.crossing(findings.crossover)]
     if largest is not smallest:
         ends = [(end, _spread(end, findings)) for end in (smallest, largest)]
         verb = "converge" if ends[1][1] < ends[0][1] else "do NOT converge"

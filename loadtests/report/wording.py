@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report.findings import Findings
@@ -62,7 +62,8 @@ def headline(findings: Findings) -> str:
         key = (verdict.choice.state, verdict.choice.ship, *verdict.choice.unresolved)
         by_answer.setdefault(key, []).append(verdict)
     parts = [_answer(group) for group in by_answer.values()]
-    left_out = [f"Not measured: {listed(findings.left_out)}."] if findings.left_out else []
+    missing = "modes" if len(findings.left_out) > 1 else "the mode"
+    left_out = [f"Not measured: {missing} {listed(findings.left_out)}."] if findings.left_out else []
     return " ".join([*parts, *left_out, *provisional(verdicts)])
 
 
@@ -79,11 +80,6 @@ def _answer(verdicts: list[Verdict]) -> str:
         return f"{at}: {choice.ship}, {gain}."
     either = f"{at}: {' or '.join([choice.ship, *choice.unresolved])}, not resolved"
     return f"{either}." if choice.baseline in (choice.ship, *choice.unresolved) else f"{either}; {gain}."
-
-
-def _rounds(verdicts: Sequence[Verdict]) -> str:
-    needed = [v.choice.rounds_needed for v in verdicts if v.choice and v.choice.rounds_needed]
-    return f" (about {max(needed):,} rounds would tell)" if needed else ""
 
 
 def provisional(verdicts: list[Verdict]) -> list[str]:
@@ -120,19 +116,24 @@ def certainty(verdict: Verdict) -> list[str]:
     alike = [mode for mode in dict.fromkeys([*choice.alike, choice.fastest]) if mode != choice.ship]
     told = [f"{listed(alike)} within {MARGIN_PERCENT}: the simplest is shipped"] if alike else []
     if choice.unresolved:
-        told.append(f"{listed(list(choice.unresolved))} may be the right one{_rounds([verdict])}")
+        ran = next((one.comparison.speedup.samples for one in verdict.modes if one.comparison), 0)
+        told.append(f"{listed(list(choice.unresolved))} may be the right one: {ran} rounds do not tell")
+        if choice.rounds_needed:
+            told.append(f"about {choice.rounds_needed:,} rounds would")
     return told
 
 
 def why(findings: Findings) -> str:
-    """Where the time that the answer saves comes from, at the batch size with the largest gain."""
-    shipped = [(v, v.shipped) for v in findings.main if v.shipped and v.shipped is not v.plain]
+    """Where the time that the answer saves comes from, at the smallest and the largest batch size."""
+    shipped = [(one, one.shipped) for one in findings.main if one.shipped and one.shipped is not one.plain]
     if not shipped:
         return _dispatch_left(findings.main[0]) if findings.main else ""
-    verdict, best = max(shipped, key=lambda one: one[0].plain.mean_seconds / one[1].mean_seconds)
-    plain = verdict.plain
-    total = plain.mean_seconds - best.mean_seconds
-    at = f"At batch {verdict.batch_size},"
+    ends = shipped if len(shipped) < 2 else [shipped[0], shipped[-1]]
+    return " ".join(_saved_by(verdict.plain, best, verdict.batch_size) for verdict, best in ends)
+
+
+def _saved_by(plain: Summary, best: Summary, batch: int) -> str:
+    total, at = plain.mean_seconds - best.mean_seconds, f"At batch {batch},"
     if total <= 0:
         return f"{at} nothing is saved in the mean: the typical round is faster, single requests are not."
     saved = {part: _less(part, plain, best) for part in ("dispatch", "kernel")}
@@ -168,8 +169,9 @@ def trust(findings: Findings) -> str:
     elif findings.proof.proved is None:
         split = "Dispatch is measured."
     return (
-        "Speed-ups are of one start of the service, with 95 % intervals over rounds; the answers hold "
-        f"together at 95 % over all batch sizes. {split}"
+        "Speed-ups were measured in one start of the service, and their intervals are over its rounds; "
+        "another start may differ by some per cent. A verdict is wrong in at most 5 % of such sweeps, over "
+        f"all batch sizes. {split}"
     )
 
 
@@ -276,10 +278,10 @@ def paid_back(summary: Summary) -> list[str]:
     against = [f"against {back.reference}"] if back.reference else []
     if isinstance(back.requests, str) or cost is None:
         return [_requests(back.requests), *against]
-    every = f"all batch sizes {in_seconds(cost.all_seconds)}"
-    told = [_requests(back.requests), f"from a {cost.cache} cache, {in_seconds(cost.seconds)}; {every}"]
+    every = f"{in_seconds(cost.all_seconds)} for all batch sizes"
+    told = [_requests(back.requests), f"compiled in {in_seconds(cost.seconds)} ({cost.cache} cache), {every}"]
     if cost.cache != "cold":
-        told.append(f"{_requests(back.cold_requests)} from an empty cache, {in_seconds(cost.cold_seconds)}")
+        told.append(f"{_requests(back.cold_requests)} from an empty cache ({in_seconds(cost.cold_seconds)})")
     return [*told, *against]
 
 

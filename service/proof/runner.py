@@ -26,6 +26,7 @@ from service.front.launch import LaunchError
 from service.front.settings import Settings
 from service.machine import processor_features, processor_name
 from service.measure.rounds import Log
+from service.modes import swept_modes
 from service.parent_death import owned
 from service.proof.over_http import (
     ADDED,
@@ -212,7 +213,7 @@ _OUTCOMES: dict[Outcome, str] = {
 }
 
 MEASURED_AS_DEFAULT = (
-    "model", "modes", "batch_sizes", "prefill_chunk", "context", "threads", "instrumentation",
+    "model", "batch_sizes", "prefill_chunk", "context", "threads", "instrumentation",
     "profile_every",
 )  # fmt: skip
 """Settings that a complete selftest has at their defaults: the numbers that it proves depend on them."""
@@ -256,9 +257,10 @@ def why_incomplete(
         reasons.append("the commit is unknown")
     if git.get("dirty"):
         reasons.append("uncommitted changes")
-    for name in MEASURED_AS_DEFAULT:
+    for name in ("modes", *MEASURED_AS_DEFAULT):
         value = getattr(settings, name)
-        if value != Settings.model_fields[name].get_default(call_default_factory=True):
+        default = Settings.model_fields[name].get_default(call_default_factory=True)
+        if value != (swept_modes() if name == "modes" else default):
             shown = ",".join(map(str, value)) if isinstance(value, list) else value
             reasons.append(f"{name} is {shown}")
     if facts.get("dtype") != facts.get("default_dtype"):
