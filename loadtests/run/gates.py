@@ -42,7 +42,7 @@ MOST_CLIENT_CPU = 0.80
 
 def complete(run: SweepRun, finished: Finished, failed: int) -> Gate:
     """The plan was run to its end and every request that it has came to a row; else nothing is valid."""
-    missing = first_missing(run.plan, finished, Planned(run.cut_visits))
+    missing = first_missing(run.plan, finished, Planned(run.cut_visits), run.looks)
     passed = run.complete and len(run.order) >= run.plan.rounds and missing is None
     if passed:
         return Gate("complete", True, f"all {len(run.order)} rounds")

@@ -101,21 +101,29 @@ class Latencies:
 
 
 def rounds(
-    plan: Plan, latencies: Latencies, checked: Callable[[InterimCheckEnded], None]
+    plan: Plan,
+    latencies: Latencies,
+    checked: Callable[[InterimCheckEnded], None],
+    ended: Iterable[InterimCheck] = (),
 ) -> Iterator[tuple[int, list[Cell]]]:
     """Each round's number and cells in order; `latencies` are filled by whoever runs them.
 
     All cells up to the plan's first interim check, then those of the main groups that are undecided, until
     there are none or the last check is over. A group that is decided does not come back. Calls `checked`
-    after each check.
+    after each check. What checks that have `ended` found stands, by whatever rule they were judged.
     """
+    known = {check.round: check.undecided for check in ended}
     number = 0
     groups: list[Group] | None = None
     for last, following in zip_longest(plan.interim_checks, plan.interim_checks[1:]):
         while number < last:
             number += 1
             yield number, order(plan, number, groups)
-        groups = undecided_groups(plan, plan.main_groups if groups is None else groups, latencies)
+        groups = plan.main_groups if groups is None else groups
+        if last in known:
+            groups = [group for group in groups if group_name(group) in known[last]]
+        else:
+            groups = undecided_groups(plan, groups, latencies)
         check = InterimCheck(round=last, undecided=[group_name(group) for group in groups])
         requests = 0 if following is None else (following - last) * plan.requests_of(groups)
         checked(InterimCheckEnded(check, requests))
@@ -210,13 +218,16 @@ class Planned:
         return self._sent.get((number, cell.name), cell.requests)
 
 
-def first_missing(plan: Plan, finished: Finished, planned: Planned) -> tuple[int, Cell] | None:
+def first_missing(
+    plan: Plan, finished: Finished, planned: Planned, ended: Iterable[InterimCheck] = ()
+) -> tuple[int, Cell] | None:
     """The first round and cell with a request that has no row; None where the plan was run to its end.
 
-    Which rounds the plan has depends on its interim checks: they are repeated, from the rows.
+    Which rounds the plan has depends on its interim checks: those that have not `ended` are repeated, from
+    the rows.
     """
     latencies = Latencies()
-    for number, cells in rounds(plan, latencies, lambda _: None):
+    for number, cells in rounds(plan, latencies, lambda _: None, ended):
         for cell in cells:
             if finished.missing(number, cell, planned.requests(number, cell)):
                 return number, cell
@@ -226,4 +237,4 @@ def first_missing(plan: Plan, finished: Finished, planned: Planned) -> tuple[int
 
 def is_whole(run: SweepRun, finished: Finished) -> bool:
     """Whether every request that the plan of `run` has has a row."""
-    return first_missing(run.plan, finished, Planned(run.cut_visits)) is None
+    return first_missing(run.plan, finished, Planned(run.cut_visits), run.looks) is None

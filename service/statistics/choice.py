@@ -83,10 +83,11 @@ State = Literal["faster", "equivalent", "not resolved"]
 class Choice:
     """The mode to ship, and what the rounds say of it.
 
-    `state` is `faster`: than `baseline`, and told apart from every simpler mode that is not equivalent to it;
-    `equivalent`: nothing is faster than the baseline by more than MARGIN, so the baseline is shipped;
-    `not resolved`: one of `unresolved` may be the right one, and about `rounds_needed` rounds would tell.
-    `alike` are the modes whose whole interval against the fastest lies within MARGIN.
+    `state` is `faster`: it is faster than `baseline`, and every simpler mode is slower than the fastest, or
+    equivalent to that and not shown to beat the baseline; `equivalent`: no mode is faster than the baseline
+    by more than MARGIN, so the baseline is shipped; `not resolved`: one of `unresolved` may be the right
+    one, and about `rounds_needed` rounds would tell. `alike` are the modes whose whole interval against the
+    fastest lies within MARGIN.
     """
 
     ship: str
@@ -96,6 +97,11 @@ class Choice:
     alike: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     rounds_needed: int | None = None
+
+    @property
+    def beats_baseline(self) -> bool:
+        """Whether the mode to ship is faster than the baseline, be it the right one or not."""
+        return self.ship != self.baseline and self.baseline not in self.unresolved
 
 
 def paired(first: Rounds, second: Rounds) -> tuple[list[float], list[float]]:
@@ -125,50 +131,54 @@ def choose(by_mode: Mapping[str, Rounds], confidence: float = CONFIDENCE) -> Cho
     """Which mode to ship; `by_mode` in the order of the ladder, the simplest first.
 
     Over the rounds that all modes have: the fastest has the smallest mean log latency. Of it and the modes
-    that are equivalent to it, the simplest is shipped: the baseline if it is among them, else the first. A
+    that are equivalent to it, the simplest is shipped that is the baseline or faster than the baseline. A
     mode that is neither equivalent nor slower is never shipped for being simple, so that noise earns no
     simpler answer: the answer is not resolved. None below 8 rounds, which decide nothing.
+
+    With k modes each of the k − 1 comparisons is at 1 − (1 − confidence) / (k − 1): any of them may be the
+    one that is wrong, the choice of the fastest included (Hsu, Multiple Comparisons, 1996, chapter 4).
     """
     rounds = _in_common(by_mode)
     count = len(next(iter(rounds.values())))
     baseline, fastest = baseline_of(rounds), by_speed(rounds)[0]
     if len(rounds) > 1 and count < MINIMUM_ROUNDS:
         return None
+    each = 1 - (1 - confidence) / max(1, len(rounds) - 1)
+
+    def over(mode: str, other: str) -> Interval:
+        return paired_ratio(*paired(rounds[mode], rounds[other]), each)
+
     order = [baseline, *(mode for mode in rounds if mode != baseline)]
-    others = [mode for mode in order if mode != fastest]
-    ratios = {mode: paired_ratio(*paired(rounds[mode], rounds[fastest]), confidence) for mode in others}
-    alike = [mode for mode in order if mode == fastest or _within(ratios[mode], MARGIN)]
-    ship = alike[0]
-    simpler = order[: order.index(ship)]
-    unresolved = [mode for mode in order if mode not in alike and _open(ratios[mode], mode in simpler)]
-    if ship != baseline and baseline not in unresolved:
-        over_ship = paired_ratio(*paired(rounds[baseline], rounds[ship]), confidence)
-        unresolved += [] if over_ship.low > 1 else [baseline]
-    needed = [_rounds_to_resolve(ratios[mode], count) for mode in unresolved]
+    alike = [mode for mode in order if mode == fastest or _within(over(mode, fastest), MARGIN)]
+    ship = next(m for m in alike if m in (baseline, fastest) or over(baseline, m).low > 1)
+    needed: dict[str, int] = {}
+    for place, mode in enumerate(order):
+        if mode == ship or (mode in alike and ship != baseline):
+            continue
+        simpler = place < order.index(ship)
+        if simpler and (ratio := over(mode, fastest)).low <= 1:
+            needed[mode] = _rounds_to_resolve(ratio, count, abs(math.log(ratio.value)))
+        elif (ratio := over(ship, mode)).high > MARGIN:
+            needed[mode] = _rounds_to_resolve(ratio, count, 0.0)
     return Choice(
         ship=ship,
         fastest=fastest,
         baseline=baseline,
-        state="not resolved" if unresolved else "equivalent" if ship == baseline else "faster",
+        state="not resolved" if needed else "equivalent" if ship == baseline else "faster",
         alike=tuple(mode for mode in alike if mode != fastest),
-        unresolved=tuple(unresolved),
-        rounds_needed=max(needed, default=None),
+        unresolved=tuple(needed),
+        rounds_needed=max(needed.values(), default=None),
     )
 
 
 def choose_each(groups: Mapping[Key, Mapping[str, Rounds]], checks: int = 1) -> dict[Key, Choice | None]:
     """`choose` for each group, with an error of 5 % over all of them and over `checks` interim checks.
 
-    Holm's step-down: the answers that m open groups would have at a confidence of 1 − 0.05 / (checks · m) and
-    that are resolved there hold; the others are asked again, at the confidence of as many as are left.
+    Bonferroni: each at a confidence of 1 − 0.05 / (checks · groups). Not Holm, whose error holds for answers
+    of two kinds, a rejection or none; of these three kinds two are claims.
     """
-    found: dict[Key, Choice | None] = {}
-    while left := [key for key in groups if key not in found]:
-        confidence = confidence_of(checks * len(left))
-        asked = {key: choose(groups[key], confidence) for key in left}
-        resolved = {key: one for key, one in asked.items() if one and one.state != "not resolved"}
-        found |= resolved or asked
-    return {key: found[key] for key in groups}
+    confidence = confidence_of(checks * len(groups))
+    return {key: choose(by_mode, confidence) for key, by_mode in groups.items()}
 
 
 def baseline_of(modes: Iterable[str]) -> str:
@@ -182,23 +192,14 @@ def _within(ratio: Interval, margin: float) -> bool:
     return ratio.low >= 1 / margin and ratio.high <= margin
 
 
-def _open(over_fastest: Interval, simpler: bool) -> bool:
-    """Whether a mode that takes `over_fastest` of the fastest's time may yet be the answer.
+def _rounds_to_resolve(ratio: Interval, rounds: int, apart: float) -> int:
+    """About how many rounds tell, were the ratio what it is now: equivalent, or by the distance `apart`.
 
-    One that is simpler than the mode to ship, unless it is told apart; another, if it may be faster by more
-    than the margin.
+    The half width of the interval falls with √rounds, below the distance from 1, or to within the margin.
     """
-    return over_fastest.low <= 1 if simpler else over_fastest.low < 1 / MARGIN
-
-
-def _rounds_to_resolve(ratio: Interval, rounds: int) -> int:
-    """About how many rounds tell the two apart or equivalent, were the ratio what it is now.
-
-    The half width of the interval falls with √rounds, to below the distance from 1, or from the margin.
-    """
-    distance, half = abs(math.log(ratio.value)), math.log(ratio.high / ratio.low) / 2
-    needed = max(distance, math.log(MARGIN) - distance)
-    return math.ceil(rounds * (half / needed) ** 2)
+    half = math.log(ratio.high / ratio.low) / 2
+    needed = max(apart, math.log(MARGIN) - abs(math.log(ratio.value)))
+    return max(rounds + 1, math.ceil(rounds * (half / needed) ** 2)) if needed > 0 else rounds + 1
 
 
 def by_speed(by_mode: Mapping[str, Rounds]) -> list[str]:
