@@ -425,6 +425,8 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     said = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
     for most, at in apart.items():
         reason = f"no mode is the answer of more than {most} of {sweeps}"
+        if most == 0:
+            reason = "no sweep's answer is resolved"
         said.append(f"The answer does not replicate at {listed(at)}: {reason}.")
     return " ".join(said)
 

@@ -33,6 +33,7 @@ from loadtests.plan.presets import PRESETS, preset_document
 from loadtests.run.run_file import DocumentFile, RunError, read_run
 from loadtests.run.validation import validate_folder
 from models.config import CONFIGS
+from service.modes import swept_modes
 
 FLEET_FILE = "fleet.json"
 
@@ -209,6 +210,8 @@ def read_fleet_plan(path: Path) -> FleetPlan:
             )
     try:
         sweep = _sweep_of(document, path.parent)
+        if sweep.modes is None:
+            sweep = msgspec.structs.replace(sweep, modes=swept_modes())
         plan = plan_of(sweep)
     except DocumentError as error:
         raise PlanError(f"{path}, line {line_of(text, ('sweep', *error.steps))}: {error}") from error

@@ -16,7 +16,7 @@ from loadtests.compare.page import PAGE_FILE as PAGE
 from loadtests.compare.page import TEMPLATES, picture, place_of_group, warning
 from loadtests.compare.runs import Entry, best, entries_of
 from loadtests.fleet.plan import MEASURED, Fleet, FleetTask, read_fleet
-from loadtests.plan.cells import MINIMUM_ROUNDS, Group
+from loadtests.plan.cells import Group
 from loadtests.report.csv_files import no_formula
 from loadtests.report.formatting import colour, listed, milliseconds, significant, span
 from loadtests.report.page import Section, Table, Text, lines, write_page
@@ -136,7 +136,8 @@ def _tables_of(tasks: Sequence[FleetTask], entries: Sequence[Entry]) -> Tables:
                 factor, rate = 3600 / task.price, rates[SECOND]
                 ends = (rate.value * factor, rate.low * factor, rate.high * factor)
                 rates[DOLLAR] = Interval(*ends, rate.samples)
-            row = Row(task, entry, verdict.group, summary, verdict.shipped is not None, rates)
+            decided = verdict.choice is not None and verdict.choice.state != "not resolved"
+            row = Row(task, entry, verdict.group, summary, decided, rates)
             found.setdefault((task.model, verdict.group), []).append(row)
     models = list(dict.fromkeys(task.model for task in tasks))
     places = sorted(found, key=lambda place: (models.index(place[0]), place[1][1:4], place[1][0]))
@@ -167,7 +168,7 @@ def _sentences(tables: Tables) -> list[str]:
         for sentence in _of_one_model({group: rows for (_, group), rows in own.items()})
     ]
     if few := sorted({row.entry.name for rows in tables.values() for row in rows if not row.decided}):
-        found.append(f"Fewer than {MINIMUM_ROUNDS} rounds do not tell the modes of {listed(few)} apart.")
+        found.append(f"The mode of {listed(few)} is not resolved at each batch size.")
     return found
 
 
@@ -218,7 +219,7 @@ def _answer(tables: Tables) -> Section:
 
 def _cells(row: Row, firsts: Mapping[str, Most | None]) -> list[Text]:
     latency = row.summary.latency
-    undecided = None if row.decided else f"not decided below {MINIMUM_ROUNDS} rounds"
+    undecided = None if row.decided else "not resolved"
     return [
         Text(row.task.model),
         Text(f"batch {row.group[0]}", conditions(row.group)),

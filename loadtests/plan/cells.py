@@ -13,7 +13,7 @@ from msgspec import Meta
 from loadtests.plan.prompts import PromptSet
 from service.modes import AUTO, MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
-from service.statistics.choice import confidence_of, interim_checks
+from service.statistics.choice import interim_checks
 
 BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`, which every plan has; answers are against `choice.BASELINE`."""
@@ -255,11 +255,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def interim_checks(self) -> tuple[int, ...]:
         """Numbers of the rounds after which it is determined which answers are not resolved."""
         return interim_checks(self.rounds, self.rounds_most or self.rounds)
-
-    @property
-    def confidence(self) -> float:
-        """Of one comparison at all interim checks: corrected for their number. Answers step on by Holm."""
-        return confidence_of(len(self.interim_checks))
 
     @property
     def main_groups(self) -> list[Group]:

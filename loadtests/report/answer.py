@@ -27,7 +27,7 @@ def answer(verdicts: Sequence[Verdict], findings: Findings) -> Table:
         "ship",
         f"against {plain} (95 %)",
         "verdict",
-        f"against {BASELINE} (95 %)",
+        *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]),
         f"time per request, {plain} → this mode",
         "requests to pay back",
     )
@@ -35,13 +35,14 @@ def answer(verdicts: Sequence[Verdict], findings: Findings) -> Table:
     most = max((one.speedup.high for one in found if one), default=1.0)
     alike = {wording.conditions(one.group) for one in verdicts}
     title = f"Per request: {alike.pop()}" if len(alike) == 1 else ""
-    note = f"Bars: {plain} above, this mode below; dispatch, kernel, queue and other. The dotted line is 1×."
+    beside = "sync wait" if findings.results.device == "cuda" else "kernel"
+    bars = f"Bars: {plain} above, this mode below; dispatch, {beside}, queue and other."
     shown = set[str]()
     rows = []
     for one in verdicts:
         where = "" if title else wording.conditions(one.group)
         rows.append(_answer_row(one, findings, most, where, shown))
-    return Table(title, heads, rows, note, 2)
+    return Table(title, heads, rows, f"{bars} The dotted line is 1×.", 2)
 
 
 def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, shown: set[str]) -> list[Text]:
@@ -49,21 +50,16 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, s
     shipped, plain, choice = verdict.shipped, verdict.plain, verdict.choice
     batch = Text(str(verdict.batch_size), under=lines(where))
     if shipped is None or choice is None:
-        return [
-            batch,
-            Text("–"),
-            Text("–"),
-            Text("not resolved", under=(wording.gain(verdict),)),
-            *[Text("–")] * 3,
-        ]
-    mode = MODES[shipped.cell.mode]
+        few = Text("not resolved", under=(wording.gain(verdict),))
+        return [batch, Text("–"), Text("–"), few, *[Text("–")] * (2 if plain.cell.mode == BASELINE else 3)]
+    name = shipped.cell.mode
     under = [wording.runs_as(shipped)]
-    if mode.name not in shown:
+    if name not in shown and (mode := MODES.get(name)):
         under.append(mode.effect(findings.results.device).in_pytorch(mode.grad_mode))
-        shown.add(mode.name)
+        shown.add(name)
     if shipped.disturbed or plain.disturbed:
         under.append("disturbed: the engine was preempted while this was measured")
-    flag = Text(f"--modes {mode.name}", under=lines(*under), colour=colour(mode.name))
+    flag = Text(f"--modes {name}", under=lines(*under), colour=colour(name))
     if shipped.against_plain is None:
         gain = Text("–")
     else:
@@ -76,7 +72,8 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, s
     parts = Text("", under=tuple(wording.saved(verdict)), chart=_bars(drawn, without))
     back = wording.paid_back(shipped) or ["nothing is compiled"]
     sure = Text("", under=tuple(wording.certainty(verdict)), word=choice.state)
-    return [batch, flag, gain, sure, eager, parts, Text(back[0], under=tuple(back[1:]))]
+    beside = [] if plain.cell.mode == BASELINE else [eager]
+    return [batch, flag, gain, sure, *beside, parts, Text(back[0], under=tuple(back[1:]))]
 
 
 _WIDE, _HIGH = 120, 14

@@ -73,21 +73,9 @@ def span(interval: Interval, scale: float = 1.0) -> str:
     return f"{significant(interval.low * scale)}–{significant(interval.high * scale)}"
 
 
-def percentages(ratio: Interval, confidence: float) -> str:
-    """A ratio as what it lies above 1, with its interval: '1.2 % (95 %: −0.5 to 2.9 %)'."""
-    value, low, high = (_percent(end) for end in (ratio.value, ratio.low, ratio.high))
-    return f"{value} % ({level(confidence)}: {low} to {high} %)"
-
-
 def level(confidence: float) -> str:
     """A confidence as text: 95 %, 99.7 %."""
     return f"{100 * confidence:.3g} %"
-
-
-def _percent(ratio: float) -> str:
-    if not math.isfinite(ratio):
-        return "∞"
-    return f"{100 * (ratio - 1):.1f}".replace("-", "−").replace("−0.0", "0.0")
 
 
 def share_span(interval: Interval | None) -> str:

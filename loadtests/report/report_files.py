@@ -92,8 +92,8 @@ def advice(findings: Findings) -> dict[str, Any]:
 def _batches(findings: Findings) -> Iterator[dict[str, Any]]:
     """None for a batch size whose rounds were too few to decide."""
     for verdict in findings.main:
-        shipped = verdict.shipped
-        if shipped is None:
+        shipped, choice = verdict.shipped, verdict.choice
+        if shipped is None or choice is None:
             continue
         reasons = [wording.gain(verdict), *wording.certainty(verdict)]
         speedup = shipped.against_plain.speedup if shipped.against_plain else None
@@ -101,7 +101,8 @@ def _batches(findings: Findings) -> Iterator[dict[str, Any]]:
             "batch_size": verdict.batch_size,
             "mode": shipped.cell.mode,
             "effective": shipped.effective,
-            "state": verdict.choice.state if verdict.choice else None,
+            "state": choice.state,
+            "beats_baseline": choice.beats_baseline,
             "reason": "; ".join(reasons),
             "speedup": None
             if speedup is None

@@ -63,7 +63,7 @@ def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = 
         "run": results.run,
         "minimum_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
-        "plain": PLAIN,
+        "plain": findings.main[0].plain.cell.mode if findings.main else PLAIN,
         "level": level(CONFIDENCE),
         "classes": level(findings.left_open.classes),
         "rate": level(findings.left_open.rate),
@@ -144,10 +144,11 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
     plain, noise = verdict.plain.cell.mode, verdict.noise
     control = f" {BASELINE} against itself: {wording.ratio(noise)}." if noise else ""
     heads: tuple[str, ...] = (
-        "mode", "latency", f"against {plain} (95 %)", f"against {BASELINE} (95 %)", "first token",
+        "mode", "latency", f"against {plain} (95 %)",
+        *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]), "first token",
         "tokens/s", "requests to pay back, this start", "from an empty cache",
     )  # fmt: skip
-    rows = [[_mode(one), *_speed(one)] for one in verdict.summaries]
+    rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
         f"Batch {verdict.batch_size}: {wording.conditions(verdict.group)}", heads, rows, control.strip()
     )
@@ -183,13 +184,13 @@ def _mode(summary: Summary) -> Text:
     return Text(summary.cell.mode + again, under=lines(*under), colour=colour(summary.cell.mode))
 
 
-def _speed(summary: Summary) -> list[Text]:
+def _speed(summary: Summary, plain: str) -> list[Text]:
     back, control = summary.payback, summary.cell.control
     cache = f"{back.cost.cache} cache" if back.cost and not control else None
     return [
         Text(latency(summary), span(summary.latency, 1e3)),
         compared(summary.against_plain),
-        compared(summary.comparison, with_word=not control),
+        *([] if plain == BASELINE else [compared(summary.comparison, with_word=not control)]),
         Text(milliseconds(summary.first_token.value if summary.first_token else None)),
         Text(significant(summary.tokens_per_second.value)),
         Text("" if control else _requests(back.requests), under=lines(cache)),

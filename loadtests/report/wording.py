@@ -72,6 +72,8 @@ def _answer(verdicts: list[Verdict]) -> str:
     choice = verdicts[0].choice
     assert choice
     at = f"Batch {listed([str(v.batch_size) for v in verdicts])}"
+    if len(verdicts[0].candidates) == 1:
+        return f"{at}: {choice.ship} is the only mode that was measured."
     if choice.state == "equivalent":
         return f"{at}: {choice.baseline}, nothing is faster by more than {MARGIN_PERCENT}."
     gains = [times(s.against_plain.speedup.value) for v in verdicts if (s := v.shipped) and s.against_plain]
@@ -103,8 +105,12 @@ def gain(verdict: Verdict) -> str:
     choice, shipped = verdict.choice, verdict.shipped
     if choice is None or shipped is None:
         return f"fewer than {MINIMUM_ROUNDS} rounds: too few to tell modes apart"
-    if choice.state == "equivalent" or shipped.against_plain is None:
+    if len(verdict.candidates) == 1:
+        return f"{choice.ship} is the only mode that was measured"
+    if choice.state == "equivalent":
         return f"no mode is faster than {choice.baseline} by more than {MARGIN_PERCENT}"
+    if shipped.against_plain is None:
+        return f"{choice.baseline} is the fastest measured"
     return f"{times(shipped.against_plain.speedup.value)} the speed of {choice.baseline}"
 
 
@@ -113,8 +119,9 @@ def certainty(verdict: Verdict) -> list[str]:
     choice = verdict.choice
     if choice is None:
         return []
-    alike = [mode for mode in dict.fromkeys([*choice.alike, choice.fastest]) if mode != choice.ship]
-    told = [f"{listed(alike)} within {MARGIN_PERCENT}: the simplest is shipped"] if alike else []
+    told = []
+    if choice.ship not in (choice.fastest, choice.baseline):
+        told.append(f"{choice.fastest} is within {MARGIN_PERCENT} of it, and less simple")
     if choice.unresolved:
         ran = next((one.comparison.speedup.samples for one in verdict.modes if one.comparison), 0)
         told.append(f"{listed(list(choice.unresolved))} may be the right one: {ran} rounds do not tell")
@@ -129,10 +136,12 @@ def why(findings: Findings) -> str:
     if not shipped:
         return _dispatch_left(findings.main[0]) if findings.main else ""
     ends = shipped if len(shipped) < 2 else [shipped[0], shipped[-1]]
-    return " ".join(_saved_by(verdict.plain, best, verdict.batch_size) for verdict, best in ends)
+    cuda = findings.results.device == "cuda"
+    return " ".join(_saved_by(verdict.plain, best, verdict.batch_size, cuda) for verdict, best in ends)
 
 
-def _saved_by(plain: Summary, best: Summary, batch: int) -> str:
+def _saved_by(plain: Summary, best: Summary, batch: int, cuda: bool) -> str:
+    """On CUDA kernels run beside dispatch, and are no part of what is saved."""
     total, at = plain.mean_seconds - best.mean_seconds, f"At batch {batch},"
     if total <= 0:
         return f"{at} nothing is saved in the mean: the typical round is faster, single requests are not."
@@ -140,6 +149,8 @@ def _saved_by(plain: Summary, best: Summary, batch: int) -> str:
     if saved["dispatch"] is None:
         return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are saved per request."
     told = f"{at} {saved['dispatch']} of the {milliseconds(total)} saved per request are dispatch"
+    if cuda:
+        return f"{told}."
     if not _resolved(plain, best):
         return f"{told}; whether kernels got faster too is not resolved."
     return f"{told}, {saved['kernel']} kernels." if saved["kernel"] is not None else f"{told}."
@@ -163,14 +174,16 @@ def _dispatch_left(verdict: Verdict) -> str:
 
 def trust(findings: Findings) -> str:
     """How far the speed-ups and the split can be trusted."""
+    parts = len(findings.results.run.parts)
+    starts = "one start of the service" if parts < 2 else f"{parts} starts of the service"
     split = "Dispatch and kernel are proved by the selftest of this machine."
     if findings.proof.missing:
         split = f"Dispatch and kernel: {findings.proof.missing[:1].lower()}{findings.proof.missing[1:]}"
     elif findings.proof.proved is None:
         split = "Dispatch is measured."
     return (
-        "Speed-ups were measured in one start of the service, and their intervals are over its rounds; "
-        "another start may differ by some per cent. A verdict is wrong in at most 5 % of such sweeps, over "
+        f"Speed-ups were measured in {starts}, and their intervals are over rounds; another start may differ "
+        "by some per cent. A verdict is wrong in at most 5 % of such sweeps, over "
         f"all batch sizes. {split}"
     )
 

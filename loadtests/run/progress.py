@@ -101,7 +101,7 @@ class SweepProgress:
                 self._planned += requests
                 if requests:
                     groups = ", ".join(check.undecided)
-                    self.print_line(f"after round {check.round} undecided, and measured further: {groups}")
+                    self.print_line(f"after round {check.round} not resolved, and measured further: {groups}")
             case RequestEnded():
                 stage = "sampled" if event.stage == "sample" else "warm-up"
                 text = f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms"

@@ -172,7 +172,7 @@ def _control_ratios(latencies: Latencies, run: SweepRun) -> dict[str, Interval]:
             continue
         medians = latencies.medians(first.name), latencies.medians(cell.name)
         if medians[0].keys() & medians[1].keys():
-            ratios[group_name(group)] = compare(*medians, run.plan.confidence).speedup
+            ratios[group_name(group)] = compare(*medians).speedup
     return ratios
 
 

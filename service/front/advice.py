@@ -56,6 +56,7 @@ class Advice:
     baseline: str
     speedup: Interval
     state: State
+    beats_baseline: bool
 
 
 class ServedRequests(Listener):
@@ -112,11 +113,13 @@ class ServedRequests(Listener):
 
         By `choice.choose` over rounds of requests that did the same work within two minutes: of several kinds
         of work over that with the most rounds, else the newest. Requests that ended AGE_SECONDS before the
-        newest do not count. Raises NotMeasured, naming what to run, where no mode is ready, or there are
-        fewer than `least_rounds` such rounds.
+        newest do not count. Raises NotMeasured, naming what to run, where fewer than two modes are ready, or
+        there are fewer than `least_rounds` such rounds.
         """
         if len(modes) < 2:
-            raise NotMeasured("advice compares modes, of which fewer than two are ready here: add to --modes")
+            raise NotMeasured(
+                "advice compares modes, of which fewer than two are ready here: wait, or add to --modes"
+            )
         bucket = min(size for size in buckets if size >= batch_size)
         found = {
             work: aligned_rounds(self._recent(served), modes)
@@ -166,6 +169,7 @@ class ServedRequests(Listener):
             baseline=choice.baseline,
             speedup=speedup,
             state=choice.state,
+            beats_baseline=choice.beats_baseline,
         )
 
     def _share(self, mode: str, bucket: int) -> Interval | None:
@@ -206,7 +210,7 @@ def _reason(work: Work, choice: Choice, speedup: Interval, why: str | None) -> s
         reason = f"a whole request ({work.name}) is {_times(speedup)} times as fast as {choice.baseline}'s"
     if choice.unresolved:
         reason += f"; not resolved: {', '.join(choice.unresolved)} may be the right one"
-    elif choice.ship != choice.fastest:
+    elif choice.ship not in (choice.fastest, choice.baseline):
         reason += f"; {choice.fastest} is within {margin} of it, and less simple"
     return reason if why is None else f"{reason}; {why}"
 
@@ -341,7 +345,7 @@ class AutoMode(Listener):
         self._buckets = buckets
         self._served = served
         self._live: dict[int, Advised] = {}
-        self._looks: dict[int, tuple[int, float]] = {}
+        self._looks: dict[tuple[int | str, ...], tuple[int, float]] = {}
         self._refreshed = monotonic()
         self._turn = 0
         self._looked: dict[int, int] = {}
@@ -381,10 +385,10 @@ class AutoMode(Listener):
     def learn(self, bucket: int, ready: Sequence[str]) -> None:
         """Take in what requests of `bucket` advise for the modes `ready`, at the rounds of `look`.
 
-        Too few requests change nothing, nor does what is not resolved. Requests of AGE_SECONDS later are
-        others, and are compared from the first look on.
+        Too few requests change nothing, nor does what is not resolved, unless the mode is sure to beat the
+        baseline. Requests of AGE_SECONDS later, and other modes, are compared from the first look on.
         """
-        number, began = self._looks.get(bucket, (0, monotonic()))
+        number, began = self._looks.get((bucket, *ready), (0, monotonic()))
         if monotonic() - began > AGE_SECONDS:
             number, began = 0, monotonic()
         rounds, confidence = look(number)
@@ -392,8 +396,8 @@ class AutoMode(Listener):
             found = self._served.advise(bucket, self._buckets, ready, confidence, rounds)
         except NotMeasured:
             return
-        self._looks[bucket] = number + 1, began
-        if found.state == "not resolved":
+        self._looks[(bucket, *ready)] = number + 1, began
+        if found.state == "not resolved" and not found.beats_baseline:
             return
         reason = f"advised by the {found.speedup.samples} rounds of requests served here: {found.reason}"
         self._live[bucket] = Advised(found.mode, "live", reason)

@@ -29,7 +29,8 @@ class AdvisedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     batch_size: int
     mode: str
-    state: State
+    state: State = "faster"
+    beats_baseline: bool = False
     reason: str
 
 
@@ -53,8 +54,8 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resolved(self) -> list[AdvisedBatch]:
-        """The batch sizes that the sweep has an answer for."""
-        return [one for one in self.batches if one.state != "not resolved"]
+        """The batch sizes that the sweep has an answer for, or a mode that is sure to beat the baseline."""
+        return [one for one in self.batches if one.state != "not resolved" or one.beats_baseline]
 
     def check(self, modes: Sequence[str], model: str, dtype: str | None) -> None:
         """Raise ValueError, with the remedy, where a service with these settings cannot follow it.

@@ -68,7 +68,7 @@ def page(folder: Path) -> str:
 def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
     headline = make_report(clear)
     assert headline["text"].startswith("Batch 1, 4 and 16: compiled, 1.7")
-    assert headline["text"].endswith("Not measured: max-autotune and aot-inductor.")
+    assert headline["text"].endswith("Not measured: modes max-autotune and aot-inductor.")
     assert headline["left_out"] == ["max-autotune", "aot-inductor"]
     assert headline["valid"] is True
     assert headline["provisional"] is False

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from service.front.settings import Settings
+from service.modes import swept_modes
 from service.proof import runner
 from service.proof.rows import Event, Property, Row
 from service.proof.runner import new_report
@@ -26,6 +27,7 @@ FACTS: dict[str, str | int] = {
 }  # fmt: skip
 
 
+SETTINGS = Settings(modes=swept_modes())
 GIT: Mapping[str, object] = {"commit": "0123456789ab", "dirty": False}
 
 
@@ -45,7 +47,7 @@ def clean_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(rows: list[Row], finished: set[str] | None = None) -> dict[str, Any]:
-    return new_report(rows, set(runner.ALL_CHECKS) if finished is None else finished, FACTS, Settings(), 12.0)
+    return new_report(rows, set(runner.ALL_CHECKS) if finished is None else finished, FACTS, SETTINGS, 12.0)
 
 
 def test_the_document_has_the_fields_that_other_programs_read() -> None:
@@ -102,7 +104,7 @@ def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_no
 
     monkeypatch.setattr(runner._Selftest, "in_worker", in_worker)
     only = list(runner.ENGINE_CHECKS)
-    assert runner.main(Settings(), only, tmp_path) == code
+    assert runner.main(SETTINGS, only, tmp_path) == code
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["complete"] is False
     assert last["outcome"] == ("failed" if code else "partial")
@@ -122,7 +124,7 @@ def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(runner._Selftest, "in_worker", in_worker)
     monkeypatch.setattr(runner, "new_report", breaks)
     with pytest.raises(RuntimeError, match="no report"):
-        runner.main(Settings(), ["injected"], tmp_path)
+        runner.main(SETTINGS, ["injected"], tmp_path)
     kept = [json.loads(line)["name"] for line in (tmp_path / runner.ROWS_FILE).read_text().splitlines()]
     assert kept == [GOOD.name, BAD.name]
 
@@ -168,7 +170,7 @@ def test_anything_but_all_checks_at_the_defaults_of_a_clean_commit_is_partial_an
     not_run: list[str],
     reason: str | None,
 ) -> None:
-    chosen = Settings.model_validate(settings)
+    chosen = Settings.model_validate({"modes": swept_modes(), **settings})
     reasons = runner.why_incomplete(chosen, {**FACTS, **facts}, {**GIT, **git}, not_run)
     assert reasons == ([reason] if reason else [])
 
