@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 WIDE, NARROW = (1440, 900), (390, 844)
-PATIENCE_MILLISECONDS = 30_000
+PATIENCE_MILLISECONDS = 120_000
 
 VIOLATIONS = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations.flatMap(
   (rule) => rule.nodes.map((node) => `${rule.id}: ${node.target.join(" ")}: ${node.failureSummary}`))"""
