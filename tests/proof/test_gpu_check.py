@@ -105,7 +105,7 @@ GARBAGE = (
 )
 CUT_OFF = FINE + "; open(rows.path, 'ab').write(b'{\"kind\": \"thr')"
 SILENT = "pass"
-LIMIT = 6.0
+LIMIT = 12.0
 
 
 def section(name: str, code: str) -> gpu_check.Section:

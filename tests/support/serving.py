@@ -26,7 +26,7 @@ from service.front.supervisor import Failures
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
 FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 SECONDS_TO_END: float = (
     Settings.model_fields["drain_seconds"].default + LAST_ANSWERS_SECONDS + STOP_SECONDS + TERMINATE_SECONDS
 )
