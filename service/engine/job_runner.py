@@ -110,6 +110,7 @@ class JobRunner:
             self._sampled(job, result, generate, BACKGROUND_PER_SECOND)
         else:
             self._announce(PROFILING)
+            self.shares.rest()
             result.profile = self._profiler.profile(job, result, self.meter, generate)
             if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
                 self.warmup.update(configured, kernel_times=kernel_times)
@@ -117,7 +118,9 @@ class JobRunner:
     def _sampled(
         self, job: Job, result: JobResult, generate: Callable[[Meter], None], samples_per_second: float
     ) -> None:
-        """`generate` with its steps sampled; what is found is in the readings of `result`, failed or not."""
+        """`generate` with its steps sampled; where its own samples are enough for a split, they are in the
+        readings of `result`, failed or not.
+        """
         found: dict[Key, SampleCounts] = {}
         try:
             with self.shares.sampling(samples_per_second) as found:

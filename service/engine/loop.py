@@ -120,6 +120,7 @@ class Engine:
         for _ in announced(self._start(), self.parts.warmup, self._inbox):
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
+            self.parts.shares.rest()
             self._wait_while_paused()
             if self._inbox.stopped:
                 return
@@ -129,6 +130,8 @@ class Engine:
             self._wait_while_paused()
             if self._inbox.idle:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
+                if self._inbox.idle:
+                    self.parts.shares.rest()
 
     def _start(self) -> Iterator[None]:
         """Make modes ready; the profiler is not attached before all have been measured without it."""
@@ -162,6 +165,7 @@ class Engine:
     def _wait_while_paused(self) -> None:
         """Leave the machine to the anatomy process while a pause holds; what arrives meanwhile waits."""
         while self._inbox.paused and not self._inbox.stopped:
+            self.parts.shares.rest()
             self._inbox.receive(IDLE_WAIT_MILLISECONDS)
             self._busy_until_ns = perf_counter_ns()
 

@@ -60,38 +60,62 @@ class StepShares:
     def sampling(
         self, samples_per_second: float = BACKGROUND_PER_SECOND
     ) -> Iterator[dict[Key, SampleCounts]]:
-        """Within: the steps that this thread runs are sampled. What is yielded is filled at the end; it stays
-        empty where some samples were lost, and where nothing is sampled.
+        """Within: the steps that this thread runs are sampled. What is yielded has at the end the samples
+        taken within. It stays empty where nothing is sampled, where some samples were lost, and in the
+        background with fewer than ENOUGH.
+
+        In the background sampling goes on until `rest`: to start, stop and count for every request costs
+        more than the samples do.
         """
         found: dict[Key, SampleCounts] = {}
         if self._sampler is None:
             yield found
             return
-        self.labels.take()  # calls from before: under the profiler they are slow
-        self._sampling = True
-        self._sampler.start(samples_per_second)
+        faster = samples_per_second > BACKGROUND_PER_SECOND
+        if faster:
+            self.rest()
+        if not self._sampling:
+            self.labels.take()  # calls from before: under the profiler they are slow
+            self._sampling = True
+            self._sampler.start(samples_per_second)
+        before = self._sampler.count
         try:
             yield found
         finally:
+            own = self._sampler.count - before
+            if faster:
+                self._sampler.stop()
+            if faster or own >= ENOUGH:
+                found |= self._collect(own, slowed=faster)
+            self._sampling = not faster
+
+    def rest(self) -> None:
+        """Sample no more until the next `sampling`."""
+        if self._sampler is not None and self._sampling:
             self._sampler.stop()
-            found |= self.collect(slowed=samples_per_second > BACKGROUND_PER_SECOND)
+            self.collect()
             self._sampling = False
 
-    def collect(self, slowed: bool = False) -> dict[Key, SampleCounts]:
-        """Within `sampling`: take in what has been sampled so far, as a batch may run for minutes. `slowed`:
-        by faster sampling than in the background. Empty where some samples were lost.
+    def collect(self) -> None:
+        """Count what has been sampled so far."""
+        if self._sampler is not None and self._sampling:
+            self._collect(0, slowed=False)
+
+    def _collect(self, own: int, slowed: bool) -> dict[Key, SampleCounts]:
+        """Count all samples so far, and return the last `own` of them; empty where some were lost. `slowed`:
+        by faster sampling than in the background.
         """
-        if self._sampler is None or not self._sampling:
-            return {}
-        by_size = self._counted(self._sampler.take())
-        counted: dict[Key, SampleCounts] = {}
-        for (key, size), counts in by_size.items():
+        assert self._sampler is not None
+        samples = self._sampler.take()
+        counted = self._counted(samples)
+        for (key, size), counts in counted.items():
             self._of_size[key, size].add(counts)
-            counted[key] = counted.get(key, SampleCounts()) + counts
-        for key, counts in counted.items():
+        for key, counts in _of_all_sizes(counted).items():
             self._of_key[key].add(counts)
         self._add_walls(slowed)
-        return {} if self._sampler.lost else counted
+        if self._sampler.lost or not own:
+            return {}
+        return _of_all_sizes(self._counted(samples[-own:]))
 
     def newest(self, mode: str, phase: Phase, bucket: int, size: int | None = None) -> SampleCounts | None:
         """The samples that the share of a step rests on now: of steps of that `size` (`step_size`), if they
@@ -139,6 +163,13 @@ class StepShares:
         """What the meters have timed since."""
         for label, (steps, wall_ns) in self.labels.take().items():
             self._of_key[self._keys[label - 1]].timed(steps, wall_ns / 1e9, slowed)
+
+
+def _of_all_sizes(counted: Mapping[tuple[Key, int], SampleCounts]) -> dict[Key, SampleCounts]:
+    found: dict[Key, SampleCounts] = defaultdict(SampleCounts)
+    for (key, _), counts in counted.items():
+        found[key] += counts
+    return dict(found)
 
 
 class _StepSamples:

@@ -122,6 +122,9 @@ Sampler* sampler_new(uint64_t capacity, uint64_t seed) {
 
 volatile int64_t* sampler_label(Sampler* sampler) { return &sampler->label; }
 
+// How many samples have found room so far.
+volatile uint64_t* sampler_count(Sampler* sampler) { return &sampler->head; }
+
 void sampler_start(Sampler* sampler, int64_t mean_ns) {
   sampler->mean_ns = mean_ns;
   sampler->running = true;

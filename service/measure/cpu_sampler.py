@@ -100,6 +100,7 @@ class CpuSampler:
             raise SamplerError(_refused(ctypes.get_errno()))
         self._library, self._own = library, ctypes.c_void_p(own)
         self.label = ctypes.c_int64.from_address(library.sampler_label(self._own))
+        self._count = ctypes.c_uint64.from_address(library.sampler_count(self._own))
         self._room = np.zeros(CAPACITY, _SAMPLE)
         self._places = Places()
         self.lost = False
@@ -111,6 +112,11 @@ class CpuSampler:
     def stop(self) -> None:
         """Sample no more."""
         self._library.sampler_stop(self._own)
+
+    @property
+    def count(self) -> int:
+        """Samples since this was made."""
+        return self._count.value
 
     def take(self) -> list[tuple[int, Place]]:
         """Label and place of each sample since this was last called, in order.
@@ -254,7 +260,8 @@ def _library(folder: Path) -> ctypes.PyDLL:
             library = ctypes.PyDLL(str(path), use_errno=True)
         except (BuildError, OSError) as error:
             raise SamplerError(f"the sampler could not be built: {error}") from error
-        library.sampler_new.restype = library.sampler_label.restype = ctypes.c_void_p
+        for name in ("sampler_new", "sampler_label", "sampler_count"):
+            getattr(library, name).restype = ctypes.c_void_p
         library.sampler_take.restype = library.sampler_lost.restype = ctypes.c_uint64
         _loaded.append(library)
     return _loaded[0]

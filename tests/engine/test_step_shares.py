@@ -57,6 +57,11 @@ class FakeSampler:
         self.rates: list[float] = []
         self.running = False
         self._samples: list[tuple[int, Place]] = []
+        self._taken = 0
+
+    @property
+    def count(self) -> int:
+        return self._taken + len(self._samples)
 
     def start(self, samples_per_second: float) -> None:
         self.rates.append(samples_per_second)
@@ -67,6 +72,7 @@ class FakeSampler:
 
     def take(self) -> list[tuple[int, Place]]:
         taken, self._samples = self._samples, []
+        self._taken += len(taken)
         return taken
 
     def see(self, side: Side, times: int = 1) -> None:
@@ -159,9 +165,11 @@ def test_between_steps_and_between_jobs_nothing_is_sampled(shares: StepShares, s
         sampler.see("host")
         run()
         sampler.see("host")
+    sampler.see("host")
+    shares.rest()
     assert not sampler.running
     run()
-    assert shares.collect() == {}
+    shares.collect()
     assert only_split(shares).all == SampleCounts(kernel=1, host=1)
 
 
@@ -173,6 +181,7 @@ def test_a_step_that_raises_is_left_and_its_samples_count(shares: StepShares, sa
     run = one_step(shares, failing)
     with pytest.raises(ValueError, match="of the step"), shares.sampling():
         run()
+    shares.rest()
     with pytest.raises(ValueError, match="of the step"):
         shares.labels.call(failing, ARGUMENTS)
     assert sampler.label.value == 0
@@ -197,6 +206,7 @@ def test_the_split_follows_the_newest_samples_and_all_are_kept_in_number(
         for _ in range(2 * NEWEST // block + 2):
             with shares.sampling():
                 run()
+            shares.collect()
             total += block
             split = only_split(shares)
             assert split.all.total == total
@@ -232,6 +242,7 @@ def test_faster_sampling_gives_a_step_its_time_only_where_no_other_has(
     for rate in (SAMPLES_PER_SECOND, BACKGROUND_PER_SECOND, SAMPLES_PER_SECOND):
         with shares.sampling(rate):
             run()
+        shares.collect()
         found.append(only_split(shares).step_seconds)
     assert found == pytest.approx([400e-9, 200e-9, 200e-9])
     assert sampler.rates == [SAMPLES_PER_SECOND, BACKGROUND_PER_SECOND, SAMPLES_PER_SECOND]
@@ -245,6 +256,7 @@ def test_the_time_of_a_step_moves_towards_that_of_the_newest_jobs(
     for _ in range(31):
         with shares.sampling():
             run()
+        shares.collect()
         found.append(only_split(shares).step_seconds)
     assert found == sorted(set(found))
     assert found[1] < 300e-9
@@ -254,12 +266,12 @@ def test_the_time_of_a_step_moves_towards_that_of_the_newest_jobs(
 def test_where_some_were_lost_those_that_are_left_count_for_the_step_and_not_for_the_job(
     shares: StepShares, sampler: FakeSampler
 ) -> None:
-    run = one_step(shares, seen_in(sampler, kernel=2, host=1))
+    run = one_step(shares, seen_in(sampler, kernel=ENOUGH, host=1))
     sampler.lost = True
     with shares.sampling() as found:
         run()
     assert found == {}
-    assert only_split(shares).newest == SampleCounts(kernel=2, host=1)
+    assert only_split(shares).newest == SampleCounts(kernel=ENOUGH, host=1)
 
 
 def test_a_step_without_a_sample_of_kernel_or_host_has_no_split(
@@ -298,7 +310,9 @@ class MadeGenerator:
 
 def ran(shares: StepShares, sampler: FakeSampler, generator: MadeGenerator, **options: object) -> JobResult:
     """A job in eager, whose prefill is seen in kernels and whose decode is seen in the host."""
-    modes = modes_of({("prefill", 1): seen_in(sampler, kernel=5), ("decode", 1): seen_in(sampler, host=4)})
+    modes = modes_of(
+        {("prefill", 1): seen_in(sampler, kernel=5), ("decode", 1): seen_in(sampler, host=ENOUGH)}
+    )
     shares.add("eager", modes["eager"].steps)
     runner = JobRunner(
         cast(Generator, generator),
@@ -321,10 +335,10 @@ def test_a_job_has_the_samples_of_its_own_steps_by_phase(
 ) -> None:
     result = ran(shares, sampler, MadeGenerator(sampler), **options)
     assert sampler.rates == [rate]
-    assert not sampler.running
+    assert sampler.running != bool(options)
     assert result.sampled == bool(options)
     assert result.prefill.samples == SampleCounts(kernel=5)
-    assert result.decode.samples == SampleCounts(host=8)
+    assert result.decode.samples == SampleCounts(host=2 * ENOUGH)
 
 
 def test_what_leads_a_job_that_asks_for_samples_is_not_sampled_and_its_time_is_queue(
@@ -338,13 +352,40 @@ def test_what_leads_a_job_that_asks_for_samples_is_not_sampled_and_its_time_is_q
     assert result.taken_ns > 0
 
 
-def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
-    shares: StepShares, sampler: FakeSampler
-) -> None:
+def test_a_job_that_fails_keeps_its_samples(shares: StepShares, sampler: FakeSampler) -> None:
     result = ran(shares, sampler, MadeGenerator(sampler, ValueError("of the step")))
     assert result.kind == "error"
-    assert result.decode.samples == SampleCounts(host=8)
+    assert result.decode.samples == SampleCounts(host=2 * ENOUGH)
+
+
+def test_in_the_background_sampling_goes_on_between_jobs_until_it_is_to_rest(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    run = one_step(shares, seen_in(sampler, kernel=1, host=1))
+    found = []
+    for _ in range(3):
+        with shares.sampling() as own:
+            run()
+        found.append(own)
+    assert sampler.rates == [BACKGROUND_PER_SECOND]
+    assert found == [{}, {}, {}]  # too few for a split of their own
+    assert shares.splits("eager") == []
+    shares.rest()
+    assert only_split(shares).all == SampleCounts(kernel=3, host=3)
     assert not sampler.running
+
+
+def test_the_own_samples_of_a_long_job_are_those_since_it_began(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    short, long = seen_in(sampler, host=3), seen_in(sampler, kernel=ENOUGH)
+    shares.add("eager", {("prefill", 1): short, ("decode", 1): long})
+    with shares.sampling():
+        shares.labels.call(short, ARGUMENTS)
+    with shares.sampling() as found:
+        shares.labels.call(long, ARGUMENTS)
+    assert found == {("eager", "decode", 1): SampleCounts(kernel=ENOUGH)}
+    assert shares.newest("eager", "prefill", 1) == SampleCounts(host=3)
 
 
 @pytest.mark.slow

@@ -62,7 +62,8 @@ def test_a_measured_request_has_meters_samples_and_an_entry_in_the_metrics(
 ) -> None:
     path = requests_module.RequestPath(bench, MODE, tmp_path)
     for _ in range(REQUESTS):
-        timing = path.measured()
+        with path.busy():
+            timing = path.measured()
     assert timing.engine.decode.steps == NEW_TOKENS - 1
     assert timing.engine.decode.wall_seconds is not None
     assert timing.engine.decode.samples_of == "traffic"
