@@ -101,7 +101,7 @@ chaos: $(READY) ## break a service in every way, print what came of it and keep 
 evidence: $(READY) ## measure on this machine what the README says of machines, and keep it (an hour, nothing else running)
 	@.venv/bin/python -m tests.support.machine_evidence $(if $(NAME),--machine "$(NAME)")
 
-dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/metrics.md
+dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/observability.md
 	@.venv/bin/python -m dashboards.build
 	@.venv/bin/python -m service.front.metrics.page --write
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/metrics.md from the catalogue, or with --check fail where they are not current.
+"""Write the tables of docs/observability.md from the catalogue, or with --check fail where they are not current.
 
 `python -m service.front.metrics.page --write | --check`; exit code 1 if it is not current.
 """
@@ -29,7 +29,7 @@ from service.front.metrics.series import new_registry
 from service.modes import FALLBACK
 from service.records import PHASES, SIDES
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "observability.md"
 
 ABSENT: dict[Start, str] = {
     "always": "never",
@@ -116,7 +116,7 @@ def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m service.front.metrics.page", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", action="store_true", help="write docs/metrics.md")
+    what.add_argument("--write", action="store_true", help="write docs/observability.md")
     what.add_argument("--check", action="store_true", help="write nothing; fail where it is not current")
     written = PAGE.read_text(encoding="utf-8")
     current = page(written)
