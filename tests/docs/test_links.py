@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from service.front.settings import Settings
 from service.proof.runner import ALL_CHECKS
 
 ROOT = Path(__file__).parents[2]
@@ -48,3 +49,11 @@ def test_every_check_and_file_of_the_program_that_a_page_names_exists(page: Path
     text = page.read_text()
     assert {name for found in ONLY.findall(text) for name in found.split(",")} <= set(ALL_CHECKS)
     assert not [path for path in SOURCE.findall(text) if not (ROOT / path).exists()]
+
+
+def test_every_setting_is_described() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    flags = {"host", "port"}
+    assert not [
+        name for name in Settings.model_fields if name not in flags and f"`{name.upper()}`" not in page
+    ]
