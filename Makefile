@@ -108,6 +108,7 @@ dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/observability
 docs: $(READY) ## the pages as a site for a browser: build/site/index.html, which needs no network
 	@rm -rf build/pages && mkdir -p build/pages
 	@git ls-files -z '*.md' docs 'benchmarks/*.json' | xargs -0 cp --parents -t build/pages
+	@.venv/bin/python -m typer launchbound utils docs --name launchbound --title "The command line" >build/pages/docs/command-line.md
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict && echo build/site/index.html
 
 # Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
