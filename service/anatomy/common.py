@@ -48,11 +48,6 @@ class Report(Protocol):
         """Report."""
 
 
-def named(what: str, report: Report) -> Report:
-    """`report`, with `what` before every line."""
-    return lambda text, done=None, total=None, /: report(f"{what}: {text}", done, total)
-
-
 def counted(report: Report, total: int) -> Callable[[str], None]:
     """A log for what writes one line at the begin of each of `total` parts; reports them, counted."""
     finished = count()

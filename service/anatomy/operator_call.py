@@ -9,22 +9,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 import torch
-from rich.console import Console
-from rich.markup import escape
 from torch import Tensor
 
-from service.anatomy.common import Report, StudyError, attached_note, print_notes, table
+from service.anatomy.common import Report, StudyError, attached_note
 from service.anatomy.layers.study import (
     ABLATIONS,
-    IN_BRACKETS,
-    STATES,
     Agreeing,
     OperationLayers,
     VariantSeconds,
-    add_agreement,
     describe,
-    interval_cell,
-    methods_table,
     time_operations,
 )
 from service.anatomy.layers.variants import OPERATIONS, Operation, Setup, State, load_loops
@@ -331,35 +324,3 @@ def _entries(
         yield DispatchedCall(operator=schema_name, depth=depth, keys=visited)
         below = None if excludes is None else keys - excludes
         yield from _entries(event.children, overloads, below, depth + 1)
-
-
-def show(finding: OperatorCallFinding, console: Console) -> None:
-    """Print `finding`."""
-    state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
-    tensors = f"{finding.size} × {finding.size}, {finding.dtype}"
-    console.print(f"[bold]{escape(finding.expression)}[/] on {finding.device}, {tensors}, {state}")
-    for tensor in finding.arguments:
-        grad = ", requires grad" if tensor.requires_grad else ""
-        shape = "×".join(map(str, tensor.shape))
-        console.print(f"{tensor.name}: {shape} {tensor.dtype}{grad}: {' '.join(tensor.keys)}", markup=False)
-    console.print(f"dispatched on: {' '.join(finding.key_set)}", markup=False)
-    calls = (("  " * call.depth + call.operator, _visited(call)) for call in finding.calls)
-    console.print(table("through the dispatcher", ("call", "keys visited, by torch's table"), calls))
-    slices = table(None, ("slice", "µs", "up to here", "keys"), ())
-    for each in finding.slices:
-        own = interval_cell(each.microseconds, each.in_sum)
-        slices.add_row(each.name, own, interval_cell(each.running_microseconds), " ".join(each.keys))
-    add_agreement(slices, [finding])
-    methods = methods_table("slice", [(each.name, each.method, each.why_not) for each in finding.slices])
-    console.print(slices, methods)
-    print_notes(finding.notes, console)
-    console.print(
-        f"[dim]µs, median of {finding.rounds} interleaved rounds [95 % interval]. In brackets: "
-        f"{IN_BRACKETS}[/]"
-    )
-
-
-def _visited(call: DispatchedCall) -> str:
-    if call.keys is None:
-        return "not known: its arguments are the kernel's own"
-    return " → ".join(f"{key.key} ({key.kind})" for key in call.keys)

@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 
 from service.anatomy.common import Report, StudyError, prepare_bench
+from service.anatomy.show import show
 from service.measure.cases import Bench
 from service.records import EngineSettings
 
@@ -27,8 +28,8 @@ class LoadedStudy:
     show: Callable[[Any, Console], None]
 
 
-STUDIES: dict[str, tuple[str, ...]] = {
-    "operators": ("operators.study", "OperatorsArguments", "list_operators", "operators.show"),
+STUDIES: dict[str, tuple[str, str, str]] = {
+    "operators": ("operators.study", "OperatorsArguments", "list_operators"),
     "layers": ("layers.study", "LayersArguments", "measure_layers"),
     "budget": ("budget", "BudgetArguments", "draw_budget"),
     "tape": ("tape.study", "TapeArguments", "read_tape"),
@@ -39,19 +40,17 @@ STUDIES: dict[str, tuple[str, ...]] = {
     "rms-norm": ("rms_norm", "RmsNormArguments", "compare_rms_norm"),
     "probes": ("probes.study", "ProbesArguments", "run_probe"),
 }
-"""Every study by its module, the names of its type and function, and the module of its `show` where that is
-another one; a new one is one more row."""
+"""Every study by its module and the names of its arguments' type and of its function: a row for a new one."""
 
 
 def find(name: str) -> LoadedStudy:
     """The study `name`. Raises StudyError, which lists the known names, for any other."""
     if name not in STUDIES:
         raise StudyError("not_found", f"no study '{name[:64]}'; try one of {', '.join(STUDIES)}", "study")
-    module, arguments, function, *shown_by = STUDIES[name]
+    module, arguments, function = STUDIES[name]
     # Imported when it is first run: some import a compiler.
     found = import_module(f"service.anatomy.{module}")
-    shown = import_module(f"service.anatomy.{shown_by[0]}") if shown_by else found
-    return LoadedStudy(getattr(found, arguments), getattr(found, function), shown.show)
+    return LoadedStudy(getattr(found, arguments), getattr(found, function), getattr(found, "show", show))
 
 
 def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.Struct:

@@ -1,9 +1,8 @@
-"""The commands that examine one step: `anatomy` and `probe`; `docs` writes the pages that show them."""
+"""The commands that examine one step: `anatomy` and `probe`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +46,7 @@ def anatomy(
     ] = False,
     rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
     op: Annotated[str | None, typer.Option(help=f"One operator alone: {CALLS}.")] = None,
-    lowering: Annotated[bool, typer.Option("--lowering", help="Also graphs, core ATen, dispatch.")] = False,
+    lowering: Annotated[bool, typer.Option("--lowering", help="Also the graphs of a compiled mode.")] = False,
     expression: Annotated[str | None, typer.Option(help="With --tape: block, step or a name.")] = None,
     against: Annotated[str | None, typer.Option(help="With --timeline: a second mode.")] = None,
     out: Annotated[Path | None, typer.Option(help="With --timeline or --memory: a folder for files.")] = None,
@@ -123,35 +122,4 @@ def _study(
     try:
         main(settings.engine_settings(""), name, arguments | further_arguments(more or ()), as_json)
     except StudyError as error:
-        bad_input(error)
-
-
-class Page(StrEnum):
-    """The pages that `docs` writes."""
-
-    anatomy = "anatomy"
-    probes = "probes"
-
-
-@app.command(hidden=True)
-def docs(
-    pages: Annotated[list[Page] | None, typer.Argument(help="What to write; both by default.")] = None,
-    rounds: Annotated[int, typer.Option(min=6, max=500, help="Repeats behind an interval.")] = 25,
-    model: Model = None,
-    device: Device = None,
-    dtype: Dtype = None,
-) -> None:
-    """Write docs/anatomy.md and docs/probes.md from what this machine measures, in twenty minutes.
-
-    `anatomy`: every study, and the values of common claims about PyTorch's overhead, each with its interval
-    and a verdict. `probes`: every probe.
-    """
-    settings = settings_from(model=model, device=device, dtype=dtype)
-    from service.anatomy.common import StudyError
-    from service.anatomy.docs import main
-    from service.front.machine import build_commit
-
-    try:
-        main(settings.engine_settings(""), pages or list(Page), rounds, build_commit(None)[:8])
-    except (StudyError, ValueError) as error:
         bad_input(error)

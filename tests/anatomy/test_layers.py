@@ -19,7 +19,7 @@ from service.anatomy.common import ATTACHED, StudyError
 from service.anatomy.layers import study, variants
 from service.measure.cases import Bench
 from service.modes import GradMode
-from tests.anatomy.conftest import CallLister, printed
+from tests.anatomy.conftest import CallLister
 from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.slow
@@ -43,10 +43,6 @@ def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(
             assert (layer.microseconds is None) == (layer.why_not is not None)
             if layer.microseconds:
                 assert layer.microseconds.low <= layer.microseconds.value <= layer.microseconds.high
-    out = printed(study.show, finding, width=200)
-    names = [ablation.name for ablation in study.ABLATIONS]
-    for word in ("torch.matmul(x, weight)", "F.layer_norm", *names, "not here", "sum / whole"):
-        assert word in out
 
 
 NO_LOOPS = variants.Loops(lambda *_: 0.0, lambda *_: 0.0)
@@ -154,9 +150,6 @@ def test_the_running_sum_ends_with_the_sum(call_finding: operator_call.OperatorC
     assert running[-1] == call_finding.sum_microseconds
     assert running[0] == call_finding.slices[0].microseconds
     assert call_finding.whole_microseconds.value > 0
-    out = printed(operator_call.show, call_finding, width=200)
-    for word in ("torch.add(x, y)", "AutogradCPU (autograd kernel) → CPU (kernel)", "up to here", "not here"):
-        assert word in out
 
 
 @pytest.mark.parametrize(

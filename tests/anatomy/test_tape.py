@@ -15,8 +15,7 @@ from service.anatomy.tape import study
 from service.anatomy.tape.graph import execution_order, peak_of_events, short_name
 from service.measure.cases import Bench
 from service.study_names import TAPE_EXPRESSIONS
-from tests.anatomy.conftest import printed
-from tests.support.small_models import PLAIN, quiet
+from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
 
@@ -62,9 +61,6 @@ def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
     # The served step ends with a detach, which frees its tape.
     assert listed[-1] == "aten.detach.default"
     assert [one.operator for one in of_step.forward] == listed[:-1]
-    text = printed(study.show, of_step, width=160)
-    for word in (*PLAIN, "compiled", "EmbeddingBackward0", "blocks.0.attention.output.weight"):
-        assert word in text
 
 
 def test_a_detach_is_recorded_where_an_expression_calls_it_and_not_where_autograd_copies(
@@ -129,7 +125,6 @@ def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(ben
     assert {leaf.kind for leaf in finding.leaves} == {"input", "parameter"}
     assert [leaf.name for leaf in finding.leaves if leaf.kind == "input"] == ["x"]
     assert finding.grad_bytes == sum(FLOATS * p.numel() for p in bench.model.blocks[0].parameters())
-    assert "an input is a leaf here only" in printed(study.show, finding)
 
 
 def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
-from service.anatomy.common import Report, attached_note, interval_text, print_notes, table
+from service.anatomy.common import Report, attached_note
 from service.anatomy.layers.variants import (
     OPERATIONS,
     Operation,
@@ -303,61 +300,3 @@ ABLATIONS: tuple[Ablation, ...] = (
              why_not=lambda r: HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None),
 )  # fmt: skip
 """From the user's line inwards. Those that count are summed, and compared with the whole call."""
-
-IN_BRACKETS = "not in the sum, because it is switched off here or runs beside the host."
-
-
-def show(finding: LayersFinding, console: Console) -> None:
-    """Print `finding`."""
-    state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
-    machine = f"{finding.device}, {finding.dtype}, {finding.threads} thread(s)"
-    console.print(f"[bold]layers of one call, {machine}, {state}[/]")
-    for _, group in groupby(finding.operations, lambda each: each.operation):
-        sizes = list(group)
-        console.print(
-            _table(sizes),
-            methods_table("layer", [(x.name, x.experiment, x.why_not) for x in sizes[0].layers]),
-        )
-    console.print(
-        f"[dim]µs, median of {finding.rounds} interleaved rounds [95 % interval]. In brackets: {IN_BRACKETS} "
-        "Calls follow each other: within a model each costs more.[/]"
-    )
-    print_notes(finding.notes, console)
-
-
-def _table(sizes: list[OperationLayers]) -> Table:
-    made = table(sizes[0].statement, ("layer", *(f"{each.size} × {each.size}" for each in sizes)), ())
-    for layers in zip(*(each.layers for each in sizes), strict=True):
-        made.add_row(layers[0].name, *(interval_cell(layer.microseconds, layer.in_sum) for layer in layers))
-    add_agreement(made, sizes)
-    return made
-
-
-def add_agreement(made: Table, found: Sequence[Agreeing]) -> None:
-    """The rows with sum and whole and whether they agree, a column for each of `found`."""
-    made.add_section()
-    made.add_row("sum", *(interval_cell(each.sum_microseconds) for each in found))
-    made.add_row("whole, measured apart", *(interval_cell(each.whole_microseconds) for each in found))
-    ratios = ((interval_text(each.agreement, digits=2), each.agrees) for each in found)
-    cells = (text if agrees else f"[bold red]{text}[/]" for text, agrees in ratios)
-    made.add_row(f"sum / whole, within {AGREEMENT:.0%}", *cells)
-
-
-def methods_table(what: str, rows: Iterable[tuple[str, str, str | None]]) -> Table:
-    """Of each layer or slice, by its name, the experiment, or why it has none here."""
-    made = Table(what, "isolated by", box=None, padding=(0, 2), header_style="dim", style="dim")
-    for name, experiment, why_not in rows:
-        made.add_row(name, f"not here: {why_not}" if why_not else experiment)
-    return made
-
-
-def interval_cell(interval: Interval | None, in_sum: bool = True) -> str:
-    """Microseconds with their bounds, dimmed where they are not in the sum; a dash for None."""
-    if interval is None:
-        return "–"
-    text = f"{_number(interval.value)} [{_number(interval.low)}, {_number(interval.high)}]"
-    return text if in_sum else f"[dim]({text})[/]"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
@@ -337,7 +336,8 @@ _ENTRY = re.compile(
 )
 
 
-class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True)
+class DispatchEntry:
     """What an operator's dispatch table has for `key`. `place` is the C++ file and line that registered it.
 
     `kind` is torch's word for how it came there: `kernel`, `autograd kernel`, `math kernel` of a composite,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,26 +14,21 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
-from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.output_code import CompiledFxGraph
-from torch._ops import OpOverload
-from torch.export import ExportedProgram
 from torch.fx import GraphModule
-from torch.utils._pytree import tree_map
 
 from service.anatomy.common import MedianSeconds, Report, StudyError
-from service.anatomy.operators.calls import DispatchEntry, SourceLine, dispatch_entries
+from service.anatomy.operators.calls import SourceLine
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
 from service.modes import MODES, Effect
 from service.statistics.intervals import median_interval
 from service.step.callables import Step, build_step
-from service.step.packages import PositionalStep
 
 
 def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
@@ -356,43 +349,6 @@ def _direct_seconds(graph: Any, inputs: list[Any]) -> float:  # noqa: ANN401
     return (perf_counter_ns() - began) / 1e9
 
 
-class Lowering(msgspec.Struct, frozen=True, kw_only=True):
-    """The step between Python and kernels. `graphs` is None for a mode that does not compile.
-
-    `decomposition` is None, and `no_decomposition` has the reason, for a model that cannot be exported.
-    """
-
-    graphs: list[GraphText] | None
-    decomposition: Decomposition | None
-    no_decomposition: str | None
-    dispatch_table: DispatchTable
-    registry: Registry
-
-
-def read_lowering(bench: Bench, case: Case, compiles: bool, operator: str, report: Report) -> Lowering:
-    """Read all of it; takes seconds. Raises StudyError for an `operator` that torch lacks."""
-    table = read_dispatch_table(operator)
-    report("counting torch's registry")
-    registry = count_registry()
-    graphs = None
-    if compiles:
-        report("tracing the graphs")
-        graphs = graph_texts(bench, case)
-    report("decomposing to core ATen")
-    decomposition, missing = None, None
-    try:
-        decomposition = decompose(bench, case)
-    except Exception as error:  # noqa: BLE001 - whatever export cannot take is the reason that is shown
-        missing = f"torch.export does not take this model: {type(error).__name__}: {error}"[:2000]
-    return Lowering(
-        graphs=graphs,
-        decomposition=decomposition,
-        no_decomposition=missing,
-        dispatch_table=table,
-        registry=registry,
-    )
-
-
 LINES_KEPT = 400
 """Of each graph: one has some lines per operator."""
 
@@ -416,136 +372,27 @@ class GraphText(msgspec.Struct, frozen=True, kw_only=True):
 
 def graph_texts(bench: Bench, case: Case) -> list[GraphText]:
     """Trace the step of `case` apart from its compiled entries; generates no code."""
-    capture = _Capture()
-    trace_with(bench, case, capture)
-    return capture.graphs
+    graphs: list[GraphText] = []
 
+    def keep(stage: Stage, graph: GraphModule) -> None:
+        operations = sum(node.op in _OPERATIONS for node in graph.graph.nodes)
+        graphs.append(_graph_text(stage, operations, graph.print_readable(print_output=False)))
 
-class _Capture:
-    """A backend of `torch.compile` that keeps the text of each graph and runs it as it is."""
-
-    def __init__(self) -> None:
-        self.graphs: list[GraphText] = []
-
-    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        self._keep("dynamo", graph)
-        return aot_autograd(fw_compiler=self._lowered, decompositions=select_decomp_table)(graph, inputs)
-
-    def _lowered(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:  # noqa: ANN401 - torch's own
-        self._keep("aot", graph)
+    def lowered(graph: GraphModule, inputs: Sequence[Any]) -> Any:  # noqa: ANN401 - torch's own
+        keep("aot", graph)
         return make_boxed_func(graph.forward)
 
-    def _keep(self, stage: Stage, graph: GraphModule) -> None:
-        operations = sum(node.op in _OPERATIONS for node in graph.graph.nodes)
-        self.graphs.append(bounded(stage, operations, graph.print_readable(print_output=False)))
+    def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        keep("dynamo", graph)
+        return aot_autograd(fw_compiler=lowered, decompositions=select_decomp_table)(graph, inputs)
+
+    trace_with(bench, case, backend)
+    return graphs
 
 
-def bounded(stage: Stage, operations: int, text: str) -> GraphText:
+def _graph_text(stage: Stage, operations: int, text: str) -> GraphText:
     """The first lines of `text`, with files of ours as they are named elsewhere."""
     lines = text.strip().splitlines()
     kept = "\n".join(line.rstrip() for line in lines[:LINES_KEPT])
     named = _FILE.sub(lambda found: f"File: {SourceLine.in_file(found[1], int(found[2]))}", kept)
     return GraphText(stage=stage, operations=operations, lines=len(lines), text=named)
-
-
-class OperatorCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the overload `name` is in the graph before and after; `core`: it is of core ATen."""
-
-    name: str
-    before: int
-    after: int
-    core: bool
-
-
-class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
-    """The step's graph by `torch.export`, as written and in core ATen, by operator, most frequent first.
-
-    `not_core` of those `after` are not tagged as core: a backend has to know them besides.
-    """
-
-    before: int
-    after: int
-    distinct_before: int
-    distinct_after: int
-    not_core: int
-    operators: list[OperatorCount]
-
-
-def decompose(bench: Bench, case: Case) -> Decomposition:
-    """Export the step of the phase and bucket of `case`; raises what `torch.export` does. Runs nothing."""
-    arguments = case.buffers.arguments(case.phase)
-    # Tensors of inference mode cannot be traced into an exported program.
-    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own use of its tree of arguments
-        # Not the arguments themselves: export takes off the marks of those that it is given.
-        program = torch.export.export(PositionalStep(bench.model), tree_map(Tensor.detach, arguments))
-        return compare(_counted(program), _counted(program.run_decompositions()))
-
-
-def compare(before: Counter[str], after: Counter[str]) -> Decomposition:
-    """The finding of both graphs' counts by overload."""
-    names = sorted(before | after, key=lambda name: (-before[name], -after[name], name))
-    core = {name for name in names if is_core(name)}
-    return Decomposition(
-        before=before.total(),
-        after=after.total(),
-        distinct_before=len(before),
-        distinct_after=len(after),
-        not_core=sum(count for name, count in after.items() if name not in core),
-        operators=[
-            OperatorCount(name=name, before=before[name], after=after[name], core=name in core)
-            for name in names
-        ],
-    )
-
-
-def _counted(program: ExportedProgram) -> Counter[str]:
-    """Operators of the graph by overload; reading one of several results is none."""
-    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    return Counter(target.name() for target in targets if isinstance(target, OpOverload))
-
-
-class DispatchTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The computed table of `operator`, in the order of the keys' runtime entries."""
-
-    operator: str
-    entries: list[DispatchEntry]
-
-
-def read_dispatch_table(operator: str) -> DispatchTable:
-    """The table of `operator`, such as `aten::add.Tensor`. Raises StudyError for a name that torch lacks."""
-    names = torch._C._dispatch_get_all_op_names()
-    if operator not in names:
-        near = difflib.get_close_matches(operator, names, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ": names are as aten::add.Tensor"
-        raise StudyError("invalid_request", f"no operator '{operator[:64]}'{hint}", "operator")
-    return DispatchTable(operator=operator, entries=list(dispatch_entries(operator).values()))
-
-
-class Registry(msgspec.Struct, frozen=True, kw_only=True):
-    """Overloads and operators of ATen in this process; core ones carry `torch.Tag.core`."""
-
-    overloads: int
-    operators: int
-    core_overloads: int
-    core_operators: int
-
-
-@cache
-def count_registry() -> Registry:
-    """Count once per process: reading the tags of every overload takes some tenths of a second."""
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    core = [name for name in names if is_core(name)]
-    return Registry(
-        overloads=len(names),
-        operators=len({name.partition(".")[0] for name in names}),
-        core_overloads=len(core),
-        core_operators=len({name.partition(".")[0] for name in core}),
-    )
-
-
-def is_core(name: str) -> bool:
-    """Whether the overload `name`, such as `aten::add.Tensor`, is of core ATen. False for an unknown one."""
-    operator, _, overload = name.partition(".")
-    found = torch._C._get_operation_overload(operator, overload)
-    return found is not None and torch.Tag.core in found[2]

@@ -38,11 +38,11 @@ from service.anatomy.operators.calls import (
 from service.anatomy.operators.compiled import (
     FusedKernel,
     GraphBreak,
+    GraphText,
     Guard,
-    Lowering,
     WrapperTimes,
+    graph_texts,
     read_compiled,
-    read_lowering,
     trace,
 )
 from service.anatomy.step_times import split_step
@@ -63,16 +63,13 @@ from service.step.roofs import measure_null_kernel
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is listed. `lowering` adds what it is on its way down, with the table of `operator`."""
+    """Which step is listed. `lowering` adds the graphs of a compiled one, `native` the native functions."""
 
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
     native: bool = True
-    """Whether to list native functions."""
-
     lowering: bool = False
-    operator: str = "aten::mul.Tensor"
 
 
 class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +138,7 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     fused_kernels: list[FusedKernel] | None = None
     generated_code: str | None = None
     native: NativeSamples | None = None
-    lowering: Lowering | None = None
+    lowering: list[GraphText] | None = None
     prepare_seconds: float
     notes: list[str]
 
@@ -150,6 +147,9 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     """List one step's operators. Raises StudyError for a package, and for what is not configured."""
     began = perf_counter()
     effect = _effect(bench, arguments.mode)
+    if arguments.lowering and not effect.compiles:
+        message = f"{arguments.mode} is not compiled and has no graphs: leave out lowering, or try compiled"
+        raise StudyError("invalid_request", message, "lowering")
     bucket = resolve_bucket(bench, arguments.batch_size)
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
     if effect.compiles:
@@ -168,7 +168,8 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     native = sample_native(bench, case, report)
     lowering = None
     if arguments.lowering:
-        lowering = read_lowering(bench, case, effect.compiles, arguments.operator, report)
+        report("tracing the graphs")
+        lowering = graph_texts(bench, case)
     kernels = kernels_of(bench, case, report)
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)

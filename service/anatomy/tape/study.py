@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 import torch
-from rich.console import Console
-from rich.filesize import decimal
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,11 +17,9 @@ from service.anatomy.common import (
     Report,
     StudyError,
     autocast_of,
-    optional_count,
     resolve_bucket,
     resolve_case,
     resolve_modes,
-    table,
 )
 from service.anatomy.operators.calls import tensors_in
 from service.anatomy.tape.graph import (
@@ -35,7 +29,6 @@ from service.anatomy.tape.graph import (
     Held,
     Leaf,
     OwnerKind,
-    SavedTensor,
     Storages,
     TapeOfStep,
     held,
@@ -244,98 +237,3 @@ def _first_layer(model: nn.Module) -> nn.Module:
     """The first module of the longest ModuleList, which in a decoder is that of its layers."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len)[0]
-
-
-ROWS_SHOWN = 60
-
-
-def show(finding: TapeFinding, console: Console) -> None:
-    """Print `finding`; of a long tape the first rows, and their number."""
-    console.print(f"tape of [bold]{escape(finding.source)}[/] on {finding.device}")
-    console.print(_forward(finding), _backward(finding), _leaves(finding))
-    console.print(
-        f"kept: {_totals(finding.held)}\n"
-        f"autograd's hooks on saving saw {decimal(finding.hooked.storage_bytes)} in a second run; "
-        f"`.grad` of the parameters will take {decimal(finding.grad_bytes)}"
-    )
-    for run in finding.untaped:
-        tape = "a tape" if run.has_grad_fn else "no tape"
-        console.print(f"under {run.grad}: {len(run.forward)} operators, {tape}, kept: {_totals(run.held)}")
-    if any(leaf.kind == "input" for leaf in finding.leaves):
-        console.print("[dim]an input is a leaf here only: in a step it is an activation, without .grad.[/]")
-    console.print(_steps(finding))
-    console.print(
-        "[dim]tape: what autograd saved during one step, each storage once; own: what only the tape keeps "
-        "alive. peak: the most that the step had allocated at once. new memory –: written in place.[/]"
-    )
-
-
-def _forward(finding: TapeFinding) -> Table:
-    def cells(number: int, one: ForwardOperator) -> tuple[str, ...]:
-        new = decimal(one.new_bytes) if one.new_bytes else "view" if one.is_view else "–"
-        node = "–" if one.node is None else f"{finding.backward[one.node].name} ({one.node})"
-        return str(number), one.operator, _shape(one.shape), new, node
-
-    rows = [cells(*each) for each in enumerate(finding.forward)]
-    return _cut("forward", ("#", "operator", "result", "new memory", "recorded as"), rows)
-
-
-def _backward(finding: TapeFinding) -> Table:
-    rows = [
-        (
-            str(node.index),
-            node.name,
-            ", ".join(map(str, node.feeds)) or "–",
-            "\n".join(map(_kept, node.saved)) or "nothing",
-            decimal(node.saved_bytes),
-        )
-        for node in finding.backward
-    ]
-    return _cut("backward, in the order of running", ("#", "node", "feeds", "keeps", "bytes"), rows)
-
-
-def _leaves(finding: TapeFinding) -> Table:
-    rows = [
-        (leaf.name, leaf.kind, _shape(leaf.shape), decimal(leaf.grad_bytes), str(leaf.node))
-        for leaf in finding.leaves
-    ]
-    return _cut("leaves that get .grad", ("leaf", "kind", "shape", ".grad", "node"), rows)
-
-
-def _cut(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    made = table(title, columns, rows[:ROWS_SHOWN])
-    if len(rows) > ROWS_SHOWN:
-        made.caption = f"{ROWS_SHOWN} of {len(rows)}; --json has all"
-    return made
-
-
-def _steps(finding: TapeFinding) -> Table:
-    columns = ("mode", "runs as", "saved tensors", "tape", "own", "peak", "allocations")
-    rows = [
-        (
-            step.mode,
-            step.effective,
-            str(step.held.tensors),
-            decimal(step.held.storage_bytes),
-            decimal(step.held.own_bytes),
-            decimal(step.step.peak_bytes),
-            optional_count(step.step.allocations),
-        )
-        for step in finding.steps
-    ]
-    return table(f"one {finding.phase} step of the served model, batch {finding.batch_bucket}", columns, rows)
-
-
-def _totals(held: Held) -> str:
-    kinds = ", ".join(f"{kind} {decimal(size)}" for kind, size in held.by_kind.items()) or "nothing"
-    return f"{held.tensors} tensors in {held.storages} storages, {decimal(held.storage_bytes)}: {kinds}"
-
-
-def _kept(tensor: SavedTensor) -> str:
-    view = "" if tensor.storage_bytes == tensor.tensor_bytes else f" of {decimal(tensor.storage_bytes)}"
-    owner = f"{tensor.kind} {tensor.of}" if tensor.of else tensor.kind
-    return f"{tensor.name}: {_shape(tensor.shape)} {tensor.dtype}{view}, {owner}, storage {tensor.storage}"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "scalar"
