@@ -353,17 +353,13 @@ class StudyBody(BaseModel):
 
 
 class OperatorsBody(StudyBody):
-    """Which step to list, operator by operator. `native`: list the native functions that its samples were in.
-
-    `lowering`: also the graphs of a compiled mode, by Dynamo and by AOTAutograd.
-    """
+    """Which step to list, operator by operator; `lowering`: and the graphs of a compiled mode."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "eager", "batch_size": 1}]})
 
     mode: ModeName
     batch_size: BatchSize = 1
     phase: Phase = "decode"
-    native: bool | None = None
     lowering: bool | None = None
 
 

@@ -32,9 +32,7 @@ MODE_NAMES = [*PLAIN, "compiled"]
 def findings(bench: Bench) -> dict[str, study.OperatorsFinding]:
     """Each mode's anatomy of a decode step of two sequences."""
     return {
-        mode: study.list_operators(
-            bench, study.OperatorsArguments(mode=mode, batch_size=2, native=False), quiet
-        )
+        mode: study.list_operators(bench, study.OperatorsArguments(mode=mode, batch_size=2), quiet)
         for mode in MODE_NAMES
     }
 
@@ -189,7 +187,7 @@ def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(
         raise SamplerError("the system gives this thread no timer")
 
     monkeypatch.setattr(Bench, "sampler", property(refused))
-    found = study.list_operators(bench, study.OperatorsArguments(mode="no_grad", native=False), quiet)
+    found = study.list_operators(bench, study.OperatorsArguments(mode="no_grad"), quiet)
     assert found.dispatch is None
     assert "dispatch is unknown: the system gives this thread no timer" in found.notes
 

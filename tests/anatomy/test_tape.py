@@ -54,7 +54,7 @@ def test_a_product_saves_its_two_factors_and_each_operator_is_recorded_as_its_no
 def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
     bench: Bench, of_step: study.TapeFinding
 ) -> None:
-    studied = list_operators(bench, OperatorsArguments(mode="eager", batch_size=2, native=False), quiet)
+    studied = list_operators(bench, OperatorsArguments(mode="eager", batch_size=2), quiet)
     listed = [
         f"{SAME_CALL.get(one.name, one.name).replace('::', '.')}.{one.overload}" for one in studied.operators
     ]

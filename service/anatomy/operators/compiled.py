@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
@@ -44,9 +43,9 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
     report("timing guards and wrappers")
     times = time_wrappers(case, *calls[0]) if len(calls) == 1 else None
     code = [graph.source_code for graph, _ in calls]
-    tracing = trace(bench, case)
+    report("tracing for graph breaks")
     return {
-        **msgspec.structs.asdict(tracing),
+        **msgspec.structs.asdict(trace(bench, case)),
         "recompiles": len(compiled) - 1,
         "guards": read_guards(compiled[0]),
         "wrapper": times,
@@ -75,9 +74,6 @@ def graph_calls() -> Iterator[list[tuple[CompiledFxGraph, list[Any]]]]:
         CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
 
 
-_TRACED: WeakKeyDictionary[Bench, dict[tuple[str, int, str], Tracing]] = WeakKeyDictionary()
-
-
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
     """The compiler's reason for a break, and the innermost line of its stack that is not torch's own."""
 
@@ -94,22 +90,18 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trace(bench: Bench, case: Case) -> Tracing:
-    """Trace the step of `case` once per bench, in the same contexts, with a separate code object.
+    """Trace the step of `case` in the same contexts, with a separate code object.
 
     `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
     """
-    key = case.mode, case.buffers.bucket, case.phase
-    known = _TRACED.setdefault(bench, {})
-    if key not in known:
-        backend = ExplainWithBackend("eager")
-        trace_with(bench, case, backend)
-        explained = backend.output()
-        known[key] = Tracing(
-            graphs=explained.graph_count,
-            graph_break_count=explained.graph_break_count,
-            graph_breaks=[_break(reason) for reason in explained.break_reasons],
-        )
-    return known[key]
+    backend = ExplainWithBackend("eager")
+    trace_with(bench, case, backend)
+    explained = backend.output()
+    return Tracing(
+        graphs=explained.graph_count,
+        graph_break_count=explained.graph_break_count,
+        graph_breaks=[_break(reason) for reason in explained.break_reasons],
+    )
 
 
 def trace_with(bench: Bench, case: Case, backend: Callable[..., Any]) -> None:
@@ -177,6 +169,9 @@ _ORIGINAL = re.compile(r"Original ATen: \[([^\]]*)\]")
 _FUSED_NAME = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w+?)_\d+$")
 
 
+KernelKind = Literal["generated", "library"]
+
+
 class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel, `generated` by Inductor or a `library`'s, and how often the generated code calls it per step.
 
@@ -184,14 +179,14 @@ class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["generated", "library"]
-    operators: list[str]
+    kind: KernelKind
+    operators: tuple[str, ...]
     calls: int
 
 
 def fused_kernels(code: str) -> list[FusedKernel]:
     """The kernels of one graph's generated Python or C++, in the order of their first call."""
-    calls: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+    calls: Counter[tuple[str, KernelKind, tuple[str, ...]]] = Counter()
     written: dict[str, tuple[str, ...]] = {}
     comment: tuple[str, ...] = ()
     for line in code.splitlines():
@@ -212,7 +207,7 @@ def fused_kernels(code: str) -> list[FusedKernel]:
             calls[_library_name(library), "library", comment] += 1
             comment = ()
     return [
-        msgspec.convert({"name": name, "kind": kind, "operators": operators, "calls": count}, FusedKernel)
+        FusedKernel(name=name, kind=kind, operators=operators, calls=count)
         for (name, kind, operators), count in calls.items()
     ]
 
@@ -254,10 +249,10 @@ def _aten() -> frozenset[str]:
     return frozenset(name[6:].partition(".")[0] for name in names if name.startswith("aten::"))
 
 
-ROUNDS = 24
+MOST_ROUNDS = 24
 LEAST_ROUNDS = 6
 WRAPPER_SECONDS = 0.8
-"""After which no further round begins."""
+"""About so long take all rounds, where so few are enough."""
 
 STEPS = 3
 LONG_SECONDS = 0.01
@@ -279,19 +274,12 @@ class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
     generated: MedianSeconds
 
 
-def time_wrappers(
-    case: Case,
-    graph: Any,  # noqa: ANN401
-    inputs: list[Any],
-    clock: Callable[[], float] = perf_counter,
-) -> WrapperTimes:
-    """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`.
-
-    Rounds end at WRAPPER_SECONDS by `clock`, but not before LEAST_ROUNDS.
-    """
+def time_wrappers(case: Case, graph: Any, inputs: list[Any]) -> WrapperTimes:  # noqa: ANN401
+    """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`."""
     call = _on_an_idle_device(case.call_seconds, case)
     direct = _on_an_idle_device(lambda: _direct_seconds(graph, inputs), case)
-    steps = 1 if call() >= LONG_SECONDS else STEPS
+    once = call()
+    steps = 1 if once >= LONG_SECONDS else STEPS
 
     def unguarded() -> float:
         with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
@@ -302,13 +290,8 @@ def time_wrappers(
             return _shortest(direct, steps)
 
     variants = {"whole": lambda: _shortest(call, steps), "unguarded": unguarded, "generated": generated}
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    began = clock()
-    done = 0
-    while done < LEAST_ROUNDS or (done < ROUNDS and clock() - began < WRAPPER_SECONDS):
-        for name, values in in_rounds(variants, 1, f"wrappers/{done}", lambda _: None).items():
-            seconds[name] += values
-        done += 1
+    rounds = int(WRAPPER_SECONDS / (len(variants) * (steps + 1) * once))
+    seconds = in_rounds(variants, min(max(rounds, LEAST_ROUNDS), MOST_ROUNDS), "wrappers")
 
     def difference(larger: str, smaller: str) -> MedianSeconds:
         pairs = zip(seconds[larger], seconds[smaller], strict=True)
@@ -324,14 +307,12 @@ def time_wrappers(
 
 def _on_an_idle_device(call: Callable[[], float], case: Case) -> Callable[[], float]:
     """`call` after a wait for the device: a full launch queue would block it, and read as dispatch."""
-    if not case.buffers.token.is_cuda:
-        return call
 
     def waited() -> float:
         torch.cuda.synchronize()
         return call()
 
-    return waited
+    return waited if case.buffers.token.is_cuda else call
 
 
 def _shortest(call: Callable[[], float], steps: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from statistics import median
@@ -43,7 +43,6 @@ from service.anatomy.operators.compiled import (
     WrapperTimes,
     graph_texts,
     read_compiled,
-    trace,
 )
 from service.anatomy.step_times import split_step
 from service.measure.cases import Bench, Case
@@ -63,12 +62,11 @@ from service.step.roofs import measure_null_kernel
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is listed. `lowering` adds the graphs of a compiled one, `native` the native functions."""
+    """Which step is listed. `lowering` adds the graphs of a compiled one."""
 
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
-    native: bool = True
     lowering: bool = False
 
 
@@ -103,8 +101,7 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
     compiled. `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner
     event. `operators_share` and `accounted_share` (all parts) are of the plain steps that alternated with the
-    profiled ones. `tail_seconds` come after the last call, where eager frees its tape. `prepare_seconds` is
-    building and compiling, 0 once warm.
+    profiled ones. `tail_seconds` come after the last call, where eager frees its tape.
     """
 
     mode: str
@@ -137,25 +134,19 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: WrapperTimes | None = None
     fused_kernels: list[FusedKernel] | None = None
     generated_code: str | None = None
-    native: NativeSamples | None = None
+    native: NativeSamples
     lowering: list[GraphText] | None = None
-    prepare_seconds: float
     notes: list[str]
 
 
 def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
     """List one step's operators. Raises StudyError for a package, and for what is not configured."""
-    began = perf_counter()
     effect = _effect(bench, arguments.mode)
     if arguments.lowering and not effect.compiles:
         message = f"{arguments.mode} is not compiled and has no graphs: leave out lowering, or try compiled"
         raise StudyError("invalid_request", message, "lowering")
     bucket = resolve_bucket(bench, arguments.batch_size)
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
-    if effect.compiles:
-        report("tracing for graph breaks")
-        trace(bench, case)
-    prepared = perf_counter() - began
     compiler = read_compiled(bench, case, report) if effect.compiles else {}
     notes = attached_note()
     on_cuda = bench.device.type == "cuda"
@@ -170,7 +161,9 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     if arguments.lowering:
         report("tracing the graphs")
         lowering = graph_texts(bench, case)
-    kernels = kernels_of(bench, case, report)
+    kernels = None
+    if on_cuda:
+        kernels = kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
@@ -209,9 +202,8 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         launches=work.step.launches if work else None,
         kernel_table=kernels,
         no_device=work.step.unknown if work else NO_DEVICE,
-        native=native if arguments.native else None,
+        native=native,
         lowering=lowering,
-        prepare_seconds=prepared,
         notes=notes,
         **compiler,
     )
@@ -235,6 +227,8 @@ def _records(bench: Bench, case: Case, calls: tuple[OperatorCall, ...]) -> list[
     seen = [record.schema_name.partition(".")[0] for record in recorder.seen]
     return recorder.seen if seen == names else None
 
+
+NO_KERNELS = "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
 
 SyncKind = Literal["item", "nonzero", "equal", "device_to_host", "reported"]
 SYNCHRONISING: dict[str, SyncKind] = {
@@ -363,16 +357,18 @@ class OperatorTimes:
         return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
 
 
-def time_before_profiling(
-    bench: Bench, case: Case, report: Report, clock: Callable[[], float] = perf_counter
-) -> Interval:
+def time_before_profiling(bench: Bench, case: Case, report: Report) -> Interval:
     """Seconds of plain steps on CUDA, before the profiler's library is attached, which may lengthen them."""
     report("timing the step without the profiler")
     plain: list[float] = []
-    began = clock()
-    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+    began = perf_counter()
+    while _go_on(len(plain), began):
         plain += _plain(bench, case, *SHORT)
     return median_interval(plain)
+
+
+def _go_on(steps: int, began: float) -> bool:
+    return steps < LEAST_STEPS or (steps < MOST_STEPS and perf_counter() - began < BUDGET_SECONDS)
 
 
 def _plain(bench: Bench, case: Case, untimed: int, timed: int) -> list[float]:
@@ -388,26 +384,22 @@ def _plain(bench: Bench, case: Case, untimed: int, timed: int) -> list[float]:
 
 
 def time_operators(
-    bench: Bench,
-    case: Case,
-    calls: tuple[OperatorCall, ...],
-    report: Report,
-    clock: Callable[[], float] = perf_counter,
+    bench: Bench, case: Case, calls: tuple[OperatorCall, ...], report: Report
 ) -> OperatorTimes:
-    """Rounds of plain and profiled steps, until the budget is spent by `clock`.
+    """Rounds of plain and profiled steps, until the budget is spent.
 
     Raises StudyError where the step does not make the same calls each time.
     """
     plain: list[float] = []
     recorded: list[StepCalls] = []
     report("timing operators")
-    began = clock()
+    began = perf_counter()
     case.call()
     bench.synchronise()
-    size = SHORT if (clock() - began) * MOST_STEPS < BUDGET_SECONDS else LONG
+    size = SHORT if (perf_counter() - began) * MOST_STEPS < BUDGET_SECONDS else LONG
     # Not `in_rounds`: rounds end at a budget, and a round's profiled steps share one profiler session.
     # Each side begins with untimed steps, so that neither follows the other directly.
-    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+    while _go_on(len(plain), began):
         plain += _plain(bench, case, *size)
         recorded += record(case, size[1])
     names = [call.schema_name for call in calls]
@@ -417,46 +409,34 @@ def time_operators(
 
 
 def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
-    whole = median_interval(plain)
-    profiled = median_interval([step.seconds for step in recorded])
-    events = recorded[0].events
+    calls = recorded[0].calls
     # Of the shortest steps: other work on the machine only lengthens a step, and would count as profiler.
     longer = min(step.seconds for step in recorded) - min(plain)
-    cost = max(longer, 0.0) / max(events, 1)
-    own = []
-    lead = []
-    for index, call in enumerate(recorded[0].calls):
-        seconds = median(step.calls[index].seconds for step in recorded)
-        own.append(max(seconds - call.inner * cost, 0.0))
-        between = median(_since_the_last(step, index) for step in recorded)
-        # Before a call begin its own event and those of the composite operators around it.
-        events_before = 1 + _newly_entered(recorded[0].calls, index)
-        lead.append(max(between - events_before * cost, 0.0))
-    tail = median(_after_the_last(step) for step in recorded)
-    return OperatorTimes(whole, profiled, cost, own, lead, tail)
+    cost = max(longer, 0.0) / max(recorded[0].events, 1)
+    own = [
+        max(median(step.calls[index].seconds for step in recorded) - call.inner * cost, 0.0)
+        for index, call in enumerate(calls)
+    ]
+    *between, tail = map(median, zip(*map(_gaps, recorded), strict=True))
+    # Before a call begin its own event and those of the composite operators around it.
+    lead = [max(gap - (1 + _newly_entered(calls, index)) * cost, 0.0) for index, gap in enumerate(between)]
+    profiled = median_interval([step.seconds for step in recorded])
+    return OperatorTimes(median_interval(plain), profiled, cost, own, lead, tail)
 
 
-def _since_the_last(step: StepCalls, index: int) -> float:
-    call = step.calls[index]
-    if index == 0:
-        return (call.begin_ns - step.begin_ns) / 1e9
-    last = step.calls[index - 1]
-    return (call.begin_ns - last.begin_ns) / 1e9 - last.seconds
-
-
-def _after_the_last(step: StepCalls) -> float:
-    if not step.calls:
-        return step.seconds
-    last = step.calls[-1]
-    return step.seconds - (last.begin_ns - step.begin_ns) / 1e9 - last.seconds
+def _gaps(step: StepCalls) -> list[float]:
+    """Seconds before each call, since the one before it, and after the last one."""
+    begins = [(call.begin_ns - step.begin_ns) / 1e9 for call in step.calls]
+    ends = [begin + call.seconds for begin, call in zip(begins, step.calls, strict=True)]
+    return [begin - end for begin, end in zip([*begins, step.seconds], [0.0, *ends], strict=True)]
 
 
 def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:
     """Composite operators around this call that were not around the one before it, by name."""
     within = calls[index].within
     before = calls[index - 1].within if index else ()
-    pairs = zip(within, before, strict=False)
-    return len(within) - sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    kept = takewhile(lambda pair: pair[0] == pair[1], zip(within, before, strict=False))
+    return len(within) - sum(1 for _ in kept)
 
 
 SYMBOLS_SHOWN = 25
@@ -487,7 +467,7 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
     """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Without samples, `reason` is set."""
     if bench.device.type != "cpu":
-        return _nothing("on CUDA kernels run on the device, where no sample of the host's thread reaches")
+        return _no_samples("on CUDA kernels run on the device, where no sample of the host's thread reaches")
     report("sampling native functions")
     steps = 0
     try:
@@ -499,7 +479,7 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
                 case.call()
                 steps += 1
     except SamplerError as error:
-        return _nothing(str(error))
+        return _no_samples(str(error))
     return summary(places, steps)
 
 
@@ -508,7 +488,7 @@ def summary(places: Sequence[Place], steps: int) -> NativeSamples:
     sides = counts_of(places)
     share = kernel_share(sides)
     if share is None:
-        return _nothing("no sample was in a kernel or in the host's code")
+        return _no_samples("no sample was in a kernel or in the host's code")
     return NativeSamples(
         samples=len(places),
         steps=steps,
@@ -527,15 +507,5 @@ def summary(places: Sequence[Place], steps: int) -> NativeSamples:
     )
 
 
-def _nothing(reason: str) -> NativeSamples:
+def _no_samples(reason: str) -> NativeSamples:
     return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)
-
-
-NO_KERNELS = "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
-
-
-def kernels_of(bench: Bench, case: Case, report: Report) -> KernelTable | None:
-    """The table beside the null-kernel floor; None on a CPU, and where the profiler saw no kernels."""
-    if bench.device.type != "cuda":
-        return None
-    return kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)
