@@ -157,7 +157,7 @@ def test_the_running_sum_ends_with_the_sum(call_finding: operator_call.OperatorC
     [
         ({"autocast": True}, "falls through"),
         ({"requires_grad": False}, "no node is recorded"),
-        ({"grad": "no_grad"}, "visits the autograd keys"),
+        ({"grad": "no_grad"}, "passes the autograd keys"),
         ({"expression": "torch.softmax(x, -1)"}, "composite"),
     ],
 )

@@ -12,7 +12,14 @@ from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.tape import study
-from service.anatomy.tape.graph import execution_order, peak_of_events, short_name
+from service.anatomy.tape.graph import (
+    Storages,
+    execution_order,
+    held,
+    peak_of_events,
+    saved_during,
+    short_name,
+)
 from service.measure.cases import Bench
 from service.study_names import TAPE_EXPRESSIONS
 from tests.support.small_models import quiet
@@ -81,7 +88,10 @@ def test_nodes_saved_what_autograds_hooks_saw_and_without_grad_mode_there_is_no_
     finding = tape_of(bench, expression)
     if expression != "scale":  # whose factor is a Python number
         assert finding.held.tensors > 0
-        assert finding.held == finding.hooked
+        computation = study.choose_computation(bench, expression, 1, "decode")
+        with torch.enable_grad():
+            saved = saved_during(computation.run, Storages(computation.owned))
+        assert finding.held == held(saved)
     assert [run.grad for run in finding.untaped] == ["no_grad", "inference_mode"]
     for run in finding.untaped:
         assert [one.operator for one in run.forward] == [one.operator for one in finding.forward]

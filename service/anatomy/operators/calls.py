@@ -256,7 +256,7 @@ def tensors_in(tree: object) -> list[Tensor]:
 
 
 def _keys(func: OpOverload, given: list[Tensor], made: list[Tensor], thread: ThreadKeys) -> list[str]:
-    keys = visited(func.name(), given, thread)
+    keys = keys_run(func.name(), given, thread)
     if keys[-1:] == ["BackendSelect"] and made:
         keys.append(made[0].device.type.upper())  # no tensor argument: the options choose the backend
     return keys
@@ -324,52 +324,45 @@ def keys_in_order(keys: KeySet) -> Iterator[tuple[str, Any]]:
         keys = keys.remove(key)
 
 
-def visited(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
+def keys_run(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
     """The keys whose kernels a call of `schema_name` with `tensors` runs, first to last."""
     keys = key_set(keys_of(tensors), thread.included) - thread.excluded
     entries = dispatch_entries(schema_name)
-    return [name for name, _ in keys_in_order(keys) if name in entries and entries[name].runs]
+    return [name for name, _ in keys_in_order(keys) if entries.get(name, MISSING).runs]
 
 
 _ENTRY = re.compile(
     r"^(?P<key>\w+): (?P<through>fallthrough )?registered at (?P<place>.*?) \[(?P<kind>.*)\]$"
 )
+_SOURCE = re.compile(r"[\w.]+:\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchEntry:
-    """What an operator's dispatch table has for `key`. `place` is the C++ file and line that registered it.
+    """What an operator's dispatch table has for a key. `source` is the C++ file and line that registered it.
 
     `kind` is torch's word for how it came there: `kernel`, `autograd kernel`, `math kernel` of a composite,
-    `backend fallback`, … `falls_through`: the dispatcher goes on to the next key.
+    `backend fallback`, … `runs`: there is a kernel, and the dispatcher does not go on to the next key.
     """
 
-    key: str
     kind: str
-    place: str
-    falls_through: bool
+    source: str | None
+    runs: bool
 
-    @property
-    def runs(self) -> bool:
-        """Whether there is a kernel, and the dispatcher does not go on."""
-        return not self.falls_through and self.kind != "missing"
+
+MISSING = DispatchEntry("missing", None, runs=False)
 
 
 @cache
 def dispatch_entries(schema_name: str) -> dict[str, DispatchEntry]:
-    """By key, the computed table of an operator that torch has, in the order of the keys' runtime entries."""
-    lines = torch._C._dispatch_dump_table(schema_name).splitlines()
-    return {
-        found["key"]: DispatchEntry(
-            key=found["key"],
-            kind=found["kind"],
-            # Without the folders of the machine that built torch.
-            place="/".join(found["place"].split("/")[-2:]),
-            falls_through=found["through"] is not None,
-        )
-        for found in map(_ENTRY.match, lines)
-        if found
-    }
+    """The computed table of an operator that torch has, by key, in the order of the keys' runtime entries."""
+    found = {}
+    for line in torch._C._dispatch_dump_table(schema_name).splitlines():
+        if entry := _ENTRY.match(line):
+            source = _SOURCE.search(entry["place"])
+            runs = entry["through"] is None and entry["kind"] != MISSING.kind
+            found[entry["key"]] = DispatchEntry(entry["kind"], source[0] if source else None, runs)
+    return found
 
 
 _OWN_PACKAGES = frozenset(name.partition(".")[0] for name in (__name__, Served.__module__))

@@ -32,9 +32,9 @@ from service.anatomy.tape.graph import (
     Storages,
     TapeOfStep,
     held,
-    hooked,
     owned_by,
     record,
+    saved_during,
     tape_of_step,
 )
 from service.measure.cases import Bench
@@ -55,9 +55,8 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A tape. `backward` is in the order in which autograd's engine would run it.
 
-    `held` sums the nodes' saved tensors, `hooked` those that hooks saw in a second run: these also see what
-    was dropped meanwhile, and no Python numbers. `grad_bytes` is the size of the parameters' `.grad`.
-    `untaped` is the same with grad mode off.
+    `held` sums the nodes' saved tensors; `grad_bytes` is the size of the parameters' `.grad`; `untaped` is
+    the same computation with grad mode off.
     """
 
     expression: str
@@ -69,7 +68,6 @@ class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     backward: list[BackwardNode]
     leaves: list[Leaf]
     held: Held
-    hooked: Held
     grad_bytes: int
     untaped: list[UntapedRun]
     steps: list[TapeOfStep]
@@ -81,9 +79,7 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
     bucket = resolve_bucket(bench, arguments.batch_size)
     computation = choose_computation(bench, arguments.expression, bucket, arguments.phase)
     report(f"recording the tape of {computation.source}")
-    tape = record(computation.run, Storages(computation.owned), computation.owner_of)
-    with torch.enable_grad():
-        seen = hooked(computation.run, Storages(computation.owned))
+    tape = record(computation.run, Storages(computation.owned))
     untaped = [run_untaped(computation.run, computation.owned, grad) for grad in OFF]
     steps = []
     for mode in modes:
@@ -100,7 +96,6 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
         backward=tape.nodes,
         leaves=tape.leaves,
         held=held(tensor for node in tape.nodes for tensor in node.saved),
-        hooked=held(seen),
         grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves if leaf.kind == "parameter"),
         untaped=untaped,
         steps=steps,
@@ -126,7 +121,7 @@ def run_untaped(
     with GRAD_MODES[grad]():
         with ForwardRecorder() as recorder:
             result = run()
-        saved = hooked(run, Storages(owned))
+        saved = saved_during(run, Storages(owned))
     return UntapedRun(
         grad=grad,
         forward=[operator for operator, _ in recorder.seen],
@@ -151,11 +146,6 @@ class Computation:
     source: str
     run: Callable[[], Tensor]
     owned: list[tuple[OwnerKind, str, Tensor]]
-
-    def owner_of(self, leaf: Tensor) -> tuple[OwnerKind, str]:
-        """Kind and name of `leaf`."""
-        found = ((kind, name) for kind, name, tensor in self.owned if tensor is leaf)
-        return next(found, ("intermediate", "unnamed"))
 
 
 def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Computation:
