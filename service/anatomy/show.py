@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,8 @@ from rich.text import Text
 ROWS_SHOWN = 60
 """Of a table; `--json` has all."""
 
-LINES_SHOWN = 24
+LINES_SHOWN = 12
 """Of a text of several lines, and of the records in one cell."""
-
-FEW_RECORDS = 2
-"""So many records with long parts are shown one below the other, all others as the rows of a table."""
 
 SHORT_TEXT = 30
 """Characters of a text that is not wrapped, and that stands in a cell with others."""
@@ -48,15 +45,14 @@ def _show_record(record: Record, console: Console) -> None:
 
 
 def _show_part(title: str, part: Any, console: Console) -> None:  # noqa: ANN401 - what _is_part is true of
-    if isinstance(part, list) and not (len(part) <= FEW_RECORDS and any(map(_has_long_part, part))):
+    if isinstance(part, list):
         console.print(_table(title, part))
         return
-    for each in part if isinstance(part, list) else [part]:
-        console.print(f"[bold]{title}[/]")
-        if isinstance(each, str):
-            console.print(Text(_beginning(each.splitlines())), no_wrap=True, overflow="ellipsis")
-        else:
-            _show_record(each, console)
+    console.print(f"[bold]{title}[/]")
+    if isinstance(part, str):
+        console.print(Text(_beginning(part.splitlines())), no_wrap=True, overflow="ellipsis")
+    else:
+        _show_record(part, console)
 
 
 def _is_part(value: object) -> bool:
@@ -66,11 +62,6 @@ def _is_part(value: object) -> bool:
     if isinstance(value, dict):
         return bool(value) and not _is_interval(value)
     return isinstance(value, str) and "\n" in value
-
-
-def _has_long_part(record: Record) -> bool:
-    """Whether `record` has a part that does not fit into a cell."""
-    return any(_is_part(value) and len(value) > FEW_RECORDS for value in record.values())
 
 
 def _is_interval(value: Record) -> bool:
@@ -102,9 +93,11 @@ def _table(title: str, records: Sequence[Record]) -> Table:
 
 
 def _is_wrapped(value: object) -> bool:
-    """Whether `value` may be broken into lines: a long text or a list of words, and no number or record."""
+    """Whether `value` may be broken into lines: a long text, words or named numbers, but no record."""
     if isinstance(value, list):
         return bool(value) and not isinstance(value[0], dict)
+    if isinstance(value, dict):
+        return not _is_interval(value)
     return isinstance(value, str) and len(value) > SHORT_TEXT
 
 
@@ -137,22 +130,18 @@ def _text(name: str, value: Any, between: str = " ") -> str:  # noqa: ANN401 - a
             return _beginning([_line(record) for record in value])
         return between.join(_size(each) if isinstance(each, list) else _text(name, each) for each in value)
     if isinstance(value, dict):
-        return _interval(name, value) if _is_interval(value) else ", ".join(_named(value.items()))
+        if _is_interval(value):
+            return _interval(name, value)
+        return ", ".join(f"{key} {_text(name, each)}" for key, each in value.items())
     return str(value).removeprefix("aten::")
 
 
-def _named(fields: Iterable[tuple[str, Any]]) -> Iterable[str]:
-    return (f"{_label(name)} {_text(name, value)}" for name, value in fields)
-
-
 def _interval(name: str, record: Record) -> str:
-    """`12 µs [11, 14]`, and what else `record` has."""
-    (central, value), *others = record.items()
+    """`12 µs [11, 14]`."""
+    central, value = next(iter(record.items()))
     scale, unit = _unit(name if central == "value" else central, value)
     ends = [_digits(record[end] * scale) for end in ("low", "high") if record[end] is not None]
-    bounds = f" [{', '.join(ends)}]" if len(ends) == 2 else ""
-    rest = _named(other for other in others if other[0] not in ("low", "high", "samples"))
-    return ", ".join([f"{_digits(value * scale)}{unit}{bounds}", *rest])
+    return f"{_digits(value * scale)}{unit}" + (f" [{', '.join(ends)}]" if len(ends) == 2 else "")
 
 
 def _line(record: Record) -> str:

@@ -46,7 +46,6 @@ def anatomy(
     ] = False,
     rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
     op: Annotated[str | None, typer.Option(help=f"One operator alone: {CALLS}.")] = None,
-    lowering: Annotated[bool, typer.Option("--lowering", help="Also the graphs of a compiled mode.")] = False,
     expression: Annotated[str | None, typer.Option(help="With --tape: block, step or a name.")] = None,
     against: Annotated[str | None, typer.Option(help="With --timeline: a second mode.")] = None,
     out: Annotated[Path | None, typer.Option(help="With --timeline or --memory: a folder for files.")] = None,
@@ -79,11 +78,8 @@ def anatomy(
     for option, (given, studies) in belongs.items():
         if given is not None and chosen[0] not in studies:
             bad_input(f"{option} goes with --{' or --'.join(studies)}")
-    if lowering and chosen != ["operators"]:
-        bad_input(f"--lowering goes without --{chosen[0].replace('_', '-')}")
     arguments = {
         "mode": mode,
-        "lowering": lowering or None,
         "batch_size": batch_size,
         "phase": phase,
         "expression": op or expression,

@@ -353,14 +353,13 @@ class StudyBody(BaseModel):
 
 
 class OperatorsBody(StudyBody):
-    """Which step to list, operator by operator; `lowering`: and the graphs of a compiled mode."""
+    """Which step to list, operator by operator."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "eager", "batch_size": 1}]})
 
     mode: ModeName
     batch_size: BatchSize = 1
     phase: Phase = "decode"
-    lowering: bool | None = None
 
 
 class OperatorBody(StudyBody):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -13,13 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 import torch
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
-from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.output_code import CompiledFxGraph
-from torch.fx import GraphModule
 
 from service.anatomy.common import MedianSeconds, Report, StudyError
 from service.anatomy.operators.calls import SourceLine
@@ -95,20 +91,15 @@ def trace(bench: Bench, case: Case) -> Tracing:
     `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
     """
     backend = ExplainWithBackend("eager")
-    trace_with(bench, case, backend)
+    traced = Effect(case.mode, {"backend": backend, "dynamic": False})
+    mode = replace(MODES[case.mode], cpu=traced, cuda=traced)
+    build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
     explained = backend.output()
     return Tracing(
         graphs=explained.graph_count,
         graph_break_count=explained.graph_break_count,
         graph_breaks=[_break(reason) for reason in explained.break_reasons],
     )
-
-
-def trace_with(bench: Bench, case: Case, backend: Callable[..., Any]) -> None:
-    """Give the graphs of the step of `case` to `backend`, in the step's contexts, and run them once."""
-    broken = Effect(case.mode, {"backend": backend, "dynamic": False})
-    mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
-    build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
 
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
@@ -328,52 +319,3 @@ def _direct_seconds(graph: Any, inputs: list[Any]) -> float:  # noqa: ANN401
     began = perf_counter_ns()
     graph.current_callable(given)
     return (perf_counter_ns() - began) / 1e9
-
-
-LINES_KEPT = 400
-"""Of each graph: one has some lines per operator."""
-
-_FILE = re.compile(r"File: (\S+):(\d+)")
-_OPERATIONS = frozenset({"call_function", "call_method", "call_module"})
-
-Stage = Literal["dynamo", "aot"]
-
-
-class GraphText(msgspec.Struct, frozen=True, kw_only=True):
-    """One graph as the Python that torch.fx writes for it: the first LINES_KEPT of `lines`.
-
-    `dynamo`: torch's functions as the model calls them. `aot`: in ATen, functional; what Inductor fuses.
-    """
-
-    stage: Stage
-    operations: int
-    lines: int
-    text: str
-
-
-def graph_texts(bench: Bench, case: Case) -> list[GraphText]:
-    """Trace the step of `case` apart from its compiled entries; generates no code."""
-    graphs: list[GraphText] = []
-
-    def keep(stage: Stage, graph: GraphModule) -> None:
-        operations = sum(node.op in _OPERATIONS for node in graph.graph.nodes)
-        graphs.append(_graph_text(stage, operations, graph.print_readable(print_output=False)))
-
-    def lowered(graph: GraphModule, inputs: Sequence[Any]) -> Any:  # noqa: ANN401 - torch's own
-        keep("aot", graph)
-        return make_boxed_func(graph.forward)
-
-    def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        keep("dynamo", graph)
-        return aot_autograd(fw_compiler=lowered, decompositions=select_decomp_table)(graph, inputs)
-
-    trace_with(bench, case, backend)
-    return graphs
-
-
-def _graph_text(stage: Stage, operations: int, text: str) -> GraphText:
-    """The first lines of `text`, with files of ours as they are named elsewhere."""
-    lines = text.strip().splitlines()
-    kept = "\n".join(line.rstrip() for line in lines[:LINES_KEPT])
-    named = _FILE.sub(lambda found: f"File: {SourceLine.in_file(found[1], int(found[2]))}", kept)
-    return GraphText(stage=stage, operations=operations, lines=len(lines), text=named)

@@ -18,7 +18,6 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    finite,
     resolve_bucket,
     resolve_case,
     resolve_modes,
@@ -38,10 +37,8 @@ from service.anatomy.operators.calls import (
 from service.anatomy.operators.compiled import (
     FusedKernel,
     GraphBreak,
-    GraphText,
     Guard,
     WrapperTimes,
-    graph_texts,
     read_compiled,
 )
 from service.anatomy.step_times import split_step
@@ -49,7 +46,6 @@ from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
 from service.measure.step_costs import (
     SAMPLED_SECONDS,
-    DispatchSplit,
     KernelTable,
     kernel_table,
 )
@@ -62,40 +58,17 @@ from service.step.roofs import measure_null_kernel
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is listed. `lowering` adds the graphs of a compiled one."""
+    """Which step is listed."""
 
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
-    lowering: bool = False
-
-
-class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
-    """A `DispatchSplit`: `seconds` of dispatch with its 95 % bounds, and its share of dispatch + kernel."""
-
-    seconds: float
-    low: float | None
-    high: float | None
-    share: float
-    kernel_seconds: float
-    source: Literal["sampled", "measured"]
-
-    @classmethod
-    def of(cls, split: DispatchSplit) -> DispatchShare:
-        """With the keys that it has over HTTP."""
-        return cls(
-            seconds=split.dispatch.value,
-            low=finite(split.dispatch.low),
-            high=finite(split.dispatch.high),
-            share=split.dispatch.value / (split.dispatch.value + split.kernel.value),
-            kernel_seconds=split.kernel.value,
-            source=split.source,
-        )
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One step. `step_seconds` is the whole step on a CPU; on CUDA the time until the call returns, taken
-    before the profiler's first session in this study, which may lengthen all later steps.
+    before the profiler's first session in this study, which may lengthen all later steps. Its dispatch and
+    kernels are sampled on a CPU, and add up to it; on CUDA they overlap. None: unknown.
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
@@ -118,7 +91,9 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     operators_share: float
     tail_seconds: float
     accounted_share: float
-    dispatch: DispatchShare | None
+    dispatch_seconds: Interval | None
+    kernel_seconds: Interval | None
+    kernel_share: float | None
     operators: list[Operator]
     copies: list[Copy]
     syncs: list[Sync]
@@ -135,16 +110,12 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     fused_kernels: list[FusedKernel] | None = None
     generated_code: str | None = None
     native: NativeSamples
-    lowering: list[GraphText] | None = None
     notes: list[str]
 
 
 def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
     """List one step's operators. Raises StudyError for a package, and for what is not configured."""
     effect = _effect(bench, arguments.mode)
-    if arguments.lowering and not effect.compiles:
-        message = f"{arguments.mode} is not compiled and has no graphs: leave out lowering, or try compiled"
-        raise StudyError("invalid_request", message, "lowering")
     bucket = resolve_bucket(bench, arguments.batch_size)
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
     compiler = read_compiled(bench, case, report) if effect.compiles else {}
@@ -157,10 +128,6 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     times = time_operators(bench, case, calls, report)
     step = before or times.plain
     native = sample_native(bench, case, report)
-    lowering = None
-    if arguments.lowering:
-        report("tracing the graphs")
-        lowering = graph_texts(bench, case)
     kernels = None
     if on_cuda:
         kernels = kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)
@@ -194,7 +161,9 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
         accounted_share=times.accounted_seconds / times.plain.value,
-        dispatch=DispatchShare.of(split) if split else None,
+        dispatch_seconds=split.dispatch if split else None,
+        kernel_seconds=split.kernel if split else None,
+        kernel_share=split.kernel.value / (split.dispatch.value + split.kernel.value) if split else None,
         operators=operators,
         copies=copies(calls, operators),
         syncs=syncs(operators, records) + waits,
@@ -203,7 +172,6 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         kernel_table=kernels,
         no_device=work.step.unknown if work else NO_DEVICE,
         native=native,
-        lowering=lowering,
         notes=notes,
         **compiler,
     )
