@@ -6,9 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -19,8 +18,7 @@ from service.measure.cases import Bench
 from service.records import EngineSettings
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedStudy:
+class LoadedStudy(NamedTuple):
     """A study, imported: its arguments' type, what runs it on a bench, and what shows its finding."""
 
     arguments: type[msgspec.Struct]
@@ -77,14 +75,11 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
         found = run(prepare_bench(settings), name, msgspec.json.encode(given), report)
     if as_json:
         print(msgspec.json.encode(found).decode())
-    else:
-        find(name).show(found, _output())
-
-
-def _output() -> Console:
-    """The console for tables. A pipe or file has no width, and rich would take 80 columns for it."""
+        return
     console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE_COLUMNS)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=PIPE_COLUMNS)  # a pipe has no width, and rich would take 80 columns for it
+    find(name).show(found, console)
 
 
 def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:

@@ -142,35 +142,31 @@ def time_operations(
     ]
 
 
-def describe(variant_seconds: VariantSeconds, size: int) -> OperationLayers:
+def describe(seconds: VariantSeconds, size: int) -> OperationLayers:
     """Layers, sum and agreement of one operator at one size."""
-    summed = [
-        ablation
-        for ablation in ABLATIONS
-        if ablation.counts(variant_seconds) and ablation.why_not(variant_seconds) is None
-    ]
-    total = np.sum([ablation.seconds(variant_seconds) for ablation in summed], axis=0)
-    agreement = _median(total / variant_seconds["whole"])
+    summed = [each for each in ABLATIONS if each.counts(seconds) and each.why_not(seconds) is None]
+    total = np.sum([ablation.seconds(seconds) for ablation in summed], axis=0)
+    agreement = _median(total / seconds["whole"])
     return OperationLayers(
-        operation=variant_seconds.operation.name,
-        statement=variant_seconds.operation.statement,
+        operation=seconds.operation.name,
+        statement=seconds.operation.statement,
         size=size,
-        layers=[_layer(ablation, variant_seconds, ablation in summed) for ablation in ABLATIONS],
+        layers=[_layer(ablation, seconds, ablation in summed) for ablation in ABLATIONS],
         sum_microseconds=_median(total * 1e6),
-        whole_microseconds=_median(variant_seconds["whole"] * 1e6),
+        whole_microseconds=_median(seconds["whole"] * 1e6),
         agreement=agreement,
         agrees=abs(agreement.value - 1) <= AGREEMENT,
     )
 
 
-def _layer(ablation: Ablation, variant_seconds: VariantSeconds, in_sum: bool) -> Layer:
-    why_not = ablation.why_not(variant_seconds)
+def _layer(ablation: Ablation, seconds: VariantSeconds, in_sum: bool) -> Layer:
+    why_not = ablation.why_not(seconds)
     return Layer(
         name=ablation.name,
         in_sum=in_sum,
-        experiment=ablation.experiment.format(**_words(variant_seconds)),
+        experiment=ablation.experiment.format(**_words(seconds)),
         why_not=why_not,
-        microseconds=None if why_not else _median(ablation.seconds(variant_seconds) * 1e6),
+        microseconds=None if why_not else _median(ablation.seconds(seconds) * 1e6),
     )
 
 
@@ -183,7 +179,7 @@ Rounds = NDArray[np.float64]
 
 _NATIVE = ("dispatcher", "from native", "autocast", "no autocast", "cast", "cast of one", "compute nothing",
            "allocate", "allocate nothing")  # fmt: skip
-_PYTHON = ("hollow", "from python", "taped")
+_PYTHON = ("python alone", "from python", "taped")
 
 NO_LAUNCH = "a CPU runs a kernel where it is called: nothing is launched"
 HOST_BEHIND = "the host could not queue a replay ahead of the device, which may have waited for it"
@@ -276,10 +272,10 @@ def _kernel(r: VariantSeconds) -> Rounds:
 ABLATIONS: tuple[Ablation, ...] = (
     Ablation("python", "the same statement and torch's own Python around it, with a C function that does "
              "nothing in place of torch's",
-             lambda r: r["hollow"]),
+             lambda r: r["python alone"]),
     Ablation("binding", "inference mode, one element: the call from Python less python, less the call from "
              "C++ (arguments parsed, overload chosen, lock released, result wrapped)",
-             lambda r: r["from python"] - r["hollow"] - r["from native"]),
+             lambda r: r["from python"] - r["python alone"] - r["from native"]),
     Ablation("autocast", "{grad}, one element, C++: inside autocast less outside{casts}", _autocast,
              counts=lambda r: r.setup.state.autocast),
     Ablation("autograd", "one element, from Python: {taped} less inference mode",

@@ -209,7 +209,7 @@ def variants_of(setup: Setup, operation: Operation, size: int) -> dict[str, Vari
         "whole": python_variant(operation.statement, operation.names(sized), state),
         "compute": Variant(lambda times: loops.plain(computing, given, times)),
         "python clock": python("pass", {}),
-        "hollow": python(operation.statement, hollow_names(names)),
+        "python alone": python(operation.statement, names_without_c(names)),
         "from python": python(operation.statement, names),
         "taped": python(operation.statement, names, setup.taped),
         "native clock": native("nothing", []),
@@ -310,21 +310,21 @@ OPERATIONS: dict[str, Operation] = {
 """By the names of `OPERATOR_CALLS`."""
 
 
-def hollow_names(names: Mapping[str, Any]) -> dict[str, Any]:
+def names_without_c(names: Mapping[str, Any]) -> dict[str, Any]:
     """`names` with torch's C functions replaced by `no_operation`; torch's Python around them stays.
 
     `F.layer_norm` keeps its bytecode; only its global `torch` is replaced.
     """
-    hollow = ModuleType("torch")
+    empty = ModuleType("torch")
     for operation in OPERATIONS:
-        setattr(hollow, operation, no_operation)
-    hollow.backends = torch.backends  # type: ignore[attr-defined]
+        setattr(empty, operation, no_operation)
+    empty.backends = torch.backends  # type: ignore[attr-defined]
     functions = ModuleType("torch.nn.functional")
     original = functional.layer_norm
-    seen = {**functional.__dict__, "torch": hollow}
+    seen = {**functional.__dict__, "torch": empty}
     copied = FunctionType(original.__code__, seen, original.__name__, original.__defaults__)
     functions.layer_norm = copied  # type: ignore[attr-defined]
-    return {**names, "torch": hollow, "F": functions}
+    return {**names, "torch": empty, "F": functions}
 
 
 KERNELS_PER_GRAPH = 20

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,7 +46,7 @@ class Operand:
     @property
     def bytes(self) -> int:
         """Size of all its elements."""
-        return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,15 @@ def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
     attach_profiler(case.buffers.token.device)
     case.call()
     marks, overloads = profiled_events(case.call, STEP_MARK, steps, operands)
-    return [_step(mark, overloads) for mark in marks]
+    return [
+        StepCalls(
+            calls=tuple(_calls(mark.children, overloads, ())),
+            begin_ns=mark.start_time_ns,
+            seconds=mark.duration_time_ns / 1e9,
+            events=sum(1 for _ in _below(mark)),
+        )
+        for mark in marks
+    ]
 
 
 def profiled_events(
@@ -103,15 +112,6 @@ def profiled_events(
     results: Any = session.kineto_results
     overloads = {event.correlation_id(): event.overload_name() for event in results.events()}
     return [event for event in results.experimental_event_tree() if event.name == mark], overloads
-
-
-def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - an event of torch's tree
-    return StepCalls(
-        calls=tuple(_calls(mark.children, overloads, ())),
-        begin_ns=mark.start_time_ns,
-        seconds=mark.duration_time_ns / 1e9,
-        events=sum(1 for _ in _below(mark)),
-    )
 
 
 def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[OperatorCall]:
@@ -151,11 +151,9 @@ def is_composite(schema_name: str) -> bool:
 
 
 def is_operator(event: Any) -> bool:  # noqa: ANN401
-    return (
-        event.tag == _EventType.TorchOp
-        and event.extra_fields.scope == RecordScope.FUNCTION
-        and "::" in event.name
-    )
+    """Whether `event` is a call into the dispatcher."""
+    called = event.tag == _EventType.TorchOp and event.extra_fields.scope == RecordScope.FUNCTION
+    return called and "::" in event.name
 
 
 def _below(event: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -165,12 +163,11 @@ def _below(event: Any) -> Iterator[Any]:  # noqa: ANN401
 
 
 def _operands(event: Any) -> tuple[Operand, ...]:  # noqa: ANN401
-    tensors = []
-    for argument in event.extra_fields.inputs:
-        for item in argument if isinstance(argument, list) else [argument]:
-            if hasattr(item, "sizes") and not isinstance(item, Tensor):
-                tensors.append(Operand(tuple(item.sizes), tuple(item.strides), item.dtype))
-    return tuple(tensors)
+    return tuple(
+        Operand(tuple(item.sizes), tuple(item.strides), item.dtype)
+        for item in tree_leaves(event.extra_fields.inputs)
+        if hasattr(item, "sizes") and not isinstance(item, Tensor)
+    )
 
 
 SAME_CALL = {"aten::_reshape_alias": "aten::view"}

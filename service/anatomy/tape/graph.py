@@ -41,11 +41,6 @@ class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
     feeds: tuple[int, ...]
     saved: tuple[SavedTensor, ...]
 
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes of the elements that it saved."""
-        return sum(tensor.tensor_bytes for tensor in self.saved)
-
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that gets a `.grad`, accumulated by `node`; an `input` stands for an activation."""
