@@ -21,6 +21,8 @@ LINES_SHOWN = 12
 SHORT_TEXT = 30
 """Characters of a text that is not wrapped, and that stands in a cell with others."""
 
+EMPTY: tuple[object, ...] = (None, [], {})
+
 Record = Mapping[str, Any]
 """A struct of a finding, as JSON has it."""
 
@@ -37,7 +39,7 @@ def _show_record(record: Record, console: Console) -> None:
     for name, value in record.items():
         if _is_part(value):
             parts.append((_label(name), value))
-        elif value not in (None, [], {}):
+        elif value not in EMPTY:
             facts.add_row(_label(name), Text(_text(name, value, "\n" if name == "notes" else " ")))
     console.print(facts)
     for title, part in parts:
@@ -78,7 +80,7 @@ def _table(title: str, records: Sequence[Record]) -> Table:
     columns = []
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
-        if any(value not in (None, [], {}) for value in values):
+        if any(value not in EMPTY for value in values):
             numbers = all(isinstance(value, int | float | None) for value in values)
             made.add_column(
                 _label(name).replace(" ", "\n"),
@@ -146,7 +148,8 @@ def _interval(name: str, record: Record) -> str:
 
 def _line(record: Record) -> str:
     """A record in a cell: its short values, and the names of the flags that are set."""
-    words = (_label(name) if value is True else _text(name, value) for name, value in record.items() if value)
+    shown = ((name, value) for name, value in record.items() if value is not False and value not in EMPTY)
+    words = (_label(name) if value is True else _text(name, value) for name, value in shown)
     return " ".join(word for word in words if len(word) <= SHORT_TEXT)
 
 

@@ -61,9 +61,6 @@ def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.St
     return study.run(bench, decoded, report)
 
 
-PIPE_COLUMNS = 160
-
-
 def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json: bool) -> None:
     """Run the study `name` with those of `arguments` that are not None, and print its finding.
 
@@ -78,7 +75,7 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
         return
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=PIPE_COLUMNS)  # a pipe has no width, and rich would take 80 columns for it
+        console = Console(width=160)  # a pipe has no width, and rich would take 80 columns for it
     find(name).show(found, console)
 
 

@@ -130,10 +130,8 @@ def run_untaped(
     )
 
 
-ROWS = 32
-"""Of the activation `x`; `WIDTH` is its other size, as the texts of TAPE_EXPRESSIONS have them."""
-
-WIDTH = 64
+ROWS, WIDTH = 32, 64
+"""Of the activation `x`, as the texts of TAPE_EXPRESSIONS have them."""
 
 _FILE = "<expression>"
 
@@ -201,11 +199,8 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
         calls.append(inspect.signature(layer.forward).bind(*given, **named))
 
     hook = block.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        with torch.no_grad(), autocast_of(bench.device, bench.precision):
-            bench.model(*buffers.arguments(phase))
-    finally:
-        hook.remove()
+    with hook, torch.no_grad(), autocast_of(bench.device, bench.precision):
+        bench.model(*buffers.arguments(phase))
     bound = calls[0]
     first_name = next(iter(bound.arguments))
     bound.arguments[first_name] = bound.arguments[first_name].detach().clone().requires_grad_()
