@@ -8,13 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import (
-    Device,
-    Dtype,
-    Model,
-    bad_input,
-    settings_from,
-)
+from service.cli.options import Device, Dtype, Model, bad_input, settings_from
 from service.study_names import OPERATOR_CALLS, PROBES
 
 app = typer.Typer()

@@ -19,7 +19,7 @@ from service.anatomy.show import ROWS_SHOWN, show
 from service.anatomy.studies import further_arguments
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
-from service.records import Finding, FromAnatomy, Refused, Stop, Study, StudyProgress
+from service.records import Finding, FromAnatomy, Problem, Refused, Stop, Study, StudyProgress
 from service.statistics.intervals import Interval
 from tests.anatomy.conftest import printed
 from tests.support.small_models import quiet
@@ -78,23 +78,20 @@ def work(*outcomes: str) -> tuple[int, list[FromAnatomy]]:
 
 
 @pytest.mark.usefixtures("one_study")
-def test_studies_run_one_after_another_and_a_refused_one_leaves_the_process_to_the_next() -> None:
+def test_a_refused_study_leaves_the_process_to_the_next_and_one_that_raises_ends_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, sent = work("found", "refuse", "found")
-    assert code == 0
-    first, refused, found = sent
-    assert first == Finding(id=0, body=b'{"seconds":1.5}')
-    assert isinstance(refused, Refused)
-    assert (refused.problem.type, refused.problem.param) == ("unsupported_here", "outcome")
-    assert isinstance(found, Finding)
-
-
-@pytest.mark.usefixtures("one_study")
-def test_a_study_that_raises_is_reported_and_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = Problem(type="unsupported_here", message="not on this device; use another", param="outcome")
+    body = b'{"seconds":1.5}'
+    assert (code, sent) == (
+        0,
+        [Finding(id=0, body=body), Refused(id=1, problem=problem), Finding(id=2, body=body)],
+    )
     code, sent = work("break", "found")
     assert code == process.EXIT_UNKNOWN_STATE
-    assert [(message.problem.type, message.id) for message in sent if isinstance(message, Refused)] == [
-        ("study_failed", 0)
-    ]
+    assert [message.problem.type for message in sent if isinstance(message, Refused)] == ["study_failed"]
+    assert len(sent) == 1
     assert "torch is in pieces" in capsys.readouterr().err
 
 

@@ -136,20 +136,17 @@ def compiled_function(step: Step) -> Any:  # noqa: ANN401 - a function
 def entries(step: Step) -> list[Any]:
     """The compiled cache entries of `step`; every one after the first is a recompile."""
     function = compiled_function(step)
-    return list(_debug_get_cache_entry_list(function.__code__)) if function is not None else []
+    return [] if function is None else list(_debug_get_cache_entry_list(function.__code__))
 
 
 def read_guards(entry: Any) -> list[Guard]:  # noqa: ANN401 - one of `entries`
     """Every leaf of an entry's guard tree, in the order in which they are checked."""
-    found = (_LEAF.search(line) for line in str(entry.guard_manager).splitlines())
-    return [_guard(leaf[1], leaf[2]) for leaf in found if leaf]
-
-
-def _guard(kind: str, text: str) -> Guard:
-    expression, _, comment = text.partition("  # ")
-    lines = _LINE.findall(comment)
-    line = "/".join(lines[-1].split("/")[-2:]) if lines else None
-    return Guard(kind=kind, expression=expression.strip(), line=line)
+    found = []
+    for leaf in filter(None, map(_LEAF.search, str(entry.guard_manager).splitlines())):
+        expression, _, comment = leaf[2].partition("  # ")
+        lines = ["/".join(line.split("/")[-2:]) for line in _LINE.findall(comment)]
+        found.append(Guard(kind=leaf[1], expression=expression.strip(), line=lines[-1] if lines else None))
+    return found
 
 
 _FUSED = re.compile(r"\b((?:cpp|triton_[a-z]+)_fused_\w+?)(?:\.run)?\(")
