@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from statistics import median
@@ -136,16 +136,6 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     operators = operator_rows(calls, records, times)
     spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
-    if on_cuda:
-        notes += [NO_KERNELS] if kernels is None else []
-    elif native.kernel_share is None:
-        notes.append(f"dispatch is unknown: {native.reason}")
-    if records is None:
-        notes.append(
-            "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
-        )
-    if not on_cuda:
-        notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
     return OperatorsFinding(
         mode=case.mode,
         effective=effect.name,
@@ -172,9 +162,22 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         kernel_table=kernels,
         no_device=work.step.unknown if work else NO_DEVICE,
         native=native,
-        notes=notes,
+        notes=[*notes, *_notes(on_cuda, kernels, native, records)],
         **compiler,
     )
+
+
+def _notes(
+    on_cuda: bool, kernels: KernelTable | None, native: NativeSamples, records: list[OperatorRecord] | None
+) -> Iterator[str]:
+    if on_cuda and kernels is None:
+        yield "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
+    if not on_cuda and native.kernel_share is None:
+        yield f"dispatch is unknown: {native.reason}"
+    if records is None:
+        yield "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
+    if not on_cuda:
+        yield "on a CPU an operator's host time contains its kernel, and a sync point does not wait"
 
 
 def _effect(bench: Bench, mode: str) -> Effect:
@@ -195,8 +198,6 @@ def _records(bench: Bench, case: Case, calls: tuple[OperatorCall, ...]) -> list[
     seen = [record.schema_name.partition(".")[0] for record in recorder.seen]
     return recorder.seen if seen == names else None
 
-
-NO_KERNELS = "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
 
 SyncKind = Literal["item", "nonzero", "equal", "device_to_host", "reported"]
 SYNCHRONISING: dict[str, SyncKind] = {
