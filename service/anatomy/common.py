@@ -48,11 +48,6 @@ class Report(Protocol):
         """Report."""
 
 
-def named(what: str, report: Report) -> Report:
-    """`report`, with `what` before every line."""
-    return lambda text, done=None, total=None, /: report(f"{what}: {text}", done, total)
-
-
 def counted(report: Report, total: int) -> Callable[[str], None]:
     """A log for what writes one line at the begin of each of `total` parts; reports them, counted."""
     finished = count()
@@ -100,22 +95,13 @@ class MedianSeconds(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, interval: Interval) -> MedianSeconds:
         """`interval` with its infinite bounds as None."""
-        return cls(
-            median_seconds=interval.value,
-            low=finite(interval.low),
-            high=finite(interval.high),
-            samples=interval.samples,
-        )
+        low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
+        return cls(median_seconds=interval.value, low=low, high=high, samples=interval.samples)
 
 
 def median_of_ratios(above: Sequence[float], below: Sequence[float]) -> Interval:
     """The median of the pairs' ratios: a pair's steps run close together, in one state of the machine."""
     return median_interval([a / b for a, b in zip(above, below, strict=True)])
-
-
-def finite(bound: float) -> float | None:
-    """`bound`, or None for an infinite one."""
-    return bound if math.isfinite(bound) else None
 
 
 ATTACHED = (

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import torch
-from rich.console import Console
-from rich.markup import escape
 from torch import Tensor
 
-from service.anatomy.common import Report, StudyError, attached_note, print_notes, table
+from service.anatomy.common import Report, StudyError, attached_note
 from service.anatomy.layers.study import (
     ABLATIONS,
-    IN_BRACKETS,
-    STATES,
     Agreeing,
     OperationLayers,
     VariantSeconds,
-    add_agreement,
     describe,
-    interval_cell,
-    methods_table,
     time_operations,
 )
 from service.anatomy.layers.variants import OPERATIONS, Operation, Setup, State, load_loops
 from service.anatomy.operators.calls import (
+    MISSING,
     KeySet,
     ThreadKeys,
     dispatch_entries,
@@ -67,7 +60,7 @@ class ArgumentTensor(msgspec.Struct, frozen=True, kw_only=True):
     keys: list[str]
 
 
-class VisitedKey(msgspec.Struct, frozen=True, kw_only=True):
+class DispatchedKey(msgspec.Struct, frozen=True, kw_only=True):
     """A dispatch key whose kernel the call ran. `kind` is how torch came to that kernel, in its own words:
     `kernel`, `autograd kernel`, `default backend kernel` (of every backend), `backend fallback` or `math
     kernel` (composite: it only calls other operators).
@@ -80,12 +73,12 @@ class VisitedKey(msgspec.Struct, frozen=True, kw_only=True):
 class DispatchedCall(msgspec.Struct, frozen=True, kw_only=True):
     """One entry into the dispatcher, in order; `depth` counts the calls around it, 0 for the user's own.
 
-    `keys` are those visited, first to last; None inside a backend's kernel, where they are not known.
+    `keys` are those whose kernels it runs, first to last; None inside a backend's kernel: not known there.
     """
 
     operator: str
     depth: int
-    keys: list[VisitedKey] | None
+    keys: list[DispatchedKey] | None
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +95,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the call's time, in order, and the visited `keys` whose kernels it is the time of.
+    """A part of the call's time, in order, and the `keys` whose kernels it is the time of.
 
     `microseconds` is a median over rounds, None where it cannot be separated here (`why_not`).
     `running_microseconds` is the sum up to here, None where this slice is not in it. `in_sum` False: switched
@@ -119,7 +112,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
-    """One operator's call: the keys that it visits, and what each part of it takes.
+    """One operator's call: the keys that it passes, and what each part of it takes.
 
     `included` and `excluded` are the keys that the thread's state adds to every call and takes away.
     `key_set`, highest priority first, is what the user's call is dispatched on: the keys of its tensors and
@@ -168,7 +161,7 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         rows = key_set(keys_of(tensors), thread.included)
         keys = rows - thread.excluded
         calls = dispatched(call, keys)
-    visited = [key for each in calls for key in each.keys or ()]
+    path = [key for each in calls for key in each.keys or ()]
     return OperatorCallFinding(
         operator=layers.operation,
         expression=layers.statement,
@@ -186,12 +179,12 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         key_set=_names(keys),
         calls=calls,
         table=dispatch_rows(calls[0].operator, rows, keys),
-        slices=list(_slices(seconds, layers, visited)),
+        slices=list(_slices(seconds, layers, path)),
         sum_microseconds=layers.sum_microseconds,
         whole_microseconds=layers.whole_microseconds,
         agreement=layers.agreement,
         agrees=layers.agrees,
-        notes=[*notes, *_notes(arguments, calls[0], visited)],
+        notes=[*notes, *_notes(arguments, calls[0], path)],
     )
 
 
@@ -216,7 +209,7 @@ def _argument(name: str, tensor: Tensor) -> ArgumentTensor:
     )
 
 
-def _slices(seconds: VariantSeconds, layers: OperationLayers, visited: list[VisitedKey]) -> Iterator[Slice]:
+def _slices(seconds: VariantSeconds, layers: OperationLayers, path: list[DispatchedKey]) -> Iterator[Slice]:
     running = np.zeros_like(seconds["whole"])
     for ablation, layer in zip(ABLATIONS, layers.layers, strict=True):
         if layer.in_sum:
@@ -226,30 +219,30 @@ def _slices(seconds: VariantSeconds, layers: OperationLayers, visited: list[Visi
             microseconds=layer.microseconds,
             running_microseconds=median_interval((running * 1e6).tolist()) if layer.in_sum else None,
             in_sum=layer.in_sum,
-            keys=[key.key for key in visited if _slice_of(key) == layer.name],
+            keys=[key.key for key in path if _slice_of(key) == layer.name],
             method=layer.experiment,
             why_not=layer.why_not,
         )
 
 
-def _slice_of(visited: VisitedKey) -> str | None:
-    """The slice that the kernel of a visited key belongs to; None for a composite one, which only calls."""
-    if visited.key.startswith("Autocast"):
+def _slice_of(key: DispatchedKey) -> str | None:
+    """The slice that the kernel of `key` belongs to; None for a composite one, which only calls others."""
+    if key.key.startswith("Autocast"):
         return "autocast"
-    if visited.kind == COMPOSITE:
+    if key.kind == COMPOSITE:
         return None
-    return "autograd" if visited.key.startswith(("Autograd", "ADInplaceOrView")) else "kernel"
+    return "autograd" if key.key.startswith(("Autograd", "ADInplaceOrView")) else "kernel"
 
 
 def _notes(
-    arguments: OperatorCallArguments, first: DispatchedCall, visited: list[VisitedKey]
+    arguments: OperatorCallArguments, first: DispatchedCall, path: list[DispatchedKey]
 ) -> Iterator[str]:
-    if arguments.autocast and not any(_slice_of(key) == "autocast" for key in visited):
+    if arguments.autocast and not any(_slice_of(key) == "autocast" for key in path):
         yield "autocast is on, but has no rule for this operator here: its key falls through"
     if arguments.grad == "enabled" and not arguments.requires_grad:
         yield "no argument requires grad: autograd's part is that of its keys alone, and no node is recorded"
     if arguments.grad == "no_grad":
-        yield "no_grad records no node, but the call visits the autograd keys as with grad mode on"
+        yield "no_grad records no node, but the call passes the autograd keys as with grad mode on"
     if any(key.kind == COMPOSITE for key in first.keys or ()):
         yield f"{first.operator} is composite: what it calls in turn is in the slice operator"
 
@@ -259,7 +252,6 @@ COMPOSITE = "math kernel"
 
 MARK = "launchbound: the call"
 
-_SOURCE = re.compile(r"[\w.]+:\d+")
 _ABOVE_BACKENDS = ("Autocast", "Autograd", "ADInplaceOrView", "BackendSelect")
 
 
@@ -271,41 +263,38 @@ def dispatch_rows(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list
     """The rows of the operator's dispatch table for the keys in `rows`."""
     present = set(_names(dispatched_on))
     entries = dispatch_entries(schema_name)
-    found = []
-    for name in _names(rows):
-        entry = entries.get(name)
-        source = _SOURCE.search(entry.place) if entry else None
-        found.append(
-            TableRow(
-                key=name,
-                kind=entry.kind if entry and entry.runs else None,
-                source=source[0] if source else None,
-                in_key_set=name in present,
-            )
+    found = {name: entries.get(name, MISSING) for name in _names(rows)}
+    return [
+        TableRow(
+            key=name,
+            kind=entry.kind if entry.runs else None,
+            source=entry.source,
+            in_key_set=name in present,
         )
-    return found
+        for name, entry in found.items()
+    ]
 
 
-def visit(schema_name: str, keys: KeySet) -> tuple[list[VisitedKey], KeySet | None]:
-    """The keys that a call dispatched on `keys` visits, and those that are excluded from the calls it makes.
+def dispatch_path(schema_name: str, keys: KeySet) -> tuple[list[DispatchedKey], KeySet | None]:
+    """The keys whose kernels a call on `keys` runs, and those that are excluded from the calls it makes.
 
     Autocast's kernel calls the operator again from the top without its own key, a composite one calls others
-    with all. None where a backend's kernel ends the visit: its calls are below autograd, on its own tensors.
+    with all. None where a backend's kernel is the last: its calls are below autograd, on its own tensors.
     """
-    visited = []
+    path = []
     entries = dispatch_entries(schema_name)
     for name, key in keys_in_order(keys):
-        entry = entries.get(name)
-        if entry is None or not entry.runs:
+        entry = entries.get(name, MISSING)
+        if not entry.runs:
             continue
-        visited.append(VisitedKey(key=name, kind=entry.kind))
+        path.append(DispatchedKey(key=name, kind=entry.kind))
         if name.startswith("Autocast"):
-            return visited, torch._C.DispatchKeySet(key)
+            return path, torch._C.DispatchKeySet(key)
         if entry.kind == COMPOSITE:
-            return visited, key_set()
+            return path, key_set()
         if not name.startswith(_ABOVE_BACKENDS):
             break
-    return visited, None
+    return path, None
 
 
 def dispatched(call: Callable[[], object], keys: KeySet) -> list[DispatchedCall]:
@@ -327,39 +316,7 @@ def _entries(
             continue
         overload = overloads.get(event.correlation_id, "")
         schema_name = f"{event.name}.{overload}" if overload else event.name
-        visited, excludes = visit(schema_name, keys) if keys is not None else (None, None)
-        yield DispatchedCall(operator=schema_name, depth=depth, keys=visited)
+        path, excludes = dispatch_path(schema_name, keys) if keys is not None else (None, None)
+        yield DispatchedCall(operator=schema_name, depth=depth, keys=path)
         below = None if excludes is None else keys - excludes
         yield from _entries(event.children, overloads, below, depth + 1)
-
-
-def show(finding: OperatorCallFinding, console: Console) -> None:
-    """Print `finding`."""
-    state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
-    tensors = f"{finding.size} × {finding.size}, {finding.dtype}"
-    console.print(f"[bold]{escape(finding.expression)}[/] on {finding.device}, {tensors}, {state}")
-    for tensor in finding.arguments:
-        grad = ", requires grad" if tensor.requires_grad else ""
-        shape = "×".join(map(str, tensor.shape))
-        console.print(f"{tensor.name}: {shape} {tensor.dtype}{grad}: {' '.join(tensor.keys)}", markup=False)
-    console.print(f"dispatched on: {' '.join(finding.key_set)}", markup=False)
-    calls = (("  " * call.depth + call.operator, _visited(call)) for call in finding.calls)
-    console.print(table("through the dispatcher", ("call", "keys visited, by torch's table"), calls))
-    slices = table(None, ("slice", "µs", "up to here", "keys"), ())
-    for each in finding.slices:
-        own = interval_cell(each.microseconds, each.in_sum)
-        slices.add_row(each.name, own, interval_cell(each.running_microseconds), " ".join(each.keys))
-    add_agreement(slices, [finding])
-    methods = methods_table("slice", [(each.name, each.method, each.why_not) for each in finding.slices])
-    console.print(slices, methods)
-    print_notes(finding.notes, console)
-    console.print(
-        f"[dim]µs, median of {finding.rounds} interleaved rounds [95 % interval]. In brackets: "
-        f"{IN_BRACKETS}[/]"
-    )
-
-
-def _visited(call: DispatchedCall) -> str:
-    if call.keys is None:
-        return "not known: its arguments are the kernel's own"
-    return " → ".join(f"{key.key} ({key.kind})" for key in call.keys)

@@ -6,20 +6,19 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from rich.console import Console
 
 from service.anatomy.common import Report, StudyError, prepare_bench
+from service.anatomy.show import show
 from service.measure.cases import Bench
 from service.records import EngineSettings
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedStudy:
+class LoadedStudy(NamedTuple):
     """A study, imported: its arguments' type, what runs it on a bench, and what shows its finding."""
 
     arguments: type[msgspec.Struct]
@@ -27,8 +26,8 @@ class LoadedStudy:
     show: Callable[[Any, Console], None]
 
 
-STUDIES: dict[str, tuple[str, ...]] = {
-    "operators": ("operators.study", "OperatorsArguments", "list_operators", "operators.show"),
+STUDIES: dict[str, tuple[str, str, str]] = {
+    "operators": ("operators.study", "OperatorsArguments", "list_operators"),
     "layers": ("layers.study", "LayersArguments", "measure_layers"),
     "budget": ("budget", "BudgetArguments", "draw_budget"),
     "tape": ("tape.study", "TapeArguments", "read_tape"),
@@ -39,19 +38,17 @@ STUDIES: dict[str, tuple[str, ...]] = {
     "rms-norm": ("rms_norm", "RmsNormArguments", "compare_rms_norm"),
     "probes": ("probes.study", "ProbesArguments", "run_probe"),
 }
-"""Every study by its module, the names of its type and function, and the module of its `show` where that is
-another one; a new one is one more row."""
+"""Every study by its module and the names of its arguments' type and of its function: a row for a new one."""
 
 
 def find(name: str) -> LoadedStudy:
     """The study `name`. Raises StudyError, which lists the known names, for any other."""
     if name not in STUDIES:
         raise StudyError("not_found", f"no study '{name[:64]}'; try one of {', '.join(STUDIES)}", "study")
-    module, arguments, function, *shown_by = STUDIES[name]
+    module, arguments, function = STUDIES[name]
     # Imported when it is first run: some import a compiler.
     found = import_module(f"service.anatomy.{module}")
-    shown = import_module(f"service.anatomy.{shown_by[0]}") if shown_by else found
-    return LoadedStudy(getattr(found, arguments), getattr(found, function), shown.show)
+    return LoadedStudy(getattr(found, arguments), getattr(found, function), getattr(found, "show", show))
 
 
 def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.Struct:
@@ -62,9 +59,6 @@ def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.St
     except msgspec.DecodeError as error:
         raise StudyError("invalid_request", f"{name}: {error}") from None
     return study.run(bench, decoded, report)
-
-
-PIPE_COLUMNS = 160
 
 
 def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json: bool) -> None:
@@ -78,14 +72,11 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
         found = run(prepare_bench(settings), name, msgspec.json.encode(given), report)
     if as_json:
         print(msgspec.json.encode(found).decode())
-    else:
-        find(name).show(found, _output())
-
-
-def _output() -> Console:
-    """The console for tables. A pipe or file has no width, and rich would take 80 columns for it."""
+        return
     console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE_COLUMNS)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=160)  # a pipe has no width, and rich would take 80 columns for it
+    find(name).show(found, console)
 
 
 def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:

@@ -1,21 +1,14 @@
-"""The commands that examine one step: `anatomy` and `probe`; `docs` writes the pages that show them."""
+"""The commands that examine one step: `anatomy` and `probe`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import (
-    Device,
-    Dtype,
-    Model,
-    bad_input,
-    settings_from,
-)
+from service.cli.options import Device, Dtype, Model, bad_input, settings_from
 from service.study_names import OPERATOR_CALLS, PROBES
 
 app = typer.Typer()
@@ -47,7 +40,6 @@ def anatomy(
     ] = False,
     rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
     op: Annotated[str | None, typer.Option(help=f"One operator alone: {CALLS}.")] = None,
-    lowering: Annotated[bool, typer.Option("--lowering", help="Also graphs, core ATen, dispatch.")] = False,
     expression: Annotated[str | None, typer.Option(help="With --tape: block, step or a name.")] = None,
     against: Annotated[str | None, typer.Option(help="With --timeline: a second mode.")] = None,
     out: Annotated[Path | None, typer.Option(help="With --timeline or --memory: a folder for files.")] = None,
@@ -80,11 +72,8 @@ def anatomy(
     for option, (given, studies) in belongs.items():
         if given is not None and chosen[0] not in studies:
             bad_input(f"{option} goes with --{' or --'.join(studies)}")
-    if lowering and chosen != ["operators"]:
-        bad_input(f"--lowering goes without --{chosen[0].replace('_', '-')}")
     arguments = {
         "mode": mode,
-        "lowering": lowering or None,
         "batch_size": batch_size,
         "phase": phase,
         "expression": op or expression,
@@ -123,35 +112,4 @@ def _study(
     try:
         main(settings.engine_settings(""), name, arguments | further_arguments(more or ()), as_json)
     except StudyError as error:
-        bad_input(error)
-
-
-class Page(StrEnum):
-    """The pages that `docs` writes."""
-
-    anatomy = "anatomy"
-    probes = "probes"
-
-
-@app.command(hidden=True)
-def docs(
-    pages: Annotated[list[Page] | None, typer.Argument(help="What to write; both by default.")] = None,
-    rounds: Annotated[int, typer.Option(min=6, max=500, help="Repeats behind an interval.")] = 25,
-    model: Model = None,
-    device: Device = None,
-    dtype: Dtype = None,
-) -> None:
-    """Write docs/anatomy.md and docs/probes.md from what this machine measures, in twenty minutes.
-
-    `anatomy`: every study, and the values of common claims about PyTorch's overhead, each with its interval
-    and a verdict. `probes`: every probe.
-    """
-    settings = settings_from(model=model, device=device, dtype=dtype)
-    from service.anatomy.common import StudyError
-    from service.anatomy.docs import main
-    from service.front.machine import build_commit
-
-    try:
-        main(settings.engine_settings(""), pages or list(Page), rounds, build_commit(None)[:8])
-    except (StudyError, ValueError) as error:
         bad_input(error)

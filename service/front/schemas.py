@@ -328,9 +328,6 @@ ModeName = Annotated[str, Field(max_length=64, description="One of GET /v1/modes
 BatchSize = Annotated[int, Field(ge=1, description="Run in the smallest bucket that holds it."), WHOLE]
 Rounds = Annotated[int, Field(ge=6, le=MOST_ROUNDS, description="Repeats behind every interval."), WHOLE]
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE), WHOLE]
-OverloadName = Annotated[
-    str, Field(max_length=128, pattern=r"^\w+::\w+(\.\w+)?$", description="As torch has it: aten::mm.")
-]
 Grad = Annotated[GradMode, Field(description="Grad mode on (`enabled`) or off, or inference mode.")]
 Microseconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
@@ -356,19 +353,13 @@ class StudyBody(BaseModel):
 
 
 class OperatorsBody(StudyBody):
-    """Which step to list, operator by operator. `native`: list the native functions that its samples were in.
-
-    `lowering`: also graphs, the step in core ATen, and the dispatch table of `operator`.
-    """
+    """Which step to list, operator by operator."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "eager", "batch_size": 1}]})
 
     mode: ModeName
     batch_size: BatchSize = 1
     phase: Phase = "decode"
-    native: bool | None = None
-    lowering: bool | None = None
-    operator: OverloadName | None = None
 
 
 class OperatorBody(StudyBody):

@@ -1,4 +1,4 @@
-"""What is read of a call: its line by module, its work on a device, and the waits that CUDA reports."""
+"""What is read of a call: its line, its device work, the waits that CUDA reports, generated code, samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ import torch
 
 from service.anatomy import probes
 from service.anatomy.operators import calls
+from service.anatomy.operators.compiled import fused_kernels
+from service.anatomy.operators.study import summary
 from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
+from service.measure.cpu_sampler import Place
 from service.modes import MODES
 from service.statistics.intervals import Interval
 from service.step.loaded_model import choose_precision
@@ -105,3 +108,65 @@ def test_a_probe_is_blamed_wherever_its_file_is(file: str, monkeypatch: pytest.M
     reason = SimpleNamespace(user_stack=[SimpleNamespace(filename=file, lineno=7)])
     assert line_of_break([reason]) == f"{blamed}:7"
     assert line_in(f'a guard failed\n  File "{file}", line 9, in run') == f"{blamed}:9"
+
+
+PYTHON = """
+cpp_fused_add_mul_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''
+extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)
+{
+}
+''')
+# Topologically Sorted Source Nodes: [a, b], Original ATen: [aten.relu, aten.sum]
+triton_red_fused_relu_sum_1 = async_compile.triton('triton_red_fused_relu_sum_1', '''
+''')
+def call(self, args):
+        cpp_fused_add_mul_0(arg0_1, buf0)
+        # Topologically Sorted Source Nodes: [x, linear], Original ATen: [aten.add, aten.mm]
+        extern_kernels.mm(buf0, arg1_1, out=buf1)
+        cpp_fused_add_mul_0(buf1, buf2)
+        triton_red_fused_relu_sum_1.run(buf2, buf3, 4, 8, stream=stream0)
+        # Topologically Sorted Source Nodes: [y], Original ATen: [aten.sort]
+        buf4 = torch.ops.aten.sort.stable(buf3, stable=False)
+        assert_size_stride(buf4, (4, ), (1, ), 'torch.ops.aten.sort.stable')
+"""
+
+CPP = """
+extern "C"  void  cpp_fused_mul_silu_split_3(const float* in_ptr0,
+                       float* out_ptr0);
+void inductor_entry_impl(AtenTensorHandle* input_handles, AtenTensorHandle* output_handles) {
+    // Topologically Sorted Source Nodes: [rms, linear], Original ATen: [aten.mul, aten.mm]
+    static constexpr int64_t int_array_5[] = {192L, 320L};
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(buf2, buf1, wrap(reinterpret(arg7_1))));
+    cpp_fused_mul_silu_split_3((const float*)(buf17.data_ptr()), (float*)(buf18.data_ptr()));
+"""
+
+
+def test_generated_code_lists_each_kernel_with_its_operators_and_calls() -> None:
+    def listed(code: str) -> list[tuple[str, str, tuple[str, ...], int]]:
+        return [(one.name, one.kind, one.operators, one.calls) for one in fused_kernels(code)]
+
+    assert listed(PYTHON) == [
+        ("cpp_fused_add_mul_0", "generated", ("aten::add", "aten::mul"), 2),
+        ("aten::mm", "library", ("aten::add", "aten::mm"), 1),
+        ("triton_red_fused_relu_sum_1", "generated", ("aten::relu", "aten::sum"), 1),
+        ("aten::sort", "library", ("aten::sort",), 1),
+    ]
+    assert listed(CPP) == [
+        ("aten::mm", "library", ("aten::mul", "aten::mm"), 1),
+        ("cpp_fused_mul_silu_split_3", "generated", ("aten::mul", "aten::silu", "aten::split"), 1),
+    ]
+
+
+def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
+    product = Place("kernel", "mkl_blas_sgemv", "/lib/libtorch_cpu.so")
+    python = Place("host", "_PyEval_EvalFrameDefault", "/lib/libpython3.so")
+    unknown = Place("unclassified", "work", "/lib/libelse.so")
+    found = summary([product, product, python, product, product, product, python, unknown], steps=3)
+    assert (found.steps, found.reason) == (3, None)
+    assert found.kernel_share == pytest.approx(5 / 7)
+    assert (found.sides.kernel, found.sides.host, found.sides.unclassified) == (5, 2, 1)
+    assert [(s.symbol, s.side, s.rule, s.share) for s in found.symbols] == [
+        ("mkl_blas_sgemv", "kernel", "matrix products", 5 / 8),
+        ("_PyEval_EvalFrameDefault", "host", "Python", 2 / 8),
+        ("work", "unclassified", "anything else", 1 / 8),
+    ]

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.anatomy import common, operator_call
-from service.anatomy.common import ATTACHED, StudyError
+from service.anatomy.common import StudyError
 from service.anatomy.layers import study, variants
 from service.measure.cases import Bench
 from service.modes import GradMode
-from tests.anatomy.conftest import CallLister, printed
+from tests.anatomy.conftest import CallLister
 from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.slow
@@ -43,10 +43,6 @@ def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(
             assert (layer.microseconds is None) == (layer.why_not is not None)
             if layer.microseconds:
                 assert layer.microseconds.low <= layer.microseconds.value <= layer.microseconds.high
-    out = printed(study.show, finding, width=200)
-    names = [ablation.name for ablation in study.ABLATIONS]
-    for word in ("torch.matmul(x, weight)", "F.layer_norm", *names, "not here", "sum / whole"):
-        assert word in out
 
 
 NO_LOOPS = variants.Loops(lambda *_: 0.0, lambda *_: 0.0)
@@ -66,7 +62,7 @@ def test_a_kernel_is_left_out_where_too_few_rounds_have_its_time(lost: int, know
 def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
     """With made-up variants of which the parts are known: 1 µs each of eight, seven in the sum."""
     setup = variants.Setup(CPU, torch.float32, variants.State("enabled"), NO_LOOPS)
-    seconds = {"hollow": 1.0, "from python": 3.0, "from native": 1.0, "taped": 4.0, "dispatcher": 1.0,
+    seconds = {"python alone": 1.0, "from python": 3.0, "from native": 1.0, "taped": 4.0, "dispatcher": 1.0,
                "compute nothing": 2.0, "compute": 3.0, "allocate": 1.0, "whole": 7.0 * share}  # fmt: skip
     nothing = (
         "python clock",
@@ -105,24 +101,6 @@ def call_finding(bench: Bench) -> operator_call.OperatorCallFinding:
     return follow(bench, expression="torch.add(a, b)")
 
 
-def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-
-    def attached() -> bool:
-        order.append("noted")
-        return True
-
-    known = operator_call.time_operations
-    timed = lambda *given: order.append("timed") or known(*given)  # noqa: E731
-    monkeypatch.setattr(common, "profiler_attached", attached)
-    monkeypatch.setattr(operator_call, "time_operations", timed)
-    monkeypatch.setattr(operator_call, "attach_profiler", lambda _: order.append("attached"))
-    assert ATTACHED in follow(bench, expression="torch.add(a, b)").notes
-    assert order == ["noted", "timed", "attached"]
-
-
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("grad", GRADS)
 @pytest.mark.parametrize("name", variants.OPERATIONS)
@@ -154,9 +132,6 @@ def test_the_running_sum_ends_with_the_sum(call_finding: operator_call.OperatorC
     assert running[-1] == call_finding.sum_microseconds
     assert running[0] == call_finding.slices[0].microseconds
     assert call_finding.whole_microseconds.value > 0
-    out = printed(operator_call.show, call_finding, width=200)
-    for word in ("torch.add(x, y)", "AutogradCPU (autograd kernel) → CPU (kernel)", "up to here", "not here"):
-        assert word in out
 
 
 @pytest.mark.parametrize(
@@ -164,7 +139,7 @@ def test_the_running_sum_ends_with_the_sum(call_finding: operator_call.OperatorC
     [
         ({"autocast": True}, "falls through"),
         ({"requires_grad": False}, "no node is recorded"),
-        ({"grad": "no_grad"}, "visits the autograd keys"),
+        ({"grad": "no_grad"}, "passes the autograd keys"),
         ({"expression": "torch.softmax(x, -1)"}, "composite"),
     ],
 )

@@ -32,9 +32,7 @@ MODE_NAMES = [*PLAIN, "compiled"]
 def findings(bench: Bench) -> dict[str, study.OperatorsFinding]:
     """Each mode's anatomy of a decode step of two sequences."""
     return {
-        mode: study.list_operators(
-            bench, study.OperatorsArguments(mode=mode, batch_size=2, native=False), quiet
-        )
+        mode: study.list_operators(bench, study.OperatorsArguments(mode=mode, batch_size=2), quiet)
         for mode in MODE_NAMES
     }
 
@@ -74,10 +72,11 @@ def test_dispatch_and_kernel_make_the_step_and_a_cpu_has_no_launches(
     findings: dict[str, study.OperatorsFinding], mode: str
 ) -> None:
     found = findings[mode]
-    assert found.dispatch is not None
-    parts = found.dispatch.seconds + found.dispatch.kernel_seconds
+    assert found.dispatch_seconds is not None
+    assert found.kernel_seconds is not None
+    parts = found.dispatch_seconds.value + found.kernel_seconds.value
     assert parts == pytest.approx(found.step_seconds.median_seconds)
-    assert found.dispatch.source == "sampled"
+    assert found.kernel_share == pytest.approx(found.kernel_seconds.value / parts)
     assert (found.kernels, found.launches) == (None, None)
     assert "CPU" in (found.no_device or "")
 
@@ -189,8 +188,8 @@ def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(
         raise SamplerError("the system gives this thread no timer")
 
     monkeypatch.setattr(Bench, "sampler", property(refused))
-    found = study.list_operators(bench, study.OperatorsArguments(mode="no_grad", native=False), quiet)
-    assert found.dispatch is None
+    found = study.list_operators(bench, study.OperatorsArguments(mode="no_grad"), quiet)
+    assert found.dispatch_seconds is None
     assert "dispatch is unknown: the system gives this thread no timer" in found.notes
 
 

@@ -1,13 +1,10 @@
-"""The studies by name: in their process, on the command line, in the docs, and before the profiler."""
+"""The studies by name: in their process, on the command line, in a terminal, and before the profiler."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import math
 from collections import deque
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -15,18 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import budget, common, docs, process, rms_norm, studies
+from service.anatomy import common, process, rms_norm, studies
 from service.anatomy.common import ATTACHED, Report, StudyError
-from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Measured, Runs, verdict_of
 from service.anatomy.layers import study as layers
-from service.anatomy.operators import compiled as lowered
+from service.anatomy.show import ROWS_SHOWN, show
 from service.anatomy.studies import further_arguments
-from service.front.machine import build_commit
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
-from service.measure.step_costs import measure_roof
-from service.records import Finding, FromAnatomy, Refused, Stop, Study, StudyProgress
-from service.study_names import NOT_ON_CPU, PROBES
+from service.records import Finding, FromAnatomy, Problem, Refused, Stop, Study, StudyProgress
+from service.statistics.intervals import Interval
 from tests.anatomy.conftest import printed
 from tests.support.small_models import quiet
 
@@ -84,23 +78,20 @@ def work(*outcomes: str) -> tuple[int, list[FromAnatomy]]:
 
 
 @pytest.mark.usefixtures("one_study")
-def test_studies_run_one_after_another_and_a_refused_one_leaves_the_process_to_the_next() -> None:
+def test_a_refused_study_leaves_the_process_to_the_next_and_one_that_raises_ends_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, sent = work("found", "refuse", "found")
-    assert code == 0
-    first, refused, found = sent
-    assert first == Finding(id=0, body=b'{"seconds":1.5}')
-    assert isinstance(refused, Refused)
-    assert (refused.problem.type, refused.problem.param) == ("unsupported_here", "outcome")
-    assert isinstance(found, Finding)
-
-
-@pytest.mark.usefixtures("one_study")
-def test_a_study_that_raises_is_reported_and_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = Problem(type="unsupported_here", message="not on this device; use another", param="outcome")
+    body = b'{"seconds":1.5}'
+    assert (code, sent) == (
+        0,
+        [Finding(id=0, body=body), Refused(id=1, problem=problem), Finding(id=2, body=body)],
+    )
     code, sent = work("break", "found")
     assert code == process.EXIT_UNKNOWN_STATE
-    assert [(message.problem.type, message.id) for message in sent if isinstance(message, Refused)] == [
-        ("study_failed", 0)
-    ]
+    assert [message.problem.type for message in sent if isinstance(message, Refused)] == ["study_failed"]
+    assert len(sent) == 1
     assert "torch is in pieces" in capsys.readouterr().err
 
 
@@ -145,20 +136,8 @@ def test_an_unknown_study_is_refused_with_the_known_names() -> None:
 
 def test_further_arguments_are_json_or_text() -> None:
     pairs = ["rounds=3", "sizes=[1,2]", "grad=no_grad", "autocast=true", "expression=a=b"]
-    assert further_arguments(pairs) == {
-        "rounds": 3,
-        "sizes": [1, 2],
-        "grad": "no_grad",
-        "autocast": True,
-        "expression": "a=b",
-    }
-    with pytest.raises(StudyError, match="NAME=VALUE"):
-        further_arguments(["rounds"])
-
-
-def launchbound(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launchbound", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    given = {"rounds": 3, "sizes": [1, 2], "grad": "no_grad", "autocast": True, "expression": "a=b"}
+    assert further_arguments(pairs) == given
 
 
 def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
@@ -238,88 +217,11 @@ def test_every_number_of_a_body_has_a_bound_above(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
-        ([(2, 2), (3, 3)], "agrees"),
-        ([(2, 2), (30, 31)], "agrees in part"),
-        ([(2, 2), (30, 31), (0, 3)], "agrees in part"),
-        ([(20, 21), (30, 31)], "disagrees"),
-        ([(2, 2), (0, 3)], "undecided"),
-        ([(20, 21), (0, 9)], "undecided"),
-        ([(6, None)], "disagrees"),
-        ([(4, None)], "undecided"),
-    ],
-)
-def test_several_values_agree_in_part_where_some_lie_outside(
-    values: list[tuple[float, float | None]], verdict: str
-) -> None:
-    assert verdict_of([Measured("x", low, low, high) for low, high in values], 1, 5) == verdict
-
-
-@pytest.mark.parametrize("page", docs.PAGES)
-def test_a_page_is_what_was_written_by_hand_and_what_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
-) -> None:
-    written = tmp_path / "docs" / f"{page}.md"
-    written.parent.mkdir()
-    written.write_text(f"# by hand\n\n{BEGIN}\n\nolder\n")
-    lessons = {claim.about: [Measured("x", 1.5, 1.2, 1.8)] for claim in CLAIMS[:-1]}
-    monkeypatch.setattr(docs, "ROOT", tmp_path)
-    monkeypatch.setattr(docs, "lesson", lambda _, claim: lessons.get(claim.about, "needs a GPU"))
-    monkeypatch.setattr(docs, "printed", lambda run, study, arguments, *_: f"{study}: {arguments}")
-    run: Any = SimpleNamespace(rounds=6)
-    docs.write_page(page, ["Measured on a day", *docs.PAGES[page](run)])
-    text = written.read_text()
-    assert text.startswith(f"# by hand\n\n{BEGIN}\n\nMeasured on a day\n\n")
-    assert "older" not in text
-    if page == "probes":
-        assert all(f"probes: {{'name': '{name}'" in text for name in PROBES)
-    else:
-        assert all(f"{one.study}: {one.arguments}" in text for one in EXAMPLES)
-        assert all(f"| {claim.about} | {claim.quoted} | x 1.5 (1.2 to 1.8)" in text for claim in CLAIMS[:-1])
-        assert f"| {CLAIMS[-1].about} | costs a wait | – | cannot be measured here: needs a GPU |" in text
-
-
-@pytest.mark.parametrize("kind", [StudyError, ValueError])
-def test_pages_that_cannot_be_written_end_the_program_with_2(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
-) -> None:
-    def refuse(*arguments: Any) -> None:
-        assert arguments[-1] == build_commit(None)[:8]
-        raise StudyError("bad_input", "no line") if kind is StudyError else kind("no line")
-
-    monkeypatch.setattr(docs, "main", refuse)
-    ended = CliRunner().invoke(app, ["docs"])
-    assert ended.exit_code == 2
-    assert "no line" in ended.output
-
-
-@pytest.mark.compiles
-@pytest.mark.slow
-def test_every_claim_is_read_from_a_study_or_says_why_not(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    roof = measure_roof(bench)
-    monkeypatch.setattr(budget, "measure_roof", lambda _: roof)
-    monkeypatch.setattr(lowered, "decompose", lambda *_: None)
-    monkeypatch.setattr(lowered, "graph_texts", lambda *_: [])
-    run = Runs(bench, 6, quiet)
-    found: dict[str, Any] = {claim.about: docs.lesson(run, claim) for claim in CLAIMS}
-    unseen = docs.printed(run, "probes", {"name": "pinned-copy", "repeats": 6})
-    unread = [name for name, values in found.items() if isinstance(values, str)]
-    assert unread == ["a launch", "`cudaMalloc`", "launches of a step", "a sync in the step"]
-    assert found["autograd's keys in `inference_mode`"] == [Measured.counted("", 0.0)]
-    assert found["autocast's key (texts disagree)"][0].value >= 1
-    assert [value.what for value in found["a whole call"]] == ["matmul", "add", "layer_norm", "in a step"]
-    assert unseen.startswith(f"launchbound: {NOT_ON_CPU['pinned-copy']}")
-
-
-@pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("budget", {"modes": ["eager"], "batch_sizes": [1], "rounds": 6}),
         ("layers", {"rounds": 6}),
-        ("operators", {"mode": "eager", "native": False}),
+        ("operators", {"mode": "eager"}),
         ("probes", {"name": "view-keeps-storage", "repeats": 6}),
         ("rms-norm", {"rounds": 6}),
         ("timeline", {"mode": "eager"}),
@@ -335,3 +237,38 @@ def test_every_study_that_times_says_and_prints_what_was_attached_before(
     found: Any = studies.run(bench, name, msgspec.json.encode(arguments), quiet)
     assert ATTACHED in found.notes
     assert ATTACHED in printed(studies.find(name).show, found, width=10_000)
+
+
+class Part(msgspec.Struct):
+    """A row of a finding."""
+
+    name: str
+    host_seconds: float
+    keys: list[str]
+    saved: list[dict[str, Any]]
+    absent: None = None
+
+
+class Shown(msgspec.Struct):
+    """A finding with a value of every kind."""
+
+    wall_seconds: Interval
+    tape_bytes: int
+    copies_share: float
+    parts: list[Part]
+    source: str
+    notes: list[str]
+
+
+def test_a_terminal_shows_every_value_in_its_unit_and_says_what_it_leaves_out() -> None:
+    saved = [{"of": "w", "storage": 0, "size_bytes": 1_000, "is_view": True, "in_sum": False, "why": None}]
+    rows = [Part(f"row{number}", 5e-6, ["AutogradCPU", "CPU"], saved) for number in range(ROWS_SHOWN + 3)]
+    lines = "\n".join(f"line{number}" for number in range(30))
+    wall = Interval(12e-6, 11e-6, 14e-6, 9)
+    text = printed(show, Shown(wall, 2_000, 0.25, rows, lines, ["a [bold] note", "another"]))
+    values = "12 µs [11, 14] | 2.0 kB | 25 % | 5 µs | AutogradCPU CPU | w 0 1.0 kB is view | a [bold] note"
+    said = "row59", f"{ROWS_SHOWN} of {len(rows)}; --json has all", "… 18 more; --json has them"
+    found = [*values.split(" | "), *said]
+    assert [words for words in found if words not in text] == []
+    assert [words for words in ("absent", "row60", "line12") if words in text] == []
+    assert "[" not in printed(show, Shown(Interval(1.0, -math.inf, math.inf, 1), 0, 0, [], "", []))

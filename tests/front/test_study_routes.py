@@ -86,7 +86,7 @@ def test_each_study_is_run_with_its_defaults_and_its_finding_read_again(here: Pl
         ("operators", {"batch_size": 0}, 422, "batch_size"),
         ("operators", {"phase": "train"}, 422, "phase"),
         ("operators", {"model": "tiny"}, 422, "model"),
-        ("operators", {"native": 1}, 422, "native"),
+        ("operators", {"batch_size": "1"}, 422, "batch_size"),
         ("operator", {"expression": "torch.load(a, b)"}, 422, "expression"),
         ("layers", {"operations": []}, 422, "operations"),
         ("tape", {"expression": "x.backward()"}, 422, "expression"),

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
-from service.anatomy.operators.show import show_kernels
 from service.measure.step_costs import KernelTable, table_of
 from service.step.trace import Event
 from tests.step.made import kernel
@@ -53,13 +49,3 @@ def test_the_share_near_the_null_kernel_is_that_of_short_kernels() -> None:
 def test_steps_that_lost_kernels_are_left_out_and_counted() -> None:
     found = table([step(8, 8), step(8, 8, 8), step(8, 8, 8), []])
     assert (found.steps, found.left_out, found.kernels) == (2, 2, 3)
-
-
-def test_the_table_is_printed_with_its_floor_and_what_was_left_out() -> None:
-    out = io.StringIO()
-    show_kernels(table([step(8, 8), step(8, 8, 8), step(8, 8, 8)]), Console(file=out, width=140))
-    text = out.getvalue()
-    assert "3 kernels per step, 24.0 µs" in text
-    assert "a_kernel" in text
-    assert "null kernel (2.00 µs" in text
-    assert "1 of 3 profiled steps" in text

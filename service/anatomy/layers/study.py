@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
-from service.anatomy.common import Report, attached_note, interval_text, print_notes, table
+from service.anatomy.common import Report, attached_note
 from service.anatomy.layers.variants import (
     OPERATIONS,
     Operation,
@@ -145,35 +142,31 @@ def time_operations(
     ]
 
 
-def describe(variant_seconds: VariantSeconds, size: int) -> OperationLayers:
+def describe(seconds: VariantSeconds, size: int) -> OperationLayers:
     """Layers, sum and agreement of one operator at one size."""
-    summed = [
-        ablation
-        for ablation in ABLATIONS
-        if ablation.counts(variant_seconds) and ablation.why_not(variant_seconds) is None
-    ]
-    total = np.sum([ablation.seconds(variant_seconds) for ablation in summed], axis=0)
-    agreement = _median(total / variant_seconds["whole"])
+    summed = [each for each in ABLATIONS if each.counts(seconds) and each.why_not(seconds) is None]
+    total = np.sum([ablation.seconds(seconds) for ablation in summed], axis=0)
+    agreement = _median(total / seconds["whole"])
     return OperationLayers(
-        operation=variant_seconds.operation.name,
-        statement=variant_seconds.operation.statement,
+        operation=seconds.operation.name,
+        statement=seconds.operation.statement,
         size=size,
-        layers=[_layer(ablation, variant_seconds, ablation in summed) for ablation in ABLATIONS],
+        layers=[_layer(ablation, seconds, ablation in summed) for ablation in ABLATIONS],
         sum_microseconds=_median(total * 1e6),
-        whole_microseconds=_median(variant_seconds["whole"] * 1e6),
+        whole_microseconds=_median(seconds["whole"] * 1e6),
         agreement=agreement,
         agrees=abs(agreement.value - 1) <= AGREEMENT,
     )
 
 
-def _layer(ablation: Ablation, variant_seconds: VariantSeconds, in_sum: bool) -> Layer:
-    why_not = ablation.why_not(variant_seconds)
+def _layer(ablation: Ablation, seconds: VariantSeconds, in_sum: bool) -> Layer:
+    why_not = ablation.why_not(seconds)
     return Layer(
         name=ablation.name,
         in_sum=in_sum,
-        experiment=ablation.experiment.format(**_words(variant_seconds)),
+        experiment=ablation.experiment.format(**_words(seconds)),
         why_not=why_not,
-        microseconds=None if why_not else _median(ablation.seconds(variant_seconds) * 1e6),
+        microseconds=None if why_not else _median(ablation.seconds(seconds) * 1e6),
     )
 
 
@@ -186,7 +179,7 @@ Rounds = NDArray[np.float64]
 
 _NATIVE = ("dispatcher", "from native", "autocast", "no autocast", "cast", "cast of one", "compute nothing",
            "allocate", "allocate nothing")  # fmt: skip
-_PYTHON = ("hollow", "from python", "taped")
+_PYTHON = ("python alone", "from python", "taped")
 
 NO_LAUNCH = "a CPU runs a kernel where it is called: nothing is launched"
 HOST_BEHIND = "the host could not queue a replay ahead of the device, which may have waited for it"
@@ -279,10 +272,10 @@ def _kernel(r: VariantSeconds) -> Rounds:
 ABLATIONS: tuple[Ablation, ...] = (
     Ablation("python", "the same statement and torch's own Python around it, with a C function that does "
              "nothing in place of torch's",
-             lambda r: r["hollow"]),
+             lambda r: r["python alone"]),
     Ablation("binding", "inference mode, one element: the call from Python less python, less the call from "
              "C++ (arguments parsed, overload chosen, lock released, result wrapped)",
-             lambda r: r["from python"] - r["hollow"] - r["from native"]),
+             lambda r: r["from python"] - r["python alone"] - r["from native"]),
     Ablation("autocast", "{grad}, one element, C++: inside autocast less outside{casts}", _autocast,
              counts=lambda r: r.setup.state.autocast),
     Ablation("autograd", "one element, from Python: {taped} less inference mode",
@@ -303,61 +296,3 @@ ABLATIONS: tuple[Ablation, ...] = (
              why_not=lambda r: HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None),
 )  # fmt: skip
 """From the user's line inwards. Those that count are summed, and compared with the whole call."""
-
-IN_BRACKETS = "not in the sum, because it is switched off here or runs beside the host."
-
-
-def show(finding: LayersFinding, console: Console) -> None:
-    """Print `finding`."""
-    state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
-    machine = f"{finding.device}, {finding.dtype}, {finding.threads} thread(s)"
-    console.print(f"[bold]layers of one call, {machine}, {state}[/]")
-    for _, group in groupby(finding.operations, lambda each: each.operation):
-        sizes = list(group)
-        console.print(
-            _table(sizes),
-            methods_table("layer", [(x.name, x.experiment, x.why_not) for x in sizes[0].layers]),
-        )
-    console.print(
-        f"[dim]µs, median of {finding.rounds} interleaved rounds [95 % interval]. In brackets: {IN_BRACKETS} "
-        "Calls follow each other: within a model each costs more.[/]"
-    )
-    print_notes(finding.notes, console)
-
-
-def _table(sizes: list[OperationLayers]) -> Table:
-    made = table(sizes[0].statement, ("layer", *(f"{each.size} × {each.size}" for each in sizes)), ())
-    for layers in zip(*(each.layers for each in sizes), strict=True):
-        made.add_row(layers[0].name, *(interval_cell(layer.microseconds, layer.in_sum) for layer in layers))
-    add_agreement(made, sizes)
-    return made
-
-
-def add_agreement(made: Table, found: Sequence[Agreeing]) -> None:
-    """The rows with sum and whole and whether they agree, a column for each of `found`."""
-    made.add_section()
-    made.add_row("sum", *(interval_cell(each.sum_microseconds) for each in found))
-    made.add_row("whole, measured apart", *(interval_cell(each.whole_microseconds) for each in found))
-    ratios = ((interval_text(each.agreement, digits=2), each.agrees) for each in found)
-    cells = (text if agrees else f"[bold red]{text}[/]" for text, agrees in ratios)
-    made.add_row(f"sum / whole, within {AGREEMENT:.0%}", *cells)
-
-
-def methods_table(what: str, rows: Iterable[tuple[str, str, str | None]]) -> Table:
-    """Of each layer or slice, by its name, the experiment, or why it has none here."""
-    made = Table(what, "isolated by", box=None, padding=(0, 2), header_style="dim", style="dim")
-    for name, experiment, why_not in rows:
-        made.add_row(name, f"not here: {why_not}" if why_not else experiment)
-    return made
-
-
-def interval_cell(interval: Interval | None, in_sum: bool = True) -> str:
-    """Microseconds with their bounds, dimmed where they are not in the sum; a dash for None."""
-    if interval is None:
-        return "–"
-    text = f"{_number(interval.value)} [{_number(interval.low)}, {_number(interval.high)}]"
-    return text if in_sum else f"[dim]({text})[/]"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
@@ -46,7 +46,7 @@ class Operand:
     @property
     def bytes(self) -> int:
         """Size of all its elements."""
-        return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,15 @@ def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
     attach_profiler(case.buffers.token.device)
     case.call()
     marks, overloads = profiled_events(case.call, STEP_MARK, steps, operands)
-    return [_step(mark, overloads) for mark in marks]
+    return [
+        StepCalls(
+            calls=tuple(_calls(mark.children, overloads, ())),
+            begin_ns=mark.start_time_ns,
+            seconds=mark.duration_time_ns / 1e9,
+            events=sum(1 for _ in _below(mark)),
+        )
+        for mark in marks
+    ]
 
 
 def profiled_events(
@@ -104,15 +112,6 @@ def profiled_events(
     results: Any = session.kineto_results
     overloads = {event.correlation_id(): event.overload_name() for event in results.events()}
     return [event for event in results.experimental_event_tree() if event.name == mark], overloads
-
-
-def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - an event of torch's tree
-    return StepCalls(
-        calls=tuple(_calls(mark.children, overloads, ())),
-        begin_ns=mark.start_time_ns,
-        seconds=mark.duration_time_ns / 1e9,
-        events=sum(1 for _ in _below(mark)),
-    )
 
 
 def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[OperatorCall]:
@@ -152,11 +151,9 @@ def is_composite(schema_name: str) -> bool:
 
 
 def is_operator(event: Any) -> bool:  # noqa: ANN401
-    return (
-        event.tag == _EventType.TorchOp
-        and event.extra_fields.scope == RecordScope.FUNCTION
-        and "::" in event.name
-    )
+    """Whether `event` is a call into the dispatcher."""
+    called = event.tag == _EventType.TorchOp and event.extra_fields.scope == RecordScope.FUNCTION
+    return called and "::" in event.name
 
 
 def _below(event: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -166,12 +163,11 @@ def _below(event: Any) -> Iterator[Any]:  # noqa: ANN401
 
 
 def _operands(event: Any) -> tuple[Operand, ...]:  # noqa: ANN401
-    tensors = []
-    for argument in event.extra_fields.inputs:
-        for item in argument if isinstance(argument, list) else [argument]:
-            if hasattr(item, "sizes") and not isinstance(item, Tensor):
-                tensors.append(Operand(tuple(item.sizes), tuple(item.strides), item.dtype))
-    return tuple(tensors)
+    return tuple(
+        Operand(tuple(item.sizes), tuple(item.strides), item.dtype)
+        for item in tree_leaves(event.extra_fields.inputs)
+        if hasattr(item, "sizes") and not isinstance(item, Tensor)
+    )
 
 
 SAME_CALL = {"aten::_reshape_alias": "aten::view"}
@@ -257,7 +253,7 @@ def tensors_in(tree: object) -> list[Tensor]:
 
 
 def _keys(func: OpOverload, given: list[Tensor], made: list[Tensor], thread: ThreadKeys) -> list[str]:
-    keys = visited(func.name(), given, thread)
+    keys = keys_run(func.name(), given, thread)
     if keys[-1:] == ["BackendSelect"] and made:
         keys.append(made[0].device.type.upper())  # no tensor argument: the options choose the backend
     return keys
@@ -325,51 +321,45 @@ def keys_in_order(keys: KeySet) -> Iterator[tuple[str, Any]]:
         keys = keys.remove(key)
 
 
-def visited(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
+def keys_run(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
     """The keys whose kernels a call of `schema_name` with `tensors` runs, first to last."""
     keys = key_set(keys_of(tensors), thread.included) - thread.excluded
     entries = dispatch_entries(schema_name)
-    return [name for name, _ in keys_in_order(keys) if name in entries and entries[name].runs]
+    return [name for name, _ in keys_in_order(keys) if entries.get(name, MISSING).runs]
 
 
 _ENTRY = re.compile(
     r"^(?P<key>\w+): (?P<through>fallthrough )?registered at (?P<place>.*?) \[(?P<kind>.*)\]$"
 )
+_SOURCE = re.compile(r"[\w.]+:\d+")
 
 
-class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator's dispatch table has for `key`. `place` is the C++ file and line that registered it.
+@dataclass(frozen=True, slots=True)
+class DispatchEntry:
+    """What an operator's dispatch table has for a key. `source` is the C++ file and line that registered it.
 
     `kind` is torch's word for how it came there: `kernel`, `autograd kernel`, `math kernel` of a composite,
-    `backend fallback`, … `falls_through`: the dispatcher goes on to the next key.
+    `backend fallback`, … `runs`: there is a kernel, and the dispatcher does not go on to the next key.
     """
 
-    key: str
     kind: str
-    place: str
-    falls_through: bool
+    source: str | None
+    runs: bool
 
-    @property
-    def runs(self) -> bool:
-        """Whether there is a kernel, and the dispatcher does not go on."""
-        return not self.falls_through and self.kind != "missing"
+
+MISSING = DispatchEntry("missing", None, runs=False)
 
 
 @cache
 def dispatch_entries(schema_name: str) -> dict[str, DispatchEntry]:
-    """By key, the computed table of an operator that torch has, in the order of the keys' runtime entries."""
-    lines = torch._C._dispatch_dump_table(schema_name).splitlines()
-    return {
-        found["key"]: DispatchEntry(
-            key=found["key"],
-            kind=found["kind"],
-            # Without the folders of the machine that built torch.
-            place="/".join(found["place"].split("/")[-2:]),
-            falls_through=found["through"] is not None,
-        )
-        for found in map(_ENTRY.match, lines)
-        if found
-    }
+    """The computed table of an operator that torch has, by key, in the order of the keys' runtime entries."""
+    found = {}
+    for line in torch._C._dispatch_dump_table(schema_name).splitlines():
+        if entry := _ENTRY.match(line):
+            source = _SOURCE.search(entry["place"])
+            runs = entry["through"] is None and entry["kind"] != MISSING.kind
+            found[entry["key"]] = DispatchEntry(entry["kind"], source[0] if source else None, runs)
+    return found
 
 
 _OWN_PACKAGES = frozenset(name.partition(".")[0] for name in (__name__, Served.__module__))

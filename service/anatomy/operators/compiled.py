@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
-from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
-from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.output_code import CompiledFxGraph
-from torch._ops import OpOverload
-from torch.export import ExportedProgram
-from torch.fx import GraphModule
-from torch.utils._pytree import tree_map
 
 from service.anatomy.common import MedianSeconds, Report, StudyError
-from service.anatomy.operators.calls import DispatchEntry, SourceLine, dispatch_entries
+from service.anatomy.operators.calls import SourceLine
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
 from service.modes import MODES, Effect
 from service.statistics.intervals import median_interval
 from service.step.callables import Step, build_step
-from service.step.packages import PositionalStep
 
 
 def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
@@ -51,9 +39,9 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
     report("timing guards and wrappers")
     times = time_wrappers(case, *calls[0]) if len(calls) == 1 else None
     code = [graph.source_code for graph, _ in calls]
-    tracing = trace(bench, case)
+    report("tracing for graph breaks")
     return {
-        **msgspec.structs.asdict(tracing),
+        **msgspec.structs.asdict(trace(bench, case)),
         "recompiles": len(compiled) - 1,
         "guards": read_guards(compiled[0]),
         "wrapper": times,
@@ -82,9 +70,6 @@ def graph_calls() -> Iterator[list[tuple[CompiledFxGraph, list[Any]]]]:
         CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
 
 
-_TRACED: WeakKeyDictionary[Bench, dict[tuple[str, int, str], Tracing]] = WeakKeyDictionary()
-
-
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
     """The compiler's reason for a break, and the innermost line of its stack that is not torch's own."""
 
@@ -101,29 +86,20 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trace(bench: Bench, case: Case) -> Tracing:
-    """Trace the step of `case` once per bench, in the same contexts, with a separate code object.
+    """Trace the step of `case` in the same contexts, with a separate code object.
 
     `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
     """
-    key = case.mode, case.buffers.bucket, case.phase
-    known = _TRACED.setdefault(bench, {})
-    if key not in known:
-        backend = ExplainWithBackend("eager")
-        trace_with(bench, case, backend)
-        explained = backend.output()
-        known[key] = Tracing(
-            graphs=explained.graph_count,
-            graph_break_count=explained.graph_break_count,
-            graph_breaks=[_break(reason) for reason in explained.break_reasons],
-        )
-    return known[key]
-
-
-def trace_with(bench: Bench, case: Case, backend: Callable[..., Any]) -> None:
-    """Give the graphs of the step of `case` to `backend`, in the step's contexts, and run them once."""
-    broken = Effect(case.mode, {"backend": backend, "dynamic": False})
-    mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
+    backend = ExplainWithBackend("eager")
+    traced = Effect(case.mode, {"backend": backend, "dynamic": False})
+    mode = replace(MODES[case.mode], cpu=traced, cuda=traced)
     build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
+    explained = backend.output()
+    return Tracing(
+        graphs=explained.graph_count,
+        graph_break_count=explained.graph_break_count,
+        graph_breaks=[_break(reason) for reason in explained.break_reasons],
+    )
 
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
@@ -160,20 +136,17 @@ def compiled_function(step: Step) -> Any:  # noqa: ANN401 - a function
 def entries(step: Step) -> list[Any]:
     """The compiled cache entries of `step`; every one after the first is a recompile."""
     function = compiled_function(step)
-    return list(_debug_get_cache_entry_list(function.__code__)) if function is not None else []
+    return [] if function is None else list(_debug_get_cache_entry_list(function.__code__))
 
 
 def read_guards(entry: Any) -> list[Guard]:  # noqa: ANN401 - one of `entries`
     """Every leaf of an entry's guard tree, in the order in which they are checked."""
-    found = (_LEAF.search(line) for line in str(entry.guard_manager).splitlines())
-    return [_guard(leaf[1], leaf[2]) for leaf in found if leaf]
-
-
-def _guard(kind: str, text: str) -> Guard:
-    expression, _, comment = text.partition("  # ")
-    lines = _LINE.findall(comment)
-    line = "/".join(lines[-1].split("/")[-2:]) if lines else None
-    return Guard(kind=kind, expression=expression.strip(), line=line)
+    found = []
+    for leaf in filter(None, map(_LEAF.search, str(entry.guard_manager).splitlines())):
+        expression, _, comment = leaf[2].partition("  # ")
+        lines = ["/".join(line.split("/")[-2:]) for line in _LINE.findall(comment)]
+        found.append(Guard(kind=leaf[1], expression=expression.strip(), line=lines[-1] if lines else None))
+    return found
 
 
 _FUSED = re.compile(r"\b((?:cpp|triton_[a-z]+)_fused_\w+?)(?:\.run)?\(")
@@ -184,6 +157,9 @@ _ORIGINAL = re.compile(r"Original ATen: \[([^\]]*)\]")
 _FUSED_NAME = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w+?)_\d+$")
 
 
+KernelKind = Literal["generated", "library"]
+
+
 class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel, `generated` by Inductor or a `library`'s, and how often the generated code calls it per step.
 
@@ -191,14 +167,14 @@ class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["generated", "library"]
-    operators: list[str]
+    kind: KernelKind
+    operators: tuple[str, ...]
     calls: int
 
 
 def fused_kernels(code: str) -> list[FusedKernel]:
     """The kernels of one graph's generated Python or C++, in the order of their first call."""
-    calls: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+    calls: Counter[tuple[str, KernelKind, tuple[str, ...]]] = Counter()
     written: dict[str, tuple[str, ...]] = {}
     comment: tuple[str, ...] = ()
     for line in code.splitlines():
@@ -219,7 +195,7 @@ def fused_kernels(code: str) -> list[FusedKernel]:
             calls[_library_name(library), "library", comment] += 1
             comment = ()
     return [
-        msgspec.convert({"name": name, "kind": kind, "operators": operators, "calls": count}, FusedKernel)
+        FusedKernel(name=name, kind=kind, operators=operators, calls=count)
         for (name, kind, operators), count in calls.items()
     ]
 
@@ -261,10 +237,10 @@ def _aten() -> frozenset[str]:
     return frozenset(name[6:].partition(".")[0] for name in names if name.startswith("aten::"))
 
 
-ROUNDS = 24
+MOST_ROUNDS = 24
 LEAST_ROUNDS = 6
 WRAPPER_SECONDS = 0.8
-"""After which no further round begins."""
+"""About so long take all rounds, where so few are enough."""
 
 STEPS = 3
 LONG_SECONDS = 0.01
@@ -286,19 +262,12 @@ class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
     generated: MedianSeconds
 
 
-def time_wrappers(
-    case: Case,
-    graph: Any,  # noqa: ANN401
-    inputs: list[Any],
-    clock: Callable[[], float] = perf_counter,
-) -> WrapperTimes:
-    """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`.
-
-    Rounds end at WRAPPER_SECONDS by `clock`, but not before LEAST_ROUNDS.
-    """
+def time_wrappers(case: Case, graph: Any, inputs: list[Any]) -> WrapperTimes:  # noqa: ANN401
+    """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`."""
     call = _on_an_idle_device(case.call_seconds, case)
     direct = _on_an_idle_device(lambda: _direct_seconds(graph, inputs), case)
-    steps = 1 if call() >= LONG_SECONDS else STEPS
+    once = call()
+    steps = 1 if once >= LONG_SECONDS else STEPS
 
     def unguarded() -> float:
         with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
@@ -309,13 +278,8 @@ def time_wrappers(
             return _shortest(direct, steps)
 
     variants = {"whole": lambda: _shortest(call, steps), "unguarded": unguarded, "generated": generated}
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    began = clock()
-    done = 0
-    while done < LEAST_ROUNDS or (done < ROUNDS and clock() - began < WRAPPER_SECONDS):
-        for name, values in in_rounds(variants, 1, f"wrappers/{done}", lambda _: None).items():
-            seconds[name] += values
-        done += 1
+    rounds = int(WRAPPER_SECONDS / (len(variants) * (steps + 1) * once))
+    seconds = in_rounds(variants, min(max(rounds, LEAST_ROUNDS), MOST_ROUNDS), "wrappers")
 
     def difference(larger: str, smaller: str) -> MedianSeconds:
         pairs = zip(seconds[larger], seconds[smaller], strict=True)
@@ -331,14 +295,12 @@ def time_wrappers(
 
 def _on_an_idle_device(call: Callable[[], float], case: Case) -> Callable[[], float]:
     """`call` after a wait for the device: a full launch queue would block it, and read as dispatch."""
-    if not case.buffers.token.is_cuda:
-        return call
 
     def waited() -> float:
         torch.cuda.synchronize()
         return call()
 
-    return waited
+    return waited if case.buffers.token.is_cuda else call
 
 
 def _shortest(call: Callable[[], float], steps: int) -> float:
@@ -354,198 +316,3 @@ def _direct_seconds(graph: Any, inputs: list[Any]) -> float:  # noqa: ANN401
     began = perf_counter_ns()
     graph.current_callable(given)
     return (perf_counter_ns() - began) / 1e9
-
-
-class Lowering(msgspec.Struct, frozen=True, kw_only=True):
-    """The step between Python and kernels. `graphs` is None for a mode that does not compile.
-
-    `decomposition` is None, and `no_decomposition` has the reason, for a model that cannot be exported.
-    """
-
-    graphs: list[GraphText] | None
-    decomposition: Decomposition | None
-    no_decomposition: str | None
-    dispatch_table: DispatchTable
-    registry: Registry
-
-
-def read_lowering(bench: Bench, case: Case, compiles: bool, operator: str, report: Report) -> Lowering:
-    """Read all of it; takes seconds. Raises StudyError for an `operator` that torch lacks."""
-    table = read_dispatch_table(operator)
-    report("counting torch's registry")
-    registry = count_registry()
-    graphs = None
-    if compiles:
-        report("tracing the graphs")
-        graphs = graph_texts(bench, case)
-    report("decomposing to core ATen")
-    decomposition, missing = None, None
-    try:
-        decomposition = decompose(bench, case)
-    except Exception as error:  # noqa: BLE001 - whatever export cannot take is the reason that is shown
-        missing = f"torch.export does not take this model: {type(error).__name__}: {error}"[:2000]
-    return Lowering(
-        graphs=graphs,
-        decomposition=decomposition,
-        no_decomposition=missing,
-        dispatch_table=table,
-        registry=registry,
-    )
-
-
-LINES_KEPT = 400
-"""Of each graph: one has some lines per operator."""
-
-_FILE = re.compile(r"File: (\S+):(\d+)")
-_OPERATIONS = frozenset({"call_function", "call_method", "call_module"})
-
-Stage = Literal["dynamo", "aot"]
-
-
-class GraphText(msgspec.Struct, frozen=True, kw_only=True):
-    """One graph as the Python that torch.fx writes for it: the first LINES_KEPT of `lines`.
-
-    `dynamo`: torch's functions as the model calls them. `aot`: in ATen, functional; what Inductor fuses.
-    """
-
-    stage: Stage
-    operations: int
-    lines: int
-    text: str
-
-
-def graph_texts(bench: Bench, case: Case) -> list[GraphText]:
-    """Trace the step of `case` apart from its compiled entries; generates no code."""
-    capture = _Capture()
-    trace_with(bench, case, capture)
-    return capture.graphs
-
-
-class _Capture:
-    """A backend of `torch.compile` that keeps the text of each graph and runs it as it is."""
-
-    def __init__(self) -> None:
-        self.graphs: list[GraphText] = []
-
-    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        self._keep("dynamo", graph)
-        return aot_autograd(fw_compiler=self._lowered, decompositions=select_decomp_table)(graph, inputs)
-
-    def _lowered(self, graph: GraphModule, inputs: Sequence[Any]) -> Any:  # noqa: ANN401 - torch's own
-        self._keep("aot", graph)
-        return make_boxed_func(graph.forward)
-
-    def _keep(self, stage: Stage, graph: GraphModule) -> None:
-        operations = sum(node.op in _OPERATIONS for node in graph.graph.nodes)
-        self.graphs.append(bounded(stage, operations, graph.print_readable(print_output=False)))
-
-
-def bounded(stage: Stage, operations: int, text: str) -> GraphText:
-    """The first lines of `text`, with files of ours as they are named elsewhere."""
-    lines = text.strip().splitlines()
-    kept = "\n".join(line.rstrip() for line in lines[:LINES_KEPT])
-    named = _FILE.sub(lambda found: f"File: {SourceLine.in_file(found[1], int(found[2]))}", kept)
-    return GraphText(stage=stage, operations=operations, lines=len(lines), text=named)
-
-
-class OperatorCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the overload `name` is in the graph before and after; `core`: it is of core ATen."""
-
-    name: str
-    before: int
-    after: int
-    core: bool
-
-
-class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
-    """The step's graph by `torch.export`, as written and in core ATen, by operator, most frequent first.
-
-    `not_core` of those `after` are not tagged as core: a backend has to know them besides.
-    """
-
-    before: int
-    after: int
-    distinct_before: int
-    distinct_after: int
-    not_core: int
-    operators: list[OperatorCount]
-
-
-def decompose(bench: Bench, case: Case) -> Decomposition:
-    """Export the step of the phase and bucket of `case`; raises what `torch.export` does. Runs nothing."""
-    arguments = case.buffers.arguments(case.phase)
-    # Tensors of inference mode cannot be traced into an exported program.
-    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own use of its tree of arguments
-        # Not the arguments themselves: export takes off the marks of those that it is given.
-        program = torch.export.export(PositionalStep(bench.model), tree_map(Tensor.detach, arguments))
-        return compare(_counted(program), _counted(program.run_decompositions()))
-
-
-def compare(before: Counter[str], after: Counter[str]) -> Decomposition:
-    """The finding of both graphs' counts by overload."""
-    names = sorted(before | after, key=lambda name: (-before[name], -after[name], name))
-    core = {name for name in names if is_core(name)}
-    return Decomposition(
-        before=before.total(),
-        after=after.total(),
-        distinct_before=len(before),
-        distinct_after=len(after),
-        not_core=sum(count for name, count in after.items() if name not in core),
-        operators=[
-            OperatorCount(name=name, before=before[name], after=after[name], core=name in core)
-            for name in names
-        ],
-    )
-
-
-def _counted(program: ExportedProgram) -> Counter[str]:
-    """Operators of the graph by overload; reading one of several results is none."""
-    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    return Counter(target.name() for target in targets if isinstance(target, OpOverload))
-
-
-class DispatchTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The computed table of `operator`, in the order of the keys' runtime entries."""
-
-    operator: str
-    entries: list[DispatchEntry]
-
-
-def read_dispatch_table(operator: str) -> DispatchTable:
-    """The table of `operator`, such as `aten::add.Tensor`. Raises StudyError for a name that torch lacks."""
-    names = torch._C._dispatch_get_all_op_names()
-    if operator not in names:
-        near = difflib.get_close_matches(operator, names, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ": names are as aten::add.Tensor"
-        raise StudyError("invalid_request", f"no operator '{operator[:64]}'{hint}", "operator")
-    return DispatchTable(operator=operator, entries=list(dispatch_entries(operator).values()))
-
-
-class Registry(msgspec.Struct, frozen=True, kw_only=True):
-    """Overloads and operators of ATen in this process; core ones carry `torch.Tag.core`."""
-
-    overloads: int
-    operators: int
-    core_overloads: int
-    core_operators: int
-
-
-@cache
-def count_registry() -> Registry:
-    """Count once per process: reading the tags of every overload takes some tenths of a second."""
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    core = [name for name in names if is_core(name)]
-    return Registry(
-        overloads=len(names),
-        operators=len({name.partition(".")[0] for name in names}),
-        core_overloads=len(core),
-        core_operators=len({name.partition(".")[0] for name in core}),
-    )
-
-
-def is_core(name: str) -> bool:
-    """Whether the overload `name`, such as `aten::add.Tensor`, is of core ATen. False for an unknown one."""
-    operator, _, overload = name.partition(".")
-    found = torch._C._get_operation_overload(operator, overload)
-    return found is not None and torch.Tag.core in found[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from statistics import median
@@ -18,7 +18,6 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    finite,
     resolve_bucket,
     resolve_case,
     resolve_modes,
@@ -39,18 +38,14 @@ from service.anatomy.operators.compiled import (
     FusedKernel,
     GraphBreak,
     Guard,
-    Lowering,
     WrapperTimes,
     read_compiled,
-    read_lowering,
-    trace,
 )
 from service.anatomy.step_times import split_step
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
 from service.measure.step_costs import (
     SAMPLED_SECONDS,
-    DispatchSplit,
     KernelTable,
     kernel_table,
 )
@@ -63,51 +58,23 @@ from service.step.roofs import measure_null_kernel
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is listed. `lowering` adds what it is on its way down, with the table of `operator`."""
+    """Which step is listed."""
 
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
-    native: bool = True
-    """Whether to list native functions."""
-
-    lowering: bool = False
-    operator: str = "aten::mul.Tensor"
-
-
-class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
-    """A `DispatchSplit`: `seconds` of dispatch with its 95 % bounds, and its share of dispatch + kernel."""
-
-    seconds: float
-    low: float | None
-    high: float | None
-    share: float
-    kernel_seconds: float
-    source: Literal["sampled", "measured"]
-
-    @classmethod
-    def of(cls, split: DispatchSplit) -> DispatchShare:
-        """With the keys that it has over HTTP."""
-        return cls(
-            seconds=split.dispatch.value,
-            low=finite(split.dispatch.low),
-            high=finite(split.dispatch.high),
-            share=split.dispatch.value / (split.dispatch.value + split.kernel.value),
-            kernel_seconds=split.kernel.value,
-            source=split.source,
-        )
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One step. `step_seconds` is the whole step on a CPU; on CUDA the time until the call returns, taken
-    before the profiler's first session in this study, which may lengthen all later steps.
+    before the profiler's first session in this study, which may lengthen all later steps. Its dispatch and
+    kernels are sampled on a CPU, and add up to it; on CUDA they overlap. None: unknown.
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
     compiled. `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner
     event. `operators_share` and `accounted_share` (all parts) are of the plain steps that alternated with the
-    profiled ones. `tail_seconds` come after the last call, where eager frees its tape. `prepare_seconds` is
-    building and compiling, 0 once warm.
+    profiled ones. `tail_seconds` come after the last call, where eager frees its tape.
     """
 
     mode: str
@@ -124,7 +91,9 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     operators_share: float
     tail_seconds: float
     accounted_share: float
-    dispatch: DispatchShare | None
+    dispatch_seconds: Interval | None
+    kernel_seconds: Interval | None
+    kernel_share: float | None
     operators: list[Operator]
     copies: list[Copy]
     syncs: list[Sync]
@@ -140,22 +109,15 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: WrapperTimes | None = None
     fused_kernels: list[FusedKernel] | None = None
     generated_code: str | None = None
-    native: NativeSamples | None = None
-    lowering: Lowering | None = None
-    prepare_seconds: float
+    native: NativeSamples
     notes: list[str]
 
 
 def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
     """List one step's operators. Raises StudyError for a package, and for what is not configured."""
-    began = perf_counter()
     effect = _effect(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
-    if effect.compiles:
-        report("tracing for graph breaks")
-        trace(bench, case)
-    prepared = perf_counter() - began
     compiler = read_compiled(bench, case, report) if effect.compiles else {}
     notes = attached_note()
     on_cuda = bench.device.type == "cuda"
@@ -166,25 +128,14 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     times = time_operators(bench, case, calls, report)
     step = before or times.plain
     native = sample_native(bench, case, report)
-    lowering = None
-    if arguments.lowering:
-        lowering = read_lowering(bench, case, effect.compiles, arguments.operator, report)
-    kernels = kernels_of(bench, case, report)
+    kernels = None
+    if on_cuda:
+        kernels = kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
     spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
-    if on_cuda:
-        notes += [NO_KERNELS] if kernels is None else []
-    elif native.kernel_share is None:
-        notes.append(f"dispatch is unknown: {native.reason}")
-    if records is None:
-        notes.append(
-            "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
-        )
-    if not on_cuda:
-        notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
     return OperatorsFinding(
         mode=case.mode,
         effective=effect.name,
@@ -200,7 +151,9 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
         accounted_share=times.accounted_seconds / times.plain.value,
-        dispatch=DispatchShare.of(split) if split else None,
+        dispatch_seconds=split.dispatch if split else None,
+        kernel_seconds=split.kernel if split else None,
+        kernel_share=split.kernel.value / (split.dispatch.value + split.kernel.value) if split else None,
         operators=operators,
         copies=copies(calls, operators),
         syncs=syncs(operators, records) + waits,
@@ -208,12 +161,23 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         launches=work.step.launches if work else None,
         kernel_table=kernels,
         no_device=work.step.unknown if work else NO_DEVICE,
-        native=native if arguments.native else None,
-        lowering=lowering,
-        prepare_seconds=prepared,
-        notes=notes,
+        native=native,
+        notes=[*notes, *_notes(on_cuda, kernels, native, records)],
         **compiler,
     )
+
+
+def _notes(
+    on_cuda: bool, kernels: KernelTable | None, native: NativeSamples, records: list[OperatorRecord] | None
+) -> Iterator[str]:
+    if on_cuda and kernels is None:
+        yield "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
+    if not on_cuda and native.kernel_share is None:
+        yield f"dispatch is unknown: {native.reason}"
+    if records is None:
+        yield "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
+    if not on_cuda:
+        yield "on a CPU an operator's host time contains its kernel, and a sync point does not wait"
 
 
 def _effect(bench: Bench, mode: str) -> Effect:
@@ -362,16 +326,18 @@ class OperatorTimes:
         return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
 
 
-def time_before_profiling(
-    bench: Bench, case: Case, report: Report, clock: Callable[[], float] = perf_counter
-) -> Interval:
+def time_before_profiling(bench: Bench, case: Case, report: Report) -> Interval:
     """Seconds of plain steps on CUDA, before the profiler's library is attached, which may lengthen them."""
     report("timing the step without the profiler")
     plain: list[float] = []
-    began = clock()
-    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+    began = perf_counter()
+    while _go_on(len(plain), began):
         plain += _plain(bench, case, *SHORT)
     return median_interval(plain)
+
+
+def _go_on(steps: int, began: float) -> bool:
+    return steps < LEAST_STEPS or (steps < MOST_STEPS and perf_counter() - began < BUDGET_SECONDS)
 
 
 def _plain(bench: Bench, case: Case, untimed: int, timed: int) -> list[float]:
@@ -387,26 +353,22 @@ def _plain(bench: Bench, case: Case, untimed: int, timed: int) -> list[float]:
 
 
 def time_operators(
-    bench: Bench,
-    case: Case,
-    calls: tuple[OperatorCall, ...],
-    report: Report,
-    clock: Callable[[], float] = perf_counter,
+    bench: Bench, case: Case, calls: tuple[OperatorCall, ...], report: Report
 ) -> OperatorTimes:
-    """Rounds of plain and profiled steps, until the budget is spent by `clock`.
+    """Rounds of plain and profiled steps, until the budget is spent.
 
     Raises StudyError where the step does not make the same calls each time.
     """
     plain: list[float] = []
     recorded: list[StepCalls] = []
     report("timing operators")
-    began = clock()
+    began = perf_counter()
     case.call()
     bench.synchronise()
-    size = SHORT if (clock() - began) * MOST_STEPS < BUDGET_SECONDS else LONG
+    size = SHORT if (perf_counter() - began) * MOST_STEPS < BUDGET_SECONDS else LONG
     # Not `in_rounds`: rounds end at a budget, and a round's profiled steps share one profiler session.
     # Each side begins with untimed steps, so that neither follows the other directly.
-    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+    while _go_on(len(plain), began):
         plain += _plain(bench, case, *size)
         recorded += record(case, size[1])
     names = [call.schema_name for call in calls]
@@ -416,46 +378,34 @@ def time_operators(
 
 
 def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
-    whole = median_interval(plain)
-    profiled = median_interval([step.seconds for step in recorded])
-    events = recorded[0].events
+    calls = recorded[0].calls
     # Of the shortest steps: other work on the machine only lengthens a step, and would count as profiler.
     longer = min(step.seconds for step in recorded) - min(plain)
-    cost = max(longer, 0.0) / max(events, 1)
-    own = []
-    lead = []
-    for index, call in enumerate(recorded[0].calls):
-        seconds = median(step.calls[index].seconds for step in recorded)
-        own.append(max(seconds - call.inner * cost, 0.0))
-        between = median(_since_the_last(step, index) for step in recorded)
-        # Before a call begin its own event and those of the composite operators around it.
-        events_before = 1 + _newly_entered(recorded[0].calls, index)
-        lead.append(max(between - events_before * cost, 0.0))
-    tail = median(_after_the_last(step) for step in recorded)
-    return OperatorTimes(whole, profiled, cost, own, lead, tail)
+    cost = max(longer, 0.0) / max(recorded[0].events, 1)
+    own = [
+        max(median(step.calls[index].seconds for step in recorded) - call.inner * cost, 0.0)
+        for index, call in enumerate(calls)
+    ]
+    *between, tail = map(median, zip(*map(_gaps, recorded), strict=True))
+    # Before a call begin its own event and those of the composite operators around it.
+    lead = [max(gap - (1 + _newly_entered(calls, index)) * cost, 0.0) for index, gap in enumerate(between)]
+    profiled = median_interval([step.seconds for step in recorded])
+    return OperatorTimes(median_interval(plain), profiled, cost, own, lead, tail)
 
 
-def _since_the_last(step: StepCalls, index: int) -> float:
-    call = step.calls[index]
-    if index == 0:
-        return (call.begin_ns - step.begin_ns) / 1e9
-    last = step.calls[index - 1]
-    return (call.begin_ns - last.begin_ns) / 1e9 - last.seconds
-
-
-def _after_the_last(step: StepCalls) -> float:
-    if not step.calls:
-        return step.seconds
-    last = step.calls[-1]
-    return step.seconds - (last.begin_ns - step.begin_ns) / 1e9 - last.seconds
+def _gaps(step: StepCalls) -> list[float]:
+    """Seconds before each call, since the one before it, and after the last one."""
+    begins = [(call.begin_ns - step.begin_ns) / 1e9 for call in step.calls]
+    ends = [begin + call.seconds for begin, call in zip(begins, step.calls, strict=True)]
+    return [begin - end for begin, end in zip([*begins, step.seconds], [0.0, *ends], strict=True)]
 
 
 def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:
     """Composite operators around this call that were not around the one before it, by name."""
     within = calls[index].within
     before = calls[index - 1].within if index else ()
-    pairs = zip(within, before, strict=False)
-    return len(within) - sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    kept = takewhile(lambda pair: pair[0] == pair[1], zip(within, before, strict=False))
+    return len(within) - sum(1 for _ in kept)
 
 
 SYMBOLS_SHOWN = 25
@@ -486,7 +436,7 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
     """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Without samples, `reason` is set."""
     if bench.device.type != "cpu":
-        return _nothing("on CUDA kernels run on the device, where no sample of the host's thread reaches")
+        return _no_samples("on CUDA kernels run on the device, where no sample of the host's thread reaches")
     report("sampling native functions")
     steps = 0
     try:
@@ -498,7 +448,7 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
                 case.call()
                 steps += 1
     except SamplerError as error:
-        return _nothing(str(error))
+        return _no_samples(str(error))
     return summary(places, steps)
 
 
@@ -507,7 +457,7 @@ def summary(places: Sequence[Place], steps: int) -> NativeSamples:
     sides = counts_of(places)
     share = kernel_share(sides)
     if share is None:
-        return _nothing("no sample was in a kernel or in the host's code")
+        return _no_samples("no sample was in a kernel or in the host's code")
     return NativeSamples(
         samples=len(places),
         steps=steps,
@@ -526,15 +476,5 @@ def summary(places: Sequence[Place], steps: int) -> NativeSamples:
     )
 
 
-def _nothing(reason: str) -> NativeSamples:
+def _no_samples(reason: str) -> NativeSamples:
     return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)
-
-
-NO_KERNELS = "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
-
-
-def kernels_of(bench: Bench, case: Case, report: Report) -> KernelTable | None:
-    """The table beside the null-kernel floor; None on a CPU, and where the profiler saw no kernels."""
-    if bench.device.type != "cuda":
-        return None
-    return kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -41,11 +41,6 @@ class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
     feeds: tuple[int, ...]
     saved: tuple[SavedTensor, ...]
 
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes of the elements that it saved."""
-        return sum(tensor.tensor_bytes for tensor in self.saved)
-
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that gets a `.grad`, accumulated by `node`; an `input` stands for an activation."""
@@ -80,43 +75,50 @@ class ForwardRecorder(CallsSeen):
         self.seen.append((operator, self._newest if self._newest != before else -1))
 
 
-@dataclass(slots=True)
-class Tape:
+class Tape(NamedTuple):
     """Forward operators, grad_fn nodes in backward order, and leaves."""
 
-    forward: list[ForwardOperator] = field(default_factory=list)
-    nodes: list[BackwardNode] = field(default_factory=list)
-    leaves: list[Leaf] = field(default_factory=list)
+    forward: list[ForwardOperator]
+    nodes: list[BackwardNode]
+    leaves: list[Leaf]
 
 
-def record(
-    run: Callable[[], Tensor], storages: Storages, owner: Callable[[Tensor], tuple[OwnerKind, str]]
-) -> Tape:
+def record(run: Callable[[], Tensor], storages: Storages) -> Tape:
     """The tape of `run`'s result, with grad mode on. Raises StudyError where it has none."""
     with torch.enable_grad(), ForwardRecorder() as recorder:
         result = run()
     if result.grad_fn is None:
         raise StudyError("invalid_request", "the result has no grad_fn: use x, w or b in it", "expression")
-    order = execution_order(result.grad_fn)
-    numbers = {node: index for index, node in enumerate(order)}
+    numbers = {node: index for index, node in enumerate(execution_order(result.grad_fn))}
     by_sequence = {node._sequence_nr(): index for node, index in numbers.items()}
-    tape = Tape()
-    for operator, sequence in recorder.seen:
-        tape.forward.append(msgspec.structs.replace(operator, node=by_sequence.get(sequence)))
-    for node, index in numbers.items():
-        saved = tuple(storages.saved(name, tensor) for name, tensor in saved_by(node))
-        feeds = tuple(numbers[to] for to, _ in node.next_functions if to is not None)
-        tape.nodes.append(BackwardNode(index=index, name=short_name(node), feeds=feeds, saved=saved))
-        if ACCUMULATE in node.name():
-            leaf: Tensor = node.variable  # type: ignore[attr-defined]
-            kind, name = owner(leaf)
-            tape.leaves.append(
-                Leaf(name=name, kind=kind, shape=tuple(leaf.shape), grad_bytes=tensor_bytes(leaf), node=index)
+    return Tape(
+        forward=[
+            msgspec.structs.replace(operator, node=by_sequence.get(sequence))
+            for operator, sequence in recorder.seen
+        ],
+        nodes=[
+            BackwardNode(
+                index=index,
+                name=short_name(node),
+                feeds=tuple(numbers[to] for to, _ in node.next_functions if to is not None),
+                saved=tuple(storages.saved(name, tensor) for name, tensor in saved_by(node)),
             )
-    return tape
+            for node, index in numbers.items()
+        ],
+        leaves=[
+            _leaf(node.variable, index, storages)  # type: ignore[attr-defined]
+            for node, index in numbers.items()
+            if ACCUMULATE in node.name()
+        ],
+    )
 
 
-def hooked(run: Callable[[], object], storages: Storages) -> list[SavedTensor]:
+def _leaf(leaf: Tensor, node: int, storages: Storages) -> Leaf:
+    kind, name = storages.owner(leaf)
+    return Leaf(name=name or "unnamed", kind=kind, shape=tuple(leaf.shape), grad_bytes=leaf.nbytes, node=node)
+
+
+def saved_during(run: Callable[[], object], storages: Storages) -> list[SavedTensor]:
     """Every tensor that autograd saves while `run` runs, by saved-tensor hooks, whether or not it is kept."""
     seen: list[Tensor] = []
 
@@ -196,8 +198,6 @@ def short_name(node: Node) -> str:
 OwnerKind = Literal["parameter", "buffer", "cache", "input", "intermediate"]
 """`intermediate`: made by the step itself, and kept alive by nothing but the tape."""
 
-NO_OWNER: tuple[OwnerKind, None] = ("intermediate", None)
-
 
 class SavedTensor(msgspec.Struct, frozen=True, kw_only=True):
     """A saved tensor of a grad_fn node. `storage` numbers storages: equal numbers are the same memory.
@@ -239,15 +239,19 @@ class Storages:
         for kind, name, tensor in owned:
             self._owners.setdefault(_address(tensor), (kind, name))
 
+    def owner(self, tensor: Tensor) -> tuple[OwnerKind, str | None]:
+        """Kind and name of the owned tensor whose storage `tensor` has."""
+        return self._owners.get(_address(tensor), ("intermediate", None))
+
     def saved(self, name: str, tensor: Tensor) -> SavedTensor:
         """Describe `tensor`, which must outlive the descriptions of others: addresses are reused."""
         address = _address(tensor)
-        kind, of = self._owners.get(address, NO_OWNER)
+        kind, of = self.owner(tensor)
         return SavedTensor(
             name=name,
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
-            tensor_bytes=tensor_bytes(tensor),
+            tensor_bytes=tensor.nbytes,
             storage_bytes=tensor.untyped_storage().nbytes(),
             storage=self._numbers.setdefault(address, len(self._numbers)),
             kind=kind,
@@ -270,11 +274,6 @@ def held(saved: Iterable[SavedTensor]) -> Held:
         by_kind=by_kind,
         own_bytes=by_kind.get("intermediate", 0),
     )
-
-
-def tensor_bytes(tensor: Tensor) -> int:
-    """Bytes of all elements of `tensor`."""
-    return tensor.numel() * tensor.element_size()
 
 
 def distinct_bytes(tensors: Iterable[Tensor]) -> int:
@@ -327,7 +326,7 @@ class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
 
 def tape_of_step(bench: Bench, case: Case) -> TapeOfStep:
     """Run two steps of `case`: one with saved-tensor hooks, one that records allocations."""
-    saved = hooked(case.call, Storages(owned_by(bench, case.buffers)))
+    saved = saved_during(case.call, Storages(owned_by(bench, case.buffers)))
     effective = MODES[case.mode].effect(bench.device.type).name
     return TapeOfStep(mode=case.mode, effective=effective, held=held(saved), step=peak_of(bench, case))
 
@@ -350,13 +349,9 @@ def peak_of_events(events: Iterable[dict[str, Any]]) -> Peak:
         for event in sorted(events, key=lambda event: event.get("ts", 0.0))
         if event["name"] == MEMORY_EVENT and event["args"]["Device Type"] == CPU_DEVICE_TYPE
     ]
-    now = 0
-    most = 0
-    for change in changes:
-        now += change
-        most = max(most, now)
     taken = [change for change in changes if change > 0]
-    return Peak(peak_bytes=most, allocations=len(taken), allocated_bytes=sum(taken))
+    peak = max(accumulate(changes, initial=0))
+    return Peak(peak_bytes=peak, allocations=len(taken), allocated_bytes=sum(taken))
 
 
 def _peak_on_cuda(case: Case) -> Peak:

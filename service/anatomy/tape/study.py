@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 import torch
-from rich.console import Console
-from rich.filesize import decimal
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,11 +17,9 @@ from service.anatomy.common import (
     Report,
     StudyError,
     autocast_of,
-    optional_count,
     resolve_bucket,
     resolve_case,
     resolve_modes,
-    table,
 )
 from service.anatomy.operators.calls import tensors_in
 from service.anatomy.tape.graph import (
@@ -35,13 +29,12 @@ from service.anatomy.tape.graph import (
     Held,
     Leaf,
     OwnerKind,
-    SavedTensor,
     Storages,
     TapeOfStep,
     held,
-    hooked,
     owned_by,
     record,
+    saved_during,
     tape_of_step,
 )
 from service.measure.cases import Bench
@@ -62,9 +55,8 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A tape. `backward` is in the order in which autograd's engine would run it.
 
-    `held` sums the nodes' saved tensors, `hooked` those that hooks saw in a second run: these also see what
-    was dropped meanwhile, and no Python numbers. `grad_bytes` is the size of the parameters' `.grad`.
-    `untaped` is the same with grad mode off.
+    `held` sums the nodes' saved tensors; `grad_bytes` is the size of the parameters' `.grad`; `untaped` is
+    the same computation with grad mode off.
     """
 
     expression: str
@@ -76,7 +68,6 @@ class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     backward: list[BackwardNode]
     leaves: list[Leaf]
     held: Held
-    hooked: Held
     grad_bytes: int
     untaped: list[UntapedRun]
     steps: list[TapeOfStep]
@@ -88,9 +79,7 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
     bucket = resolve_bucket(bench, arguments.batch_size)
     computation = choose_computation(bench, arguments.expression, bucket, arguments.phase)
     report(f"recording the tape of {computation.source}")
-    tape = record(computation.run, Storages(computation.owned), computation.owner_of)
-    with torch.enable_grad():
-        seen = hooked(computation.run, Storages(computation.owned))
+    tape = record(computation.run, Storages(computation.owned))
     untaped = [run_untaped(computation.run, computation.owned, grad) for grad in OFF]
     steps = []
     for mode in modes:
@@ -107,7 +96,6 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
         backward=tape.nodes,
         leaves=tape.leaves,
         held=held(tensor for node in tape.nodes for tensor in node.saved),
-        hooked=held(seen),
         grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves if leaf.kind == "parameter"),
         untaped=untaped,
         steps=steps,
@@ -133,7 +121,7 @@ def run_untaped(
     with GRAD_MODES[grad]():
         with ForwardRecorder() as recorder:
             result = run()
-        saved = hooked(run, Storages(owned))
+        saved = saved_during(run, Storages(owned))
     return UntapedRun(
         grad=grad,
         forward=[operator for operator, _ in recorder.seen],
@@ -142,10 +130,8 @@ def run_untaped(
     )
 
 
-ROWS = 32
-"""Of the activation `x`; `WIDTH` is its other size, as the texts of TAPE_EXPRESSIONS have them."""
-
-WIDTH = 64
+ROWS, WIDTH = 32, 64
+"""Of the activation `x`, as the texts of TAPE_EXPRESSIONS have them."""
 
 _FILE = "<expression>"
 
@@ -158,11 +144,6 @@ class Computation:
     source: str
     run: Callable[[], Tensor]
     owned: list[tuple[OwnerKind, str, Tensor]]
-
-    def owner_of(self, leaf: Tensor) -> tuple[OwnerKind, str]:
-        """Kind and name of `leaf`."""
-        found = ((kind, name) for kind, name, tensor in self.owned if tensor is leaf)
-        return next(found, ("intermediate", "unnamed"))
 
 
 def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Computation:
@@ -218,11 +199,8 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
         calls.append(inspect.signature(layer.forward).bind(*given, **named))
 
     hook = block.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        with torch.no_grad(), autocast_of(bench.device, bench.precision):
-            bench.model(*buffers.arguments(phase))
-    finally:
-        hook.remove()
+    with hook, torch.no_grad(), autocast_of(bench.device, bench.precision):
+        bench.model(*buffers.arguments(phase))
     bound = calls[0]
     first_name = next(iter(bound.arguments))
     bound.arguments[first_name] = bound.arguments[first_name].detach().clone().requires_grad_()
@@ -244,98 +222,3 @@ def _first_layer(model: nn.Module) -> nn.Module:
     """The first module of the longest ModuleList, which in a decoder is that of its layers."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len)[0]
-
-
-ROWS_SHOWN = 60
-
-
-def show(finding: TapeFinding, console: Console) -> None:
-    """Print `finding`; of a long tape the first rows, and their number."""
-    console.print(f"tape of [bold]{escape(finding.source)}[/] on {finding.device}")
-    console.print(_forward(finding), _backward(finding), _leaves(finding))
-    console.print(
-        f"kept: {_totals(finding.held)}\n"
-        f"autograd's hooks on saving saw {decimal(finding.hooked.storage_bytes)} in a second run; "
-        f"`.grad` of the parameters will take {decimal(finding.grad_bytes)}"
-    )
-    for run in finding.untaped:
-        tape = "a tape" if run.has_grad_fn else "no tape"
-        console.print(f"under {run.grad}: {len(run.forward)} operators, {tape}, kept: {_totals(run.held)}")
-    if any(leaf.kind == "input" for leaf in finding.leaves):
-        console.print("[dim]an input is a leaf here only: in a step it is an activation, without .grad.[/]")
-    console.print(_steps(finding))
-    console.print(
-        "[dim]tape: what autograd saved during one step, each storage once; own: what only the tape keeps "
-        "alive. peak: the most that the step had allocated at once. new memory –: written in place.[/]"
-    )
-
-
-def _forward(finding: TapeFinding) -> Table:
-    def cells(number: int, one: ForwardOperator) -> tuple[str, ...]:
-        new = decimal(one.new_bytes) if one.new_bytes else "view" if one.is_view else "–"
-        node = "–" if one.node is None else f"{finding.backward[one.node].name} ({one.node})"
-        return str(number), one.operator, _shape(one.shape), new, node
-
-    rows = [cells(*each) for each in enumerate(finding.forward)]
-    return _cut("forward", ("#", "operator", "result", "new memory", "recorded as"), rows)
-
-
-def _backward(finding: TapeFinding) -> Table:
-    rows = [
-        (
-            str(node.index),
-            node.name,
-            ", ".join(map(str, node.feeds)) or "–",
-            "\n".join(map(_kept, node.saved)) or "nothing",
-            decimal(node.saved_bytes),
-        )
-        for node in finding.backward
-    ]
-    return _cut("backward, in the order of running", ("#", "node", "feeds", "keeps", "bytes"), rows)
-
-
-def _leaves(finding: TapeFinding) -> Table:
-    rows = [
-        (leaf.name, leaf.kind, _shape(leaf.shape), decimal(leaf.grad_bytes), str(leaf.node))
-        for leaf in finding.leaves
-    ]
-    return _cut("leaves that get .grad", ("leaf", "kind", "shape", ".grad", "node"), rows)
-
-
-def _cut(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    made = table(title, columns, rows[:ROWS_SHOWN])
-    if len(rows) > ROWS_SHOWN:
-        made.caption = f"{ROWS_SHOWN} of {len(rows)}; --json has all"
-    return made
-
-
-def _steps(finding: TapeFinding) -> Table:
-    columns = ("mode", "runs as", "saved tensors", "tape", "own", "peak", "allocations")
-    rows = [
-        (
-            step.mode,
-            step.effective,
-            str(step.held.tensors),
-            decimal(step.held.storage_bytes),
-            decimal(step.held.own_bytes),
-            decimal(step.step.peak_bytes),
-            optional_count(step.step.allocations),
-        )
-        for step in finding.steps
-    ]
-    return table(f"one {finding.phase} step of the served model, batch {finding.batch_bucket}", columns, rows)
-
-
-def _totals(held: Held) -> str:
-    kinds = ", ".join(f"{kind} {decimal(size)}" for kind, size in held.by_kind.items()) or "nothing"
-    return f"{held.tensors} tensors in {held.storages} storages, {decimal(held.storage_bytes)}: {kinds}"
-
-
-def _kept(tensor: SavedTensor) -> str:
-    view = "" if tensor.storage_bytes == tensor.tensor_bytes else f" of {decimal(tensor.storage_bytes)}"
-    owner = f"{tensor.kind} {tensor.of}" if tensor.of else tensor.kind
-    return f"{tensor.name}: {_shape(tensor.shape)} {tensor.dtype}{view}, {owner}, storage {tensor.storage}"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "scalar"

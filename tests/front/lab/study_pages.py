@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "timeline": {"mode": "eager", "against": "inference_mode"},
     "tape": {"expression": "linear-relu-sum", "mode": "eager"},
     "budget": {"modes": ["eager", "inference_mode"], "batch_sizes": [1], "mode": "eager", "rounds": 6},
-    "operators": {"mode": "eager", "native": False},
+    "operators": {"mode": "eager"},
 }
 """Of the studies that tests run on the lab's service; none compiles."""
 
