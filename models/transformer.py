@@ -10,20 +10,6 @@ from models.config import Config
 from models.served import Cache, Served
 
 
-def new_cache(config: Config, batch: int, device: torch.device, dtype: torch.dtype) -> Cache:
-    """A zeroed cache. Allocate it outside inference mode: every mode writes into it in place.
-
-    It has one position more than the context, so that none of its parts is contiguous: a compiled step would
-    be guarded on whether it is, and be compiled again for the whole context.
-    """
-    shape = (batch, config.context + 1, config.kv_heads, config.head_width)
-
-    def zeros() -> Tensor:
-        return torch.zeros(shape, device=device, dtype=dtype)
-
-    return tuple((zeros(), zeros()) for _ in range(config.layers))
-
-
 def rotary_table(config: Config) -> Tensor:
     """Cosines and sines of rotary positions, float32 [context, 2, head_width] (Su et al., arXiv:2104.09864).
 
@@ -184,4 +170,10 @@ class Transformer(Served):
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""
-        return new_cache(self.config, rows, self.rotary.device, dtype)
+        c = self.config
+        shape = rows, c.context + 1, c.kv_heads, c.head_width
+
+        def zeros() -> Tensor:
+            return torch.zeros(shape, device=self.rotary.device, dtype=dtype)
+
+        return tuple((zeros(), zeros()) for _ in range(c.layers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import CONFIGS, Config
 from models.opening import architecture_hash, open_model, open_tokenizer
 from models.served import Served
+from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from tests.support.small_models import SMALL, greedy
 
@@ -57,7 +59,15 @@ def test_a_model_has_the_requested_dtype_and_is_trainable_for_eager(folder: Path
 def test_tiny_ships_with_the_package_in_less_than_10_megabytes() -> None:
     model = checkpoint.build("tiny", 1)
     assert model.config == CONFIGS["tiny"]
-    assert (checkpoint.TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
+    assert (TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
+
+
+def test_tiny_closes_an_obvious_line_and_has_its_card() -> None:
+    model, tokenizer = checkpoint.build("tiny", 1), Tokenizer.load(TINY_FOLDER)
+    for prompt, expected in {"import o": "s", "def __init__(": "self"}.items():
+        tokens, _ = greedy(model, [tokenizer.encode(prompt)], new=4)
+        assert re.match(rf"{expected}\b", tokenizer.decode(tokens[0].tolist()))
+    assert checkpoint.content_hash("tiny") in (TINY_FOLDER / "MODEL_CARD.md").read_text()
 
 
 def test_equal_weights_have_equal_hashes_and_other_weights_another(tmp_path: Path, folder: Path) -> None:

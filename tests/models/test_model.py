@@ -9,10 +9,9 @@ from torch.autograd.graph import Node
 from models import checkpoint
 from models.config import Config, ConfigError
 from models.served import laid_out, lay_out, layout_of, linears
-from models.transformer import Transformer, new_cache
+from models.transformer import Transformer
 from tests.support.small_models import SMALL, greedy
 
-CPU = torch.device("cpu")
 SHORT = [7, 2, 9]
 LONG = [(31 * place + 5) % 4096 for place in range(150)]
 
@@ -57,7 +56,7 @@ def tape_size(tensor: torch.Tensor) -> int:
 
 
 def test_the_tape_of_a_step_does_not_reach_the_step_before(tiny: Transformer) -> None:
-    cache = new_cache(tiny.config, 1, CPU, torch.float32)
+    cache = tiny.new_cache(1, torch.float32)
     last = torch.zeros(1, dtype=torch.int64)
     sizes = []
     with torch.enable_grad():
