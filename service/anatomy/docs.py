@@ -261,7 +261,6 @@ EXAMPLES: tuple[Example, ...] = (
     Example("--timeline --against compiled", "timeline", {"against": "compiled"}),
     Example("--budget --set 'modes=[\"eager\"]'", "budget", {"modes": ["eager"]}),
     Example("--memory", "memory", {}),
-    Example("--instructions", "instructions", {}),
     Example("--rms-norm", "rms-norm", {}),
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import budget, common, docs, process, rms_norm, studies
+from service.anatomy import common, docs, process, rms_norm, studies
 from service.anatomy.common import ATTACHED, Report, StudyError
 from service.anatomy.docs import BEGIN, CLAIMS, EXAMPLES, Measured, Runs, verdict_of
 from service.anatomy.layers import study as layers
@@ -24,7 +24,6 @@ from service.anatomy.studies import further_arguments
 from service.front.machine import build_commit
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
-from service.measure.step_costs import measure_roof
 from service.records import Finding, FromAnatomy, Refused, Stop, Study, StudyProgress
 from service.study_names import NOT_ON_CPU, PROBES
 from tests.anatomy.conftest import printed
@@ -299,8 +298,6 @@ def test_pages_that_cannot_be_written_end_the_program_with_2(
 def test_every_claim_is_read_from_a_study_or_says_why_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    roof = measure_roof(bench)
-    monkeypatch.setattr(budget, "measure_roof", lambda _: roof)
     monkeypatch.setattr(lowered, "decompose", lambda *_: None)
     monkeypatch.setattr(lowered, "graph_texts", lambda *_: [])
     run = Runs(bench, 6, quiet)
