@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +16,8 @@ from torch import Tensor
 
 from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes, table
 from service.anatomy.tape.graph import Held, Peak, distinct_bytes, tape_of_step
-from service.measure.cases import Bench, Case
+from service.measure.cases import Bench
 from service.records import Phase
-from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import Buffers
 from service.step.device import memory
 
@@ -42,17 +40,16 @@ class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step's tape, its peak in torch's allocator, and on a CPU the bytes that the process grew by."""
+    """One step's tape, and its peak in torch's allocator."""
 
     mode: str
     effective: str
     tape: Held
     step: Peak
-    resident: Interval | None
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocator` is None on a CPU; `no_resident` is the reason where growth is unknown there."""
+    """`allocator` is None on a CPU."""
 
     device: str
     batch_bucket: int
@@ -61,7 +58,6 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[MemoryOfStep]
     files: list[str]
     allocator: list[Statistic] | None
-    no_resident: str | None
 
 
 def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> MemoryFinding:
@@ -73,10 +69,9 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
     bucket = resolve_bucket(bench, arguments.batch_size)
     modes = resolve_modes(bench, arguments.mode)
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
-    no_resident = None if on_cuda else why_not()
-    report("steps of each mode")
+    report("one step of each mode")
     with nullcontext() if arguments.out is None else snapshot(Path(arguments.out)):
-        steps = [_step(bench, case, grows=not on_cuda and no_resident is None) for case in cases]
+        tapes = [tape_of_step(bench, case) for case in cases]
     allocator = None
     if on_cuda:
         allocator = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
@@ -85,21 +80,12 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
         batch_bucket=bucket,
         phase=arguments.phase,
         parts=static_memory(bench, bench.buffers[bucket]),
-        steps=steps,
+        steps=[
+            MemoryOfStep(mode=one.mode, effective=one.effective, tape=one.held, step=one.step)
+            for one in tapes
+        ],
         files=[] if arguments.out is None else [SNAPSHOT_FILE],
         allocator=allocator,
-        no_resident=no_resident,
-    )
-
-
-def _step(bench: Bench, case: Case, grows: bool) -> MemoryOfStep:
-    tape = tape_of_step(bench, case)
-    return MemoryOfStep(
-        mode=tape.mode,
-        effective=tape.effective,
-        tape=tape.held,
-        step=tape.step,
-        resident=growth(case.call) if grows else None,
     )
 
 
@@ -190,49 +176,6 @@ def _fragmentation(stats: dict[str, int], moment: str) -> float:
     return 1 - stats[f"active_{moment}"] / reserved if reserved else 0.0
 
 
-STATUS = Path("/proc/self/status")
-CLEAR = Path("/proc/self/clear_refs")
-RESET_PEAK = "5"
-"""Written to clear_refs it resets the peak resident size to the present one: proc(5)."""
-
-SAMPLES = 9
-
-
-def why_not() -> str | None:
-    """Why a step's growth cannot be measured here; None where it can."""
-    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
-        return "this C library has no malloc_trim: pages freed before would hide what a step takes"
-    try:
-        CLEAR.write_text(RESET_PEAK)
-    except OSError as error:
-        return f"the peak cannot be reset: {CLEAR}: {error.strerror}"
-    return None
-
-
-def growth(run: Callable[[], object]) -> Interval:
-    """Bytes by which the process grows at most during `run`: the median of several runs, in whole pages.
-
-    Kernels' scratch that is not from torch's allocator is in it, and so is what malloc keeps.
-    """
-    run()
-    return median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
-
-
-def _growth_bytes(run: Callable[[], object]) -> int:
-    ctypes.CDLL(None).malloc_trim(0)
-    CLEAR.write_text(RESET_PEAK)
-    before = _status_bytes("VmRSS")
-    result = run()
-    grown = _status_bytes("VmHWM") - before
-    del result
-    return max(grown, 0)
-
-
-def _status_bytes(field: str) -> int:
-    fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
-    return int(fields[field].split()[0]) * 1024
-
-
 def show(finding: MemoryFinding, console: Console) -> None:
     """Print what is held, the steps and the statistics."""
     parts = ((part.name, decimal(part.bytes), part.what) for part in finding.parts)
@@ -241,7 +184,7 @@ def show(finding: MemoryFinding, console: Console) -> None:
     )
     console.print(
         "[dim]tape: what autograd saved, own: what only the tape keeps alive; peak: the most that the step "
-        "had allocated by torch at once; grown: the process's peak resident size above that before it.[/]"
+        "had allocated by torch at once.[/]"
     )
     if finding.allocator is not None:
         columns = ("statistic", "now", "peak", "definition")
@@ -252,8 +195,6 @@ def show(finding: MemoryFinding, console: Console) -> None:
         console.print(table("CUDA's caching allocator", columns, rows))
         if not finding.files:
             console.print("[dim]--out FOLDER writes a snapshot for pytorch.org/memory_viz.[/]")
-    if finding.no_resident:
-        console.print(f"growth not measurable: {finding.no_resident}", markup=False)
     for file in finding.files:
         written = f"written to that folder: {file} (open it at pytorch.org/memory_viz)"
         console.print(written, markup=False, soft_wrap=True)
@@ -267,19 +208,11 @@ def _steps(finding: MemoryFinding) -> Table:
             decimal(step.tape.storage_bytes),
             decimal(step.tape.own_bytes),
             decimal(step.step.peak_bytes),
-            _grown(step.resident),
         )
         for step in finding.steps
     )
     title = f"during one {finding.phase} step, batch {finding.batch_bucket}"
-    return table(title, ("mode", "runs as", "tape", "own", "peak", "grown"), rows)
-
-
-def _grown(resident: Interval | None) -> str:
-    if resident is None:
-        return "–"
-    value, low, high = (decimal(int(size)) for size in (resident.value, resident.low, resident.high))
-    return f"{value} [{low}, {high}]"
+    return table(title, ("mode", "runs as", "tape", "own", "peak"), rows)
 
 
 def _value(statistic: Statistic, value: float | None) -> str:

@@ -13,7 +13,6 @@ from service.anatomy import memory as memory_resident
 from service.anatomy.common import StudyError
 from service.measure.cases import Bench
 from tests.anatomy.conftest import printed
-from tests.support.processes import without
 from tests.support.small_models import BUCKETS, CONFIG, quiet
 
 STATS = {
@@ -21,7 +20,6 @@ STATS = {
     "reserved_current": 80, "reserved_peak": 100, "inactive_split_current": 16, "inactive_split_peak": 20,
     "alloc_retries": 3, "ooms": 1,
 }  # fmt: skip
-MEBIBYTE = 2**20
 
 
 @pytest.fixture
@@ -73,28 +71,6 @@ def test_statistics_have_the_share_that_is_not_active_and_what_lies_in_private_p
         {"total_size": size, "segment_pool_id": pool} for size, pool in zip((5, 7, 11), pools, strict=True)
     ]
     assert memory_resident.pool_bytes(segments) == 18
-
-
-def need_a_peak_that_can_be_reset() -> None:
-    """Where the kernel does not allow it, there is nothing to test."""
-    if reason := memory_resident.why_not():
-        without(reason)
-
-
-def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> None:
-    need_a_peak_that_can_be_reset()
-    found = memory_resident.growth(lambda: bytearray(b"\1") * (32 * MEBIBYTE))
-    assert 31 * MEBIBYTE < found.low <= found.value <= found.high < 48 * MEBIBYTE
-    assert memory_resident.growth(lambda: None).value < 8 * MEBIBYTE
-
-
-def test_where_the_peak_cannot_be_reset_growth_is_none_with_the_reason(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_resident, "CLEAR", tmp_path / "missing" / "clear_refs")
-    finding = memory_resident.read_memory(bench, memory_resident.MemoryArguments(mode="no_grad"), quiet)
-    assert finding.steps[0].resident is None
-    assert "cannot be reset" in str(finding.no_resident)
 
 
 def test_a_snapshot_is_written_after_the_steps_and_recording_ends_even_where_one_fails(

@@ -162,8 +162,6 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
 def test_a_probe_that_fails_restores_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(probed: faults.ProbedModel, report: Report) -> faults.FaultComparison:
         torch.set_num_threads(torch.get_num_threads() + 1)
-        torch.set_default_dtype(torch.float64)
-        torch.set_grad_enabled(False)
         counters["stats"]["unique_graphs"] += 1
         raise RuntimeError("on purpose")
 

@@ -36,11 +36,15 @@ def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
     """A clock read between two layers."""
     faulty = probed.copy()
     probed.layers(faulty)[0].register_forward_hook(_read_clock)
+    return _compare_breaks(probed, probed.model, faulty, report)
+
+
+def _compare_breaks(probed: ProbedModel, whole: Served, broken: Served, report: Report) -> FaultComparison:
     report("compiling the step whole")
-    without = probed.served(compiled(probed.model))
+    without = probed.served(compiled(whole))
     before = compile_counting(without)
     report("compiling it around the break")
-    with_fault = probed.served(compiled(faulty))
+    with_fault = probed.served(compiled(broken))
     after = compile_counting(with_fault)
     return FaultComparison(
         without=TimedStep(without),
@@ -235,7 +239,7 @@ def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable
 def _unpadded(
     probed: ProbedModel, step: Callable[..., object], prompts: Iterator[Tensor]
 ) -> Callable[[], object]:
-    """A prefill by `step` of the next of `prompts`, in the place of the chunk that it is called with."""
+    """A prefill by `step` of the next of `prompts`, which replaces the chunk that it is called with."""
 
     def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
         prompt = next(prompts)
@@ -317,19 +321,8 @@ class _Norm(nn.Module):
 def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
     """The last norm through a custom kernel: as a registered operator, and as a plain function."""
     kernel = rms_norm_operator()
-    report("compiling with the registered operator")
-    without = probed.served(compiled(_with_norm(probed, kernel)))
-    before = compile_counting(without)
-    report("compiling around the plain function")
-    with_fault = probed.served(compiled(_with_norm(probed, torch.compiler.disable(kernel))))
-    after = compile_counting(with_fault)
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("graph_breaks", before.breaks, after.breaks),
-        blame=line_of_break(after.reasons),
-        notes=[f"{before.graphs} graph became {after.graphs}: {after.first_reason}."],
-    )
+    plain = torch.compiler.disable(kernel)
+    return _compare_breaks(probed, _with_norm(probed, kernel), _with_norm(probed, plain), report)
 
 
 def _with_norm(probed: ProbedModel, kernel: Norm) -> Served:

@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from models.transformer import Transformer
 from service.anatomy.common import Report, StudyError, load_library
-from service.anatomy.operators.calls import record
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -22,6 +21,7 @@ from service.anatomy.probes.faults import (
     TimedStep,
     compile_counting,
     compiled,
+    copied_tensors,
     copies,
     hidden_of,
     in_inference,
@@ -107,10 +107,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
 def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
     shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
-    step = record(probed.case(run), 1, operands=True)[0]
-    # A cast is an inner call of the operator that needs it, unless that is composite.
-    copied = [target for call in step.calls for target in call.copied]
-    return [target.bytes for target in copied if target.shape in shapes]
+    return [target.bytes for target in copied_tensors(probed, run) if target.shape in shapes]
 
 
 def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:

@@ -10,7 +10,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -28,7 +28,14 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, resolve_bucket
-from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
+from service.anatomy.operators.calls import (
+    Operand,
+    OperatorRecord,
+    OperatorRecorder,
+    SourceLine,
+    record,
+    thread_keys,
+)
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
@@ -82,9 +89,9 @@ class FaultComparison:
 
 
 def interleave(
-    comparison: FaultComparison, repeats: int, seed: int, synchronise: Callable[[], object]
+    comparison: FaultComparison, repeats: int, synchronise: Callable[[], object]
 ) -> tuple[list[float], list[float]]:
-    """Seconds of `repeats` pairs, without and with the fault; `seed` draws the order within each pair.
+    """Seconds of `repeats` pairs, without and with the fault, in a random order within each pair.
 
     A time ends when the device has finished, so that waits that a fault causes are in it.
     """
@@ -92,7 +99,7 @@ def interleave(
         "without": partial(_seconds, comparison.without, synchronise),
         "with": partial(_seconds, comparison.with_fault, synchronise),
     }
-    seconds = in_rounds(variants, repeats, str(seed), lambda _: None)
+    seconds = in_rounds(variants, repeats, "0")
     return seconds["without"], seconds["with"]
 
 
@@ -242,10 +249,15 @@ def records(probed: ProbedModel, run: Callable[[], object]) -> list[OperatorReco
     return recorder.seen
 
 
-def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
-    """Number and bytes of the tensors that a call of `run` copies, in operators and within their kernels."""
+def copied_tensors(probed: ProbedModel, run: Callable[[], object]) -> list[Operand]:
+    """What a call of `run` copies, in operators and within their kernels."""
     step = record(probed.case(run), 1, operands=True)[0]
-    copied = [target for call in step.calls for target in call.copied]
+    return [target for call in step.calls for target in call.copied]
+
+
+def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
+    """Number and bytes of `copied_tensors`."""
+    copied = copied_tensors(probed, run)
     return len(copied), sum(target.bytes for target in copied)
 
 
@@ -348,40 +360,28 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 @contextmanager
 def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]:
-    """Run the body in a thread's default state, then restore all that a probe may change.
+    """Run the body, then restore all of the process that a probe may change.
 
     With `resets` the compiler's entries are dropped before and after: a broken graph leaves entries on the
-    model's own code. The compiler's warnings are silent: a probe provokes them, and reports them itself.
+    model's own code. The compiler does not warn: a probe provokes its warnings, and reports them itself.
     """
-    threads, default_dtype = torch.get_num_threads(), torch.get_default_dtype()
-    logged = logging.root.manager.disable
+    threads, logged = torch.get_num_threads(), logging.root.manager.disable
     kept = {name: counter.copy() for name, counter in counters.items()}, graph_break_reasons.copy()
-    device_type = bench.device.type
+    _reset(bench, resets)
     try:
-        with ExitStack() as stack:
-            logging.disable(logging.WARNING)
-            stack.enter_context(warnings.catch_warnings())
+        with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=recompile_limit):
             warnings.simplefilter("ignore")
-            stack.enter_context(torch._dynamo.config.patch(recompile_limit=recompile_limit))
-            stack.enter_context(torch.compiler.set_stance("default"))
-            # Only where needed: within an outer autocast, even a disabled one, an inner one keeps its cast
-            # weights.
-            if torch.is_autocast_enabled(device_type):
-                stack.enter_context(torch.autocast(device_type, enabled=False))
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.enable_grad())
-            _reset(bench, resets)
-            stack.callback(_reset, bench, resets)
+            logging.disable(logging.WARNING)
             yield
     finally:
+        _reset(bench, resets)
         torch.set_num_threads(threads)
-        torch.set_default_dtype(default_dtype)
         logging.disable(logged)
         counters.clear()
         counters.update(kept[0])
         graph_break_reasons[:] = kept[1]
         gc.collect()  # a step and its compiled code refer to each other
-        if device_type == "cuda":
+        if bench.device.type == "cuda":
             torch._C._host_emptyCache()  # torch keeps pinned memory whose tensor is gone
 
 

@@ -217,7 +217,7 @@ class _Results(TorchFunctionMode):
 def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
     """Every result of a prefill, dropped when nothing uses it any more or kept until the step ends."""
     dropping, keeping = _Results(keeps=False), _Results(keeps=True)
-    without, with_fault = (probed.served(_under(probed, one), "prefill") for one in (dropping, keeping))
+    without, with_fault = (_under(probed, one) for one in (dropping, keeping))
     report("reading the storages of what is kept")
     results, kept = _kept_results(probed, keeping)
     return FaultComparison(
@@ -236,34 +236,34 @@ def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def _under(probed: ProbedModel, results: _Results) -> Callable[..., tuple[Tensor, Tensor]]:
-    def step(*arguments: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - as the model's
+def _under(
+    probed: ProbedModel, results: _Results, at_end: Callable[[list[object]], object] = len
+) -> Callable[[], object]:
+    """A prefill under `results`; `at_end` gets what is kept."""
+
+    def step(*arguments: Any) -> object:  # noqa: ANN401 - as the model's
         with results:
-            found: tuple[Tensor, Tensor] = probed.model(*arguments)
+            found = probed.model(*arguments)
+        at_end(results.kept)
         results.kept.clear()
         return found
 
-    return step
+    return probed.served(step, "prefill")
 
 
 def _kept_results(probed: ProbedModel, results: _Results) -> tuple[int, int]:
     """Number and bytes of the results in memory of their own, at the end of a step."""
-    arguments = probed.arguments("prefill")
-
-    def step(*arguments: Any) -> list[Tensor]:  # noqa: ANN401 - as the model's
-        with results:
-            probed.model(*arguments)
-        return tensors_in(results.kept)
-
-    owned = [*probed.model.parameters(), *probed.model.buffers(), *tensors_in(arguments)]
+    arguments = tensors_in(probed.arguments("prefill"))
+    owned = [*probed.model.parameters(), *probed.model.buffers(), *arguments]
     addresses = {tensor.untyped_storage().data_ptr() for tensor in owned}
-    own = [
-        tensor
-        for tensor in probed.served(step, "prefill")()
-        if tensor.untyped_storage().data_ptr() not in addresses
-    ]
-    results.kept.clear()
-    return len(own), distinct_bytes(own)
+    found: list[int] = []
+
+    def measure(kept: list[object]) -> None:
+        own = [one for one in tensors_in(kept) if one.untyped_storage().data_ptr() not in addresses]
+        found.extend((len(own), distinct_bytes(own)))
+
+    _under(probed, results, measure)()
+    return found[0], found[1]
 
 
 BLOCK_BYTES = 16 << 20
