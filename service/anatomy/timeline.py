@@ -114,12 +114,12 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
         phase=arguments.phase,
         tracks=tracks,
         speedup=paired_median_ratio(times[0].walls, times[1].walls) if len(times) == 2 else None,
-        files=[],
+        files=[] if arguments.out is None else [TRACE_FILE],
         notes=notes,
     )
-    if arguments.out is None:
-        return finding
-    return msgspec.structs.replace(finding, files=write(finding, Path(arguments.out)))
+    if arguments.out is not None:
+        write(finding, Path(arguments.out))
+    return finding
 
 
 def _track(bench: Bench, case: Case, times: StepTimes) -> Track:
@@ -338,14 +338,13 @@ DEVICE_ROWS = 1000
 """Added to a stream's number, so that no stream has the row of a host thread."""
 
 
-def write(finding: TimelineFinding, folder: Path) -> list[str]:
-    """Write the trace into `folder`, which is made; returns its name. Raises StudyError where that fails."""
+def write(finding: TimelineFinding, folder: Path) -> None:
+    """Write the trace into `folder`, which is made. Raises StudyError where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TRACE_FILE).write_bytes(gzip.compress(json.dumps(trace(finding)).encode()))
     except OSError as error:
         raise StudyError("invalid_request", f"cannot write to {folder}: {error.strerror}", "out") from error
-    return [TRACE_FILE]
 
 
 def trace(finding: TimelineFinding) -> dict[str, Any]:
