@@ -76,7 +76,6 @@ def test_equal_weights_have_equal_hashes_and_other_weights_another(tmp_path: Pat
     assert checkpoint.content_hash(folder) == checkpoint.content_hash(tmp_path / "same")
     assert checkpoint.content_hash(folder) != checkpoint.content_hash(tmp_path / "other")
     assert checkpoint.content_hash("small") != checkpoint.content_hash("base")
-    assert len(checkpoint.content_hash("tiny")) == 12
 
 
 def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -104,8 +103,6 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"no model\.safetensors.*models\.train"),
     "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*convert"),
     "truncated": (truncate, r"corrupt or truncated.*again"),
-    "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 999), r"corrupt or truncated.*again"),
-    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), r"corrupt or truncated.*again"),
     "tensor missing": (
         lambda f: rewrite_weights(f, lambda s: s.pop("norm.weight")), r"norm\.weight is missing"
     ),
@@ -123,7 +120,6 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "other model's config": (lambda f: rewrite_config(f, layers=7), r"is missing.*more.*one training"),
     "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*models\.train"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{layers"), "not a configuration.*again"),
-    "config not an object": (lambda f: (f / "config.json").write_text("[1]"), "not a configuration"),
     "config with a field too few": (lambda f: rewrite_config(f, width=None), "width.*again"),
     "config with a field too many": (lambda f: rewrite_config(f, contxt=9), "unknown fields.*contxt"),
     "config with a word for a number": (lambda f: rewrite_config(f, layers="six"), r"layers"),
@@ -143,9 +139,10 @@ def test_a_broken_folder_is_refused_with_the_remedy(folder: Path, name: str) -> 
         checkpoint.build(folder, 1)
 
 
-def test_a_missing_folder_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["/no/such/folder", "hf:somewhere"])
+def test_what_is_no_model_of_ours_is_refused_with_the_names_there_are(name: str) -> None:
     with pytest.raises(CheckpointError, match="tiny, small, base"):
-        checkpoint.build(tmp_path / "nothing", 1)
+        checkpoint.build(name, 1)
 
 
 def test_a_folder_can_be_written_over(folder: Path) -> None:
@@ -186,11 +183,6 @@ def test_the_seeded_sizes_use_the_tokenizer_of_tiny() -> None:
     assert open_tokenizer("small", vocabulary).encode("import") == open_tokenizer("tiny", vocabulary).encode(
         "import"
     )
-
-
-def test_a_hugging_face_name_is_refused_where_only_our_models_work() -> None:
-    with pytest.raises(CheckpointError, match=r"not a launchbound model.*tiny, small, base"):
-        checkpoint.build("hf:somewhere", 1)
 
 
 def test_models_of_one_configuration_compile_to_the_same_code_wherever_they_lie(tmp_path: Path) -> None:

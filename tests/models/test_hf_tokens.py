@@ -114,15 +114,6 @@ def test_a_row_of_any_tokens_ends_with_the_same_text_streamed_or_with_stop_strin
     assert len(set(texts)) == 1
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-@given(ids=IDS)
-def test_text_without_a_broken_character_is_the_librarys(name: str, ids: list[int]) -> None:
-    tokenizer = TOKENIZERS[name]
-    text = tokenizer._inner.decode(ids)
-    if "\ufffd" not in text:
-        assert tokenizer.decode(ids) == text
-
-
 def test_a_byte_that_is_no_text_takes_back_nothing_of_what_was_streamed() -> None:
     tokenizer = TOKENIZERS["SentencePiece"]
     stream = tokenizer.stream()
