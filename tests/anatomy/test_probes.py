@@ -43,7 +43,7 @@ FAULTY_LINES = {
     "custom-op": "self.kernel(",
     "autocast": "casting",
     "view-keeps-storage": "[-1:]",
-    "results-kept": "self.append(result)",
+    "results-kept": "self.kept.append(result)",
     "version-counter": ".mul_(",
     "inference-tensor-in-autograd": "functional.linear(",
     "channels-last": "functional.conv2d(",

@@ -25,6 +25,7 @@ from service.anatomy.probes.faults import (
     ProbedModel,
     as_found,
     interleave,
+    line_of_fault,
     make_probed_model,
 )
 from service.measure.cases import Bench
@@ -104,7 +105,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
         ratio=ratio,
         verdict=verdict_of(ratio),
         counter=comparison.counter,
-        blame=comparison.blame,
+        blame=line_of_fault(comparison.fault),
         cure=probe.cure,
         teaches=PROBES[arguments.name],
         notes=notes,
