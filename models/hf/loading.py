@@ -200,6 +200,7 @@ def check(folder: Path, model: HuggingFaceModel) -> None:
     """
     context = model.config.context
     short = (min(LENGTHS[0], context), LENGTHS[1])
+    checks: list[tuple[tuple[int, ...], int, str, str]]
     checks = [(short, min(SHORTEST_REACH, context), "", _OTHER_MODEL)]
     for length, what in regimes(model.inner.config).items():
         if length < context:
