@@ -228,8 +228,8 @@ def _compare(model: HuggingFaceModel, lengths: tuple[int, ...], reach: int, wher
     cache = tuple((keys[:, :reach], values[:, :reach]) for keys, values in model.new_cache(rows, dtype))
     zeros = torch.zeros_like(ends)
     stepped = [_prefilled(model, text[:, : max(lengths) - 2], ends - 3, cache)]
-    for place in (ends - 2, ends - 1):
-        stepped.append(model(text.gather(1, place.unsqueeze(1)), place, zeros, cache)[0])
+    for position in (ends - 2, ends - 1):
+        stepped.append(model(text.gather(1, position.unsqueeze(1)), position, zeros, cache)[0])
     found = torch.stack(stepped, dim=1).float()
     expected = torch.stack([_own(model, row[:length]) for row, length in zip(text, lengths, strict=False)])
     difference = float((found - expected).norm() / expected.norm())
@@ -238,7 +238,7 @@ def _compare(model: HuggingFaceModel, lengths: tuple[int, ...], reach: int, wher
 
 
 def _prefilled(model: HuggingFaceModel, text: Tensor, wanted: Tensor, cache: Cache) -> Tensor:
-    """The logits at the places `wanted` [rows], with `text` stepped in pieces, as in serving."""
+    """The logits at the positions `wanted` [rows], with `text` stepped in pieces, as in serving."""
     logits = torch.zeros(len(wanted), model.config.vocabulary, device=text.device)
     for begin in range(0, text.shape[1], PIECE):
         piece = text[:, begin : begin + PIECE]

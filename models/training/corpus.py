@@ -106,7 +106,7 @@ def epoch_windows(
     as prompts do; the others lie a window apart. `seed` is (run, epoch): the same gives the same windows.
     """
     random = np.random.default_rng(seed)
-    cut = [pieces(texts[place], random) for place in random.permutation(len(texts))]
+    cut = [pieces(texts[index], random) for index in random.permutation(len(texts))]
     encoded = tokenizer.encode_batch([piece for text in cut for piece in ["", *text]])
     tokens = np.fromiter(
         (token for ids in encoded for token in (ids or (tokenizer.end_of_text,))), dtype=np.int64
