@@ -379,9 +379,6 @@ def _split(bench: Bench, key: Key, case: Case, times: StepTimes) -> DispatchSpli
     raise StudyError("unsupported_here", reason)
 
 
-_STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}
-
-
 def show(finding: BudgetFinding, console: Console) -> None:
     """Print amortisation, crossovers, budget and gains."""
     if finding.points:
@@ -389,13 +386,13 @@ def show(finding: BudgetFinding, console: Console) -> None:
     for one in finding.crossovers:
         console.print(f"{one.mode}: {_crossing(one)}", highlight=False)
     budget = finding.budget
-    quantities = (
-        ("operators per step, below autograd", budget.ops_per_step),
-        ("× µs per operator", budget.microseconds_per_op),
-        ("against kernel, µs", budget.kernel_microseconds),
+    ops, each, kernel = budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds
+    rows = (
+        ("operators per step, below autograd", f"{ops.value:.4g}", ops.source),
+        ("× µs per operator", f"{each.value:.4g}", each.source),
+        ("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", ""),
+        ("against kernel, µs", f"{kernel.value:.4g}", kernel.source),
     )
-    rows: list[tuple[str, str, str]] = [(name, f"{one.value:.4g}", one.source) for name, one in quantities]
-    rows.insert(2, ("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", ""))
     title = f"budget of one step, {budget.mode}, batch {budget.batch_size}"
     console.print(table(title, ("quantity", "value", "from"), rows))
     console.print(f"kernel share {_kernel_share(budget, finding.device)}", highlight=False)
@@ -414,13 +411,10 @@ def show(finding: BudgetFinding, console: Console) -> None:
 def _points(points: list[BatchPoint], device: str) -> Table:
     columns = ("mode", "batch", "step", "dispatch", "kernel", "kernel share", "without dispatch",
                f"against {points[0].mode}")  # fmt: skip
-    made = table(f"amortisation on {device}", columns, ())
-    for index, point in enumerate(points):
-        if index and point.mode != points[index - 1].mode:
-            made.add_section()
-        made.add_row(
+    rows = (
+        (
             point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})",
-            f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size),
+            f"{point.batch_size} disturbed" if point.disturbed else str(point.batch_size),
             f"{point.step.value * 1e6:.0f}",
             interval_text(point.dispatch_seconds, 1e6),
             interval_text(point.kernel_seconds, 1e6),
@@ -428,13 +422,15 @@ def _points(points: list[BatchPoint], device: str) -> Table:
             f"{point.without_dispatch_speedup:.2f} ×",
             interval_text(point.speedup, digits=2, unit=" ×"),
         )
-    return made
+        for point in points
+    )
+    return table(f"amortisation on {device}", columns, rows)
 
 
 def _kernel_share(found: BatchPoint | Budget, device: str) -> str:
     """With its class on a GPU only: on a CPU dispatch and kernels follow one another."""
     share = f"{found.device_bound_index:.0%}"
-    return share if device == "cpu" else f"{share} [{_STYLES[found.bound]}]{found.bound}[/]"
+    return share if device == "cpu" else f"{share} {found.bound}"
 
 
 def _gain_line(gain: ModeGain, budget: Budget) -> str:
