@@ -91,7 +91,7 @@ def tensor_bytes() -> int:
     storages = {
         value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()
         for value in gc.get_objects()
-        if type(value) in (torch.Tensor, torch.nn.Parameter)
+        if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
     }
     return sum(size for size in storages.values() if size >= 4096)
 
