@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +39,39 @@ def load(
     chosen = choose_context(config, folder, context, chunk)
     inner = _load_weights(folder, config, dtype)
     refuse_not_finite(folder, inner.named_parameters())
-    try:
-        model = HuggingFaceModel(inner.to(device), rows, chosen).eval()
-    except Exception as error:  # any architecture is tried, and may break anywhere
-        raise _not_served(folder, inner, error, _OTHER_MODEL) from error
-    check(folder, model)
-    return model
+    return _checked(folder, inner.to(device), rows, chosen, context is None, chunk)
 
 
-_OTHER_MODEL = "serve a model of another architecture, such as Llama, GPT-2 or Qwen"
-
-
-def _not_served(folder: Path, inner: PreTrainedModel, error: Exception, remedy: str) -> CheckpointError:
-    return CheckpointError(
+def _checked(
+    folder: Path, inner: PreTrainedModel, rows: int, context: int, may_shorten: bool, chunk: int
+) -> HuggingFaceModel:
+    """`inner` with the longest context, up to `context`, in which its steps are what it computes itself."""
+    reason: Exception | None = None
+    for length in _contexts(inner.config, context, chunk):
+        try:
+            model = HuggingFaceModel(inner, rows, length).eval()
+            check(model)
+        except Exception as error:  # noqa: BLE001 - any architecture is tried, and may break anywhere
+            reason = reason or error
+            continue
+        if reason is not None:
+            said = f"{folder} cannot be served with a context of {context} ({_in_one_line(reason)})"
+            if not may_shorten:
+                raise CheckpointError(f"{said}: set LAUNCHBOUND_CONTEXT to at most {length}") from reason
+            print(f"launchbound engine: {said}: its context is {length}", file=sys.stderr)
+        return model
+    assert reason is not None
+    raise CheckpointError(
         f"{folder}: {type(inner).__name__} cannot be stepped with a static cache of keys and values "
-        f"({_in_one_line(error)}): {remedy}"
-    )
+        f"({_in_one_line(reason)}): serve a model of another architecture, such as Llama, GPT-2 or Qwen"
+    ) from reason
+
+
+def _contexts(config: PreTrainedConfig, context: int, chunk: int) -> list[int]:
+    """`context`, then shorter ones, the longest first: to where something changes, and halves."""
+    halves = [END_CHECKED >> power for power in range(END_CHECKED.bit_length()) if END_CHECKED >> power >= 16]
+    shorter = {n - n % chunk or n for n in [*regimes(config), *halves] if n < context}
+    return [context, *sorted(shorter - {context}, reverse=True)]
 
 
 def silence_transformers() -> None:
@@ -89,11 +107,9 @@ def load_config(folder: Path) -> PreTrainedConfig:
 
 
 def _causal(folder: Path, config: PreTrainedConfig) -> None:
-    causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    classes = causal if isinstance(causal, tuple) else (causal,)
-    names = {one.__name__ for one in classes if one is not None}
+    causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder
     saved = config.architectures or []
-    if not names or config.is_encoder_decoder or (saved and names.isdisjoint(saved)):
+    if not causal or (saved and not any(_is_causal_class(name, config) for name in saved)):
         raise CheckpointError(
             f"{folder} holds {', '.join(saved) or config.model_type}, which is no causal language model: "
             "give one that generates text, such as LlamaForCausalLM"
@@ -106,19 +122,28 @@ def _causal(folder: Path, config: PreTrainedConfig) -> None:
         raise CheckpointError(f"{folder} holds quantised weights: give the model's weights in a float type")
 
 
+def _is_causal_class(name: str, config: PreTrainedConfig) -> bool:
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    classes = kind if isinstance(kind, tuple) else (kind,)
+    return name in {one.__name__ for one in classes if one is not None}
+
+
 def choose_context(config: PreTrainedConfig, folder: Path, requested: int | None, chunk: int) -> int:
     """Length of the static cache. Raises CheckpointError where `requested` is longer than the model's."""
-    limits: list[int] = [limit for name in _LIMITS if (limit := getattr(config, name, None))]
-    if requested is None:
-        most = min([LONGEST_DEFAULT, *limits])
-        return most - most % chunk or most
-    longest = min(limits, default=requested)
-    if requested > longest:
-        raise CheckpointError(
-            f"a context of {requested} is longer than the {longest} of {folder} ({config.model_type}): "
-            f"set LAUNCHBOUND_CONTEXT to at most {longest}"
-        )
-    return requested
+    limits: dict[str, int] = {name: limit for name in _LIMITS if (limit := getattr(config, name, None))}
+    narrowest = min(limits, key=lambda name: limits[name], default=None)
+    if requested is not None:
+        if narrowest is not None and requested > limits[narrowest]:
+            what = (
+                "" if narrowest == _LIMITS[0] else f", its {narrowest}, beyond which attention is in chunks"
+            )
+            raise CheckpointError(
+                f"a context of {requested} is longer than the {limits[narrowest]} of {folder}{what} "
+                f"({config.model_type}): set LAUNCHBOUND_CONTEXT to at most {limits[narrowest]}"
+            )
+        return requested
+    most = min([LONGEST_DEFAULT, *limits.values()])
+    return most - most % chunk or most
 
 
 def _load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) -> Any:  # noqa: ANN401
@@ -176,10 +201,9 @@ SHORTEST_REACH = 64
 END_CHECKED = 512
 """A longer context is not stepped to its end, only beyond what the configuration names."""
 
-ALLOWED = 1e-3
+ALLOWED = {torch.float32: 1e-3}
 ALLOWED_BELOW = 0.1
-"""Relative to the logits' norm, in float32 and in narrower types: far above rounding there, far below a wrong
-mask's effect."""
+"""Relative to the logits' norm: far above rounding in narrower types, far below a wrong mask's effect."""
 
 
 def regimes(config: PreTrainedConfig) -> dict[int, str]:
@@ -193,31 +217,24 @@ def regimes(config: PreTrainedConfig) -> dict[int, str]:
 
 
 @torch.no_grad()
-def check(folder: Path, model: HuggingFaceModel) -> None:
+def check(model: HuggingFaceModel) -> None:
     """Step ragged batches by chunk and by token, beyond each of the configuration's regimes too.
 
-    Raises CheckpointError, with the remedy, where the logits differ from the model's own.
+    Raises ValueError where the logits differ.
     """
     context = model.config.context
     short = (min(LENGTHS[0], context), LENGTHS[1])
-    checks: list[tuple[tuple[int, ...], int, str, str]]
-    checks = [(short, min(SHORTEST_REACH, context), "", _OTHER_MODEL)]
+    _compare(model, short, min(SHORTEST_REACH, context), "its logits by steps")
     for length, what in regimes(model.inner.config).items():
         if length < context:
-            beyond = min(max(length, LENGTHS[0]) + BEYOND, context), max(length, LENGTHS[1])
-            remedy = f"set LAUNCHBOUND_CONTEXT to at most {length}"
-            checks.append((beyond, context, f" beyond {what} of {length} tokens", remedy))
+            said = f"its logits by steps beyond {what} of {length} tokens"
+            beyond = min(max(length, LENGTHS[0]) + BEYOND, context)
+            _compare(model, (beyond, max(length, LENGTHS[1])), context, said)
     if max(LENGTHS) < context <= END_CHECKED:
-        where = f" at the end of {context} tokens"
-        checks.append(((context,), context, where, "set LAUNCHBOUND_CONTEXT to less"))
-    for lengths, reach, where, remedy in checks:
-        try:
-            _compare(model, lengths, reach, where)
-        except Exception as error:  # as in the adapter
-            raise _not_served(folder, model.inner, error, remedy) from error
+        _compare(model, (context,), context, f"its logits by steps at the end of {context} tokens")
 
 
-def _compare(model: HuggingFaceModel, lengths: tuple[int, ...], reach: int, where: str) -> None:
+def _compare(model: HuggingFaceModel, lengths: tuple[int, ...], reach: int, what: str) -> None:
     """Attention reads `reach` positions, as in serving, where no step reads more than the context."""
     device = model.columns.device
     rows = min(len(lengths), len(model.rows))
@@ -228,17 +245,18 @@ def _compare(model: HuggingFaceModel, lengths: tuple[int, ...], reach: int, wher
     cache = tuple((keys[:, :reach], values[:, :reach]) for keys, values in model.new_cache(rows, dtype))
     zeros = torch.zeros_like(ends)
     stepped = [_prefilled(model, text[:, : max(lengths) - 2], ends - 3, cache)]
-    for position in (ends - 2, ends - 1):
-        stepped.append(model(text.gather(1, position.unsqueeze(1)), position, zeros, cache)[0])
+    for place in (ends - 2, ends - 1):
+        stepped.append(model(text.gather(1, place.unsqueeze(1)), place, zeros, cache)[0])
     found = torch.stack(stepped, dim=1).float()
     expected = torch.stack([_own(model, row[:length]) for row, length in zip(text, lengths, strict=False)])
+    allowed = ALLOWED.get(dtype, ALLOWED_BELOW)
     difference = float((found - expected).norm() / expected.norm())
-    if not difference <= (ALLOWED if dtype == torch.float32 else ALLOWED_BELOW):
-        raise ValueError(f"its logits by steps{where} differ from its own by {difference:.1%} of their norm")
+    if not difference <= allowed:
+        raise ValueError(f"{what} differ from its own by {difference:.1%} of their norm")
 
 
 def _prefilled(model: HuggingFaceModel, text: Tensor, wanted: Tensor, cache: Cache) -> Tensor:
-    """The logits at the positions `wanted` [rows], with `text` stepped in pieces, as in serving."""
+    """The logits at the places `wanted` [rows], with `text` stepped in pieces, as in serving."""
     logits = torch.zeros(len(wanted), model.config.vocabulary, device=text.device)
     for begin in range(0, text.shape[1], PIECE):
         piece = text[:, begin : begin + PIECE]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import tokenizers
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
@@ -28,6 +29,7 @@ class HuggingFaceTokenizer:
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
+        self._appends = _appends(inner)
         self.ends = ends
         self.longest_token_bytes: int | None = None  # a normaliser may shorten a text of any length
         tokens = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -52,7 +54,7 @@ class HuggingFaceTokenizer:
         """Text of `tokens`; special tokens and unknown ids are left out."""
         ids = list(tokens)
         text: str = self._inner.decode(ids, skip_special_tokens=True)
-        if REPLACEMENT not in text:
+        if self._appends and REPLACEMENT not in text:
             return text
         stream = self.stream()
         return "".join([*map(stream.push, ids), stream.flush()])
@@ -60,6 +62,15 @@ class HuggingFaceTokenizer:
     def stream(self) -> HuggingFaceStream:
         """An incremental decoder."""
         return HuggingFaceStream(self._inner)
+
+
+def _appends(inner: tokenizers.Tokenizer) -> bool:
+    """Whether another token leaves the text of those before it as it is, where that has no U+FFFD."""
+    if inner.decoder is None:
+        return True
+    decoder = msgspec.json.decode(inner.decoder.__getstate__())
+    kinds = [part["type"] for part in decoder.get("decoders", [decoder])]
+    return "Fuse" not in kinds or "Replace" not in kinds[kinds.index("Fuse") :]
 
 
 class HuggingFaceStream:

@@ -71,12 +71,13 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def rms_norm_operator() -> Norm:
-    """ATen's form as a custom operator, registered at the first call and once per process.
+    """The custom operator, registered at the first call and once per process.
 
-    (x [..., width], weight [width], epsilon) → as x.
+    (x [..., width], weight [width], epsilon) → as x. A Triton kernel on CUDA, ATen's on a CPU; the gradient
+    is of ATen's operators on both.
     """
 
-    @torch.library.custom_op(NAME, mutates_args=())
+    @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")
     def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         # Contiguous like the fake; ATen would keep a transposed layout.
         return aten_rms_norm(x, weight, epsilon).contiguous()
@@ -84,6 +85,12 @@ def rms_norm_operator() -> Norm:
     @rms_norm.register_fake
     def _(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         return x.new_empty(x.shape)
+
+    @rms_norm.register_kernel("cuda")
+    def _(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        from service.anatomy.rms_norm_triton import launch
+
+        return launch(x, weight, epsilon)
 
     rms_norm.register_autograd(rms_norm_gradient, setup_context=save_inputs)
     return rms_norm

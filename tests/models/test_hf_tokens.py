@@ -56,6 +56,7 @@ DECODERS: dict[str, Any] = {
     "WordPiece with clean-up": decoders.WordPiece(cleanup=True),
     "WordPiece": decoders.WordPiece(cleanup=False),
     "suffixes": decoders.BPEDecoder(),
+    "rewriting": decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "c")]),
 }
 
 
@@ -112,6 +113,15 @@ def test_a_row_of_any_tokens_ends_with_the_same_text_streamed_or_with_stop_strin
         texts.append(rows.outputs()[0].text)
         assert sent == texts[-1] or not options
     assert len(set(texts)) == 1
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(ids=IDS)
+def test_text_without_a_broken_character_is_the_librarys(name: str, ids: list[int]) -> None:
+    tokenizer = TOKENIZERS[name]
+    text = tokenizer._inner.decode(ids)
+    if "\ufffd" not in text and name != "rewriting":
+        assert tokenizer.decode(ids) == text
 
 
 def test_a_byte_that_is_no_text_takes_back_nothing_of_what_was_streamed() -> None:

@@ -58,22 +58,19 @@ def test_a_window_longer_than_a_piece_is_checked_in_pieces(
 
 
 @pytest.mark.parametrize("kind", SLIDING)
-def test_where_a_window_is_not_kept_a_longer_context_is_refused(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_where_a_window_is_not_kept_the_context_ends_with_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_model(tmp_path / "model", kind, **SLIDING[kind])
     right = adapter._mask
     monkeypatch.setattr(
         adapter, "_mask", lambda places, columns, dtype, _: right(places, columns, dtype, None)
     )
-    refused(folder, f"beyond its window of {WINDOW} tokens differ", WINDOW)
-
-
-def refused(folder: Path, why: str, longest: int) -> None:
-    """With the default context, and served with the one that the message names."""
-    with pytest.raises(CheckpointError, match=f"{why}.*: set LAUNCHBOUND_CONTEXT to at most {longest}$"):
-        opened(folder)
-    assert opened(folder, context=longest).config.context == longest
+    assert opened(folder).config.context == WINDOW
+    assert f"beyond its window of {WINDOW} tokens differ" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=f"set LAUNCHBOUND_CONTEXT to at most {WINDOW}"):
+        opened(folder, context=64)
+    assert opened(folder, context=WINDOW).config.context == WINDOW
 
 
 ORIGINAL = 64
@@ -94,13 +91,18 @@ def longrope(folder: Path) -> Path:
     )
 
 
-def test_longrope_is_served_up_to_where_its_positions_change(tmp_path: Path) -> None:
+def test_the_context_of_longrope_ends_where_its_positions_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = longrope(tmp_path / "model")
-    refused(folder, f"the original length of its rotary positions of {ORIGINAL} tokens differ", ORIGINAL)
+    assert opened(folder).config.context == ORIGINAL
+    assert f"the original length of its rotary positions of {ORIGINAL} tokens" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=f"set LAUNCHBOUND_CONTEXT to at most {ORIGINAL}"):
+        opened(folder, context=2 * ORIGINAL)
 
 
 def test_a_row_of_longrope_is_the_same_alone_and_beside_a_long_one(tmp_path: Path) -> None:
-    model = opened(longrope(tmp_path / "model"), context=ORIGINAL)
+    model = opened(longrope(tmp_path / "model"))
     text = torch.randint(VOCABULARY, (2, ORIGINAL), generator=torch.Generator().manual_seed(3))
     zeros = torch.zeros(2, dtype=torch.int64)
     with torch.no_grad():
@@ -117,11 +119,11 @@ def test_yarn_is_checked_beyond_its_original_length(tmp_path: Path, monkeypatch:
     assert compared == [loading.LENGTHS, (128 + loading.BEYOND, 128), (CONTEXT,)]
 
 
-def test_a_window_that_the_library_keeps_for_itself_bounds_the_context(tmp_path: Path) -> None:
-    attention = {"attention_types": [[["global", "local"], 1]], "window_size": 64}
-    refused(
-        write_model(tmp_path / "model", "gpt_neo", num_layers=2, num_heads=4, **attention), "its window", 64
-    )
+@pytest.mark.parametrize("window", [64, 512])
+def test_a_window_that_the_library_keeps_for_itself_bounds_the_context(tmp_path: Path, window: int) -> None:
+    attention = {"attention_types": [[["global", "local"], 1]], "window_size": window}
+    folder = write_model(tmp_path / "model", "gpt_neo", num_layers=2, num_heads=4, **attention)
+    assert opened(folder).config.context == window
 
 
 def test_a_table_of_positions_as_long_as_the_context_is_served_to_its_end(tmp_path: Path) -> None:
