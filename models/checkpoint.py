@@ -27,34 +27,20 @@ class CheckpointError(ValueError):
     """A model that cannot be loaded; the message names the remedy."""
 
 
-def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every stored tensor; a tied head is stored once, as the embedding."""
-    c = config
-    features = (c.heads + 2 * c.kv_heads) * c.head_width
-    shapes: dict[str, tuple[int, ...]] = {
-        "embedding.weight": (c.vocabulary, c.width),
-        "norm.weight": (c.width,),
-    }
-    if not c.tied:
-        shapes["head.weight"] = (c.vocabulary, c.width)
-    for layer in range(c.layers):
-        prefix = f"blocks.{layer}."
-        shapes[prefix + "attention_norm.weight"] = (c.width,)
-        shapes[prefix + "attention.query_key_value.weight"] = (features, c.width)
-        shapes[prefix + "attention.output.weight"] = (c.width, c.heads * c.head_width)
-        shapes[prefix + "feed_forward_norm.weight"] = (c.width,)
-        shapes[prefix + "feed_forward.gate_up.weight"] = (2 * c.hidden, c.width)
-        shapes[prefix + "feed_forward.down.weight"] = (c.width, c.hidden)
-    return shapes
+def stored_tensors(model: Transformer) -> dict[str, Tensor]:
+    """The tensors of `model` that a checkpoint holds: a tied head once, as the embedding."""
+    state = model.state_dict()
+    if model.config.tied:
+        del state["head.weight"]
+    return state
 
 
 def save(model: Transformer, folder: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write `config.json` and `model.safetensors` into `folder`, each replaced atomically."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = model.state_dict()
     stored = {
-        name: state[name].detach().to("cpu", dtype).contiguous() for name in expected_shapes(model.config)
+        name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in stored_tensors(model).items()
     }
     weights = folder / (WEIGHTS_FILE + ".part")
     config = folder / (CONFIG_FILE + ".part")
@@ -146,12 +132,13 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _check(file: Path, config: Config, state: dict[str, Tensor]) -> None:
-    expected = expected_shapes(config)
+    with torch.device("meta"):  # for the shapes alone
+        expected = {name: tensor.shape for name, tensor in stored_tensors(Transformer(config, 1)).items()}
     wrong = [f"{name} is missing" for name in expected.keys() - state.keys()]
     wrong += [f"{name} is unknown" for name in state.keys() - expected.keys()]
     for name in expected.keys() & state.keys():
         tensor = state[name]
-        if tuple(tensor.shape) != expected[name]:
+        if tensor.shape != expected[name]:
             wrong.append(f"{name} has shape {list(tensor.shape)} instead of {list(expected[name])}")
         elif not tensor.is_floating_point():
             wrong.append(f"{name} is {tensor.dtype}, not a float type")
@@ -225,6 +212,5 @@ def content_hash(name: str | Path) -> str:
         return hashlib.sha256(seeded).hexdigest()[:12]
     digest = hashlib.sha256(msgspec.json.encode(asdict(load_config(folder))))
     with _weights_file(folder).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+        hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()[:12]

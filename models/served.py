@@ -62,7 +62,9 @@ class Served(nn.Module, ABC):
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of the context and one position more, of which steps are given parts.
 
-        Allocate it outside inference mode: every mode writes into it in place.
+        Allocate it outside inference mode: every mode writes into it in place. With the one position more no
+        part is contiguous: else a compiled step, guarded on whether it is, would be compiled again for the
+        whole context.
         """
 
 

@@ -34,7 +34,7 @@ def _byte_of_character() -> dict[str, int]:
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + place): b for place, b in enumerate(others)}
+    return {chr(b): b for b in printable} | {chr(256 + index): b for index, b in enumerate(others)}
 
 
 class Tokenizer:

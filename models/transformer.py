@@ -10,20 +10,6 @@ from models.config import Config
 from models.served import Cache, Served
 
 
-def new_cache(config: Config, batch: int, device: torch.device, dtype: torch.dtype) -> Cache:
-    """A zeroed cache. Allocate it outside inference mode: every mode writes into it in place.
-
-    It has one position more than the context, so that none of its parts is contiguous: a compiled step would
-    be guarded on whether it is, and be compiled again for the whole context.
-    """
-    shape = (batch, config.context + 1, config.kv_heads, config.head_width)
-
-    def zeros() -> Tensor:
-        return torch.zeros(shape, device=device, dtype=dtype)
-
-    return tuple((zeros(), zeros()) for _ in range(config.layers))
-
-
 def rotary_table(config: Config) -> Tensor:
     """Cosines and sines of rotary positions, float32 [context, 2, head_width] (Su et al., arXiv:2104.09864).
 
@@ -81,8 +67,8 @@ class Attention(nn.Module):
         c = self.config
         batch, tokens = where[1].shape
         projected = self.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
-        turning, v = projected.split([c.heads + c.kv_heads, c.kv_heads], dim=2)
-        q, k = rotate(turning, *rotation).split([c.heads, c.kv_heads], dim=2)
+        unrotated, v = projected.split([c.heads + c.kv_heads, c.kv_heads], dim=2)
+        q, k = rotate(unrotated, *rotation).split([c.heads, c.kv_heads], dim=2)
         # Detached: with grad mode on, a tape then lives one step and does not reach through the cache.
         keys = cache[0].index_put_(where, k.detach())
         values = cache[1].index_put_(where, v.detach())
@@ -163,15 +149,15 @@ class Transformer(Served):
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         """One step, as `Served.forward`."""
         batch, count = tokens.shape
-        places = positions.unsqueeze(1) + self.columns[:count]
-        table = self.rotary[places]
+        token_positions = positions.unsqueeze(1) + self.columns[:count]
+        table = self.rotary[token_positions]
         rotation = table[:, :, 0].unsqueeze(2), table[:, :, 1].unsqueeze(2)
         groups = self.config.heads // self.config.kv_heads
         attended, dtype = self.columns[: cache[0][0].shape[1]], cache[0][0].dtype
-        unseen = (attended > places.unsqueeze(2)).unsqueeze(1).repeat(1, 1, groups, 1)
+        masked = (attended > token_positions.unsqueeze(2)).unsqueeze(1).repeat(1, 1, groups, 1)
         # A boolean mask would be turned into this one in every layer. Finite, because 0 · −∞ is no number.
-        mask = unseen.to(dtype) * torch.finfo(dtype).min
-        where = self.rows[:batch], places
+        mask = masked.to(dtype) * torch.finfo(dtype).min
+        where = self.rows[:batch], token_positions
         # Two dimensions from here on: a product over [batch, 1, width] costs views around every call in eager
         # modes, and in compiled ones a copy, because Inductor gives the dimension of size 1 a stride of 0.
         x = self.embedding(tokens.reshape(-1))
@@ -184,4 +170,10 @@ class Transformer(Served):
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""
-        return new_cache(self.config, rows, self.rotary.device, dtype)
+        c = self.config
+        shape = rows, c.context + 1, c.kv_heads, c.head_width
+
+        def zeros() -> Tensor:
+            return torch.zeros(shape, device=self.rotary.device, dtype=dtype)
+
+        return tuple((zeros(), zeros()) for _ in range(c.layers))

@@ -54,23 +54,21 @@ class Shape:
 
 
 class StepCache(LibraryCache):
-    """Writes the keys and values of one step to their rows and positions in the static cache."""
+    """Writes the keys and values of one step to `rows` and `positions` of the static cache."""
 
-    def __init__(self, cache: Cache, rows: Tensor, places: Tensor) -> None:
+    def __init__(self, cache: Cache, rows: Tensor, positions: Tensor) -> None:
         super().__init__(layers=[])
         self._cache = cache
-        self._rows = rows
-        self._places = places
+        self._where = rows, positions
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
         """Write [batch, heads, tokens, width]; returns all of the layer's cache, in that order too."""
         keys, values = self._cache[layer_idx]
-        where = self._rows, self._places
         # Detached: with grad mode on, a tape then lives one step and does not reach through the cache.
-        keys.index_put_(where, key_states.detach().transpose(1, 2).to(keys.dtype))
-        values.index_put_(where, value_states.detach().transpose(1, 2).to(values.dtype))
+        keys.index_put_(self._where, key_states.detach().transpose(1, 2).to(keys.dtype))
+        values.index_put_(self._where, value_states.detach().transpose(1, 2).to(values.dtype))
         return keys.transpose(1, 2), values.transpose(1, 2)
 
 
@@ -105,7 +103,10 @@ class HuggingFaceModel(Served):
         device = parameter.device
         self.register_buffer("columns", torch.arange(context + 1, device=device), persistent=False)
         self.register_buffer("rows", torch.arange(rows, device=device).unsqueeze(1), persistent=False)
-        self.masks = Masks(inner.config)
+        self._window = window_of(inner.config)
+        kinds = set(getattr(inner.config, "layer_types", None) or ())
+        # Where layers differ, the library takes a mask for each kind by name, else one for all of them.
+        self._kinds = sorted(kinds & {FULL, SLIDING}) if SLIDING in kinds else []
         self._widths, vocabulary = self._probe()
         self.config = Shape(len(self._widths), inner.config.hidden_size, vocabulary, context)
 
@@ -121,7 +122,7 @@ class HuggingFaceModel(Served):
         zero = self.columns[:1].unsqueeze(0)
         out = self.inner(
             input_ids=zero,
-            attention_mask=self.masks.of(zero, self.columns[:1], next(self.inner.parameters()).dtype),
+            attention_mask=self._masks(zero, self.columns[:1], self.inner.dtype),
             position_ids=zero,
             past_key_values=cache,
             use_cache=True,
@@ -134,18 +135,32 @@ class HuggingFaceModel(Served):
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         """One step, as `Served.forward`."""
         batch, count = tokens.shape
-        places = positions.unsqueeze(1) + self.columns[:count]
+        token_positions = positions.unsqueeze(1) + self.columns[:count]
         attended = self.columns[: cache[0][0].shape[1]]
         out = self.inner(
             input_ids=tokens,
-            attention_mask=self.masks.of(places, attended, cache[0][0].dtype),
-            position_ids=places,
+            attention_mask=self._masks(token_positions, attended, cache[0][0].dtype),
+            position_ids=token_positions,
             use_cache=True,
-            past_key_values=StepCache(cache, self.rows[:batch], places),
+            past_key_values=StepCache(cache, self.rows[:batch], token_positions),
             logits_to_keep=last.unsqueeze(1) if count > 1 else 0,
         )
         logits = out.logits[:, 0]
         return logits, logits.argmax(dim=-1)
+
+    def _masks(self, positions: Tensor, columns: Tensor, dtype: torch.dtype) -> Any:  # noqa: ANN401 - the library's
+        """What is added to the scores of `columns`, for each token at `positions` [batch, tokens].
+
+        [batch, 1, tokens, columns], 0 where it attends: all before a token, or those in a window behind it.
+        Four dimensions, so that the library uses it unchanged; additive, because torch turns a boolean mask
+        into this in every layer.
+        """
+        if not self._kinds:
+            return _mask(positions, columns, dtype, self._window)
+        return {
+            kind: _mask(positions, columns, dtype, self._window if kind == SLIDING else None)
+            for kind in self._kinds
+        }
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""
@@ -158,34 +173,8 @@ class HuggingFaceModel(Served):
         return tuple((zeros(heads, key), zeros(heads, value)) for heads, key, value in self._widths)
 
 
-# Which positions each kind of layer attends to: all before a token, or those in a window behind it
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 """Names in a configuration's `layer_types`."""
-
-
-class Masks:
-    """The masks of a step for a model of `config`, as its forward takes them."""
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        self.window = window_of(config)
-        kinds = set(getattr(config, "layer_types", None) or ())
-        # Where layers differ, the library takes a mask for each kind by name, else one for all of them.
-        self._kinds = sorted(kinds & {FULL, SLIDING}) if SLIDING in kinds else []
-
-    def of(self, places: Tensor, columns: Tensor, dtype: torch.dtype) -> Any:  # noqa: ANN401 - as the library wants it
-        """What is added to the scores of positions `columns`, for each token at `places` [batch, tokens].
-
-        [batch, 1, tokens, positions], 0 where it attends; by kind of layer where they differ. Four
-        dimensions, so that the library uses it unchanged; additive, because torch turns a boolean mask into
-        this in every layer.
-        """
-        if not self._kinds:
-            return _mask(places, columns, dtype, self.window)
-        return {
-            kind: _mask(places, columns, dtype, self.window if kind == SLIDING else None)
-            for kind in self._kinds
-        }
 
 
 def window_of(config: PreTrainedConfig) -> int | None:
@@ -195,9 +184,9 @@ def window_of(config: PreTrainedConfig) -> int | None:
     return window if window and (kinds is None or SLIDING in kinds) else None
 
 
-def _mask(places: Tensor, columns: Tensor, dtype: torch.dtype, window: int | None) -> Tensor:
-    at = places.unsqueeze(2)
-    unseen = columns > at
+def _mask(positions: Tensor, columns: Tensor, dtype: torch.dtype, window: int | None) -> Tensor:
+    own = positions.unsqueeze(2)
+    masked = columns > own
     if window is not None:
-        unseen = unseen | (columns <= at - window)
-    return unseen.unsqueeze(1).to(dtype) * torch.finfo(dtype).min
+        masked = masked | (columns <= own - window)
+    return masked.unsqueeze(1).to(dtype) * torch.finfo(dtype).min

@@ -146,6 +146,5 @@ def content_hash(folder: Path) -> str:
     digest = hashlib.sha256((folder / CONFIG_FILE).read_bytes())
     for file in weight_files(folder):
         with file.open("rb") as opened:
-            while block := opened.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(opened, lambda: digest)
     return digest.hexdigest()[:12]

@@ -63,10 +63,11 @@ def make(name: str, folder: Path, wanted: Wanted) -> Reference:
     a model that cannot be exported, and where `texts` hold too few prompts that long.
     """
     model = checkpoint.build(name, wanted.count)
-    tokenizer = Tokenizer.load(checkpoint.folder_of(name) or TINY_FOLDER, model.config.vocabulary)
+    source = checkpoint.folder_of(name) or TINY_FOLDER
+    tokenizer = Tokenizer.load(source, model.config.vocabulary)
     prompts = _prompts(tokenizer, wanted)
     export(model, folder)
-    shutil.copy((checkpoint.folder_of(name) or TINY_FOLDER) / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+    shutil.copy(source / TOKENIZER_FILE, folder / TOKENIZER_FILE)
     # Converters want all of them to exist; no prompt is encoded by them.
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
     described = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
@@ -181,19 +182,15 @@ def greedy(model: Transformer, prompts: Tensor, new_tokens: int) -> tuple[Tensor
     batch, length = prompts.shape
     cache = model.new_cache(batch, model.embedding.weight.dtype)
     zero = torch.zeros(batch, dtype=torch.int64)
-    logits, token = model(prompts, zero, torch.full((batch,), length - 1), cache)
-    tokens, margins = [token], [_margin(logits)]
-    for count in range(new_tokens - 1):
-        at = torch.full((batch,), length + count)
-        logits, token = model(token.unsqueeze(1), at, zero, cache)
+    step, positions, last = prompts, zero, torch.full((batch,), length - 1)
+    tokens, margins = list[Tensor](), list[Tensor]()
+    for count in range(new_tokens):
+        logits, token = model(step, positions, last, cache)
+        largest = logits.topk(2, dim=-1).values
         tokens.append(token)
-        margins.append(_margin(logits))
+        margins.append(largest[:, 0] - largest[:, 1])
+        step, positions, last = token.unsqueeze(1), torch.full((batch,), length + count), zero
     return torch.stack(tokens, dim=1), torch.stack(margins, dim=1)
-
-
-def _margin(logits: Tensor) -> Tensor:
-    largest = logits.topk(2, dim=-1).values
-    return largest[:, 0] - largest[:, 1]
 
 
 def main() -> None:

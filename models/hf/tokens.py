@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import tokenizers
-from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from models.hf.loading import load_config, silence_transformers
@@ -32,9 +29,9 @@ class HuggingFaceTokenizer:
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
-        self._grows = _grows(inner)
+        self._appends = _appends(inner)
         self.ends = ends
-        self.longest_token_bytes = longest_token_bytes(inner)
+        self.longest_token_bytes: int | None = None  # a normaliser may shorten a text of any length
         tokens = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.vocabulary: int = tokens if vocabulary is None else min(tokens, vocabulary)
 
@@ -57,7 +54,7 @@ class HuggingFaceTokenizer:
         """Text of `tokens`; special tokens and unknown ids are left out."""
         ids = list(tokens)
         text: str = self._inner.decode(ids, skip_special_tokens=True)
-        if self._grows and REPLACEMENT not in text:
+        if self._appends and REPLACEMENT not in text:
             return text
         stream = self.stream()
         return "".join([*map(stream.push, ids), stream.flush()])
@@ -67,12 +64,12 @@ class HuggingFaceTokenizer:
         return HuggingFaceStream(self._inner)
 
 
-def _grows(inner: tokenizers.Tokenizer) -> bool:
+def _appends(inner: tokenizers.Tokenizer) -> bool:
     """Whether another token leaves the text of those before it as it is, where that has no U+FFFD."""
     if inner.decoder is None:
         return True
-    told = msgspec.json.decode(inner.decoder.__getstate__())
-    kinds = [part["type"] for part in told.get("decoders", [told])]
+    decoder = msgspec.json.decode(inner.decoder.__getstate__())
+    kinds = [part["type"] for part in decoder.get("decoders", [decoder])]
     return "Fuse" not in kinds or "Replace" not in kinds[kinds.index("Fuse") :]
 
 
@@ -158,77 +155,3 @@ def end_tokens(folder: Path) -> frozenset[int]:
             f"eos_token_id of {folder} is {ends!r}, which is no token id: write the number of that token"
         )
     return frozenset(found)
-
-
-SHRINKS = {"NFC": 3, "NFD": 3, "NFKC": 4, "NFKD": 4, "Lowercase": 3, "Prepend": 1, "ByteLevel": 1}
-"""How many times shorter a normaliser can make the UTF-8 of a text.
-
-By Unicode's tables: three Hangul letters of 3 bytes compose to one of 3; U+1FEF decomposes from 3 bytes to
-1, U+1D400 compatibly from 4 to 1; U+212A has a lower case of 1. What is not here may remove text of any
-length, as StripAccents and BertNormalizer do, or is not known.
-"""
-
-KEEPERS = frozenset(
-    {"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength", "Split", "Punctuation"}
-)
-"""Pre-tokenizers that cut a text and remove nothing of it, the last two unless told to."""
-
-Told = Mapping[str, Any]
-"""A part of a tokenizer as `tokenizer.json` has it."""
-
-
-def longest_token_bytes(inner: tokenizers.Tokenizer) -> int | None:
-    """As `ServedTokenizer`. None where text of any length may vanish before it is cut into tokens, or where
-    one token stands for any run of what is unknown or blank.
-    """
-    told = msgspec.json.decode(inner.to_str())
-    absorbs = any(token["lstrip"] or token["rstrip"] for token in told["added_tokens"])
-    shrink = _shrink(told["normalizer"])
-    if absorbs or shrink is None or not _keeps(told["pre_tokenizer"]) or not _has_token_for_all(told):
-        return None
-    return shrink * max(4, *(len(token.encode()) for token in inner.get_vocab(with_added_tokens=True)))
-
-
-def _shrink(normalizer: Told | None) -> int | None:
-    """How many times shorter it can make a text; None without a bound."""
-    if normalizer is None:
-        return 1
-    kind = normalizer["type"]
-    if kind == "Sequence":
-        parts = [_shrink(part) for part in normalizer["normalizers"]]
-        return None if None in parts else math.prod(part for part in parts if part)
-    if kind == "Replace":
-        found, put = normalizer["pattern"].get("String"), normalizer["content"]
-        return math.ceil(max(1.0, len(found.encode()) / len(put.encode()))) if found and put else None
-    return SHRINKS.get(kind)
-
-
-def _keeps(pre_tokenizer: Told | None) -> bool:
-    """Whether all of a text is still there when it is cut."""
-    if pre_tokenizer is None:
-        return True
-    kind = pre_tokenizer["type"]
-    if kind == "Sequence":
-        return all(map(_keeps, pre_tokenizer["pretokenizers"]))
-    return kind in KEEPERS and pre_tokenizer.get("behavior") != "Removed"
-
-
-def _has_token_for_all(told: Told) -> bool:
-    """Whether each character has tokens of its own, an unknown one too: else a run may be one, or none."""
-    model = told["model"]
-    if model["type"] != "BPE":
-        return False
-    vocabulary = model["vocab"]
-    if _byte_level(told["pre_tokenizer"]) or _byte_level(told["normalizer"]):
-        return all(letter in vocabulary for letter in ByteLevel.alphabet())
-    if model.get("byte_fallback"):
-        return all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
-    return model["unk_token"] is not None and not model["fuse_unk"]
-
-
-def _byte_level(part: Told | None) -> bool:
-    """Whether a text's bytes become letters there."""
-    if part is None:
-        return False
-    inside = part.get("pretokenizers") or part.get("normalizers") or ()
-    return part["type"] == "ByteLevel" or any(map(_byte_level, inside))

@@ -6,6 +6,7 @@ import hashlib
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,7 @@ def epoch_windows(
     as prompts do; the others lie a window apart. `seed` is (run, epoch): the same gives the same windows.
     """
     random = np.random.default_rng(seed)
-    cut = [pieces(texts[place], random) for place in random.permutation(len(texts))]
+    cut = [pieces(texts[index], random) for index in random.permutation(len(texts))]
     encoded = tokenizer.encode_batch([piece for text in cut for piece in ["", *text]])
     tokens = np.fromiter(
         (token for ids in encoded for token in (ids or (tokenizer.end_of_text,))), dtype=np.int64
@@ -130,21 +131,17 @@ def _line_starts(tokens: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.
 
 
 def batches(
-    texts: Sequence[str], tokenizer: Tokenizer, batch: int, length: int, seed: int, skip: int
+    texts: Sequence[str], tokenizer: Tokenizer, batch: int, length: int, seed: int
 ) -> Iterator[Tensor]:
-    """Batches int64 [batch, length + 1] without end, epoch after epoch; the first `skip` are left out.
+    """Batches int64 [batch, length + 1] without end, epoch after epoch.
 
     Raises ValueError where the texts do not fill one batch.
     """
-    epoch = 0
-    while True:
+    for epoch in count():
         windows = epoch_windows(texts, tokenizer, length, (seed, epoch))
         usable = len(windows) // batch
         if not usable:
             raise ValueError(
                 f"the text fills {len(windows)} windows of {length}, not one batch of {batch}: give more"
             )
-        for place in range(skip, usable):
-            yield torch.from_numpy(windows[place * batch : (place + 1) * batch])
-        skip = max(0, skip - usable)
-        epoch += 1
+        yield from torch.from_numpy(windows[: usable * batch]).split(batch)

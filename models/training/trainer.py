@@ -1,38 +1,111 @@
-"""Trains `tiny`: seeded, resumable without pickles, with a learning rate schedule over the budget."""
+"""Trains `tiny` by a seed and a learning rate schedule, and scores it on the held-out files."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.nn import functional as F
 
 from models import checkpoint
-from models.checkpoint import CheckpointError
 from models.config import CONFIGS, Config
-from models.tokenizer import Tokenizer, TokenizerError
-from models.training import bits_per_byte
+from models.tokenizer import Tokenizer
 from models.training.corpus import Corpus, CorpusError, batches, read
-from models.transformer import Transformer
+from models.transformer import Attention, Block, Transformer, rotate
 
-STATE_FILE = "training.safetensors"
+_NATS_PER_BIT = math.log(2)
+
+
+# The forward over whole sequences: no cache, logits at every position
+
+
+def _attend(attention: Attention, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    c = attention.config
+    batch, tokens, _ = x.shape
+    projected = attention.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
+    rotated, values = projected.split([c.heads + c.kv_heads, c.kv_heads], dim=2)
+    rotated = rotate(rotated, *rotation).to(x.dtype).transpose(1, 2)
+    queries, keys = rotated.split([c.heads, c.kv_heads], dim=1)
+    mixed = F.scaled_dot_product_attention(
+        queries, keys, values.transpose(1, 2).to(x.dtype), is_causal=True, enable_gqa=True
+    )
+    out: Tensor = attention.output(mixed.transpose(1, 2).reshape(batch, tokens, -1))
+    return out
+
+
+def all_logits(model: Transformer, tokens: Tensor) -> Tensor:
+    """Logits [batch, tokens, vocabulary] after each of `tokens`, int64 [batch, tokens] from position 0 on.
+
+    Uses the modules of `model` and equals what its steps return, one position after the other.
+    """
+    table = model.rotary[: tokens.shape[1]]
+    rotation = table[:, 0].unsqueeze(1), table[:, 1].unsqueeze(1)
+    x = model.embedding(tokens)
+    for module in model.blocks:
+        block = cast(Block, module)
+        x = x + _attend(block.attention, block.attention_norm(x), rotation)
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+    out: Tensor = model.head(model.norm(x))
+    return out
+
+
+def loss_of(model: Transformer, tokens: Tensor) -> Tensor:
+    """Mean cross-entropy, nats per token, of predicting `tokens` [batch, tokens + 1] from those before."""
+    logits = all_logits(model, tokens[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def with_start(texts: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
+    """Tokens of each of `texts` after one end-of-text token, from which the first is predicted."""
+    encoded = tokenizer.encode_batch(texts)
+    return [np.array([tokenizer.end_of_text, *ids], dtype=np.int64) for ids in encoded]
+
+
+@torch.inference_mode()
+def bits(model: Transformer, files: Sequence[NDArray[np.int64]], length: int) -> float:
+    """Bits that `model` needs, multiplying in bfloat16, for all tokens of `files` but the first of each.
+
+    Every token is counted once, in independent windows of `length`: an upper bound.
+    """
+    device = model.embedding.weight.device
+    windows = [
+        file[start : start + length + 1] for file in files for start in range(0, len(file) - 1, length)
+    ]
+    windows.sort(key=len)
+    nats = 0.0
+    for start in range(0, len(windows), 16):
+        group = windows[start : start + 16]
+        padded = np.full((len(group), len(group[-1])), -1, dtype=np.int64)
+        for row, window in zip(padded, group, strict=True):
+            row[: len(window)] = window
+        tokens = torch.from_numpy(padded).to(device)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = all_logits(model, tokens[:, :-1].clamp(min=0))
+        targets = tokens[:, 1:].flatten()
+        nats += F.cross_entropy(
+            logits.flatten(0, 1).float(), targets, ignore_index=-1, reduction="sum"
+        ).item()
+    return nats / _NATS_PER_BIT
+
+
+# Training
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     """Hyperparameters and limits of a training, which ends at the first of `steps` and `minutes`.
 
-    `minutes` are those of Trainer.run up to the last step; the last evaluation comes after them.
+    `minutes` end with the last step; the last evaluation comes after them.
     """
 
     steps: int = 9000
@@ -49,12 +122,12 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """State of a training. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
+    """State after a step. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
 
     step: int
     fraction: float
     loss: float
-    bits_per_byte: float | None = None
+    bits_per_byte: float | None
 
 
 def rate_at(plan: TrainingPlan, fraction: float) -> float:
@@ -65,18 +138,10 @@ def rate_at(plan: TrainingPlan, fraction: float) -> float:
 
 
 class Trainer:
-    """A model and its optimiser; both are saved to `folder` at every evaluation."""
+    """A model and its optimiser."""
 
-    def __init__(self, plan: TrainingPlan, config: Config, folder: Path, resume: bool = False) -> None:
-        """Start from scratch, or with `resume` from the state in `folder`.
-
-        Raises CheckpointError where there is no state to resume from, or one of another seed.
-        """
+    def __init__(self, plan: TrainingPlan, config: Config) -> None:
         self.plan = plan
-        self.folder = folder
-        self.step = 0
-        self.seconds = 0.0
-        self.loss = math.inf
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = Transformer(config, 1, seed=plan.seed).to(self.device).train()
         decayed = [p for p in self.model.parameters() if p.dim() > 1]
@@ -85,35 +150,27 @@ class Trainer:
         self._optimiser = torch.optim.AdamW(
             groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
         )
-        self._loss = torch.compile(bits_per_byte.loss, dynamic=False) if plan.compile else bits_per_byte.loss
-        if resume:
-            self._resume()
+        self._loss = torch.compile(loss_of, dynamic=False) if plan.compile else loss_of
 
-    def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[TrainingProgress], None]) -> float:
-        """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
+    def run(self, corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> Iterator[TrainingProgress]:
+        """Train until the plan's first limit; the model is written to `folder` at every evaluation."""
         plan = self.plan
-        bits = math.inf
-        held_out = bits_per_byte.with_start(corpus.held_out, tokenizer)
-        source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed, skip=self.step)
-        began = time.monotonic() - self.seconds
-        fraction = self._fraction()
+        held_out = with_start(corpus.held_out, tokenizer)
+        source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed)
+        began = time.monotonic()
+        step, fraction = 0, 0.0
         while fraction < 1:
-            self._update(next(source), rate_at(plan, fraction))
-            self.step = self.step + 1
-            self.seconds = time.monotonic() - began
-            fraction = self._fraction()
+            loss = self._update(next(source), rate_at(plan, fraction))
+            step += 1
+            fraction = min(1.0, max(step / plan.steps, (time.monotonic() - began) / 60 / plan.minutes))
             measured = None
-            if self.step % plan.evaluate_every == 0 or fraction >= 1:
-                nat = bits_per_byte.transformer_bits(self.model, held_out, plan.length, autocast=True)
-                bits = measured = nat / corpus.held_out_bytes
-                self.save(tokenizer)
-            report(TrainingProgress(self.step, fraction, self.loss, measured))
-        return bits
+            if step % plan.evaluate_every == 0 or fraction >= 1:
+                measured = bits(self.model, held_out, plan.length) / corpus.held_out_bytes
+                checkpoint.save(self.model, folder)
+                tokenizer.save(folder)
+            yield TrainingProgress(step, fraction, loss, measured)
 
-    def _fraction(self) -> float:
-        return min(1.0, max(self.step / self.plan.steps, self.seconds / 60 / self.plan.minutes))
-
-    def _update(self, tokens: Tensor, rate: float) -> None:
+    def _update(self, tokens: Tensor, rate: float) -> float:
         for group in self._optimiser.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, torch.bfloat16):
@@ -122,83 +179,27 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
-        self.loss = loss.item()
-
-    def save(self, tokenizer: Tokenizer) -> None:
-        """Write the model for serving, and the float32 training state to resume from."""
-        checkpoint.save(self.model, self.folder)
-        tokenizer.save(self.folder)
-        tensors = {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}
-        for number, entry in self._optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{number}.{key}": value for key, value in entry.items()}
-        facts = {"step": str(self.step), "seconds": str(self.seconds), "seed": str(self.plan.seed)}
-        part = self.folder / (STATE_FILE + ".part")
-        part.write_bytes(to_bytes({k: v.cpu().contiguous() for k, v in tensors.items()}, facts))
-        part.replace(self.folder / STATE_FILE)
-
-    def _resume(self) -> None:
-        file = self.folder / STATE_FILE
-        try:
-            with safe_open(file, framework="pt") as opened:
-                facts = opened.metadata()
-                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            seed = int(facts["seed"])
-            if seed != self.plan.seed:
-                raise CheckpointError(
-                    f"{file} is of a training with seed {seed}, not {self.plan.seed}: resume it with"
-                    f" --seed {seed}, or train without --resume"
-                )
-            self._restore(tensors)
-            self.step = int(facts["step"])
-            self.seconds = float(facts["seconds"])
-        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-            raise CheckpointError(f"cannot resume from {file} ({error}): train without --resume") from error
-
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(tensors[f"model.{name}"])
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("optimiser."):
-                _, number, key = name.split(".")
-                state.setdefault(int(number), {})[key] = tensor
-        self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})
+        return loss.item()
 
 
-def train(plan: TrainingPlan, folder: Path, threads: int, resume: bool) -> None:
-    """Train `tiny` into `folder`; exits with code 2 where the input is bad."""
+def train(plan: TrainingPlan, folder: Path, threads: int) -> None:
+    """Train `tiny` into `folder`; exits with code 2 where there is no text to train on."""
     torch.set_num_threads(threads)
     console = Console()
     config = CONFIGS["tiny"]
     try:
         text = read()
-        tokenizer = (
-            Tokenizer.load(folder, config.vocabulary)
-            if resume
-            else Tokenizer.train(text.training, config.vocabulary)
-        )
-        run = Trainer(plan, config, folder, resume)
-    except (CorpusError, CheckpointError, TokenizerError) as error:
+    except CorpusError as error:
         console.print(str(error), style="red", markup=False)
         sys.exit(2)
+    tokenizer = Tokenizer.train(text.training, config.vocabulary)
     console.print(
         f"{len(text.training)} files to learn from, {len(text.held_out)} held out "
-        f"({text.held_out_bytes} bytes); {run.device}, {threads} threads; "
-        f"from step {run.step} of {plan.steps}, at most {plan.minutes:g} minutes"
+        f"({text.held_out_bytes} bytes); {threads} threads; "
+        f"{plan.steps} steps, at most {plan.minutes:g} minutes"
     )
-    bits = _run(run, text, tokenizer, console)
-    console.print(f"{folder}: {bits:.4f} bits per held-out byte after {run.step} steps, {run.seconds:.0f} s")
-
-
-def _run(run: Trainer, text: Corpus, tokenizer: Tokenizer, console: Console) -> float:
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.1f} %")
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
-        task = bar.add_task("compiling", total=1.0)
-
-        def report(now: TrainingProgress) -> None:
-            bar.update(task, completed=now.fraction, description=f"step {now.step}, loss {now.loss:.3f}")
+    with console.status("compiling") as status:
+        for now in Trainer(plan, config).run(text, tokenizer, folder):
+            status.update(f"step {now.step} ({now.fraction:.1%}), loss {now.loss:.3f}")
             if now.bits_per_byte is not None:
-                bar.console.print(f"step {now.step}: {now.bits_per_byte:.4f} bits per held-out byte")
-
-        return run.run(text, tokenizer, report)
+                console.print(f"step {now.step}: {now.bits_per_byte:.4f} bits per held-out byte, in {folder}")

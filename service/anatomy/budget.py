@@ -24,15 +24,9 @@ from service.anatomy.common import (
 from service.anatomy.operators.calls import device_work, record
 from service.anatomy.step_times import StepTimes, split_step, time_steps
 from service.measure.cases import Bench, Case
-from service.measure.step_costs import (
-    DispatchSplit,
-    Roof,
-    bandwidth_text,
-    measure_roof,
-)
+from service.measure.step_costs import DispatchSplit
 from service.modes import MODES
-from service.records import MemoryBandwidth
-from service.statistics.boundedness import Bound, Roofline, bound, crossover, device_bound_index
+from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
 from service.statistics.intervals import Interval, median_interval
 from service.step.roofs import measure_null_kernel
 
@@ -46,7 +40,7 @@ class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Modes and batches to measure (None: all configured), and the step of the budget.
 
     `mode` is an uncompiled one (None: the first), `batch_size` None the smallest. The three numbers replace
-    measured ones; with all three and an empty list of modes, nothing is measured.
+    measured ones.
     """
 
     modes: list[str] | None = None
@@ -62,14 +56,13 @@ class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Amortisation over batches, the crossover of each mode, and the budget of one step.
 
-    `gains` are of the other modes at the budget's batch; `bandwidth` is the roof of the points.
+    `gains` are of the other modes at the budget's batch.
     """
 
     device: str
     threads: int | None
     rounds: int
     null_kernel_seconds: float
-    bandwidth: MemoryBandwidth | None
     points: list[BatchPoint]
     crossovers: list[ModeCrossover]
     budget: Budget
@@ -95,8 +88,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
     null = measure_null_kernel(bench.device).seconds["alone"]
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
     splits = {key: _split(bench, key, cases[key], times[key]) for key in cases}
-    roof = measure_roof(bench) if keys else None
-    points = [make_point(bench, key, times, splits[key], null, roof) for key in keys] if roof else []
+    points = [make_point(device, key, times, splits[key], null) for key in keys]
     # With a given value it is not the step that was timed.
     step = median_interval(times[own].walls).value * 1e6 if own in times and not any(given) else None
     return BudgetFinding(
@@ -104,12 +96,11 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
         threads=bench.settings.threads,
         rounds=arguments.rounds,
         null_kernel_seconds=null,
-        bandwidth=roof.bandwidth if roof else None,
         points=points,
-        crossovers=crossovers(points),
+        crossovers=[crossover_of(mode, points) for mode in dict.fromkeys(point.mode for point in points)],
         budget=make_budget(
             *own,
-            *_quantities(bench, own, given, splits.get(own), report),
+            *_quantities(cases.get(own), given, splits.get(own)),
             device=device,
             step_microseconds=step,
         ),
@@ -119,34 +110,33 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
 
 
 def _quantities(
-    bench: Bench, own: Key, given: Sequence[float | None], split: DispatchSplit | None, report: Report
+    case: Case | None, given: Sequence[float | None], split: DispatchSplit | None
 ) -> list[Quantity]:
     """Each of the three as it is given, else as measured: the two parts of the step as `split` has them."""
-    found = [Quantity(value=value, source="given") if value is not None else None for value in given]
-    if None in found and split is not None:
-        ops = len(record(resolve_case(bench, *own, "decode", report), 1)[0].calls)
-        measured = (
-            Quantity(value=ops, source="measured"),
-            Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
-            Quantity(value=split.kernel.value * 1e6, source=split.source),
-        )
-        found = [mine or other for mine, other in zip(found, measured, strict=True)]
-    return [quantity for quantity in found if quantity is not None]
+    if case is None or split is None or None not in given:
+        return [Quantity(value=value, source="given") for value in given if value is not None]
+    ops = len(record(case, 1)[0].calls)
+    measured = (
+        Quantity(value=ops, source="measured"),
+        Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
+        Quantity(value=split.kernel.value * 1e6, source=split.source),
+    )
+    return [
+        found if value is None else Quantity(value=value, source="given")
+        for value, found in zip(given, measured, strict=True)
+    ]
 
 
 def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
     plain = [name for name in bench.modes if MODES[name].effect(bench.device.type).by_operator]
-    if arguments.mode is None and not plain:
+    if not plain:
         raise StudyError("invalid_request", "a budget needs an uncompiled mode: serve eager as well", "mode")
     mode = resolve_modes(bench, arguments.mode or plain[0])[0]
     if mode not in plain:
-        known = ", ".join(plain)
-        raise StudyError(
-            "invalid_request", f"{mode} does not issue single operators; try one of {known}", "mode"
-        )
-    return mode, resolve_bucket(
-        bench, min(bench.buffers) if arguments.batch_size is None else arguments.batch_size
-    )
+        message = f"{mode} does not issue single operators; try one of {', '.join(plain)}"
+        raise StudyError("invalid_request", message, "mode")
+    size = min(bench.buffers) if arguments.batch_size is None else arguments.batch_size
+    return mode, resolve_bucket(bench, size)
 
 
 Source = Literal["measured", "sampled", "given"]
@@ -229,33 +219,29 @@ def make_budget(
         device_bound_index=index,
         bound=word,
         without_dispatch_speedup=speedup,
-        will_compile_help=f"{_HELP[word]}: {_share(1 - index, device)}; {_gain(speedup)}",
+        will_compile_help=_help(word, 1 - index, speedup, device),
     )
 
 
-def _share(share: float, device: str) -> str:
+def _help(word: Bound, share: float, speedup: float | None, device: str) -> str:
+    of_step = f"{share:.0%} of the step is dispatch"
     if device != "cpu":
-        return f"dispatch is {share:.0%} of dispatch + kernel, which overlap"
-    return f"{share:.0%} of the step is dispatch"
-
-
-def _gain(speedup: float | None) -> str:
-    if speedup is None:
-        return "this step has no kernels: without dispatch it would take no time"
-    return f"without dispatch it would be about {speedup:.3g} times as fast, with the same kernels"
+        of_step = f"dispatch is {share:.0%} of dispatch + kernel, which overlap"
+    gain = "this step has no kernels: without dispatch it would take no time"
+    if speedup is not None:
+        gain = f"without dispatch it would be about {speedup:.3g} times as fast, with the same kernels"
+    return f"{_HELP[word]}: {of_step}; {gain}"
 
 
 class ModeGain(msgspec.Struct, frozen=True, kw_only=True):
     """`mode` against the budget's own mode, at the budget's batch.
 
     The ratios are its seconds over that mode's, None where those are 0; each bound combines the worse ends of
-    both. `speedup` is paired by round. `graph_replay`: the host issues one call.
+    both. `speedup` is paired by round.
     """
 
     mode: str
     effective: str
-    compiles: bool
-    graph_replay: bool
     dispatch_ratio: Interval | None
     kernel_ratio: Interval | None
     speedup: Interval
@@ -268,21 +254,17 @@ def mode_gains(
     if key not in splits:
         return []
     own = splits[key]
-    found = []
-    for other in (other for other in splits if other[1] == key[1] and other != key):
-        effect = MODES[other[0]].effect(device_type)
-        found.append(
-            ModeGain(
-                mode=other[0],
-                effective=effect.name,
-                compiles=effect.compiles,
-                graph_replay=effect.graph_replay,
-                dispatch_ratio=_ratio(splits[other].dispatch, own.dispatch),
-                kernel_ratio=_ratio(splits[other].kernel, own.kernel),
-                speedup=median_of_ratios(times[key].walls, times[other].walls),
-            )
+    return [
+        ModeGain(
+            mode=mode,
+            effective=MODES[mode].effect(device_type).name,
+            dispatch_ratio=_ratio(split.dispatch, own.dispatch),
+            kernel_ratio=_ratio(split.kernel, own.kernel),
+            speedup=median_of_ratios(times[key].walls, times[mode, batch].walls),
         )
-    return found
+        for (mode, batch), split in splits.items()
+        if batch == key[1] and mode != key[0]
+    ]
 
 
 def _ratio(above: Interval, below: Interval) -> Interval | None:
@@ -301,8 +283,7 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
     other dispatch. `device_bound_index` is the kernel share, and `bound` its class, a GPU's term.
-    `disturbed`: more than one involuntary context switch in 20 steps. `roofline` sets the bytes that the step
-    must move over its kernels against the finding's `bandwidth`; None without kernels.
+    `disturbed`: more than one involuntary context switch in 20 steps.
     """
 
     mode: str
@@ -311,14 +292,11 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     step: Interval
     dispatch_seconds: Interval
     kernel_seconds: Interval
-    dispatch_seconds_per_sequence: float
     device_bound_index: float
     bound: Bound
     without_dispatch_speedup: float
     speedup: Interval
-    roofline: Roofline | None
     source: str
-    switches_per_step: float
     disturbed: bool
 
 
@@ -331,42 +309,35 @@ class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_point(
-    bench: Bench, key: Key, times: Mapping[Key, StepTimes], split: DispatchSplit, null: float, roof: Roof
+    device: str, key: Key, times: Mapping[Key, StepTimes], split: DispatchSplit, null: float
 ) -> BatchPoint:
-    """The point of `key`: its step by the clock, `split` in two, under `roof`."""
+    """The point of `key`: its step by the clock, `split` in two."""
     mode, batch = key
     own = times[key]
     first = next(iter(times))[0]
     step = median_interval(own.walls)
-    dispatch = split.dispatch.value
     kernel = split.kernel.value
-    index = device_bound_index(kernel, dispatch) or 0.0
+    index = device_bound_index(kernel, split.dispatch.value) or 0.0
     return BatchPoint(
         mode=mode,
-        effective=MODES[mode].effect(bench.device.type).name,
+        effective=MODES[mode].effect(device).name,
         batch_size=batch,
         step=step,
         dispatch_seconds=split.dispatch,
         kernel_seconds=split.kernel,
-        dispatch_seconds_per_sequence=dispatch / batch,
         device_bound_index=index,
         bound=bound(index) or "launch-bound",
         speedup=median_of_ratios(times[first, batch].walls, own.walls),
-        roofline=roof.over(batch, split.kernel),
         source=split.source,
         without_dispatch_speedup=without_dispatch(step.value, kernel, null),
-        switches_per_step=own.switches_per_step,
         disturbed=own.disturbed,
     )
 
 
-def crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
-    """Where kernels take as long as dispatch, of each mode in `points`."""
-    found = []
-    for mode in dict.fromkeys(point.mode for point in points):
-        at = crossover({point.batch_size: point.device_bound_index for point in points if point.mode == mode})
-        found.append(ModeCrossover(mode=mode, where=at.where, batch_size=at.batch))
-    return found
+def crossover_of(mode: str, points: list[BatchPoint]) -> ModeCrossover:
+    """Where kernels take as long as dispatch in `mode`, one of those in `points`."""
+    at = crossover({point.batch_size: point.device_bound_index for point in points if point.mode == mode})
+    return ModeCrossover(mode=mode, where=at.where, batch_size=at.batch)
 
 
 TIMED_STEPS = 3
@@ -390,12 +361,8 @@ def ready_cases(
 def disturbed_note(times: Mapping[Key, StepTimes]) -> list[str]:
     """One note that names every disturbed cell; empty where there is none."""
     cells = [f"{mode} at {batch}" for (mode, batch), own in times.items() if own.disturbed]
-    if not cells:
-        return []
-    return [
-        f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; "
-        "measure again on a quiet machine"
-    ]
+    note = f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; "
+    return [f"{note}measure again on a quiet machine"] if cells else []
 
 
 def _split(bench: Bench, key: Key, case: Case, times: StepTimes) -> DispatchSplit:
@@ -404,14 +371,12 @@ def _split(bench: Bench, key: Key, case: Case, times: StepTimes) -> DispatchSpli
     split = split_step(median_interval(times.walls if work is None else times.hosts), times.samples, work)
     if split is not None:
         return split
+    reason = f"no sample fell into a step of {key[0]} at {key[1]}: try again"
     if work is not None:
-        raise StudyError("unsupported_here", f"kernel time is unknown: {work.step.unknown}")
-    if times.no_samples is not None:
-        raise StudyError("unsupported_here", f"dispatch is unknown on this CPU: {times.no_samples}")
-    raise StudyError("unsupported_here", f"no sample fell into a step of {key[0]} at {key[1]}: try again")
-
-
-_STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}
+        reason = f"kernel time is unknown: {work.step.unknown}"
+    elif times.no_samples is not None:
+        reason = f"dispatch is unknown on this CPU: {times.no_samples}"
+    raise StudyError("unsupported_here", reason)
 
 
 def show(finding: BudgetFinding, console: Console) -> None:
@@ -421,13 +386,13 @@ def show(finding: BudgetFinding, console: Console) -> None:
     for one in finding.crossovers:
         console.print(f"{one.mode}: {_crossing(one)}", highlight=False)
     budget = finding.budget
-    quantities = (
-        ("operators per step, below autograd", budget.ops_per_step),
-        ("× µs per operator", budget.microseconds_per_op),
-        ("against kernel, µs", budget.kernel_microseconds),
+    ops, each, kernel = budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds
+    rows = (
+        ("operators per step, below autograd", f"{ops.value:.4g}", ops.source),
+        ("× µs per operator", f"{each.value:.4g}", each.source),
+        ("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", ""),
+        ("against kernel, µs", f"{kernel.value:.4g}", kernel.source),
     )
-    rows: list[tuple[str, str, str]] = [(name, f"{one.value:.4g}", one.source) for name, one in quantities]
-    rows.insert(2, ("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", ""))
     title = f"budget of one step, {budget.mode}, batch {budget.batch_size}"
     console.print(table(title, ("quantity", "value", "from"), rows))
     console.print(f"kernel share {_kernel_share(budget, finding.device)}", highlight=False)
@@ -441,40 +406,31 @@ def show(finding: BudgetFinding, console: Console) -> None:
             "dispatch: so many times as fast, with this mode's kernels, if the host had to issue one empty "
             f"operator ({finding.null_kernel_seconds * 1e6:.1f} µs).[/]"
         )
-    if finding.bandwidth:
-        against = bandwidth_text(finding.bandwidth)
-        console.print(
-            f"[dim]Of bandwidth: the bytes that a step must move over its kernels, against {against}; what "
-            "stays in caches can pass 100 %.[/]"
-        )
 
 
 def _points(points: list[BatchPoint], device: str) -> Table:
-    columns = ("mode", "batch", "step", "dispatch", "kernel", "dispatch per sequence", "kernel share",
-               "without dispatch", "of bandwidth", f"against {points[0].mode}")  # fmt: skip
-    made = table(f"amortisation on {device}", columns, ())
-    for index, point in enumerate(points):
-        if index and point.mode != points[index - 1].mode:
-            made.add_section()
-        made.add_row(
+    columns = ("mode", "batch", "step", "dispatch", "kernel", "kernel share", "without dispatch",
+               f"against {points[0].mode}")  # fmt: skip
+    rows = (
+        (
             point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})",
-            f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size),
+            f"{point.batch_size} disturbed" if point.disturbed else str(point.batch_size),
             f"{point.step.value * 1e6:.0f}",
             interval_text(point.dispatch_seconds, 1e6),
             interval_text(point.kernel_seconds, 1e6),
-            f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
             _kernel_share(point, device),
             f"{point.without_dispatch_speedup:.2f} ×",
-            "–" if point.roofline is None else f"{point.roofline.share.value:.0%}",
             interval_text(point.speedup, digits=2, unit=" ×"),
         )
-    return made
+        for point in points
+    )
+    return table(f"amortisation on {device}", columns, rows)
 
 
 def _kernel_share(found: BatchPoint | Budget, device: str) -> str:
     """With its class on a GPU only: on a CPU dispatch and kernels follow one another."""
     share = f"{found.device_bound_index:.0%}"
-    return share if device == "cpu" else f"{share} [{_STYLES[found.bound]}]{found.bound}[/]"
+    return share if device == "cpu" else f"{share} {found.bound}"
 
 
 def _gain_line(gain: ModeGain, budget: Budget) -> str:

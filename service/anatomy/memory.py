@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import resource
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import torch
-from msgspec import UNSET, UnsetType
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -22,7 +18,6 @@ from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_c
 from service.anatomy.tape.graph import Held, Peak, distinct_bytes, tape_of_step
 from service.measure.cases import Bench
 from service.records import Phase
-from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import Buffers
 from service.step.device import memory
 
@@ -45,17 +40,16 @@ class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step's tape, its peak in torch's allocator, and on a CPU the bytes that the process grew by."""
+    """One step's tape, and its peak in torch's allocator."""
 
     mode: str
     effective: str
     tape: Held
     step: Peak
-    resident: Interval | UnsetType | None = UNSET
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only."""
+    """`allocator` is None on a CPU."""
 
     device: str
     batch_bucket: int
@@ -63,9 +57,7 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[StaticMemory]
     steps: list[MemoryOfStep]
     files: list[str]
-    allocator: list[Statistic] | UnsetType = UNSET
-    process: ProcessMemory | UnsetType = UNSET
-    no_resident: str | UnsetType | None = UNSET
+    allocator: list[Statistic] | None
 
 
 def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> MemoryFinding:
@@ -77,30 +69,24 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
     bucket = resolve_bucket(bench, arguments.batch_size)
     modes = resolve_modes(bench, arguments.mode)
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
+    report("one step of each mode")
     with nullcontext() if arguments.out is None else snapshot(Path(arguments.out)):
-        report("one step of each mode")
-        steps = [
-            MemoryOfStep(mode=one.mode, effective=one.effective, tape=one.held, step=one.step)
-            for one in (tape_of_step(bench, case) for case in cases)
-        ]
-    finding = MemoryFinding(
+        tapes = [tape_of_step(bench, case) for case in cases]
+    allocator = None
+    if on_cuda:
+        allocator = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
+    return MemoryFinding(
         device=bench.device.type,
         batch_bucket=bucket,
         phase=arguments.phase,
         parts=static_memory(bench, bench.buffers[bucket]),
-        steps=steps,
+        steps=[
+            MemoryOfStep(mode=one.mode, effective=one.effective, tape=one.held, step=one.step)
+            for one in tapes
+        ],
         files=[] if arguments.out is None else [SNAPSHOT_FILE],
+        allocator=allocator,
     )
-    if on_cuda:
-        found = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
-        return msgspec.structs.replace(finding, allocator=found)
-    missing = why_not()
-    report("resident size of steps")
-    steps = [
-        msgspec.structs.replace(step, resident=None if missing else growth(case.call))
-        for step, case in zip(steps, cases, strict=True)
-    ]
-    return msgspec.structs.replace(finding, steps=steps, process=process_now(), no_resident=missing)
 
 
 def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
@@ -117,8 +103,6 @@ def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
     return [StaticMemory(name=name, bytes=distinct_bytes(tensors), what=what) for name, tensors, what in held]
 
 
-Unit = Literal["bytes", "share", "count"]
-
 SNAPSHOT_FILE = "memory.snapshot.pickle"
 ENTRIES_KEPT = 100_000
 """Newest allocations and releases in a snapshot; each takes some kilobytes there."""
@@ -126,14 +110,14 @@ ENTRIES_KEPT = 100_000
 NO_POOL = (0, 0)
 """The pool id of segments in no private pool."""
 
-_STATS = "torch.cuda.memory_stats"
-SIZES: dict[str, str] = {
-    "allocated": "in blocks of live tensors, rounded up to the allocator's block sizes",
-    "active": "allocated, and in freed blocks that a stream may still use",
-    "reserved": "in segments allocated from the device, in use or cached; other programs cannot have them",
-    "inactive_split": "in free blocks of segments that are partly in use: not releasable",
-}
-EVENTS: dict[str, str] = {
+SIZES = ("allocated", "active", "reserved", "inactive_split")
+DEFINITIONS: dict[str, str] = {
+    "allocated": "bytes in blocks of live tensors, rounded up to the allocator's block sizes",
+    "active": "bytes allocated, and in freed blocks that a stream may still use",
+    "reserved": "bytes in segments from the device, in use or cached; other programs cannot have them",
+    "inactive_split": "bytes in free blocks of segments that are partly in use: not releasable",
+    "fragmentation": "1 − active / reserved: the share of reserved memory that is not active",
+    "graph_pool": "bytes of segments in private pools, which CUDA graphs keep for their replays",
     "alloc_retries": "allocations that had to free cached segments first, because the device was full",
     "ooms": "allocations that failed",
 }
@@ -143,48 +127,22 @@ class Statistic(msgspec.Struct, frozen=True):
     """One statistic now and at its peak since the process began, None where it has no peak."""
 
     name: str
-    unit: Unit
+    unit: Literal["bytes", "share", "count"]
     value: float
     peak: float | None
     definition: str
-    source: str
 
 
 def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
     """From `service.step.device.memory` and the size of private pools; fragmentation is computed here."""
-    found = [
-        Statistic(
-            name,
-            "bytes",
-            stats[f"{name}_current"],
-            stats[f"{name}_peak"],
-            f"bytes {text}",
-            f"{_STATS}: {name}_bytes.all",
-        )
-        for name, text in SIZES.items()
-    ]
-    fragmentation = Statistic(
-        "fragmentation",
-        "share",
-        _fragmentation(stats, "current"),
-        _fragmentation(stats, "peak"),
-        "1 − active / reserved: the share of reserved memory that is not active; the peak column is of both "
-        "peaks",
-        f"our own, from {_STATS}: active_bytes.all and reserved_bytes.all",
-    )
-    pool = Statistic(
-        "graph_pool",
-        "bytes",
-        graph_pool_bytes,
-        None,
-        "bytes of segments in private pools, which CUDA graphs keep for their replays",
-        "torch.cuda.memory_snapshot: total_size of segments whose segment_pool_id is not (0, 0)",
-    )
-    events = [
-        Statistic(name, "count", stats[name], None, text, f"{_STATS}: num_{name}")
-        for name, text in EVENTS.items()
-    ]
-    return [*found, fragmentation, pool, *events]
+    fragmentation = [_fragmentation(stats, moment) for moment in ("current", "peak")]
+    values: dict[str, tuple[Literal["bytes", "share", "count"], float, float | None]] = {
+        **{name: ("bytes", stats[f"{name}_current"], stats[f"{name}_peak"]) for name in SIZES},
+        "fragmentation": ("share", fragmentation[0], fragmentation[1]),
+        "graph_pool": ("bytes", graph_pool_bytes, None),
+        **{name: ("count", stats[name], None) for name in ("alloc_retries", "ooms")},
+    }
+    return [Statistic(name, *found, DEFINITIONS[name]) for name, found in values.items()]
 
 
 def pool_bytes(segments: list[dict[str, Any]]) -> int:
@@ -218,90 +176,6 @@ def _fragmentation(stats: dict[str, int], moment: str) -> float:
     return 1 - stats[f"active_{moment}"] / reserved if reserved else 0.0
 
 
-STATUS = Path("/proc/self/status")
-CLEAR = Path("/proc/self/clear_refs")
-RESET_PEAK = "5"
-"""Written to clear_refs it resets the peak resident size to the present one: proc(5)."""
-
-SAMPLES = 9
-
-
-class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The process's resident size now, and its maximum, although `growth` resets the kernel's."""
-
-    resident_bytes: int
-    peak_bytes: int
-
-
-@dataclass(slots=True)
-class _Peak:
-    """Maximum resident size of all readings so far: the kernel's own is reset, and lags by some pages."""
-
-    seen_bytes: int = 0
-
-    def see(self, status: dict[str, int]) -> int:
-        """The maximum, this reading included; `ru_maxrss` for kernels without VmHWM."""
-        kernels = status.get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self.seen_bytes = max(self.seen_bytes, kernels, *status.values())
-        return self.seen_bytes
-
-    def reset(self) -> None:
-        """Reset the kernel's peak. Raises OSError where that is not permitted."""
-        self.see(_status_bytes("VmHWM"))
-        CLEAR.write_text(RESET_PEAK)
-
-
-_PEAK = _Peak()
-
-
-def process_now() -> ProcessMemory:
-    """From one reading of the kernel's status, and those before it."""
-    now = _status_bytes("VmRSS", "VmHWM")
-    return ProcessMemory(resident_bytes=now["VmRSS"], peak_bytes=_PEAK.see(now))
-
-
-def why_not() -> str | None:
-    """Why a step's growth cannot be measured here; None where it can."""
-    if _malloc_trim() is None:
-        return "this C library has no malloc_trim: pages freed before would hide what a step takes"
-    try:
-        _PEAK.reset()
-    except OSError as error:
-        return f"the peak cannot be reset: {CLEAR}: {error.strerror}"
-    return None
-
-
-def growth(run: Callable[[], object]) -> Interval:
-    """Bytes by which the process grows at most during `run`: the median of several runs, in whole pages.
-
-    Kernels' scratch that is not from torch's allocator is in it, and so is what malloc keeps.
-    """
-    run()
-    return median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
-
-
-def _growth_bytes(run: Callable[[], object]) -> int:
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
-    _PEAK.reset()
-    before = _status_bytes("VmRSS")["VmRSS"]
-    result = run()
-    grown = _status_bytes("VmHWM")["VmHWM"] - before
-    del result
-    return max(grown, 0)
-
-
-def _status_bytes(*fields: str) -> dict[str, int]:
-    parted = (line.partition(":") for line in STATUS.read_text().splitlines())
-    return {name: int(value.split()[0]) * 1024 for name, _, value in parted if name in fields}
-
-
-def _malloc_trim() -> Callable[[int], int] | None:
-    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return trim
-
-
 def show(finding: MemoryFinding, console: Console) -> None:
     """Print what is held, the steps and the statistics."""
     parts = ((part.name, decimal(part.bytes), part.what) for part in finding.parts)
@@ -310,22 +184,17 @@ def show(finding: MemoryFinding, console: Console) -> None:
     )
     console.print(
         "[dim]tape: what autograd saved, own: what only the tape keeps alive; peak: the most that the step "
-        "had allocated by torch at once; grown: the process's peak resident size above that before it.[/]"
+        "had allocated by torch at once.[/]"
     )
-    if not isinstance(finding.allocator, UnsetType):
-        columns = ("statistic", "now", "peak", "definition", "source")
+    if finding.allocator is not None:
+        columns = ("statistic", "now", "peak", "definition")
         rows = (
-            (one.name, _value(one, one.value), _value(one, one.peak), one.definition, one.source)
+            (one.name, _value(one, one.value), _value(one, one.peak), one.definition)
             for one in finding.allocator
         )
         console.print(table("CUDA's caching allocator", columns, rows))
         if not finding.files:
             console.print("[dim]--out FOLDER writes a snapshot for pytorch.org/memory_viz.[/]")
-    if not isinstance(finding.process, UnsetType):
-        process = finding.process
-        console.print(f"resident {decimal(process.resident_bytes)}, at most {decimal(process.peak_bytes)}")
-    if finding.no_resident:
-        console.print(f"growth not measurable: {finding.no_resident}", markup=False)
     for file in finding.files:
         written = f"written to that folder: {file} (open it at pytorch.org/memory_viz)"
         console.print(written, markup=False, soft_wrap=True)
@@ -339,19 +208,11 @@ def _steps(finding: MemoryFinding) -> Table:
             decimal(step.tape.storage_bytes),
             decimal(step.tape.own_bytes),
             decimal(step.step.peak_bytes),
-            _grown(step.resident),
         )
         for step in finding.steps
     )
     title = f"during one {finding.phase} step, batch {finding.batch_bucket}"
-    return table(title, ("mode", "runs as", "tape", "own", "peak", "grown"), rows)
-
-
-def _grown(resident: Interval | UnsetType | None) -> str:
-    if isinstance(resident, UnsetType) or resident is None:
-        return "–"
-    value, low, high = (decimal(int(size)) for size in (resident.value, resident.low, resident.high))
-    return f"{value} [{low}, {high}]"
+    return table(title, ("mode", "runs as", "tape", "own", "peak"), rows)
 
 
 def _value(statistic: Statistic, value: float | None) -> str:

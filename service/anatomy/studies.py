@@ -34,7 +34,6 @@ STUDIES: dict[str, tuple[str, str, str]] = {
     "timeline": ("timeline", "TimelineArguments", "draw_timeline"),
     "memory": ("memory", "MemoryArguments", "read_memory"),
     "operator": ("operator_call", "OperatorCallArguments", "follow_call"),
-    "instructions": ("instructions", "InstructionsArguments", "count_instructions"),
     "rms-norm": ("rms_norm", "RmsNormArguments", "compare_rms_norm"),
     "probes": ("probes.study", "ProbesArguments", "run_probe"),
 }

@@ -6,7 +6,6 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median_low
 from typing import Any, Literal
 
 import msgspec
@@ -115,12 +114,12 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
         phase=arguments.phase,
         tracks=tracks,
         speedup=paired_median_ratio(times[0].walls, times[1].walls) if len(times) == 2 else None,
-        files=[],
+        files=[] if arguments.out is None else [TRACE_FILE],
         notes=notes,
     )
-    if arguments.out is None:
-        return finding
-    return msgspec.structs.replace(finding, files=write(finding, Path(arguments.out)))
+    if arguments.out is not None:
+        write(finding, Path(arguments.out))
+    return finding
 
 
 def _track(bench: Bench, case: Case, times: StepTimes) -> Track:
@@ -149,12 +148,8 @@ def _track(bench: Bench, case: Case, times: StepTimes) -> Track:
 
 def tax_source_text(finding: TimelineFinding) -> str:
     """How the tax was obtained, or why it is unknown; both where the tracks differ."""
-    return "; ".join(
-        dict.fromkeys(
-            track.tax.how if track.tax is not None else f"not known: {track.no_tax}"
-            for track in finding.tracks
-        )
-    )
+    texts = [track.tax.how if track.tax else f"not known: {track.no_tax}" for track in finding.tracks]
+    return "; ".join(dict.fromkeys(texts))
 
 
 ROUNDS = 12
@@ -209,9 +204,8 @@ BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel
 class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the trace, `begin_us` after the step began. `depth` counts enclosing blocks of its lane.
 
-    `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
-    launched this device block, None on the host, and where that is not known. Device blocks are placed by the
-    device's clock, later where the first of them would begin before its launch call.
+    `row` is the host's thread or the device's stream. Device blocks are placed by the device's clock, later
+    where the first of them would begin before its launch call.
     """
 
     name: str
@@ -221,7 +215,6 @@ class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     begin_us: float
     duration_us: float
-    launched_by: int | None = None
 
 
 class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,14 +245,13 @@ def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
     known = [one for one in recorded if one[2].matched is not None] or recorded
     if not known:
         raise ValueError("no marked step in this trace")
-    found = [
-        (_blocks(complete, mark, own.items if step.matched is not None else []), step)
-        for mark, own, step in known
-    ]
-    ends = [max(_end(block) for block in blocks) for blocks, _ in found]
-    middle = ends.index(median_low(ends))
-    blocks, step = found[middle]
-    return StepBlocks(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
+    found = []
+    for mark, own, step in known:
+        blocks = _blocks(complete, mark, own.items if step.matched is not None else [])
+        end_us = max(block.begin_us + block.duration_us for block in blocks)
+        found.append(StepBlocks(blocks=blocks, profiled_seconds=end_us / 1e6, counted=step))
+    found.sort(key=lambda step: step.profiled_seconds)
+    return found[(len(found) - 1) // 2]
 
 
 def _blocks(events: list[Event], mark: Event, work: list[tuple[Event | None, Event]]) -> list[TraceBlock]:
@@ -267,13 +259,8 @@ def _blocks(events: list[Event], mark: Event, work: list[tuple[Event | None, Eve
     on_host = [e for e in inside(events, mark) if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
     host = sorted(on_host, key=lambda event: (event["ts"], -event["dur"], event is not mark))
     blocks = [_block(event, begin, "host", depth) for event, depth in _nested(host)]
-    indices = {id(event): index for index, event in enumerate(host)}
     behind = clock_behind(work)
-    for call, item in work:
-        launched_by = None if call is None else indices[id(call)]
-        block = _block(item, begin - behind, "device", 0)
-        blocks.append(msgspec.structs.replace(block, launched_by=launched_by))
-    return blocks
+    return [*blocks, *(_block(item, begin - behind, "device", 0) for _, item in work)]
 
 
 def _nested(events: list[Event]) -> Iterator[tuple[Event, int]]:
@@ -308,10 +295,6 @@ def _kind(event: Event) -> BlockKind:
         # Compiled code marks itself in this category too, without a namespace, as does autograd for views.
         return "operator" if "::" in event["name"] or event["name"] in OF_AUTOGRAD else "compiled"
     return "mark"
-
-
-def _end(block: TraceBlock) -> float:
-    return block.begin_us + block.duration_us
 
 
 def show(finding: TimelineFinding, console: Console) -> None:
@@ -355,14 +338,13 @@ DEVICE_ROWS = 1000
 """Added to a stream's number, so that no stream has the row of a host thread."""
 
 
-def write(finding: TimelineFinding, folder: Path) -> list[str]:
-    """Write the trace into `folder`, which is made; returns its name. Raises StudyError where that fails."""
+def write(finding: TimelineFinding, folder: Path) -> None:
+    """Write the trace into `folder`, which is made. Raises StudyError where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TRACE_FILE).write_bytes(gzip.compress(json.dumps(trace(finding)).encode()))
     except OSError as error:
         raise StudyError("invalid_request", f"cannot write to {folder}: {error.strerror}", "out") from error
-    return [TRACE_FILE]
 
 
 def trace(finding: TimelineFinding) -> dict[str, Any]:
@@ -376,27 +358,19 @@ def trace(finding: TimelineFinding) -> dict[str, Any]:
 
 def _process(track: Track, number: int) -> Iterator[dict[str, Any]]:
     yield _named("process_name", number, 0, f"{track.mode} ({track.effective})")
-    yield {"ph": "M", "name": "process_sort_index", "pid": number, "tid": 0, "args": {"sort_index": number}}
     for lane, row in sorted({(block.lane, block.row) for block in track.blocks}, reverse=True):
         name = "host" if lane == "host" else f"device, stream {row}"
         yield _named("thread_name", number, _row_number(lane, row), name)
-    for index, block in enumerate(track.blocks):
-        row = _row_number(block.lane, block.row)
+    for block in track.blocks:
         yield {
             "ph": "X",
             "name": block.name,
             "cat": block.kind,
             "pid": number,
-            "tid": row,
+            "tid": _row_number(block.lane, block.row),
             "ts": block.begin_us,
             "dur": block.duration_us,
-            "args": {"depth": block.depth},
         }
-        if block.launched_by is not None:
-            call = track.blocks[block.launched_by]
-            flow = {"cat": "launch", "name": "launch", "id": f"{number}.{index}", "pid": number}
-            yield {**flow, "ph": "s", "tid": _row_number(call.lane, call.row), "ts": call.begin_us}
-            yield {**flow, "ph": "f", "bp": "e", "tid": row, "ts": block.begin_us}
 
 
 def _row_number(lane: str, row: int) -> int:

@@ -35,9 +35,6 @@ def anatomy(
         bool, typer.Option("--timeline", help="What a step's time comes to; --out: its trace.")
     ] = False,
     memory: Annotated[bool, typer.Option("--memory", help="What the allocator holds.")] = False,
-    instructions: Annotated[
-        bool, typer.Option("--instructions", help="What a step executes, instruction by instruction.")
-    ] = False,
     rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
     op: Annotated[str | None, typer.Option(help=f"One operator alone: {CALLS}.")] = None,
     expression: Annotated[str | None, typer.Option(help="With --tape: block, step or a name.")] = None,
@@ -56,7 +53,6 @@ def anatomy(
         "tape": tape,
         "timeline": timeline,
         "memory": memory,
-        "instructions": instructions,
         "rms-norm": rms_norm,
         "operator": op is not None,
     }

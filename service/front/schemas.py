@@ -446,15 +446,6 @@ class MemoryBody(StudyBody):
         return {name: value for name, value in given.items() if name != "snapshot"}
 
 
-class InstructionsBody(StudyBody):
-    """Whose steps' instructions to count (`mode` null: all), in a model of so many layers."""
-
-    mode: ModeName | None = None
-    batch_size: BatchSize = 1
-    phase: Phase = "decode"
-    layers: Annotated[int, Field(ge=1, le=256, description="With all of its own: the model."), WHOLE] = 1
-
-
 class RmsNormBody(StudyBody):
     """Hidden states [rows, width] that are normed; `width` null: the model's."""
 
@@ -471,7 +462,6 @@ STUDY_BODIES: dict[str, type[StudyBody]] = {
     "timeline": TimelineBody,
     "budget": BudgetBody,
     "memory": MemoryBody,
-    "instructions": InstructionsBody,
     "rms-norm": RmsNormBody,
 }
 """By the name of the study; one more is one more row."""

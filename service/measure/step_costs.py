@@ -86,12 +86,6 @@ def measure_roof(bench: Bench) -> Roof:
     return Roof(memory_bandwidth(bench.device, sizes.weights), msgspec.structs.asdict(sizes), positions)
 
 
-def bandwidth_text(found: MemoryBandwidth) -> str:
-    """What the bandwidth was measured over: '9.4 GB/s, read over a buffer of 12.1 MB'."""
-    how = "copied (read + written) within" if found.kind == "copy" else "read over"
-    return f"{found.bytes_per_second / 1e9:.4g} GB/s, {how} a buffer of {found.buffer_bytes / 1e6:.4g} MB"
-
-
 STEPS = 7
 NAME_CHARACTERS = 160
 

@@ -85,9 +85,6 @@ def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: bu
         assert parts == pytest.approx(point.step.value)
         for interval in (point.dispatch_seconds, point.kernel_seconds, point.speedup):
             assert interval.low <= interval.value <= interval.high
-        assert point.dispatch_seconds_per_sequence * point.batch_size == pytest.approx(
-            point.dispatch_seconds.value
-        )
         assert point.without_dispatch_speedup >= 1
     assert [place.mode for place in finding.crossovers] == PLAIN
     base = finding.points[0]
@@ -100,24 +97,9 @@ def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: bu
         assert scaled == pytest.approx(points[gain.mode].dispatch_seconds.value)
         assert gain.speedup == points[gain.mode].speedup
     out = printed(budget.show, finding, width=200)
-    for word in (*PLAIN, "will compile help me?", "kernel share", "sampled", "GB/s, read over a buffer of"):
+    for word in (*PLAIN, "will compile help me?", "kernel share", "sampled"):
         assert word in out
     assert "-bound" not in out
-
-
-def test_every_point_is_set_under_the_roof_of_memory(finding: budget.BudgetFinding) -> None:
-    assert finding.bandwidth is not None
-    assert finding.bandwidth.kind == "read"
-    moved: dict[int, set[float]] = {}
-    for point in finding.points:
-        roof = point.roofline
-        assert (roof is None) == (point.kernel_seconds.value == 0)
-        if roof is not None:
-            attained = roof.bytes_per_step / point.kernel_seconds.value
-            assert roof.share.value == pytest.approx(attained / finding.bandwidth.bytes_per_second)
-            assert roof.share.low <= roof.share.value <= roof.share.high
-            moved.setdefault(point.batch_size, set()).add(roof.bytes_per_step)
-    assert all(len(sizes) == 1 for sizes in moved.values())  # the same work in every mode
 
 
 def test_a_given_value_replaces_the_measured_one(bench: Bench) -> None:
@@ -213,7 +195,7 @@ def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() ->
         return found
 
     gain = gain_of(split_of(900.0, 100.0), split_of(300.0, 50.0))
-    assert (gain.mode, gain.compiles, gain.graph_replay) == ("compiled", True, False)
+    assert gain.mode == "compiled"
     assert gain.dispatch_ratio is not None
     ratio = gain.dispatch_ratio
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1 / 3, 270 / 990, 330 / 810))

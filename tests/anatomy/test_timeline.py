@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 import torch
 
@@ -86,22 +85,20 @@ def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
     assert {(e["pid"], e["ts"]) for e in events if e["name"] == STEP_MARK} == {(1, 0.0), (2, 0.0)}
 
 
-def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_call_of_the_step() -> None:
+def test_device_work_is_that_of_the_steps_own_calls_and_may_end_after_the_step_has_returned() -> None:
     step = timeline.read_step(ON_CUDA, cuda=True)
     device = [block for block in step.blocks if block.lane == "device"]
     assert [(b.name, b.kind, b.begin_us, b.row) for b in device] == [
         ("gemm", "kernel", 35, 20),
         ("Memcpy", "copy", 110, 20),
     ]
-    launching = [step.blocks[b.launched_by].name for b in device if b.launched_by is not None]
-    assert launching == ["cudaLaunchKernel", "cudaMemcpyAsync"]
     assert "aten::elsewhere" not in {block.name for block in step.blocks}
     assert step.profiled_seconds == pytest.approx(140e-6)
     assert step.counted.kernel_seconds == pytest.approx(50e-6)
 
 
 def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_percent(
-    monkeypatch: pytest.MonkeyPatch, finding: timeline.TimelineFinding
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unknown = timeline.read_step(without_device_work(REPLAYS), cuda=True)
     assert {block.lane for block in unknown.blocks} == {"host"}
@@ -112,8 +109,7 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     track = timeline._track(bench, case, StepTimes([1e-3] * 9))
     assert (track.kernels, track.kernel_seconds, track.tax) == (None, None, None)
     assert track.launches == 1
-    shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
-    assert timeline.tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
+    assert track.no_tax == NOTHING_RECORDED
 
 
 def test_the_tax_is_the_hosts_share_of_samples_on_a_cpu_and_what_kernels_leave_of_the_wall_on_cuda() -> None:

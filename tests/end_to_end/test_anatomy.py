@@ -28,7 +28,6 @@ SHORT: dict[str, dict[str, Any]] = {
     "timeline": {"mode": "eager"},
     "budget": {"modes": ["eager"], "rounds": 6},
     "memory": {"mode": "eager"},
-    "instructions": {"mode": "compiled"},  # a third of the instructions of eager
     "rms-norm": {"rows": 2, "width": 8, "rounds": 6},
 }
 """The other studies, each as short as it can be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import CONFIGS, Config
 from models.opening import architecture_hash, open_model, open_tokenizer
 from models.served import Served
+from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from tests.support.small_models import SMALL, greedy
 
@@ -57,7 +59,15 @@ def test_a_model_has_the_requested_dtype_and_is_trainable_for_eager(folder: Path
 def test_tiny_ships_with_the_package_in_less_than_10_megabytes() -> None:
     model = checkpoint.build("tiny", 1)
     assert model.config == CONFIGS["tiny"]
-    assert (checkpoint.TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
+    assert (TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
+
+
+def test_tiny_closes_an_obvious_line_and_has_its_card() -> None:
+    model, tokenizer = checkpoint.build("tiny", 1), Tokenizer.load(TINY_FOLDER)
+    for prompt, expected in {"import o": "s", "def __init__(": "self"}.items():
+        tokens, _ = greedy(model, [tokenizer.encode(prompt)], new=4)
+        assert re.match(rf"{expected}\b", tokenizer.decode(tokens[0].tolist()))
+    assert checkpoint.content_hash("tiny") in (TINY_FOLDER / "MODEL_CARD.md").read_text()
 
 
 def test_equal_weights_have_equal_hashes_and_other_weights_another(tmp_path: Path, folder: Path) -> None:
@@ -66,7 +76,6 @@ def test_equal_weights_have_equal_hashes_and_other_weights_another(tmp_path: Pat
     assert checkpoint.content_hash(folder) == checkpoint.content_hash(tmp_path / "same")
     assert checkpoint.content_hash(folder) != checkpoint.content_hash(tmp_path / "other")
     assert checkpoint.content_hash("small") != checkpoint.content_hash("base")
-    assert len(checkpoint.content_hash("tiny")) == 12
 
 
 def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -94,8 +103,6 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"no model\.safetensors.*models\.train"),
     "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*convert"),
     "truncated": (truncate, r"corrupt or truncated.*again"),
-    "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 999), r"corrupt or truncated.*again"),
-    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), r"corrupt or truncated.*again"),
     "tensor missing": (
         lambda f: rewrite_weights(f, lambda s: s.pop("norm.weight")), r"norm\.weight is missing"
     ),
@@ -113,7 +120,6 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "other model's config": (lambda f: rewrite_config(f, layers=7), r"is missing.*more.*one training"),
     "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*models\.train"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{layers"), "not a configuration.*again"),
-    "config not an object": (lambda f: (f / "config.json").write_text("[1]"), "not a configuration"),
     "config with a field too few": (lambda f: rewrite_config(f, width=None), "width.*again"),
     "config with a field too many": (lambda f: rewrite_config(f, contxt=9), "unknown fields.*contxt"),
     "config with a word for a number": (lambda f: rewrite_config(f, layers="six"), r"layers"),
@@ -133,9 +139,10 @@ def test_a_broken_folder_is_refused_with_the_remedy(folder: Path, name: str) -> 
         checkpoint.build(folder, 1)
 
 
-def test_a_missing_folder_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["/no/such/folder", "hf:somewhere"])
+def test_what_is_no_model_of_ours_is_refused_with_the_names_there_are(name: str) -> None:
     with pytest.raises(CheckpointError, match="tiny, small, base"):
-        checkpoint.build(tmp_path / "nothing", 1)
+        checkpoint.build(name, 1)
 
 
 def test_a_folder_can_be_written_over(folder: Path) -> None:
@@ -176,11 +183,6 @@ def test_the_seeded_sizes_use_the_tokenizer_of_tiny() -> None:
     assert open_tokenizer("small", vocabulary).encode("import") == open_tokenizer("tiny", vocabulary).encode(
         "import"
     )
-
-
-def test_a_hugging_face_name_is_refused_where_only_our_models_work() -> None:
-    with pytest.raises(CheckpointError, match=r"not a launchbound model.*tiny, small, base"):
-        checkpoint.build("hf:somewhere", 1)
 
 
 def test_models_of_one_configuration_compile_to_the_same_code_wherever_they_lie(tmp_path: Path) -> None:

@@ -64,16 +64,9 @@ def lose_shard(folder: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
 
 
-def cut_shard(folder: Path) -> None:
-    shard(folder)
-    cut(folder / "model-00001-of-00002.safetensors")
-
-
-def leave(folder: Path) -> None:
-    shard(folder)
-    (folder / "model.safetensors.index.json").write_text(
-        '{"weight_map": {"a": "../../elsewhere.safetensors"}}'
-    )
+def name_elsewhere(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../a.safetensors"}}')
 
 
 def cut(file: Path) -> None:
@@ -84,12 +77,9 @@ def pickle_instead(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def rewrite(file: Path, **changes: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
 def configure(folder: Path, **changes: object) -> None:
-    rewrite(folder / "config.json", **changes)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def lose_tensor(folder: Path) -> None:
@@ -136,9 +126,9 @@ def other(folder: Path, name: str) -> None:
     (folder / name).mkdir()
 
 
-def spoil(folder: Path, value: float) -> None:
+def spoil(folder: Path) -> None:
     state = load_file(folder / "model.safetensors")
-    state["model.norm.weight"][0] = value
+    state["model.norm.weight"][0] = float("nan")
     save_file(state, folder / "model.safetensors", {"format": "pt"})
 
 
@@ -146,20 +136,15 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors: give"),
     "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*save_pretrained"),
     "truncated": (lambda f: cut(f / "model.safetensors"), r"corrupt or truncated.*fetch it again"),
-    "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 999), "corrupt or truncated.*again"),
-    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "corrupt or truncated.*again"),
     "shard missing": (lose_shard, r"lacks model-00002-of-00002\.safetensors, which.*fetch"),
-    "shard truncated": (cut_shard, r"model-00001-of-00002\.safetensors is corrupt or truncated.*again"),
-    "shard elsewhere": (leave, "names no weights of this folder"),
+    "shard elsewhere": (name_elsewhere, "names no weights of this folder"),
     "tensor missing": (lose_tensor, r"lack.* model\.norm\.weight, which.*fetch both"),
     "other model's config": (lambda f: configure(f, hidden_size=96), r"shape, .*weight and \d+ more.*fetch"),
-    "more layers than weights": (lambda f: configure(f, num_hidden_layers=3), "lack.* and 6 more.*fetch"),
     "adapter": (adapter, r"adapter_config\.json and no config\.json: it is an adapter.*merge_and_unload"),
     "hub cache": (lambda f: other(f, "snapshots"), r"the hub's cache.*one of the folders in its snapshots"),
     "pipeline": (lambda f: other(f, "model_index.json"), "a pipeline for images.*one that generates text"),
     "GGUF": (lambda f: other(f, "model.Q4.gguf"), r"model\.Q4\.gguf.*llama\.cpp.*in safetensors"),
-    "NaN": (lambda f: spoil(f, float("nan")), r"hold NaN or infinite values \(model\.norm\.weight\).*again"),
-    "infinite": (lambda f: spoil(f, float("inf")), r"hold NaN or infinite values.*fetch or write them again"),
+    "NaN": (spoil, r"hold NaN or infinite values \(model\.norm\.weight\).*again"),
     "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*save_pretrained"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{hidden"), "not a JSON object.*again"),
     "config without a kind": (lambda f: (f / "config.json").write_text("{}"), "names no model_type.*give"),
@@ -188,13 +173,9 @@ def test_a_broken_folder_is_refused_with_the_remedy(folder: Path, name: str) -> 
     assert "\n" not in str(refusal.value)
 
 
-def test_weights_in_several_files_are_loaded(folder: Path) -> None:
+def test_weights_in_several_files_are_loaded_as_a_hugging_face_model_alone(folder: Path) -> None:
     shard(folder)
     open_(f"hf:{folder}")
-
-
-def test_weights_in_several_files_are_no_folder_of_ours(folder: Path) -> None:
-    shard(folder)
     with pytest.raises(CheckpointError, match="serve it as hf:"):
         open_(str(folder))
 
@@ -207,18 +188,13 @@ def test_a_context_longer_than_the_models_is_refused(whole: Path, name: str) -> 
         open_("tiny" if name == "tiny" else f"hf:{whole}", context=1024)
 
 
-def test_a_context_that_chunks_do_not_divide_is_refused(whole: Path) -> None:
-    with pytest.raises(
-        CheckpointError,
-        match="prefill_chunk 16 does not divide the context of 40: set LAUNCHBOUND_PREFILL_CHUNK to 8,",
-    ):
-        open_(f"hf:{whole}", context=40)
-
-
-def test_a_context_shorter_than_a_chunk_names_the_chunk_that_serves_it(folder: Path) -> None:
-    configure(folder, max_position_embeddings=10)
-    with pytest.raises(CheckpointError, match="set LAUNCHBOUND_PREFILL_CHUNK to 2,"):
-        open_(f"hf:{folder}")
+@pytest.mark.parametrize(("context", "chunk"), [(40, 8), (10, 2)])
+def test_a_context_that_chunks_do_not_divide_is_refused_with_the_chunk_that_serves_it(
+    whole: Path, context: int, chunk: int
+) -> None:
+    why = f"prefill_chunk 16 does not divide the context of {context}"
+    with pytest.raises(CheckpointError, match=f"{why}: set LAUNCHBOUND_PREFILL_CHUNK to {chunk},"):
+        open_(f"hf:{whole}", context=context)
 
 
 def test_a_file_is_no_folder(whole: Path) -> None:
@@ -241,13 +217,13 @@ def test_an_added_token_that_the_model_has_no_embedding_of_is_refused_in_prompts
     assert encode_prompts(["a"], tokenizer, 64) == [inner.encode("a").ids]
 
 
-@pytest.mark.parametrize("place", ["/no/such/folder", "./nowhere", "a/b/c", "a/b@", "a/b@-c", ""])
+@pytest.mark.parametrize("name", ["/no/such/folder", "a/b/c", "a/b@", "a/b@-c", ""])
 def test_what_is_neither_a_folder_nor_a_hub_id_is_refused_without_the_network(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
     with pytest.raises(CheckpointError, match="no folder"):
-        open_(f"hf:{place}")
+        open_(f"hf:{name}")
 
 
 def test_a_hub_id_is_fetched_without_pickles_and_its_failure_is_one_sentence(

@@ -15,7 +15,7 @@ from torch import Tensor
 from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
-from models.transformer import Transformer, new_cache
+from models.transformer import Transformer
 from service.measure.cases import Bench
 from service.records import EngineSettings
 
@@ -33,7 +33,7 @@ def write_few_layers(folder: Path) -> Path:
     """Write the first LAYERS layers of `tiny`, with its tokenizer, into `folder`, for `--model`."""
     config, state = checkpoint.load(checkpoint.TINY_FOLDER)
     model = Transformer(replace(config, layers=LAYERS), max_batch=1)
-    kept = {name: state[name] for name in checkpoint.expected_shapes(model.config)}
+    kept = {name: state[name] for name in checkpoint.stored_tensors(model)}
     model.load_state_dict({**kept, "head.weight": kept["embedding.weight"]})
     checkpoint.save(model, folder)
     Tokenizer.load(checkpoint.TINY_FOLDER, config.vocabulary).save(folder)
@@ -47,8 +47,7 @@ def greedy(model: Transformer, prompts: list[list[int]], new: int, chunk: int = 
     Returns tokens int64 [batch, new] and the logits [batch, new, vocabulary] that chose them.
     """
     batch, lengths = len(prompts), torch.tensor([len(prompt) for prompt in prompts])
-    weight = model.embedding.weight
-    cache = new_cache(model.config, batch, weight.device, weight.dtype)
+    cache = model.new_cache(batch, model.embedding.weight.dtype)
     padded = torch.zeros(batch, -(-int(lengths.max()) // chunk) * chunk, dtype=torch.int64)
     for row, prompt in zip(padded, prompts, strict=True):
         row[: len(prompt)] = torch.tensor(prompt)

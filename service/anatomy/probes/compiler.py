@@ -22,9 +22,6 @@ from service.anatomy.probes.faults import (
     compile_counting,
     compiled,
     failed_guard,
-    line_in,
-    line_of_break,
-    line_that_calls,
     recompiles,
     seconds_of,
     why_recompiled,
@@ -36,17 +33,23 @@ def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
     """A clock read between two layers."""
     faulty = probed.copy()
     probed.layers(faulty)[0].register_forward_hook(_read_clock)
+    return _compare_breaks(probed, probed.model, faulty, _read_clock, report)
+
+
+def _compare_breaks(
+    probed: ProbedModel, whole: Served, broken: Served, fault: Callable[..., object], report: Report
+) -> FaultComparison:
     report("compiling the step whole")
-    without = probed.served(compiled(probed.model))
+    without = probed.served(compiled(whole))
     before = compile_counting(without)
     report("compiling it around the break")
-    with_fault = probed.served(compiled(faulty))
+    with_fault = probed.served(compiled(broken))
     after = compile_counting(with_fault)
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("graph_breaks", before.breaks, after.breaks),
-        blame=line_of_break(after.reasons),
+        fault=fault,
         notes=[
             f"{before.graphs} graph became {after.graphs}, with Python between them. "
             f"The compiler's reason: {after.first_reason}.",
@@ -55,22 +58,19 @@ def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
 
 
 def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: ANN401 - sets a new attribute
-    layer.left_at_seconds = perf_counter()
+    layer.left_at_seconds = perf_counter()  # the fault
 
 
 class _Counting(nn.Module):
-    """The step, and a Python number that it reads."""
+    """The step, and a Python number that it reads and changes."""
 
     def __init__(self, model: Served) -> None:
         super().__init__()
         self.model = model
         self.steps = 0
-        self.reports = 0
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
-        self.steps += 1
-        if self.steps % 1000 == 0:
-            self.reports += 1
+        self.steps += 1  # the fault
         return self.model(tokens, positions, last, cache)
 
 
@@ -91,7 +91,7 @@ def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
         with_fault=TimedStep(with_fault, warm_passes=0),
         most_repeats=EVENTS,
         counter=Counter("recompiles", before, recompiles(counting)),
-        blame=line_in(reason),
+        fault=_Counting.forward,
         notes=[
             failed_guard(reason),
             f"The first compilation took {first:.1f} s. Those that are timed found their kernels in the "
@@ -109,7 +109,7 @@ def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
             return step(*arguments)
 
     def with_grad_mode(*arguments: object) -> object:
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():  # the fault
             return step(*arguments)
 
     without, with_fault = probed.served(as_warmed), probed.served(with_grad_mode)
@@ -123,7 +123,7 @@ def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("recompiles", before, recompiles(step)),
-        blame=line_that_calls(torch.enable_grad.__enter__.__code__, with_fault),
+        fault=with_grad_mode,
         notes=[
             failed_guard(reason),
             f"The first call in the other mode took {again:.2f} s. What is timed comes after it: the second "
@@ -140,7 +140,7 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     affected = [compiled(probed.model)]
 
     def changed(*arguments: object) -> object:
-        torch.set_num_threads(other)
+        torch.set_num_threads(other)  # the fault
         return affected[0](*arguments)
 
     def warm_again() -> None:
@@ -153,7 +153,7 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     warm_again()
     before = recompiles(affected[0])
     report(f"compiling for {other} threads")
-    blame = line_that_calls(torch.set_num_threads, with_fault)
+    with_fault()
     after = recompiles(affected[0])
     reason = why_recompiled()
     torch.set_num_threads(threads)
@@ -164,7 +164,7 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
             with_fault, prepare=warm_again, after=lambda: torch.set_num_threads(threads), warm_passes=0
         ),
         counter=Counter("recompiles", before, after),
-        blame=blame,
+        fault=changed,
         notes=[
             failed_guard(reason),
             f"Each faulty call is the first one after a change from {threads} to {other}. Its kernels came "
@@ -196,7 +196,7 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        blame=line_that_calls(own.__code__, with_fault),
+        fault=_unpadded,
         counter=Counter("compiled_entries", len(entries(padded)), len(entries(own))),
         notes=[
             failed_guard(reason),
@@ -235,12 +235,12 @@ def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable
 def _unpadded(
     probed: ProbedModel, step: Callable[..., object], prompts: Iterator[Tensor]
 ) -> Callable[[], object]:
-    """A prefill by `step` of the next of `prompts`, in the place of the chunk that it is called with."""
+    """A prefill by `step` of the next of `prompts`, which replaces the chunk that it is called with."""
 
     def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
         prompt = next(prompts)
         last.fill_(prompt.shape[1] - 1)
-        return step(prompt, positions, last, cache)
+        return step(prompt, positions, last, cache)  # the fault
 
     return probed.served(run_unpadded, "prefill")
 
@@ -274,13 +274,12 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
     report("compiling for two lengths")
     compile_for_the_first()
     first = seconds_of(call_with_the_second)
-    blame = line_that_calls(dynamic.__code__, call_with_the_second)
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(call_with_the_second, prepare=compile_for_the_first, warm_passes=0),
         most_repeats=EVENTS,
         counter=Counter("recompiles", before, after),
-        blame=blame,
+        fault=_unpadded,
         notes=[
             f"Counted over {LENGTHS} lengths. {failed_guard(reason)}",
             f"The second length took {first:.2f} s to compile. Those that are timed found their kernels in "
@@ -311,24 +310,15 @@ class _Norm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.kernel(x, self.weight, self.epsilon)
+        return self.kernel(x, self.weight, self.epsilon)  # the fault
 
 
 def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
     """The last norm through a custom kernel: as a registered operator, and as a plain function."""
     kernel = rms_norm_operator()
-    report("compiling with the registered operator")
-    without = probed.served(compiled(_with_norm(probed, kernel)))
-    before = compile_counting(without)
-    report("compiling around the plain function")
-    with_fault = probed.served(compiled(_with_norm(probed, torch.compiler.disable(kernel))))
-    after = compile_counting(with_fault)
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("graph_breaks", before.breaks, after.breaks),
-        blame=line_of_break(after.reasons),
-        notes=[f"{before.graphs} graph became {after.graphs}: {after.first_reason}."],
+    plain = torch.compiler.disable(kernel)
+    return _compare_breaks(
+        probed, _with_norm(probed, kernel), _with_norm(probed, plain), _Norm.forward, report
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from functools import cache
 from types import FrameType
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from models.transformer import Transformer
 from service.anatomy.common import Report, StudyError, load_library
-from service.anatomy.operators.calls import record
+from service.anatomy.operators.calls import OperatorRecorder, thread_keys
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -22,17 +23,14 @@ from service.anatomy.probes.faults import (
     TimedStep,
     compile_counting,
     compiled,
+    copied_tensors,
     copies,
     hidden_of,
     in_inference,
-    line_of,
-    line_that_calls,
-    line_that_raised,
     median_of,
-    records,
-    run_watched,
 )
 from service.anatomy.rms_norm import EPSILON, Norm
+from service.modes import MODES
 from service.step.buffers import allocate
 
 _READ = "aten::_local_scalar_dense"
@@ -48,15 +46,14 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
     probed.layers(kept)[0].register_forward_hook(_keep_flag)
     probed.layers(reading)[0].register_forward_hook(_read_flag)
     without, with_fault = probed.served(kept), probed.served(reading)
-    seen = records(probed, with_fault)
-    reads = [sum(one.schema_name == _READ for one in side) for side in (records(probed, without), seen)]
+    before, after = (reads_by_host(probed, run) for run in (without, with_fault))
     report("tracing the graph breaks of the compiled step")
     breaks = compile_counting(probed.served(compiled(reading, backend="eager"))).breaks
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter("reads_by_host_per_step", reads[0], reads[1]),
-        blame=line_of(_READ, seen),
+        counter=Counter("reads_by_host_per_step", before, after),
+        fault=_read_flag,
         notes=[
             _WAITING[probed.bench.device.type],
             f"Compiled, the same line causes {breaks} graph breaks: the value is unknown while tracing.",
@@ -64,12 +61,20 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
+def reads_by_host(probed: ProbedModel, run: Callable[[], object]) -> int:
+    """How many values a call of `run` reads from tensors."""
+    keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
+    with OperatorRecorder(keys) as recorder:
+        run()
+    return sum(one.schema_name == _READ for one in recorder.seen)
+
+
 def _keep_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
     layer.finite = torch.isfinite(hidden_of(output)).all()
 
 
 def _read_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
-    layer.finite = torch.isfinite(hidden_of(output)).all().item()
+    layer.finite = torch.isfinite(hidden_of(output)).all().item()  # the fault
 
 
 def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -85,7 +90,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
     casting = torch.autocast(device.type, low)
 
     def under_autocast() -> object:
-        with casting:
+        with casting:  # the fault
             return full(*buffers.arguments("decode"))
 
     once = in_inference(lambda: lowered(*buffers.arguments("decode")))
@@ -96,7 +101,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(once),
         with_fault=TimedStep(every_step),
         counter=Counter("weight_casts_per_step", len(before), len(after)),
-        blame=line_that_calls(torch.autocast.__enter__.__code__, every_step),
+        fault=under_autocast,
         notes=[
             f"Both sides multiply in bfloat16. Under autocast a step writes {sum(after):,} bytes of cast "
             "weights: in inference mode autocast caches none of them, not even within one context.",
@@ -107,10 +112,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
 def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
     shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
-    step = record(probed.case(run), 1, operands=True)[0]
-    # A cast is an inner call of the operator that needs it, unless that is composite.
-    copied = [target for call in step.calls for target in call.copied]
-    return [target.bytes for target in copied if target.shape in shapes]
+    return [target.bytes for target in copied_tensors(probed, run) if target.shape in shapes]
 
 
 def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -125,7 +127,7 @@ def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
         return probed.served(run, grad_mode="enabled")
 
     without = scaling(lambda probabilities: probabilities * 2.0)
-    with_fault = scaling(lambda probabilities: probabilities.mul_(2.0))
+    with_fault = scaling(lambda probabilities: probabilities.mul_(2.0))  # the fault
     report("running backward with both")
     before, no_failure = _version_and_failure(without)
     after, failure = _version_and_failure(with_fault)
@@ -136,7 +138,7 @@ def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("version_of_the_saved_tensor", before, after),
-        blame=line_of("aten::mul_.Tensor", records(probed, with_fault)),
+        fault=version_counter,
         notes=[
             f"Backward ends with: {failure}",
             "Only the forward step is timed, because with the fault there is no backward to time.",
@@ -163,7 +165,7 @@ def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultCo
     weight = torch.ones(1, logits.shape[-1], dtype=logits.dtype, device=logits.device, requires_grad=True)
 
     def head(features: Tensor) -> Tensor:
-        return functional.linear(features, weight)
+        return functional.linear(features, weight)  # the fault
 
     def without() -> Tensor:
         return head(plain()[0])
@@ -175,7 +177,7 @@ def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultCo
     try:
         head(logits)
     except RuntimeError as refusal:
-        blame, reason = line_that_raised(refusal), str(refusal)
+        reason = str(refusal)
     else:
         raise StudyError("unsupported_here", "this torch saves a tensor of inference mode for backward")
     clone = median_of(TimedStep(lambda: logits.clone()), probed.bench.synchronise)
@@ -183,7 +185,7 @@ def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultCo
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("copies_per_step", copies(probed, without)[0], copies(probed, with_fault)[0]),
-        blame=blame,
+        fault=head,
         notes=[
             f"Without the clone: {reason}",
             f"The clone of {logits.nbytes:,} bytes takes {clone}.",
@@ -248,7 +250,7 @@ def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
     width = probed.model.config.width
     x, weight = probed.random((probed.buffers.bucket, width), (width,))
     without = in_inference(lambda: in_cpp(x, weight, EPSILON))
-    with_fault = in_inference(lambda: in_python(x, weight, EPSILON))
+    with_fault = in_inference(lambda: in_python(x, weight, EPSILON))  # the fault
     function = TimedStep(in_inference(lambda: python_norm(x, weight, EPSILON)))
     report("counting calls of Python")
     return FaultComparison(
@@ -256,7 +258,7 @@ def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
         with_fault=TimedStep(with_fault),
         subject=f"one RMS norm over {tuple(x.shape)}, the same six calls of ATen",
         counter=Counter("python_functions_per_call", python_calls(without), python_calls(with_fault)),
-        blame=line_of(_IN_PYTHON, records(probed, with_fault)),
+        fault=cpp_extension,
         notes=[
             f"As a plain Python function it takes {median_of(function, probed.bench.synchronise)}: what the "
             "operator in Python takes longer is its registration, not its calls.",
@@ -273,5 +275,10 @@ def python_calls(run: Callable[[], object]) -> int:
         nonlocal count
         count += event == "call"
 
-    run_watched(run, watch)
+    previous = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(previous)
     return count

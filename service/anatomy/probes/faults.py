@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import logging
-import re
-import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
-from traceback import walk_stack, walk_tb
-from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,11 +25,15 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, resolve_bucket
-from service.anatomy.operators.calls import OperatorRecord, OperatorRecorder, SourceLine, record, thread_keys
+from service.anatomy.operators.calls import (
+    Operand,
+    SourceLine,
+    record,
+)
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
-from service.modes import MODES, GradMode
+from service.modes import GradMode
 from service.records import Phase
 from service.statistics.intervals import median_interval
 from service.step.buffers import DECODE_POSITION, Buffers, allocate
@@ -67,7 +68,7 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class FaultComparison:
-    """Both steps, warmed; `blame` is the faulty line as `file:number`.
+    """Both steps, warmed; `fault` is the function with the line to blame.
 
     `most_repeats` limits the repeats where each one compiles. `subject`: what is timed that is no step.
     """
@@ -75,16 +76,16 @@ class FaultComparison:
     without: TimedStep
     with_fault: TimedStep
     counter: Counter
-    blame: str
+    fault: Callable[..., object]
     notes: list[str] = field(default_factory=list)
     most_repeats: int | None = None
     subject: str | None = None
 
 
 def interleave(
-    comparison: FaultComparison, repeats: int, seed: int, synchronise: Callable[[], object]
+    comparison: FaultComparison, repeats: int, synchronise: Callable[[], object]
 ) -> tuple[list[float], list[float]]:
-    """Seconds of `repeats` pairs, without and with the fault; `seed` draws the order within each pair.
+    """Seconds of `repeats` pairs, without and with the fault, in a random order within each pair.
 
     A time ends when the device has finished, so that waits that a fault causes are in it.
     """
@@ -92,7 +93,7 @@ def interleave(
         "without": partial(_seconds, comparison.without, synchronise),
         "with": partial(_seconds, comparison.with_fault, synchronise),
     }
-    seconds = in_rounds(variants, repeats, str(seed), lambda _: None)
+    seconds = in_rounds(variants, repeats, "0")
     return seconds["without"], seconds["with"]
 
 
@@ -204,48 +205,15 @@ def _with_shared_weights(model: Served) -> Served:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
 
 
-_PROBES = __name__.rpartition(".")[0]
-"""The package of the probes, which their faults are in."""
-
-_QUOTED = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-def line_that_calls(target: CodeType | Callable[..., Any], run: Callable[[], object]) -> str:
-    """The probe's line from which `run` first enters `target`, a code object or a built-in function."""
-    found: list[SourceLine] = []
-
-    def watch(frame: FrameType, event: str, argument: object) -> None:
-        entered = event == "call" and frame.f_code is target
-        if not found and (entered or (event == "c_call" and argument is target)):
-            found.extend(SourceLine.of_frame(outer) for outer, _ in walk_stack(frame))
-
-    run_watched(run, watch)
-    return _first(found, f"a call of {target}")
-
-
-def run_watched(run: Callable[[], object], watch: Callable[[FrameType, str, object], None]) -> None:
-    """Run it while Python tells `watch` of every call, return and C function."""
-    previous = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        run()
-    finally:
-        sys.setprofile(previous)
-
-
-def records(probed: ProbedModel, run: Callable[[], object]) -> list[OperatorRecord]:
-    """Every operator of `run` below autograd, with the line that called it."""
-    keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
-    recorder = OperatorRecorder(keys)
-    with recorder:
-        run()
-    return recorder.seen
+def copied_tensors(probed: ProbedModel, run: Callable[[], object]) -> list[Operand]:
+    """What a call of `run` copies, in operators and within their kernels."""
+    step = record(probed.case(run), 1, operands=True)[0]
+    return [target for call in step.calls for target in call.copied]
 
 
 def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
-    """Number and bytes of the tensors that a call of `run` copies, in operators and within their kernels."""
-    step = record(probed.case(run), 1, operands=True)[0]
-    copied = [target for call in step.calls for target in call.copied]
+    """Number and bytes of `copied_tensors`."""
+    copied = copied_tensors(probed, run)
     return len(copied), sum(target.bytes for target in copied)
 
 
@@ -255,35 +223,15 @@ def hidden_of(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
     return hidden
 
 
-def line_of(operator: str, seen: list[OperatorRecord]) -> str:
-    """The probe's line that called `operator`, as the dispatcher saw it."""
-    return _first([one.line for one in seen if one.schema_name == operator and one.line], operator)
+FAULT = "# the fault"
+"""Ends the one line of a probe that is to blame."""
 
 
-def line_of_break(reasons: list[Any]) -> str:
-    """The probe's line at which the compiler stopped; `reasons` are Dynamo's."""
-    frames = [frame for one in reasons for frame in reversed(one.user_stack)]
-    return _first([SourceLine.in_file(frame.filename, frame.lineno) for frame in frames], "a graph break")
-
-
-def line_that_raised(error: BaseException) -> str:
-    """The probe's innermost line on the way to `error`."""
-    lines = [SourceLine.of_frame(frame, number) for frame, number in walk_tb(error.__traceback__)]
-    return _first(lines[::-1], type(error).__name__)
-
-
-def line_in(reason: str) -> str:
-    """The probe's innermost line in the stack that Dynamo's `reason` of a recompilation quotes."""
-    lines = [SourceLine.in_file(file, int(number)) for file, number in _QUOTED.findall(reason)]
-    return _first(lines[::-1], "a recompilation")
-
-
-def _first(lines: Iterable[SourceLine], what: str) -> str:
-    """The first of `lines` in a probe. Raises LookupError where there is none."""
-    found = next((line for line in lines if line.is_in(_PROBES)), None)
-    if found is None:
-        raise LookupError(f"no line of a probe led to {what}: this torch reports it in another way")
-    return str(found)
+def line_of_fault(function: Callable[..., object]) -> str:
+    """The line of `function` that ends with FAULT, as `file:number`."""
+    lines, begin = inspect.getsourcelines(function)
+    number = next(number for number, line in enumerate(lines, begin) if line.rstrip().endswith(FAULT))
+    return str(SourceLine(inspect.getfile(function), number, function.__module__))
 
 
 def compiled(model: Callable[..., object], backend: str = "inductor") -> types.FunctionType:
@@ -348,40 +296,28 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 @contextmanager
 def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]:
-    """Run the body in a thread's default state, then restore all that a probe may change.
+    """Run the body, then restore all of the process that a probe may change.
 
     With `resets` the compiler's entries are dropped before and after: a broken graph leaves entries on the
-    model's own code. The compiler's warnings are silent: a probe provokes them, and reports them itself.
+    model's own code. The compiler does not warn: a probe provokes its warnings, and reports them itself.
     """
-    threads, default_dtype = torch.get_num_threads(), torch.get_default_dtype()
-    logged = logging.root.manager.disable
+    threads, logged = torch.get_num_threads(), logging.root.manager.disable
     kept = {name: counter.copy() for name, counter in counters.items()}, graph_break_reasons.copy()
-    device_type = bench.device.type
+    _reset(bench, resets)
     try:
-        with ExitStack() as stack:
-            logging.disable(logging.WARNING)
-            stack.enter_context(warnings.catch_warnings())
+        with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=recompile_limit):
             warnings.simplefilter("ignore")
-            stack.enter_context(torch._dynamo.config.patch(recompile_limit=recompile_limit))
-            stack.enter_context(torch.compiler.set_stance("default"))
-            # Only where needed: within an outer autocast, even a disabled one, an inner one keeps its cast
-            # weights.
-            if torch.is_autocast_enabled(device_type):
-                stack.enter_context(torch.autocast(device_type, enabled=False))
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.enable_grad())
-            _reset(bench, resets)
-            stack.callback(_reset, bench, resets)
+            logging.disable(logging.WARNING)
             yield
     finally:
+        _reset(bench, resets)
         torch.set_num_threads(threads)
-        torch.set_default_dtype(default_dtype)
         logging.disable(logged)
         counters.clear()
         counters.update(kept[0])
         graph_break_reasons[:] = kept[1]
         gc.collect()  # a step and its compiled code refer to each other
-        if device_type == "cuda":
+        if bench.device.type == "cuda":
             torch._C._host_emptyCache()  # torch keeps pinned memory whose tensor is gone
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,10 +24,7 @@ from service.anatomy.probes.faults import (
     copies,
     hidden_of,
     in_inference,
-    line_of,
-    line_that_calls,
     median_of,
-    records,
 )
 from service.anatomy.tape.graph import distinct_bytes
 from service.step.process_state import mapped_blocks
@@ -59,14 +57,14 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("copies_per_step", before, after),
-        blame=line_of("aten::clone", records(probed, with_fault)),
+        fault=_features_first,
         notes=[f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault."],
     )
 
 
 def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple
     turned = hidden_of(output).transpose(-1, -2)
-    copied = turned.flatten().view(turned.shape).transpose(-1, -2)
+    copied = turned.flatten().view(turned.shape).transpose(-1, -2)  # the fault
     return (copied, *output[1:]) if isinstance(output, tuple) else copied
 
 
@@ -89,7 +87,7 @@ def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter(name, _per_step(count, without), _per_step(count, with_fault)),
-        blame=line_of("aten::empty.memory_format", records(probed, with_fault)),
+        fault=_scratch_each_step,
         notes=[
             f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
             _CHURN[device.type],
@@ -98,12 +96,11 @@ def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
 
 
 def _scratch_each_step(size: int, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.empty(size, dtype=torch.uint8, device=device).zero_()
+    on_cuda = device.type == "cuda"
+    with nullcontext() if on_cuda else mapped_blocks():
+        torch.empty(size, dtype=torch.uint8, device=device).zero_()  # the fault
+    if on_cuda:
         torch.cuda.empty_cache()
-        return
-    with mapped_blocks():
-        torch.empty(size, dtype=torch.uint8, device=device).zero_()
 
 
 def _unkept_size(count: Callable[[], int]) -> int:
@@ -144,7 +141,7 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
     images, weight = probed.random(*shapes)
     last_images, last_weight = (tensor.to(memory_format=torch.channels_last) for tensor in (images, weight))
     without = in_inference(lambda: functional.conv2d(last_images, last_weight, padding=1))
-    with_fault = in_inference(lambda: functional.conv2d(images, last_weight, padding=1))
+    with_fault = in_inference(lambda: functional.conv2d(images, last_weight, padding=1))  # the fault
     report("counting copies")
     before, _ = copies(probed, without)
     after, copied_bytes = copies(probed, with_fault)
@@ -153,7 +150,7 @@ def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
         with_fault=TimedStep(with_fault),
         subject=f"one 3 × 3 convolution, {CHANNELS} channels to {CHANNELS}, over {tuple(images.shape)}",
         counter=Counter("layout_copies_per_call", before, after),
-        blame=line_of("aten::convolution", records(probed, with_fault)),
+        fault=channels_last,
         notes=[f"With the fault {copied_bytes:,} bytes are copied in each call, to the weight's layout."],
     )
 
@@ -165,8 +162,8 @@ def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
     probed.layers(viewing)[0].register_forward_hook(_keep_view)
     without, with_fault = probed.served(cloning, "prefill"), probed.served(viewing, "prefill")
     report("reading the storages of what is kept")
-    seen = records(probed, with_fault)
     without()
+    with_fault()
     first_layers: list[Any] = [probed.layers(model)[0] for model in (cloning, viewing)]
     clone, view = (layer.kept for layer in first_layers)
     clone_bytes, view_bytes = (tensor.untyped_storage().nbytes() for tensor in (clone, view))
@@ -174,7 +171,7 @@ def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("bytes_kept_per_step", clone_bytes, view_bytes),
-        blame=line_of("aten::slice.Tensor", seen),
+        fault=_keep_view,
         notes=[
             f"The view shows {view.nbytes:,} bytes of a storage of {view_bytes:,}, "
             f"{view_bytes / view.nbytes:.0f} times as many: all stay in memory as long as the view does.",
@@ -189,7 +186,7 @@ def _keep_clone(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN40
 
 
 def _keep_view(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
-    layer.kept = hidden_of(output)[-1:]
+    layer.kept = hidden_of(output)[-1:]  # the fault
 
 
 class _Results(TorchFunctionMode):
@@ -199,7 +196,6 @@ class _Results(TorchFunctionMode):
         super().__init__()
         self.keeps = keeps
         self.kept: list[object] = []
-        self.append = self.kept.append
 
     def __torch_function__(
         self,
@@ -210,21 +206,21 @@ class _Results(TorchFunctionMode):
     ) -> Any:  # noqa: ANN401 - whatever the function returns
         result = function(*args, **(kwargs or {}))
         if self.keeps:
-            self.append(result)
+            self.kept.append(result)  # the fault
         return result
 
 
 def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
     """Every result of a prefill, dropped when nothing uses it any more or kept until the step ends."""
     dropping, keeping = _Results(keeps=False), _Results(keeps=True)
-    without, with_fault = (probed.served(_under(probed, one), "prefill") for one in (dropping, keeping))
+    without, with_fault = (_under(probed, one) for one in (dropping, keeping))
     report("reading the storages of what is kept")
     results, kept = _kept_results(probed, keeping)
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("bytes_kept_per_step", _kept_results(probed, dropping)[1], kept),
-        blame=line_that_calls(keeping.append, with_fault),
+        fault=_Results.__torch_function__,
         notes=[
             f"{results} results in {kept:,} bytes of their own are alive when the step ends. Where they are "
             "dropped, an operator may write into an earlier result's memory, which the caches may still "
@@ -236,34 +232,34 @@ def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def _under(probed: ProbedModel, results: _Results) -> Callable[..., tuple[Tensor, Tensor]]:
-    def step(*arguments: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - as the model's
+def _under(
+    probed: ProbedModel, results: _Results, at_end: Callable[[list[object]], object] = len
+) -> Callable[[], object]:
+    """A prefill under `results`; `at_end` gets what is kept."""
+
+    def step(*arguments: Any) -> object:  # noqa: ANN401 - as the model's
         with results:
-            found: tuple[Tensor, Tensor] = probed.model(*arguments)
+            found = probed.model(*arguments)
+        at_end(results.kept)
         results.kept.clear()
         return found
 
-    return step
+    return probed.served(step, "prefill")
 
 
 def _kept_results(probed: ProbedModel, results: _Results) -> tuple[int, int]:
     """Number and bytes of the results in memory of their own, at the end of a step."""
-    arguments = probed.arguments("prefill")
-
-    def step(*arguments: Any) -> list[Tensor]:  # noqa: ANN401 - as the model's
-        with results:
-            probed.model(*arguments)
-        return tensors_in(results.kept)
-
-    owned = [*probed.model.parameters(), *probed.model.buffers(), *tensors_in(arguments)]
+    arguments = tensors_in(probed.arguments("prefill"))
+    owned = [*probed.model.parameters(), *probed.model.buffers(), *arguments]
     addresses = {tensor.untyped_storage().data_ptr() for tensor in owned}
-    own = [
-        tensor
-        for tensor in probed.served(step, "prefill")()
-        if tensor.untyped_storage().data_ptr() not in addresses
-    ]
-    results.kept.clear()
-    return len(own), distinct_bytes(own)
+    found: list[int] = []
+
+    def measure(kept: list[object]) -> None:
+        own = [one for one in tensors_in(kept) if one.untyped_storage().data_ptr() not in addresses]
+        found.extend((len(own), distinct_bytes(own)))
+
+    _under(probed, results, measure)()
+    return found[0], found[1]
 
 
 BLOCK_BYTES = 16 << 20
@@ -309,7 +305,7 @@ class _Request:
         torch.cuda.empty_cache()
 
     def _allocate(self, blocks: int) -> Tensor:
-        return torch.empty(blocks * BLOCK_BYTES, dtype=torch.uint8, device=self.device)
+        return torch.empty(blocks * BLOCK_BYTES, dtype=torch.uint8, device=self.device)  # the fault
 
     def _take_what_would_serve_the_request(self) -> None:
         """Hold the free pieces of others' segments that are as large as the request."""
@@ -354,15 +350,12 @@ def fragmentation(probed: ProbedModel, report: Report) -> FaultComparison:
     report("counting allocations from the device")
     before, free_in_whole = whole.counted()
     after, free_in_pieces = pieces.counted()
-    pieces.prepare()
-    blame = line_of("aten::empty.memory_format", records(probed, pieces.call))
-    pieces.release()
     return FaultComparison(
         without=whole.step,
         with_fault=pieces.step,
         subject=f"one request for {BLOCKS // 2 * BLOCK_BYTES >> 20} MiB, of which as many are free",
         counter=Counter("device_allocations_per_request", before, after),
-        blame=blame,
+        fault=_Request._allocate,
         notes=[
             f"Free in cut segments (`inactive_split_bytes`): {free_in_whole:,} bytes in one piece and "
             f"{free_in_pieces:,} in blocks of {BLOCK_BYTES >> 20} MiB.",
@@ -381,7 +374,7 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         return target.copy_(pinned, non_blocking=True)
 
     def with_fault() -> Tensor:
-        return target.copy_(pageable, non_blocking=True)
+        return target.copy_(pageable, non_blocking=True)  # the fault
 
     report("counting copies from pageable memory")
     returned = [
@@ -397,7 +390,7 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
             _pageable_copies(device, without),
             _pageable_copies(device, with_fault),
         ),
-        blame=line_of("aten::copy_", records(probed, with_fault)),
+        fault=with_fault,
         notes=[
             f"The call returned after {returned[0]} from pinned memory, and after {returned[1]} from "
             "pageable memory. The host can issue nothing else meanwhile.",

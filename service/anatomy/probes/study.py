@@ -25,6 +25,7 @@ from service.anatomy.probes.faults import (
     ProbedModel,
     as_found,
     interleave,
+    line_of_fault,
     make_probed_model,
 )
 from service.measure.cases import Bench
@@ -44,7 +45,6 @@ class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     name: str
     batch_size: Annotated[int, msgspec.Meta(ge=1)] = 1
     repeats: Annotated[int, msgspec.Meta(ge=6, le=1001)] = 41
-    seed: int = 0
 
 
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     notes = [*comparison.notes, *attached_note()]
     repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
     report(f"timing {repeats} pairs of steps")
-    without, with_fault = interleave(comparison, repeats, arguments.seed, bench.synchronise)
+    without, with_fault = interleave(comparison, repeats, bench.synchronise)
     ratio = median_of_ratios(with_fault, without)
     bucket, layers = probed.buffers.bucket, probed.model.config.layers
     of_the_model = comparison.subject is None
@@ -105,7 +105,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
         ratio=ratio,
         verdict=verdict_of(ratio),
         counter=comparison.counter,
-        blame=comparison.blame,
+        blame=line_of_fault(comparison.fault),
         cure=probe.cure,
         teaches=PROBES[arguments.name],
         notes=notes,

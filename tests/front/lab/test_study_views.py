@@ -237,7 +237,7 @@ ENDLESS = {"value": 1e-3, "low": None, "high": None, "samples": 5}
 def block(
     name: str, kind: str, lane: str, row: int, depth: int, begin: float, duration: float, **more: Any
 ) -> Finding:
-    fixed = {"name": name, "kind": kind, "lane": lane, "row": row, "depth": depth, "launched_by": None}
+    fixed = {"name": name, "kind": kind, "lane": lane, "row": row, "depth": depth}
     return {**fixed, "begin_us": begin, "duration_us": duration, **more}
 
 
@@ -258,7 +258,7 @@ GPU_TRACK: Finding = {
         block("step", "mark", "host", 1, 0, 0, 1000),
         block("graph", "compiled", "host", 1, 1, 100, 500),
         block("cudaLaunchKernel", "launch", "host", 1, 2, 200, 20),
-        block("triton_fused", "kernel", "device", 7, 0, 400, 1600, launched_by=2),
+        block("triton_fused", "kernel", "device", 7, 0, 400, 1600),
     ],
 }
 
