@@ -1,4 +1,4 @@
-"""Write the tables of docs/observability.md from the catalogue, or with --check fail where they are not current.
+"""Write the tables of docs/observability.md from the catalogue, or with --check fail where they are old.
 
 `python -m service.front.metrics.page --write | --check`; exit code 1 if it is not current.
 """
