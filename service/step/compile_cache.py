@@ -23,7 +23,11 @@ from service.machine import processor_facts
 _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 """Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
 
+BUILDABLE = re.compile(r"[\w@%+=./-]+")
+"""Paths that torch's builds take: they join the words of a command with blanks, and quote nothing."""
+
 HEADERS = "precompiled_headers"
+"""The folder within `compile_cache` of 150 MB that all models share."""
 
 
 class CacheRefused(ValueError):
@@ -31,14 +35,18 @@ class CacheRefused(ValueError):
 
 
 def compile_cache(cache_folder: str) -> Path:
-    """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor,
-    named as torch's builds can take it.
+    """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor.
 
     What lies there are pickles and libraries. Raises CacheRefused, with the remedy, where another user could
-    have written them, where the folder cannot be made or written to, or what lies there cannot be run.
+    have written them, the folder cannot be used, or torch could not build or load code there.
     """
     outer = Path(cache_folder).resolve()  # a link to a larger disk is common
     folder = outer / f"compiled-{_key()}"
+    if not BUILDABLE.fullmatch(str(outer)):
+        raise CacheRefused(
+            f"torch cannot build in the cache folder {str(outer)!a}: set LAUNCHBOUND_CACHE_FOLDER to a "
+            "path of letters, digits, '-', '_' and '.' only"
+        )
     try:
         for one in (outer, folder):  # one by one: parents that are made on the way have the umask's mode
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -46,7 +54,7 @@ def compile_cache(cache_folder: str) -> Path:
         _refuse_unless_private(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             _refuse_unless_executable(outer, file.fileno())
-        return plain_path(folder)
+        return folder
     except OSError as error:
         raise CacheRefused(
             f"the cache folder {outer} cannot be used ({error.strerror}): "
@@ -61,11 +69,6 @@ def code_of(cache_folder: str, model: str) -> Path:
     return folder
 
 
-def precompiled_headers(code: Path) -> Path:
-    """Where the models of a cache share 150 MB of headers, of which `code` is the folder of one."""
-    return code.parent / HEADERS
-
-
 def has_code(code: Path) -> bool:
     """Whether anything has been compiled into this folder of a model."""
     return code.is_dir() and any(code.iterdir())
@@ -74,7 +77,7 @@ def has_code(code: Path) -> bool:
 def discard(code: Path) -> None:
     """Remove what was compiled of one model, and its headers. Raises CacheRefused where the disk refuses."""
     try:
-        for one in (code, precompiled_headers(code)):
+        for one in (code, code.parent / HEADERS):
             if one.exists():
                 shutil.rmtree(one)
         code.mkdir(mode=0o700)
@@ -85,13 +88,12 @@ def discard(code: Path) -> None:
 def _refuse_writable_by_others(outer: Path) -> None:
     """Who can write to the folder around it can put another one in its place; not so in one like /tmp."""
     status = outer.stat()
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
     if status.st_uid not in (os.geteuid(), 0):
         raise CacheRefused(
             f"the cache folder {outer} belongs to user {status.st_uid}, who could put code there that "
             f"would run as user {os.geteuid()}: set LAUNCHBOUND_CACHE_FOLDER to a folder of your own"
         )
-    if shared:
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
         raise CacheRefused(
             f"other users may write to the cache folder {outer}, whose compiled code is loaded: "
             f"`chmod go-w {outer}`, or set LAUNCHBOUND_CACHE_FOLDER to a private folder"
@@ -132,46 +134,12 @@ def _key() -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
 
 
-_PLAIN = re.compile(r"[\w@%+=./-]+")
-"""What needs no quotes, neither in a command nor in the code that torch writes."""
-
-_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-
-
-def plain_path(path: Path) -> Path:
-    """`path`, or a link to it where that has a blank, a quote or the like: torch joins a build's words with
-    blanks.
-
-    The link is the same in every process, since torch looks for compiled code by the commands that made it.
-    Raises ValueError, with the remedy, where no link can be made.
-    """
-    if _PLAIN.fullmatch(str(path)):
-        return path
-    for place in (*_PLACES, tempfile.gettempdir()):
-        folder = Path(place, f"launchbound.links-{os.geteuid()}")
-        link = folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-        with suppress(OSError):
-            if not _PLAIN.fullmatch(place) or not _private(folder):
-                continue
-            if not link.is_symlink():
-                with suppress(FileExistsError):  # another process was faster
-                    link.symlink_to(path)
-            return link
-    raise ValueError(
-        f"{str(path)!a} has characters that torch's builds cannot take, and there is no folder for a "
-        "link to it: free /tmp or set TMPDIR, or use a path of letters, digits, '-', '_' and '.' only"
-    )
-
-
-def _private(folder: Path) -> bool:
-    """Whether `folder`, made where it is missing, is this user's alone: links in it name code to load."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return own and not status.st_mode & 0o077
-
-
 Record = TypeVar("Record")
+
+
+def record_file(folder: Path, key: str, name: str) -> Path:
+    """The file in `folder` of the record `name` of what `key` names."""
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{name}.json"
 
 
 def read_record(file: Path, kind: type[Record]) -> Record | None:

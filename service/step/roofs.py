@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -25,13 +25,10 @@ HOST_BEHIND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NullKernel:
-    """Median seconds per operator on one element, under inference mode.
-
-    `seconds` has `alone`, the host's time to issue one (on a CPU with the empty kernel). On CUDA it has
-    `in_graph`, the device's time per kernel inside replayed graphs that were queued ahead of it; where that
-    could not be measured, `no_graph` is the reason.
+class NullKernel(NamedTuple):
+    """Median seconds per operator on one element, under inference mode: `alone`, the host's time to issue one
+    (on a CPU with the empty kernel); on CUDA also `in_graph`, the device's time per kernel inside replayed
+    graphs that were queued ahead of it, or in `no_graph` why that could not be measured.
     """
 
     seconds: dict[str, float]
@@ -95,8 +92,8 @@ QUEUE_CYCLES = 4_000_000
 
 
 def memory_bandwidth(device: torch.device, weight_bytes: int) -> MemoryBandwidth:
-    """Bandwidth over a buffer as large as the weights, so that it lies in the caches as far as they do. The
-    fastest of PASSES passes: a roof that was measured too low would flatter every step under it.
+    """Bandwidth over a buffer as large as the weights, so that it lies in the caches as far as they do; the
+    fastest of PASSES passes.
     """
     size = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
     if device.type == "cuda":
@@ -159,9 +156,7 @@ def _weights(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _read(size: int) -> float:
-    """Bytes per second of the fastest read of `size` bytes: a sum is the fastest of torch's and numpy's
-    readers.
-    """
+    """Bytes per second of the fastest read of `size` bytes; a sum is the fastest reader torch has."""
     buffer = torch.ones(size // 4, dtype=torch.float32)
     return max(_rate(size, lambda: buffer.sum()) for _ in range(PASSES))
 

@@ -18,7 +18,7 @@ from service.engine.inbox import local_job
 from service.engine.text import Completion
 from service.records import Begun, Job, Phase, Token
 from service.step.callables import Step
-from tests.engine.merging import MODE_NAMES, ArrivingQueue, Served, TinyEngine
+from tests.engine.merging import MODE_NAMES, Served, TinyEngine
 from tests.engine.serving import PROMPT, serve
 
 
@@ -188,28 +188,6 @@ def test_what_loses_the_device_ends_the_engine(phase: Phase) -> None:
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
         TinyEngine(wrap=losing).merged({0: [job("a"), job("b")]}, "window")
-
-
-def test_a_warm_up_that_fails_says_so_and_serves(capsys: pytest.CaptureFixture[str]) -> None:
-    broken = True
-
-    def failing(step: Step) -> Step:
-        def run(*arguments: Any) -> Any:
-            if broken and arguments[0].shape[1] == 1:
-                raise RuntimeError("no such step")
-            return step(*arguments)
-
-        return run
-
-    engine = TinyEngine(wrap=failing)
-    queue = ArrivingQueue()
-    scheduler = engine.scheduler(queue)
-    scheduler.warm()
-    assert "merged requests of the warm-up failed: RuntimeError: no such step" in capsys.readouterr().err
-    assert queue.sent == []
-    broken = False
-    scheduler.warm()
-    assert capsys.readouterr().err == ""
 
 
 TEXTS = ["def mean(values):\n", "x", "import os\n" * 40, "class A:\n    pass\n", "for i in range(10):"]

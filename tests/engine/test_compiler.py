@@ -25,7 +25,7 @@ from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.measure.compiled_library import BuildError
 from service.records import EngineSettings, Parity, Phase
 from service.step.callables import Step
-from service.step.compile_cache import code_of, compile_cache, precompiled_headers
+from service.step.compile_cache import HEADERS, code_of, compile_cache
 from service.step.parity import ParityCheck
 from service.step.process_state import prepare_process
 from tests.engine.serving import serve, settings
@@ -52,7 +52,7 @@ def test_with_the_code_no_record_goes_of_what_failed_or_of_other_models(tmp_path
     other = tmp_path / "0123-linears.json"
     other.write_text("{}")
     of_another_model = with_code(tmp_path / "model-two")
-    headers = precompiled_headers(with_code(tmp_path))
+    headers = with_code(tmp_path).parent / HEADERS
     headers.mkdir()
     with pytest.raises(CacheBroken, match="mode compiled failed on compiled code of an earlier start"):
         CacheRetry(without_code(tmp_path), "key").failed("compiled")

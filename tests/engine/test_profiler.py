@@ -28,36 +28,51 @@ PLAIN = local_job("plain", "eager", ["x"], 4)
 ASKED = local_job("asked", "eager", ["x"], 4, profile=True)
 
 
-def due(schedule: profiler.ProfileSchedule, requests: int) -> list[int]:
-    """The numbers, from 1, of the requests that are due."""
-    return [number for number in range(1, requests + 1) if schedule.is_due()]
+class Turns:
+    """Which requests are due, in an engine whose profiler has run; `now` is its clock in seconds."""
+
+    def __init__(self, every: int | None, device: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        patch.setattr(profiler, "perf_counter_ns", lambda: round(self.now * 1e9))
+        patch.setattr(profiler, "Profiler", lambda *_: self)
+        self.requests = profiler.RequestProfiler(torch.device(device), every, folder)
+        self.requests.used = True
+
+    def run(self, *_: object) -> list[ProfiledStep]:
+        self.now += 0.25
+        return []
+
+    def due(self, requests: int) -> list[int]:
+        return [number for number in range(1, requests + 1) if self.requests.is_due(PLAIN)]
 
 
 @pytest.mark.parametrize(
-    ("every", "cuda", "expected"),
+    ("every", "device", "expected"),
     [
-        (None, False, []),
-        (None, True, [profiler.DEFAULT_EVERY, 2 * profiler.DEFAULT_EVERY]),
-        (0, True, []),
-        (150, False, [150, 300, 450]),
+        (None, "cpu", []),
+        (None, "cuda", [profiler.DEFAULT_EVERY, 2 * profiler.DEFAULT_EVERY]),
+        (0, "cuda", []),
+        (150, "cpu", [150, 300, 450]),
     ],
 )
-def test_one_request_in_so_many_is_due(every: int | None, cuda: bool, expected: list[int]) -> None:
-    assert due(profiler.ProfileSchedule(every, cuda, lambda: 0), 2 * profiler.DEFAULT_EVERY + 50) == expected
+def test_one_request_in_so_many_is_due_and_any_that_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, every: int | None, device: str, expected: list[int]
+) -> None:
+    turns = Turns(every, device, tmp_path, monkeypatch)
+    assert turns.due(2 * profiler.DEFAULT_EVERY + 50) == expected
+    assert turns.requests.is_due(ASKED)
 
 
-def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None:
-    now = 0
-    schedule = profiler.ProfileSchedule(None, True, lambda: now)
-    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
-    schedule.took(0.25)
-    now = round(0.25 / profiler.MOST_SHARE * 1e9) - 1
-    assert due(schedule, profiler.DEFAULT_EVERY) == []
-    now += 1
-    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
-    asked_for = profiler.ProfileSchedule(2, True, lambda: 0)
-    asked_for.took(100.0)
-    assert due(asked_for, 4) == [2, 4]
+@pytest.mark.parametrize(("every", "early"), [(None, []), (profiler.DEFAULT_EVERY, [profiler.DEFAULT_EVERY])])
+def test_by_default_profiling_takes_no_more_than_its_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, every: int | None, early: list[int]
+) -> None:
+    turns = Turns(every, "cuda", tmp_path, monkeypatch)
+    turns.requests.profile(ASKED, JobResult(), HostMeter(), lambda _: None)
+    turns.now += 0.25 / profiler.MOST_SHARE - 1e-6
+    assert turns.due(profiler.DEFAULT_EVERY) == early
+    turns.now += 1e-6
+    assert turns.due(profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
 
 
 @pytest.mark.parametrize(
