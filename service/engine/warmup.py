@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, thread_time
@@ -75,9 +75,9 @@ class Warmup:
         self._model = model
         self._buffers = buffers
         self._shares = shares
-        self._capture = Capture(model, buffers, build, cold_starts)
         self._announce = announce
         self._build = build
+        self._cold_starts = cold_starts
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self._cache_retry = cache_retry
@@ -87,6 +87,7 @@ class Warmup:
         self._compiler_loaded = False
         # Starts another process that compiles into the same cache.
         self.start_elsewhere: Callable[[], CompiledElsewhere | None] = lambda: None
+        self._elsewhere: CompiledElsewhere | None = None
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -125,7 +126,7 @@ class Warmup:
         """
         load_compiler(self._device)
         for name, configured in self.modes.items():
-            for _ in self._capture.serving(configured):
+            for _ in self.serving(configured):
                 newest = configured.status.compilations[-1]
                 seconds = newest.seconds if newest.cold else None
                 yield callable_name(name, newest.phase, newest.batch), seconds
@@ -161,7 +162,7 @@ class Warmup:
         try:
             yield from work
         except Unsupported as error:
-            plain = [name for name, other in self.modes.items() if not self._compiles(other)]
+            plain = [name for name, other in self.modes.items() if not self.effect(other).compiles]
             self._fail(configured, not_one_graph(error, plain))
         except CacheBroken:
             raise  # tried again by a new engine, as after the loss of the device
@@ -171,26 +172,23 @@ class Warmup:
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
             free_memory(error)
 
-    def _compiles(self, configured: ConfiguredMode) -> bool:
-        return self._capture.effect(configured).compiles
-
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
         configured.steps.clear()
         self.update(configured, state="failed", detail=detail)
 
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
         """Capture every callable that serves a mode, then check its parity."""
-        name, effect = configured.mode.name, self._capture.effect(configured)
+        name, effect = configured.mode.name, self.effect(configured)
         if effect.compile is not None and (off := turned_off()):
             self._fail(configured, off)
             return
-        retry = self._cache_retry if self._compiles(configured) else None
-        if self._compiles(configured) and not self._compiler_loaded:
-            self._capture.elsewhere = self.start_elsewhere()
+        retry = self._cache_retry if effect.compiles else None
+        if effect.compiles and not self._compiler_loaded:
+            self._elsewhere = self.start_elsewhere()
             loading = self._load_compiler()
             yield from (retry.watched(name, loading) if retry else loading)
         before, resident = read_compile_counts(), resident_bytes()
-        capture = self._capture.serving(configured)
+        capture = self.serving(configured)
         seconds = yield from (retry.watched(name, capture) if retry else capture)
         seen = before.increase()
         began = perf_counter()
@@ -220,40 +218,8 @@ class Warmup:
         else:
             self.update(configured, state="ready")
 
-    def _load_compiler(self) -> Generator[None, None, None]:
-        """Where this fails, as on a full disk, it fails the mode that it was for, and not the engine."""
-        load_compiler(self._device)
-        self._compiler_loaded = True
-        yield
-
-    def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
-        """A mode whose graphs were skipped has captured none."""
-        proof()
-        replays = configured.status.effective == self._capture.effect(configured).name
-        self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
-        yield
-
-
-def callable_name(mode: str, phase: Phase, bucket: int) -> str:
-    """Names a callable among all that are compiled for one model and set of sizes."""
-    return f"{mode} {phase} {bucket}"
-
-
-class Capture:
-    """Builds and captures the callables of one mode after another, or waits for what `elsewhere` compiles."""
-
-    def __init__(
-        self, model: Served, buffers: Mapping[int, Buffers], build: BuildStep, cold_starts: ColdStarts
-    ) -> None:
-        self._model = model
-        self._buffers = buffers
-        self._build = build
-        self._cold_starts = cold_starts
-        self.elsewhere: CompiledElsewhere | None = None
-        self._device_type = next(model.parameters()).device.type
-
     def effect(self, configured: ConfiguredMode) -> Effect:
-        return configured.mode.effect(self._device_type)
+        return configured.mode.effect(self._device.type)
 
     def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
         """Capture every callable that serves a mode; returns the seconds that took."""
@@ -263,8 +229,8 @@ class Capture:
             started = perf_counter()
             name, shapes = callable_name(mode, phase, bucket), list(self._buffers[bucket].shapes(phase))
             there: float | None = None
-            if effect.compiles and self.elsewhere is not None:
-                there = yield from self.elsewhere(mode, name)
+            if effect.compiles and self._elsewhere is not None:
+                there = yield from self._elsewhere(mode, name)
             misses = read_compile_counts()
             first = self._call(effect, step, shapes)
             configured.captures += len(shapes) if effect.graph_replay else 0
@@ -297,7 +263,7 @@ class Capture:
             for arguments in shapes:
                 for _ in range(CALLS_TO_CAPTURE - 1):
                     step(*arguments)
-        elif self._device_type == "cuda":
+        elif self._device.type == "cuda":
             # Attention is planned, and kernels are loaded, at the first call in each shape.
             for arguments in shapes[1:]:
                 step(*arguments)
@@ -314,6 +280,24 @@ class Capture:
                 configured.steps[phase, bucket] = step
                 prepare(self._buffers[bucket])
                 yield phase, bucket, step
+
+    def _load_compiler(self) -> Generator[None, None, None]:
+        """Where this fails, as on a full disk, it fails the mode that it was for, and not the engine."""
+        load_compiler(self._device)
+        self._compiler_loaded = True
+        yield
+
+    def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
+        """A mode whose graphs were skipped has captured none."""
+        proof()
+        replays = configured.status.effective == self.effect(configured).name
+        self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
+        yield
+
+
+def callable_name(mode: str, phase: Phase, bucket: int) -> str:
+    """Names a callable among all that are compiled for one model and set of sizes."""
+    return f"{mode} {phase} {bucket}"
 
 
 def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers], skips: int) -> None:

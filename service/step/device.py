@@ -41,8 +41,6 @@ def memory(device: torch.device) -> dict[str, int] | None:
     return sizes | {event: stats.get(f"num_{event}", 0) for event in ("alloc_retries", "ooms")}
 
 
-_CAPTURE_CODES = range(900, 909)
-"""Codes of `cudaError_t` that leave the context as it was: out of memory, and those of stream capture."""
 _OUT_OF_MEMORY_CODE, _CAPTURE_CODES = 2, range(900, 909)
 """Codes of `cudaError_t` that leave the context as it was: out of memory, and those of stream capture."""
 

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,9 +21,10 @@ from service.engine import loop as engine_run
 from service.engine import warmup
 from service.engine.compiler import CacheBroken, CacheRetry
 from service.engine.inbox import LocalInbox
-from service.engine.warmup import Capture, ConfiguredMode
+from service.engine.warmup import ConfiguredMode, Warmup
 from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.measure.compiled_library import BuildError
+from service.modes import Effect
 from service.records import EngineSettings, Parity, Phase
 from service.step.callables import Step
 from service.step.compile_cache import HEADERS, code_of, compile_cache
@@ -63,18 +65,6 @@ def test_with_the_code_no_record_goes_of_what_failed_or_of_other_models(tmp_path
     CacheRetry(with_code(tmp_path), "key").failed("max-autotune")
 
 
-def test_where_the_code_cannot_be_removed_the_mode_fails_and_the_remedy_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(folder: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("service.step.compile_cache.shutil.rmtree", refused)
-    CacheRetry(with_code(tmp_path), "key").failed("compiled")
-    code = without_code(tmp_path)
-    assert f"{code} cannot be removed (Permission denied): remove it" in capsys.readouterr().err
-
-
 def failing(error: Exception) -> Generator[None, None, None]:
     yield
     raise error
@@ -109,7 +99,7 @@ def test_a_model_that_cannot_be_traced_fails_its_mode_and_removes_nothing(
     assert not list(tmp_path.glob("*-failed.json"))
 
 
-def test_what_fails_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
+def test_what_fails_without_such_code_is_not_tried_again_for_it_until_it_has_compiled(tmp_path: Path) -> None:
     CacheRetry(without_code(tmp_path), "key").failed("compiled")
     later = CacheRetry(with_code(tmp_path), "key")
     later.failed("compiled")
@@ -118,10 +108,6 @@ def test_what_fails_without_such_code_is_not_tried_again_for_it_later(tmp_path: 
         later.failed("max-autotune")
     with pytest.raises(CacheBroken):
         CacheRetry(with_code(tmp_path), "of other sizes").failed("compiled")
-
-
-def test_a_mode_that_compiled_since_is_in_doubt_again(tmp_path: Path) -> None:
-    CacheRetry(without_code(tmp_path), "key").failed("compiled")
     CacheRetry(without_code(tmp_path), "key").judged("compiled", passed=True)
     with pytest.raises(CacheBroken):
         CacheRetry(with_code(tmp_path), "key").failed("compiled")
@@ -134,41 +120,26 @@ BROKEN = "inference_mode"
 @pytest.fixture
 def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "load_compiler", lambda device: None)
-    monkeypatch.setattr(warmup.Warmup, "_compiles", lambda self, configured: configured.mode.name == BROKEN)
+
+    def effect(self: Warmup, configured: ConfiguredMode) -> Effect:
+        own = original(self, configured)
+        return replace(own, package={}) if configured.mode.name == BROKEN else own
+
+    original = Warmup.effect
+    monkeypatch.setattr(Warmup, "effect", effect)
     monkeypatch.setattr(engine_run, "prepare_process", lambda *_: None)
 
 
 def fail_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the capture of the broken mode raise what a library raises that was cut off."""
 
-    def failing(self: Capture, configured: ConfiguredMode) -> Generator[None, None, float]:
+    def failing(self: Warmup, configured: ConfiguredMode) -> Generator[None, None, float]:
         if configured.mode.name == BROKEN:
             raise OSError("cabc.main.so: file too short")
         return (yield from original(self, configured))
 
-    original = Capture.serving
-    monkeypatch.setattr(Capture, "serving", failing)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals", "compiles")
-def test_a_proof_that_fails_fails_its_mode_and_not_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where the disk does not take the profiler's trace."""
-
-    def run(self: warmup.Warmup) -> Iterator[None]:
-        yield from original(self)
-        self._proofs.append((self.modes[BROKEN], lambda: json.loads("")))
-
-    original = warmup.Warmup.run
-    monkeypatch.setattr(warmup.Warmup, "run", run)
-    mine = settings(tmp_path, batch_sizes=[1])
-    code = with_code(code_in(tmp_path, mine)) / "ab"
-    inbox = LocalInbox([])
-    assert engine_run.run_engine(mine, inbox) == 0
-    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
-    assert list(code.iterdir())
+    original = Warmup.serving
+    monkeypatch.setattr(Warmup, "serving", failing)
 
 
 @pytest.mark.slow

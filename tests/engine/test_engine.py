@@ -245,7 +245,7 @@ def test_a_model_whose_eager_step_fails_is_refused_with_the_remedy(
 def test_a_warm_up_that_loses_the_device_ends_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmup.Capture, "_callables", raising(LOST[0]))
+    monkeypatch.setattr(warmup.Warmup, "_callables", raising(LOST[0]))
     with pytest.raises(type(LOST[0]), match="illegal"):
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
 
@@ -256,7 +256,7 @@ def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
 ) -> None:
     freed: list[bool] = []
     error = torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(warmup.Capture, "_callables", raising(error))
+    monkeypatch.setattr(warmup.Warmup, "_callables", raising(error))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
     inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
     assert inbox.modes["inference_mode"].state == "failed"

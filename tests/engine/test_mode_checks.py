@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from torch import nn
 from torch._dynamo import config as dynamo_config
 
 from models.checkpoint import build
 from service.engine import warmup
 from service.engine.compiler import ColdStarts, CompileCounts, unlike
-from service.engine.warmup import PHASES, Capture, ConfiguredMode, verify_graph_replay
+from service.engine.step_shares import StepShares
+from service.engine.warmup import PHASES, ConfiguredMode, Warmup, verify_graph_replay
 from service.modes import MODES, Mode
 from service.records import ModeStatus
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, allocate
@@ -180,17 +182,17 @@ def shape(arguments: Arguments) -> Shape:
     return arguments[0].shape[1], arguments[3][0][0].shape[1]
 
 
-def called(model: nn.Module, buffers: Buffers, name: str, device: str, folder: Path) -> Counter[Shape]:
-    """How often the steps of a mode are called in each shape while it is captured for `device`."""
+def called(model: nn.Module, buffers: Buffers, name: str, folder: Path) -> Counter[Shape]:
+    """How often the steps of a mode are called in each shape while it is captured on CUDA."""
     calls: Counter[Shape] = Counter()
 
     def make(mode: Mode, of: nn.Module) -> Step:
         return lambda *arguments: calls.update([shape(arguments)])  # type: ignore[return-value]
 
-    made = Capture(model, {1: buffers}, make, ColdStarts(folder, "key"))  # type: ignore[arg-type]
-    made._device_type = device
-    status = ModeStatus(mode=name, removes="", state="warming", effective=name)
-    for _ in made.serving(ConfiguredMode(MODES[name], status)):
+    cold_starts, shares = ColdStarts(folder, "key"), StepShares(folder, missing="nothing is sampled here")
+    made = Warmup([name], model, {1: buffers}, lambda _: None, make, cold_starts, shares, None)  # type: ignore[arg-type]
+    made._device = torch.device("cuda")
+    for _ in made.serving(made.modes[name]):
         continue
     return calls
 
@@ -209,6 +211,6 @@ def test_on_cuda_every_mode_is_called_in_every_shape(
     model: nn.Module, buffers: Buffers, mode: str, times: int, tmp_path: Path
 ) -> None:
     shapes = {shape(arguments) for phase in PHASES for arguments in buffers.shapes(phase)}
-    calls = called(model, buffers, mode, "cuda", tmp_path)
+    calls = called(model, buffers, mode, tmp_path)
     assert calls.keys() == shapes
     assert min(calls.values()) == times
