@@ -55,9 +55,7 @@ class Scheduler:
         self._switches = 0
 
     def serve(self, first: Job, idle_since_ns: int) -> None:
-        """Run `first`, and whoever may join it, until all have ended; the engine was idle since
-        `idle_since_ns`.
-        """
+        """Run `first` and all who join it until all have ended; the engine idled since `idle_since_ns`."""
         configured = self._runner.warmup.modes.get(first.mode)
         if (
             configured is None
@@ -158,12 +156,12 @@ def runs_alone(job: Job) -> bool:
 
 
 Left = Callable[[Job, JobResult, Sequence[BatchStep]], None]
-"""Called with each job that has ended, whatever has ended it, and the steps that it ran in."""
+"""Called with each job that has ended, and the steps that it ran in."""
 
 
 class Batch:
-    """Runs jobs of one mode. `left` is called with each that ends, also by what its arguments, its text or a
-    step raised. What loses the device's context is raised by all methods.
+    """Runs jobs of one mode. `left` is called with each that ends, whatever ends it. What loses the device's
+    context is raised by all methods.
     """
 
     def __init__(
@@ -337,8 +335,8 @@ class DecodePlan:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job that runs, its prompts' token ids, and their rows of the cache in the same order. `usage` is that
-    of the engine's thread when it joined.
+    """A job that runs, its prompts' token ids, and their rows of the cache in the same order. `usage` is the
+    thread's when it joined.
     """
 
     job: Job

@@ -49,9 +49,8 @@ SET_HERE = "TORCHINDUCTOR_CACHE_DIR"
 class CompileCounts:
     """torch's own counters since the process began, or their increase between two moments.
 
-    `cache_misses`: what was compiled and not found, also what no cache can hold, and packages. `graph_skips`:
-    compiled callables for which torch gave up CUDA graphs. `wrappers`: what Inductor generated to call the
-    kernels of a graph, from the cache or made new.
+    `cache_misses`: what was compiled and not found, packages too. `graph_skips`: compiled callables for which
+    torch gave up CUDA graphs. `wrappers`: what Inductor generated to call the kernels of a graph.
     """
 
     cache_misses: int = 0
@@ -82,9 +81,7 @@ def read_compile_counts() -> CompileCounts:
 
 
 def load_compiler(device: torch.device) -> None:
-    """Compile something trivial, whose start takes seconds and belongs to no mode; wrappers are counted from
-    then on.
-    """
+    """Compile something trivial: the compiler's start takes seconds and belongs to no mode."""
     _count_wrappers()
     torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
 
@@ -159,9 +156,8 @@ class CacheRetry:
     """The compiled code of one model in `code` as this process found it; `key` names what it compiles.
 
     A library that is cut off shows in many ways, and torch remembers what it tried until its process ends. So
-    what fails on code from before is tried again in a new process without that code, once per mode, unless no
-    code can be the reason, such as a missing compiler. What fails there too is recorded, so that no later
-    start removes the code again.
+    what fails on code from before is tried again in a new process without that code, once per mode. What
+    fails there too is recorded, so that no later start removes the code again.
     """
 
     def __init__(self, code: Path, key: str) -> None:
@@ -171,9 +167,7 @@ class CacheRetry:
         self._failed = read_record(self._file, list[str]) or []
 
     def watched(self, mode: str, capture: Generator[None, None, Result]) -> Generator[None, None, Result]:
-        """Do `capture`, which compiles for `mode`. Raises what it raises, BuildError without a compiler, or
-        CacheBroken.
-        """
+        """Do `capture`, which compiles for `mode`. Raises what it raises, BuildError, or CacheBroken."""
         try:
             return (yield from capture)
         except Exception as error:

@@ -22,8 +22,7 @@ from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
 
 POLL_NS = 10_000_000
-"""A job that runs alone polls no more often: nothing joins it, so all that can arrive is a cancellation.
-Behind a step, whose weights have passed through the caches, one poll takes 2 to 16 µs."""
+"""A job that runs alone polls no more often: only a cancellation can arrive, and a poll takes 2 to 16 µs."""
 
 
 @dataclass(slots=True)
@@ -84,9 +83,8 @@ class Generator:
         self._poll_ns = 0
 
     def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
-        """Run `job` with the steps of its mode, recording everything in `result` as it happens.
-
-        Raises JobError where the prompts do not fit; whatever torch raises passes through.
+        """Run `job` with the steps of its mode, recording everything in `result` as it happens. Raises
+        JobError where the prompts do not fit; whatever torch raises passes through.
         """
         before = resource.getrusage(resource.RUSAGE_THREAD)
         try:
@@ -205,8 +203,7 @@ def prefill(
 ) -> Prefilled:
     """Run `step` over `prompts` in the first rows of the cache; `between` is called before every chunk.
 
-    Rows are padded on the right. What padding writes to the cache is overwritten before anything may attend
-    to it.
+    Rows are padded on the right: padding in the cache is overwritten before anything attends to it.
     """
     buffers = feed.buffers
     layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
@@ -251,10 +248,8 @@ class Layout(NamedTuple):
 
 
 def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned: bool) -> Layout:
-    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`.
-
-    `sizes` are the lengths of a chunk, ascending: the last chunk is the shortest that fits, others the
-    longest.
+    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`. Of `sizes`,
+    ascending, the last chunk has the shortest that fits, others the longest.
     """
     filled = prompts + [[0]] * (bucket - len(prompts))
     lengths = [len(prompt) for prompt in filled]
@@ -275,11 +270,10 @@ def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned:
 
 
 class HostFeed:
-    """Writes a step's tokens and positions into `buffers`, on a CPU word by word and on no clock:
-    microseconds of a step's milliseconds.
+    """Writes a step's tokens and positions into `buffers`, on a CPU word by word and on no clock.
 
-    After a step, whose weights have passed through the caches, an operator of torch costs more than the whole
-    loop, and one of NumPy twice that: their dispatchers' code has to be fetched again.
+    After a step, whose weights have passed through the caches, an operator of torch or NumPy costs more than
+    the whole loop: its dispatcher's code has to be fetched again.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -316,8 +310,8 @@ class HostFeed:
 
 
 class DeviceFeed(HostFeed):
-    """On CUDA, by operators on the device. The host issues them as it does the step's, so they are dispatch:
-    their time is in `readings.feed`.
+    """On CUDA, by operators, which the host issues as it does the step's: their time in `readings.feed` is
+    dispatch.
     """
 
     def __init__(self, buffers: Buffers) -> None:

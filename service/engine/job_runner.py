@@ -69,8 +69,8 @@ class JobRunner:
                     free_memory(error)
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
-        """Run `job`, sampled or profiled; everything, a failure too, is recorded in `result`. Raises what
-        loses the device's context.
+        """Run `job`, sampled or profiled, and record everything in `result`, a failure too, unless it loses
+        the device's context.
         """
 
         def generate(meter: Meter) -> None:

@@ -49,10 +49,8 @@ NEWS_SECONDS = 1.0
 
 
 def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
-    """Serve until a Stop; returns the exit code.
-
-    0 after a Stop, 2 for settings or a model that cannot work, 4 where the device's context is lost, 5 where
-    compiled code was at fault and has been removed.
+    """Serve until a Stop; returns the exit code: 0 after a Stop, 2 for settings or a model that cannot work,
+    4 where the device's context is lost, 5 where compiled code was at fault and has been removed.
     """
     from_hub = settings.model.startswith("hf:")
     inbox.announce(Doing(what="loading the model", limit_seconds=LOAD_SECONDS, may_wait=from_hub))
@@ -137,9 +135,7 @@ class Engine:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
 
     def _settle(self) -> Iterator[None]:
-        """Freeze all that must not change any more (compiled entries, long-lived objects, cores), then sample
-        the steps of all modes, which serve meanwhile.
-        """
+        """Freeze what must not change any more, then sample the steps of all modes, which serve."""
         self._profiler.warm()
         forbid_recompilation()
         pin(self.parts.loaded.cpus)

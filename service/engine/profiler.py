@@ -36,16 +36,12 @@ from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
 from service.step.trace import ProfiledStep
 
 DEFAULT_EVERY = 200
-"""On CUDA, where kernel time is known from profiled steps only: one request in so many, unless it is set.
-
-The samples that are kept are then those of the last 3,200 requests, few enough to follow a change of clocks,
-and a quantile of latency up to the 99th hardly meets a profiled one waiting in front.
+"""On CUDA one request in so many, unless it is set. The samples that are kept are then those of the last
+3,200 requests, and a quantile of latency up to the 99th hardly meets a profiled one waiting in front.
 """
 
 MOST_SHARE = 0.01
-"""At most this share of the engine's time goes into profiling by default: reading a trace takes as long as
-some twenty requests, and whatever arrives meanwhile waits.
-"""
+"""At most this share of the engine's time goes into profiling by default: who arrives meanwhile waits."""
 
 
 class RequestProfiler:
@@ -73,9 +69,7 @@ class RequestProfiler:
             self._profiler.warm()
 
     def is_due(self, job: Job) -> bool:
-        """Whether `job` is to be profiled. Counts jobs: call it once for each. A turn too early for
-        MOST_SHARE is left out.
-        """
+        """Whether to profile `job`; call it once for each. A turn too early for MOST_SHARE is left out."""
         self._requests += 1
         turn = self._every > 0 and self._requests % self._every == 0
         early = self._limited and perf_counter_ns() < self._free_ns
@@ -84,9 +78,8 @@ class RequestProfiler:
     def profile(
         self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
     ) -> list[StepProfile]:
-        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran.
-
-        Empty where the trace could not be written.
+        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran,
+        none where the trace could not be written.
         """
         about = {
             "request_id": job.request_id,
@@ -210,8 +203,8 @@ REMEDY = (
 
 
 class DeviceMeasurements:
-    """On CUDA: what each mode's steps take on the device, and what the profiler costs them; taken at warm-up.
-    On a CPU there is no device beside the host: `queue` is None, and nothing is measured.
+    """On CUDA: what each mode's steps take on the device, and what the profiler costs them, taken at warm-up.
+    On a CPU `queue` is None, and nothing is measured.
 
     A step's device time is measured twice, by the profiler's kernels and by queued calls between two events:
     they agree where the device is busy all through a step. `missing` says why they could not be taken, and
@@ -234,9 +227,7 @@ class DeviceMeasurements:
 
     def attach(self) -> Iterator[None]:
         """Attach the profiler, with every captured mode measured before and after; yields between samples.
-
-        The profiler's library stays attached to the process after its first session, and every launch call
-        may pass through it from then on (pytorch #146604).
+        Its library stays attached after its first session, and may slow every launch (pytorch #146604).
         """
         try:
             if self._queue is not None:

@@ -1,8 +1,7 @@
 """A second process that compiles some modes while the engine compiles the others.
 
 From an empty compile cache most of a compilation is one thread of Python, so one process leaves the other
-cores idle. What the second one compiles goes into the cache, where the engine finds it; it reports how long
-each callable took, as JSON lines, and ends with the engine.
+cores idle. The second one reports as JSON lines how long each callable took, and ends with the engine.
 """
 
 from __future__ import annotations

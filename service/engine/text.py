@@ -24,10 +24,8 @@ UNBOUNDED_TOKEN_BYTES = 64
 def encode_prompts(
     prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer, context: int, new_tokens: int
 ) -> list[list[int]]:
-    """Token ids of each prompt, given as text or as ids; raises JobError for what cannot run.
-
-    A prompt that is too long whatever it says is refused by its size: a megabyte of text takes long to
-    encode. The front does the same with text, before it sends it.
+    """Token ids of each prompt, given as text or as ids; raises JobError for what cannot run. A prompt that
+    is too long whatever it says is refused by its size: a megabyte of text takes long to encode.
     """
     most_bytes = most_prompt_bytes(tokenizer, context)
     for prompt in prompts:

@@ -38,16 +38,13 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 BuildStep = Callable[[Mode, nn.Module], Step]
 
 CompiledElsewhere = Callable[[str, str], Generator[None, None, float | None]]
-"""Waits for a mode's callable, by name, that another process compiles into the same cache: the seconds that
-took there; None: it is to be compiled here.
-"""
+"""Waits for a mode's callable, by name, that another process compiles: its seconds; None: not done there."""
 
 
 @dataclass(slots=True)
 class ConfiguredMode:
-    """One configured mode: its row of the ladder, its status, and its callables by (phase, bucket), empty
-    until warm-up has built them. `captures`: graphs that calls have captured; the status has them once
-    proved.
+    """One configured mode: its row of the ladder, its status, and its callables by (phase, bucket) once they
+    are built. `captures`: graphs that calls have captured; the status has them once proved.
     """
 
     mode: Mode
@@ -303,9 +300,9 @@ def callable_name(mode: str, phase: Phase, bucket: int) -> str:
 def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers], skips: int) -> None:
     """Change the status of a mode that promises CUDA-graph replay where it does not replay, or shows neither.
 
-    `skips` is how often torch itself counted, while the mode was captured, that it gave up graphs. What it
-    did not count must show in a trace: one graph launch per step of either phase, at every bucket. A trace
-    without launches and kernels shows nothing: it is taken twice, and then the replay is called not proved.
+    `skips` is how often torch itself counted that it gave up graphs. What it did not count must show in a
+    trace: one graph launch per step of either phase, at every bucket. A trace without launches and kernels
+    shows nothing: it is taken twice, and then the replay is called not proved.
     """
     if skips:
         _skipped(configured, f"torch gave them up for {skips} compiled callables")

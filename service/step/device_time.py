@@ -12,8 +12,7 @@ from service.records import DeviceTime, Phase
 from service.statistics.intervals import Interval, median_interval
 
 QUEUE_LENGTHS = (16, 8, 4, 2, 1)
-"""Calls in a row that are tried, most first: the driver takes about a thousand launches ahead of the device.
-"""
+"""Calls in a row that are tried: the driver takes about a thousand launches ahead of the device."""
 
 SAMPLES = 11
 """Queues per step: the interval of their median then leaves out the least and the greatest."""

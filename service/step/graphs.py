@@ -49,8 +49,8 @@ class CaptureError(RuntimeError):
 def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Replay, Result]]) -> Run:
     """`run` as graphs: its first call with a set of arguments records one, later ones replay that.
 
-    A graph reads and writes the addresses that it was recorded with. So arguments are told apart by identity,
-    not by shape, and kept. Results are static too: copy what is to outlast the next replay of any graph.
+    A graph reads and writes the addresses that it was recorded with, so arguments are told apart by identity,
+    and kept. Results are static too: copy what is to outlast the next replay of any graph.
 
     `record` returns what replays the call that it is given, and the results that this writes. Raises
     CaptureError, also for new arguments once recompilation is forbidden.
@@ -75,9 +75,8 @@ def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Repla
 
 
 def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
-    """Capture a call of `run` on the current device, in memory that all captured steps share.
-
-    Raises CaptureError where an operator of it cannot be captured: one that waits for the device, say.
+    """Capture a call of `run` on the current device, in memory that all captured steps share. Raises
+    CaptureError where an operator cannot be captured: one that waits for the device, say.
     """
     stream = _stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -61,9 +61,8 @@ class LoadedModel:
 
 
 def load_model(settings: EngineSettings) -> LoadedModel:
-    """Load the model of `settings`, and set the number of threads of this process.
-
-    Raises ValueError, with the remedy, for a device, dtype, core or checkpoint that cannot work.
+    """Load the model of `settings`, and set the number of threads of this process. Raises ValueError, with
+    the remedy, for a device, dtype, core or checkpoint that cannot work.
     """
     device = choose_device(settings.device)
     precision = choose_precision(settings.dtype, device)

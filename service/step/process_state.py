@@ -25,9 +25,8 @@ _MAPPED_BLOCKS = 65536
 
 
 def prepare_process(cache_folder: str, model: str = "") -> None:
-    """Keep the compiled code of `model` in a folder of its own; fix numerics and allocation.
-
-    Raises ValueError, with the remedy, for a folder that cannot be used or trusted.
+    """Keep the compiled code of `model` in a folder of its own; fix numerics and allocation. Raises
+    ValueError, with the remedy, for a folder that cannot be used or trusted.
     """
     code = code_of(cache_folder, model)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(code)

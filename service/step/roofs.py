@@ -92,9 +92,7 @@ QUEUE_CYCLES = 4_000_000
 
 
 def memory_bandwidth(device: torch.device, weight_bytes: int) -> MemoryBandwidth:
-    """Bandwidth over a buffer as large as the weights, so that it lies in the caches as far as they do; the
-    fastest of PASSES passes.
-    """
+    """The fastest of PASSES over a buffer as large as the weights, so that it lies in caches as they do."""
     size = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
     if device.type == "cuda":
         # Of a device that is nearly full only a part, so that measuring ends no engine.
@@ -132,10 +130,8 @@ def step_flops(model: Served) -> StepFlops:
 
 
 def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
-    """What a decode step of `model` must move, in bytes; see `statistics.boundedness.decode_bytes`.
-
-    Weights are those of matrix products, each counted once; norms, a thousandth of them, and embeddings, of
-    which a step reads one row per token, are left out. `buffers` are those of any bucket.
+    """Bytes that a decode step of `model` must move; see `statistics.boundedness.decode_bytes`. Weights are
+    those of matrix products, each counted once. `buffers` are those of any bucket.
     """
     cache = [tensor for pair in buffers.cache for tensor in pair]
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]

@@ -249,10 +249,9 @@ NOT_SEPARATED = (
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The CUDA calls of one step, and what they started on the device, in order of device time.
-
-    Each item is the call and its work; the call is None where only the window shows whose work it is.
-    `matched` None: the work is not known, for the reason in `unknown`, and there are no items.
+    """The CUDA calls of one step, and what they started, in order of device time: pairs of a call, None where
+    only the window shows whose work it is, and its work. `matched` None: the work is unknown, for the reason
+    in `unknown`, and there are no items.
     """
 
     calls: list[Event]
@@ -305,9 +304,8 @@ Window = tuple[float, float]
 
 
 def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | None = None) -> list[StepWork]:
-    """The work of each of `marks`, which are in order of time, from all complete events of their trace.
-
-    `way` is for probes that compare both; None: by ids where they are proved, else by windows.
+    """The work of each of `marks`, which are in order of time, from all complete events of their trace. `way`
+    is for probes that compare both; None: by ids where they are proved, else by windows.
     """
     calls = [event for event in events if event.get("cat") in RUNTIME]
     work = sorted((e for e in events if e.get("cat") in DEVICE_WORK), key=lambda item: float(item["ts"]))
