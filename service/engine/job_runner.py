@@ -18,7 +18,7 @@ from service.engine.text import JobError
 from service.engine.warmup import ConfiguredMode, Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND
 from service.records import Doing, Job, OutcomeKind, Problem, SampleCounts
-from service.step.device import free_memory, is_device_lost, is_out_of_memory
+from service.step.device import free_memory, is_device_lost, is_out_of_memory, reason
 from service.step.graphs import is_recompile_error
 from service.step.meters import Meter
 
@@ -112,7 +112,7 @@ class JobRunner:
     def failed(self, configured: ConfiguredMode, error: Exception, results: Iterable[JobResult]) -> None:
         """Record in the `results` of the jobs that it was for what a step, or their arguments, raised."""
         kind: OutcomeKind = "error"
-        problem = Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000])
+        problem = Problem(type="internal", message=reason(error))
         if isinstance(error, JobError):
             problem = error.problem
         elif is_out_of_memory(error):

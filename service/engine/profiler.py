@@ -29,7 +29,7 @@ from service.records import (
 from service.statistics.intervals import median_interval, unpaired_ratio
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
-from service.step.device import free_memory, is_device_lost
+from service.step.device import free_memory, is_device_lost, reason
 from service.step.device_time import CudaQueue, device_time
 from service.step.meters import Meter
 from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
@@ -235,8 +235,7 @@ class DeviceMeasurements:
         except Exception as error:
             if is_device_lost(error):
                 raise
-            note = f"what the profiler costs is not known: {type(error).__name__}: {error}"
-            self.profiler_note = note[:2000]
+            self.profiler_note = f"what the profiler costs is not known: {reason(error)}"
             free_memory(error)
 
     def _attach(self) -> Iterator[None]:
@@ -294,7 +293,7 @@ class DeviceMeasurements:
             if is_device_lost(error):
                 raise
             # A profiler that fails costs its numbers, not the engine.
-            self.missing = f"{type(error).__name__}: {error}"[:2000]
+            self.missing = reason(error)
             free_memory(error)
 
     def _learn_step(self, queue: CudaQueue, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:

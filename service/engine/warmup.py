@@ -27,8 +27,8 @@ from service.modes import MODES, Effect, Mode
 from service.records import Attention, Compilation, ModeStatus, Phase
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, prepare
 from service.step.callables import Step
-from service.step.device import free_memory, is_device_lost
-from service.step.parity import ParityCheck, new_parity_check, wrong_attention
+from service.step.device import free_memory, is_device_lost, reason
+from service.step.parity import ParityCheck, wrong_attention
 from service.step.process_state import resident_bytes
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
@@ -110,7 +110,7 @@ class Warmup:
         contains it. A mode that promises graph replay is not ready until `finish` has proved it.
         """
         began, busy = perf_counter(), thread_time()
-        parity_check = new_parity_check(self._model, self._buffers, self._build(MODES["eager"], self._model))
+        parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
         self.attention = parity_check.attention
         self.reference_seconds, self.reference_busy_seconds = perf_counter() - began, thread_time() - busy
         for configured in self.modes.values():
@@ -166,7 +166,7 @@ class Warmup:
         except Exception as error:
             if is_device_lost(error):
                 raise  # for every mode: the front starts a new engine
-            self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
+            self._fail(configured, reason(error))
             free_memory(error)
 
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
@@ -317,8 +317,8 @@ def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers],
             where = f"per {phase} step at batch {bucket}"
             if not _recorded(seen):
                 # The mode keeps its name: torch counted no skip, and nothing contradicts it.
-                reason = f"graph replay is not proved {where}: {seen.unknown}"
-                configured.status = msgspec.structs.replace(configured.status, reason=reason)
+                unproved = f"graph replay is not proved {where}: {seen.unknown}"
+                configured.status = msgspec.structs.replace(configured.status, reason=unproved)
             elif seen.graph_launches != 1:
                 _skipped(configured, f"{seen.graph_launches} graph launches {where}")
                 return

@@ -93,11 +93,13 @@ def root_cause(error: BaseException) -> BaseException:
     return list(_chain(error))[-1]
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """`error`, and what it was raised from or during, the latest first."""
-    known: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in known:
-        known.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def reason(error: BaseException) -> str:
+    """What `error` says, by its type, in at most 2,000 characters."""
+    return f"{type(error).__name__}: {error}"[:2000]

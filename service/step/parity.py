@@ -196,44 +196,39 @@ class Unservable(ValueError):
 
 
 class ParityCheck:
-    """Compares a mode's logits with those of eager, which are computed once per bucket. `attention` is what
-    attention `eager` runs, its logits beside those of the reference attention.
+    """Compares a mode's logits with those of `eager`, its step, which are computed once per bucket.
+    `attention` is what attention `eager` runs, its logits beside those of the reference attention. Raises
+    Unservable where `eager` does not run.
     """
 
     def __init__(self, model: Served, buffers: dict[int, Buffers], eager: Step) -> None:
         self._config = model.config
         self._buffers = buffers
-        self._reference = {bucket: self._logits(eager, eager, own) for bucket, own in buffers.items()}
-        self.attention = check_attention(eager, buffers, self._reference, model.config)
+        try:
+            self._reference = {bucket: self._logits(eager, eager, own) for bucket, own in buffers.items()}
+            self.attention = check_attention(eager, buffers, self._reference, model.config)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            where = f"at batch {max(buffers)}"
+            message = (
+                f"{model.architecture} cannot be served: its eager step failed {where} "
+                f"({type(error).__name__}: {error}); serve another architecture, such as Llama, GPT-2 or Qwen"
+            )
+            if is_out_of_memory(error):
+                message = (
+                    f"{model.architecture} {where} needs more memory than there is ({error}): "
+                    "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less"
+                )
+            raise Unservable(message) from error
 
     def run(self, steps: Mapping[tuple[Phase, int], Step]) -> Parity:
         """The verdict on `steps`, by phase and bucket, over all buckets."""
         verdicts = []
         for bucket, buffers in self._buffers.items():
-            prefill, decode = steps["prefill", bucket], steps["decode", bucket]
-            logits = self._logits(prefill, decode, buffers)
+            logits = self._logits(steps["prefill", bucket], steps["decode", bucket], buffers)
             verdicts.append(compare(self._reference[bucket], logits, self._config.layers))
         return worst(verdicts)
 
     def _logits(self, prefill: Step, decode: Step, buffers: Buffers) -> Tensor:
         return forced_logits(prefill, decode, buffers, self._config.vocabulary)
-
-
-def new_parity_check(model: Served, buffers: dict[int, Buffers], eager: Step) -> ParityCheck:
-    """The check of all modes of `model`. Raises Unservable where `eager`, its step, does not run."""
-    try:
-        return ParityCheck(model, buffers, eager)
-    except Exception as error:
-        if is_device_lost(error):
-            raise
-        where = f"at batch {max(buffers)}"
-        message = (
-            f"{model.architecture} cannot be served: its eager step failed {where} "
-            f"({type(error).__name__}: {error}); serve another architecture, such as Llama, GPT-2 or Qwen"
-        )
-        if is_out_of_memory(error):
-            message = (
-                f"{model.architecture} {where} needs more memory than there is ({error}): "
-                "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less"
-            )
-        raise Unservable(message) from error

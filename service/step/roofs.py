@@ -13,7 +13,7 @@ from torch import nn
 from models.served import Served
 from service.records import MatrixRate, MemoryBandwidth, StepBytes, StepFlops
 from service.step.buffers import Buffers
-from service.step.device import is_device_lost
+from service.step.device import is_device_lost, reason
 from service.step.device_time import CudaQueue, QueuedTime, queued_time
 from service.step.process_state import mapped_blocks
 
@@ -48,7 +48,7 @@ def measure_null_kernel(device: torch.device) -> NullKernel:
     except RuntimeError as error:
         if is_device_lost(error):
             raise
-        return NullKernel({"alone": alone}, f"{type(error).__name__}: {error}"[:2000])
+        return NullKernel({"alone": alone}, reason(error))
     in_graph = replay.seconds.value / KERNELS_PER_GRAPH
     if replay.upper_bound:
         return NullKernel({"alone": alone}, HOST_BEHIND.format(microseconds=in_graph * 1e6))

@@ -127,19 +127,15 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
     parts = build_parts(settings(tmp_path), lambda status: None)
     cold, warm = parts.status(), parts.status(parts.measure())
-    assert (cold.memory_bandwidth, cold.null_kernel_seconds) == (None, None)
-    assert warm.memory_bandwidth is not None
-    assert warm.step_bytes is not None
+    assert cold.memory_bandwidth is cold.null_kernel_seconds is cold.matrix_rate is None
     assert cold.step_bytes == warm.step_bytes
+    assert warm.step_bytes is not None
+    assert warm.matrix_rate is not None
     # Float32, the head's table tied to the embedding's and so counted once; norms are left out.
     assert 0.99 < warm.step_bytes.weights / (4 * warm.parameters) < 1
+    assert warm.memory_bandwidth is not None
     assert warm.memory_bandwidth.buffer_bytes == warm.step_bytes.weights
-    assert cold.matrix_rate is None
-    assert warm.matrix_rate is not None
-    assert warm.step_flops is not None
-    assert warm.step_flops.per_row == 2 * warm.step_bytes.weights / 4
-    assert warm.blas is not None
-    assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in warm.blas
+    assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in (warm.blas or "")
 
 
 @pytest.mark.slow
@@ -151,15 +147,12 @@ def test_a_context_without_room_behind_a_chunk_is_refused_with_the_remedy(tmp_pa
     build_parts(settings(tmp_path, context=64, prefill_chunk=32), lambda status: None)
 
 
-@pytest.mark.parametrize("asked_for", [True, False])
-def test_an_engine_without_cuda_says_that_there_are_no_ranges_where_they_were_asked_for_and_serves(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], asked_for: bool
+def test_an_engine_without_cuda_says_that_there_are_no_nvtx_ranges_and_serves(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    inbox = serve(
-        tmp_path, [local_job("a", "eager", [PROMPT], 2)], modes=["eager"], batch_sizes=[1], nvtx=asked_for
-    )
-    assert inbox.outcomes[0].kind == "ok"
-    assert ("LAUNCHBOUND_NVTX" in capfd.readouterr().err) == asked_for
+    jobs = [local_job("a", "eager", [PROMPT], 2)]
+    assert serve(tmp_path, jobs, modes=["eager"], batch_sizes=[1], nvtx=True).outcomes[0].kind == "ok"
+    assert "LAUNCHBOUND_NVTX needs CUDA" in capfd.readouterr().err
 
 
 LOST = [
@@ -242,25 +235,18 @@ def test_a_model_whose_eager_step_fails_is_refused_with_the_remedy(
 
 
 @pytest.mark.slow
-def test_a_warm_up_that_loses_the_device_ends_the_engine(
+def test_a_warm_up_that_loses_the_device_ends_the_engine_and_one_without_memory_fails_its_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warmup.Warmup, "_callables", raising(LOST[0]))
     with pytest.raises(type(LOST[0]), match="illegal"):
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
-
-
-@pytest.mark.slow
-def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     freed: list[bool] = []
-    error = torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(warmup.Warmup, "_callables", raising(error))
+    monkeypatch.setattr(warmup.Warmup, "_callables", raising(torch.OutOfMemoryError("CUDA out of memory")))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
-    inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
-    assert inbox.modes["inference_mode"].state == "failed"
-    assert "out of memory" in (inbox.modes["inference_mode"].detail or "")
+    mode = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1]).modes["inference_mode"]
+    assert mode.state == "failed"
+    assert "out of memory" in (mode.detail or "")
     assert freed == [True]
 
 
@@ -269,6 +255,5 @@ def test_attention_that_is_wrong_in_every_mode_fails_every_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warmup, "wrong_attention", lambda found: f"{len(found)} attentions are wrong")
-    inbox = serve(tmp_path, [])
-    assert {status.state for status in inbox.modes.values()} == {"failed"}
-    assert {status.detail for status in inbox.modes.values()} == {"4 attentions are wrong"}
+    found = serve(tmp_path, []).modes.values()
+    assert {(mode.state, mode.detail) for mode in found} == {("failed", "4 attentions are wrong")}
