@@ -23,7 +23,6 @@ from service.records import (
     Stop,
     ToEngine,
     ToFront,
-    Token,
 )
 
 BEAT_NS = 1_000_000_000
@@ -195,7 +194,6 @@ class LocalInbox:
         self._warm = False
         self.paused = False
         self.outcomes: list[Outcome] = []
-        self.tokens: list[Token] = []
         self.modes: dict[str, ModeStatus] = {}
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
@@ -235,8 +233,6 @@ class LocalInbox:
     def send(self, message: ToFront) -> None:
         if isinstance(message, Outcome):
             self.outcomes.append(message)
-        elif isinstance(message, Token):
-            self.tokens.append(message)
         elif isinstance(message, ModeStatus):
             self.modes[message.mode] = message
         elif isinstance(message, EngineStatus):

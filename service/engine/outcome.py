@@ -198,13 +198,11 @@ def totals(result: JobResult) -> tuple[int | None, int | None]:
     profile = result.profile
     if not profile or not covered(result):
         return None, None
-    counts = [entry.steps for entry in profile]
 
     def total(values: list[float | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return round(sum(value * count for value, count in zip(known, counts, strict=True)))
+        pairs = zip(values, profile, strict=True)
+        known = [value * entry.steps for value, entry in pairs if value is not None]
+        return round(sum(known)) if len(known) == len(values) else None
 
     kernels = [entry.kernels if entry.kernel_steps == entry.steps else None for entry in profile]
     return total(kernels), total([entry.launches for entry in profile])

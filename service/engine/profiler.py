@@ -26,7 +26,7 @@ from service.records import (
     SampleCounts,
     StepProfile,
 )
-from service.statistics.intervals import median_interval, unpaired_ratio
+from service.statistics.intervals import Interval, median_interval, unpaired_ratio
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost, reason
@@ -171,23 +171,18 @@ class KernelTimes:
 
     def of_mode(self, mode: str) -> list[KernelTime]:
         """All that is known of a mode, each with its interval."""
-        found = []
-        for (name, phase, bucket), samples in self._samples.items():
-            if name != mode:
-                continue
-            interval = median_interval(list(samples))
-            low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
-            found.append(
-                KernelTime(
-                    phase=phase,
-                    batch=bucket,
-                    seconds=interval.value,
-                    low=low,
-                    high=high,
-                    samples=interval.samples,
-                )
-            )
-        return found
+        return [
+            _kernel_time(phase, bucket, median_interval(list(samples)))
+            for (name, phase, bucket), samples in self._samples.items()
+            if name == mode
+        ]
+
+
+def _kernel_time(phase: Phase, batch: int, seconds: Interval) -> KernelTime:
+    low, high = (end if math.isfinite(end) else None for end in (seconds.low, seconds.high))
+    return KernelTime(
+        phase=phase, batch=batch, seconds=seconds.value, low=low, high=high, samples=seconds.samples
+    )
 
 
 ROUNDS = 8

@@ -88,15 +88,11 @@ def test_the_later_half_of_the_modes_that_compile_is_compiled_there(parts: Engin
 def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
     parts: EngineParts, asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as here:
-        here.setattr(module, "physical_cores", lambda _: 1)
-        assert module.second_compiler(parts) is None
-    with monkeypatch.context() as here:
-        here.setattr(module, "allowed_cpus", lambda: 1.5)
-        assert module.second_compiler(parts) is None
-    with monkeypatch.context() as here:
-        here.setattr(module, "free_memory_bytes", lambda: 2**20)
-        assert module.second_compiler(parts) is None
+    missing = {"physical_cores": lambda _: 1, "allowed_cpus": lambda: 1.5, "free_memory_bytes": lambda: 2**20}
+    for name, limited in missing.items():
+        with monkeypatch.context() as here:
+            here.setattr(module, name, limited)
+            assert module.second_compiler(parts) is None
     (code_of(parts.settings.cache_folder, parts.settings.model) / "ab").mkdir()
     assert module.second_compiler(parts) is None
     assert asked == []
