@@ -231,19 +231,13 @@ from models.transformer import Transformer
 from service.modes import MODES
 from service.step.buffers import allocate
 from service.step.callables import build_step
-import models.transformer
 config = Config(layers=1, width=32, heads=2, kv_heads=1, head_width=16, hidden=64, vocabulary=64)
 model = Transformer(config, 1).eval()
-buffers = allocate(model, [1], 32)[1]
 with torch.no_grad():
-    build_step(MODES["compiled"], model)(*buffers.arguments("decode"))
-found = {
-    "from": models.transformer.__file__,
-    "autograd": counters["aot_autograd"]["autograd_cache_hit"],
-    "inductor": counters["inductor"]["fxgraph_cache_hit"],
-    "missed": counters["aot_autograd"]["autograd_cache_miss"] + counters["inductor"]["fxgraph_cache_miss"],
-}
-print(json.dumps(found))
+    build_step(MODES["compiled"], model)(*allocate(model, [1], 32)[1].arguments("decode"))
+autograd, inductor = counters["aot_autograd"], counters["inductor"]
+hits = autograd["autograd_cache_hit"], inductor["fxgraph_cache_hit"]
+print(json.dumps([*hits, autograd["autograd_cache_miss"] + inductor["fxgraph_cache_miss"]]))
 """
 
 
@@ -253,8 +247,8 @@ def copy_of_the_code(folder: Path) -> Path:
     return folder
 
 
-def compile_a_step(code: Path, cache: Path, **environment: str) -> dict[str, int]:
-    """Compile a decode step in a new process; what it found in `cache`, by torch's own counters."""
+def compile_a_step(code: Path, cache: Path, **environment: str) -> list[int]:
+    """Compile a decode step in a new process; hits of AOTAutograd and Inductor in `cache`, and misses."""
     inherited = {name: value for name, value in os.environ.items() if name != "CI"}
     done = subprocess.run(
         [sys.executable, "-c", COMPILE_A_STEP, str(cache)],
@@ -265,8 +259,7 @@ def compile_a_step(code: Path, cache: Path, **environment: str) -> dict[str, int
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, int] = json.loads(done.stdout)
-    assert str(found.pop("from")).startswith(str(code))
+    found: list[int] = json.loads(done.stdout)
     return found
 
 
@@ -276,13 +269,11 @@ def test_the_same_code_in_another_folder_and_environment_is_found_and_changed_co
     tmp_path: Path,
 ) -> None:
     cache = tmp_path / "cache"
-    first = copy_of_the_code(tmp_path / "first")
-    assert compile_a_step(first, cache) == {"autograd": 0, "inductor": 0, "missed": 2}
+    assert compile_a_step(copy_of_the_code(tmp_path / "first"), cache) == [0, 0, 2]
     second = copy_of_the_code(tmp_path / "second")
-    assert compile_a_step(second, cache, CI="true") == {"autograd": 1, "inductor": 1, "missed": 0}
+    assert compile_a_step(second, cache, CI="true") == [1, 1, 0]
     file = second / "models" / "transformer.py"
     source = file.read_text()
-    changed = source.replace("F.silu(gate) * up", "F.gelu(gate) * up")
-    assert changed != source
-    file.write_text(changed)
-    assert compile_a_step(second, cache, CI="true") == {"autograd": 0, "inductor": 0, "missed": 2}
+    assert "F.silu(gate) * up" in source
+    file.write_text(source.replace("F.silu(gate) * up", "F.gelu(gate) * up"))
+    assert compile_a_step(second, cache, CI="true") == [0, 0, 2]
