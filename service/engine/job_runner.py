@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from time import perf_counter_ns
 from typing import Any
@@ -34,24 +35,16 @@ SAMPLING: tuple[dict[str, Any], ...] = (
 """Between them they need every operator that sampling has."""
 
 
+@dataclass(frozen=True, slots=True)
 class JobRunner:
     """Runs jobs one at a time; whatever one raises ends that job and not the engine."""
 
-    def __init__(
-        self,
-        generator: Generator,
-        profiler: RequestProfiler,
-        shares: StepShares,
-        meter: Meter,
-        warmup: Warmup,
-        announce: Callable[[Doing], None],
-    ) -> None:
-        self.generator = generator
-        self.shares = shares
-        self.meter = meter
-        self.warmup = warmup
-        self._profiler = profiler
-        self._announce = announce
+    generator: Generator
+    profiler: RequestProfiler
+    shares: StepShares
+    meter: Meter
+    warmup: Warmup
+    announce: Callable[[Doing], None]
 
     def warm(self) -> None:
         """Run sampled jobs at every batch bucket in one mode, unanswered: on CUDA the first use of a kernel
@@ -85,12 +78,12 @@ class JobRunner:
                 result.queue_ns += result.taken_ns - began_ns
                 result.sampled = True
                 self._sampled(job, result, generate, SAMPLES_PER_SECOND)
-            elif not self._profiler.is_due(job):
+            elif not self.profiler.is_due(job):
                 self._sampled(job, result, generate, BACKGROUND_PER_SECOND)
             else:
-                self._announce(PROFILING)
-                result.profile = self._profiler.profile(job, result, self.meter, generate)
-                if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
+                self.announce(PROFILING)
+                result.profile = self.profiler.profile(job, result, self.meter, generate)
+                if kernel_times := self.profiler.kernel_times.of_mode(job.mode):
                     self.warmup.update(configured, kernel_times=kernel_times)
         except Exception as error:
             if is_device_lost(error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -197,6 +198,7 @@ REMEDY = (
 )
 
 
+@dataclass(slots=True)
 class DeviceMeasurements:
     """On CUDA: what each mode's steps take on the device, and what the profiler costs them, taken at warm-up.
     On a CPU `queue` is None, and nothing is measured.
@@ -206,26 +208,19 @@ class DeviceMeasurements:
     `profiler_note` where the profiler slows all later steps, or why that is not known.
     """
 
-    def __init__(
-        self,
-        warmup: Warmup,
-        buffers: Mapping[int, Buffers],
-        profiler: RequestProfiler,
-        queue: CudaQueue | None,
-    ) -> None:
-        self._warmup = warmup
-        self._buffers = buffers
-        self._profiler = profiler
-        self._queue = queue
-        self.missing: str | None = None
-        self.profiler_note: str | None = None
+    warmup: Warmup
+    buffers: Mapping[int, Buffers]
+    profiler: RequestProfiler
+    queue: CudaQueue | None
+    missing: str | None = None
+    profiler_note: str | None = None
 
     def attach(self) -> Iterator[None]:
         """Attach the profiler, with every captured mode measured before and after; yields between samples.
         Its library stays attached after its first session, and may slow every launch (pytorch #146604).
         """
         try:
-            if self._queue is not None:
+            if self.queue is not None:
                 yield from self._attach()
         except Exception as error:
             if is_device_lost(error):
@@ -234,15 +229,15 @@ class DeviceMeasurements:
             free_memory(error)
 
     def _attach(self) -> Iterator[None]:
-        buffers = self._buffers[min(self._buffers)]
+        buffers = self.buffers[min(self.buffers)]
         steps = {
-            name: one.steps["decode", buffers.bucket] for name, one in self._warmup.modes.items() if one.steps
+            name: one.steps["decode", buffers.bucket] for name, one in self.warmup.modes.items() if one.steps
         }
         before = yield from self._rounds(steps, buffers)
-        if self._profiler.used:
+        if self.profiler.used:
             self.profiler_note = UNKNOWN
             return
-        self._profiler.warm()
+        self.profiler.warm()
         after = yield from self._rounds(steps, buffers)
         costs = {name: _cost(before[name], after[name]) for name in steps}
         slowed = [
@@ -256,7 +251,7 @@ class DeviceMeasurements:
                 f"{', '.join(slowed)}. {REMEDY}"
             )
         for name, cost in costs.items():
-            self._warmup.update(self._warmup.modes[name], profiler_cost=cost)
+            self.warmup.update(self.warmup.modes[name], profiler_cost=cost)
 
     def _rounds(
         self, steps: Mapping[str, Step], buffers: Buffers
@@ -273,17 +268,17 @@ class DeviceMeasurements:
 
     def learn(self) -> Iterator[None]:
         """Take the device's times of all steps of the ready modes; yields between two steps."""
-        queue = self._queue
+        queue = self.queue
         if queue is None:
             return
         try:
-            for name, configured in self._warmup.ready().items():
+            for name, configured in self.warmup.ready().items():
                 device_times: list[DeviceTime] = []
                 for (phase, bucket), step in configured.steps.items():
                     device_times.append(self._learn_step(queue, name, step, phase, bucket))
                     yield
-                kernel_times = self._profiler.kernel_times.of_mode(name)
-                self._warmup.update(configured, device_times=device_times, kernel_times=kernel_times)
+                kernel_times = self.profiler.kernel_times.of_mode(name)
+                self.warmup.update(configured, device_times=device_times, kernel_times=kernel_times)
         except Exception as error:
             if is_device_lost(error):
                 raise
@@ -292,11 +287,11 @@ class DeviceMeasurements:
             free_memory(error)
 
     def _learn_step(self, queue: CudaQueue, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:
-        buffers = self._buffers[bucket]
+        buffers = self.buffers[bucket]
         set_positions(buffers, phase)
         arguments = measured_arguments(buffers, phase)
         profiled = profile_steps(step, arguments, INTERVAL_STEPS)
-        self._profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
+        self.profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
         return device_time(queue, partial(step, *arguments), phase, bucket)
 
 
