@@ -23,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import Effect
 from service.step.compile_cache import (
-    BUILDABLE,
     CacheRefused,
     discard,
     has_code,
@@ -110,8 +109,6 @@ def turned_off() -> str | None:
     """Why `torch.compile` can compile nothing in this process, with the remedy; None where it can."""
     if dynamo_config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
         return f"torch.compile is turned off, so nothing would be compiled: {_remedy()}"
-    if not BUILDABLE.fullmatch(torch.__path__[0]):
-        return f"torch cannot build where it is installed, {torch.__path__[0]!a}: use a path without blanks"
     return None
 
 

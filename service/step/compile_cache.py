@@ -23,9 +23,6 @@ from service.machine import processor_facts
 _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 """Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
 
-BUILDABLE = re.compile(r"[\w@%+=./-]+")
-"""Paths that torch's builds take: they join the words of a command with blanks, and quote nothing."""
-
 HEADERS = "precompiled_headers"
 """The folder within `compile_cache` of 150 MB that all models share."""
 
@@ -35,18 +32,14 @@ class CacheRefused(ValueError):
 
 
 def compile_cache(cache_folder: str) -> Path:
-    """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor.
+    """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor,
+    named as torch's builds can take it.
 
     What lies there are pickles and libraries. Raises CacheRefused, with the remedy, where another user could
     have written them, the folder cannot be used, or torch could not build or load code there.
     """
     outer = Path(cache_folder).resolve()  # a link to a larger disk is common
     folder = outer / f"compiled-{_key()}"
-    if not BUILDABLE.fullmatch(str(outer)):
-        raise CacheRefused(
-            f"torch cannot build in the cache folder {str(outer)!a}: set LAUNCHBOUND_CACHE_FOLDER to a "
-            "path of letters, digits, '-', '_' and '.' only"
-        )
     try:
         for one in (outer, folder):  # one by one: parents that are made on the way have the umask's mode
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,7 +47,7 @@ def compile_cache(cache_folder: str) -> Path:
         _refuse_unless_private(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             _refuse_unless_executable(outer, file.fileno())
-        return folder
+        return plain_path(folder)
     except OSError as error:
         raise CacheRefused(
             f"the cache folder {outer} cannot be used ({error.strerror}): "
@@ -132,6 +125,45 @@ def _key() -> str:
     facts = processor_facts()
     parts = [str(torch.__version__), sys.version, *(facts.get(key, "") for key in _CPU_KIND)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+
+_PLAIN = re.compile(r"[\w@%+=./-]+")
+"""What needs no quotes, neither in a command nor in the code that torch writes."""
+
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+def plain_path(path: Path) -> Path:
+    """`path`, or a link to it where that has a blank, a quote or the like: torch joins a build's words with
+    blanks.
+
+    The link is the same in every process, since torch looks for compiled code by the commands that made it.
+    Raises ValueError, with the remedy, where no link can be made.
+    """
+    if _PLAIN.fullmatch(str(path)):
+        return path
+    for place in (*_PLACES, tempfile.gettempdir()):
+        folder = Path(place, f"launchbound.links-{os.geteuid()}")
+        link = folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+        with suppress(OSError):
+            if not _PLAIN.fullmatch(place) or not _private(folder):
+                continue
+            if not link.is_symlink():
+                with suppress(FileExistsError):  # another process was faster
+                    link.symlink_to(path)
+            return link
+    raise ValueError(
+        f"{str(path)!a} has characters that torch's builds cannot take, and there is no folder for a "
+        "link to it: free /tmp or set TMPDIR, or use a path of letters, digits, '-', '_' and '.' only"
+    )
+
+
+def _private(folder: Path) -> bool:
+    """Whether `folder`, made where it is missing, is this user's alone: links in it name code to load."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return own and not status.st_mode & 0o077
 
 
 Record = TypeVar("Record")

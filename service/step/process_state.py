@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +16,10 @@ from torch._dynamo import config as dynamo_config
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor.runtime import cache_dir_utils, runtime_utils
+from torch.utils import cpp_extension
 
 from service.modes import PLAIN_DYNAMO, PLAIN_INDUCTOR
-from service.step.compile_cache import HEADERS, code_of
+from service.step.compile_cache import HEADERS, code_of, plain_path
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
@@ -31,10 +34,20 @@ def prepare_process(cache_folder: str, model: str = "") -> None:
     code = code_of(cache_folder, model)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(code)
     _keep_headers_in(code.parent)
+    _name_folders_plainly()
     _fix_compiler()
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(int.from_bytes(os.urandom(7)))
     keep_freed_memory()
+
+
+def _name_folders_plainly() -> None:
+    """Have torch build where it, Python or temporary files lie under a path with a blank."""
+    os.environ["TMPDIR"] = tempfile.tempdir = str(plain_path(Path(tempfile.gettempdir())))
+    cpp_extension.TORCH_LIB_PATH = str(plain_path(Path(cpp_extension.TORCH_LIB_PATH)))
+    python = sysconfig.get_config_vars()
+    if python.get("LIBDIR"):
+        python["LIBDIR"] = str(plain_path(Path(python["LIBDIR"])))
 
 
 def _keep_headers_in(folder: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from service.engine.compiler import ColdStarts
 from service.step import compile_cache as module
-from service.step.compile_cache import CacheRefused, compile_cache, read_record, warn
+from service.step.compile_cache import CacheRefused, compile_cache, plain_path, read_record, warn
 from tests.support.processes import without
 
 
@@ -57,24 +59,40 @@ def test_a_folder_around_it_that_others_may_write_to_is_refused_unless_it_is_lik
     compile_cache(str(tmp_path))
 
 
-@pytest.mark.parametrize("around", ["its own", "root's"])
-def test_code_of_another_user_is_refused_also_in_a_folder_of_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: str
-) -> None:
+def test_code_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Played with another user id, since tests run as one user."""
+    folder = compile_cache(str(tmp_path))
+    own = os.geteuid()
+    monkeypatch.setattr(module.os, "geteuid", lambda: own + 1)
+    with pytest.raises(CacheRefused, match=f"user {own}"):
+        compile_cache(str(tmp_path))
+    assert folder.exists()
+
+
+def test_code_of_another_user_in_a_folder_of_root_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compile_cache(str(tmp_path))
     own = os.geteuid()
     monkeypatch.setattr(module.os, "geteuid", lambda: own + 1)
-    if around == "root's":
-        monkeypatch.setattr(module, "_refuse_writable_by_others", lambda outer: None)
-    with pytest.raises(CacheRefused, match=f"user {own}"):
+    monkeypatch.setattr(module, "_refuse_writable_by_others", lambda outer: None)
+    with pytest.raises(CacheRefused, match="holds compiled code of user"):
         compile_cache(str(tmp_path))
 
 
-def test_a_cache_folder_that_cannot_be_made_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_cache_folder_that_is_a_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CacheRefused, match="set LAUNCHBOUND_CACHE_FOLDER to a folder that you can write to"):
         compile_cache(str(tmp_path / "file"))
+
+
+def test_a_disk_that_refuses_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> object:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(module.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(CacheRefused, match=r"cannot be used \(Read-only file system\)"):
+        compile_cache(str(tmp_path))
 
 
 def test_another_processor_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,23 +103,71 @@ def test_another_processor_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: 
 
 ROOT = Path(__file__).parents[2]
 NO_MOUNT = 77
+NAMES = [
+    "a b",
+    "it's",
+    'say "so"',
+    "$HOME",
+    "line\nbreak",
+    "back\\slash",
+    "a;b",
+    "tab\t",
+    "(x)",
+    "a:b",
+    "a,b",
+]
+
 BUILD = """
-import sys
+import os, sys, tempfile
+sys.path.insert(0, sys.argv[1])
 import torch
+assert torch.__file__.startswith(sys.argv[1])
 from service.step.process_state import prepare_process
-prepare_process(sys.argv[1])
+prepare_process(sys.argv[2])
 print(torch.compile(lambda x: x + 1, fullgraph=True)(torch.zeros(2)).tolist())
 from torch._inductor.codecache import _HEADER_DIR, _HEADER_LOCK_DIR
-for folder in (_HEADER_DIR, _HEADER_LOCK_DIR): print(folder)
+for folder in (tempfile.gettempdir(), _HEADER_DIR, _HEADER_LOCK_DIR): print(folder)
 """
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", "$HOME", "line\nbreak", "a;b", "a:b"], ids=ascii)
-def test_a_folder_that_torchs_builds_cannot_take_is_refused_with_the_remedy(
-    tmp_path: Path, name: str
+@pytest.fixture(autouse=True)
+def _own_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links of these tests lie in a folder of theirs."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(module, "_PLACES", (str(tmp_path / "tmp"),))
+
+
+@pytest.mark.parametrize("name", [*NAMES, os.fsdecode(b"bad\xff")], ids=ascii)
+def test_any_other_has_a_private_link_that_is_one_word_and_stays_the_same(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    link = plain_path(folder)
+    assert link.is_relative_to(tmp_path / "tmp")
+    assert shlex.split(str(link)) == [str(link)]
+    assert link.resolve() == folder
+    assert plain_path(folder) == link
+    assert stat.S_IMODE(link.parent.stat().st_mode) == 0o700
+    assert plain_path(tmp_path / "an other") != link
+
+
+def test_a_folder_of_links_that_others_may_write_to_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CacheRefused, match="set LAUNCHBOUND_CACHE_FOLDER to a path of letters"):
-        compile_cache(str(tmp_path / name))
+    shared = tmp_path / "tmp" / f"launchbound.links-{os.geteuid()}"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "other"))
+    assert plain_path(tmp_path / "a b").is_relative_to(tmp_path / "other")
+    assert not list(shared.iterdir())
+
+
+def test_where_no_link_can_be_made_the_remedy_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_private", lambda folder: False)
+    with pytest.raises(ValueError, match="use a path of letters"):
+        plain_path(tmp_path / "a b")
 
 
 def test_a_cache_on_which_nothing_may_be_run_is_refused_with_the_remedy(
@@ -127,15 +193,28 @@ def test_a_file_system_that_is_mounted_noexec_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.compiles
-def test_torch_keeps_its_headers_in_the_private_cache(tmp_path: Path) -> None:
+def test_torch_compiles_with_private_headers_where_it_its_cache_and_temporary_files_lie_under_a_blank(
+    tmp_path: Path,
+) -> None:
+    import torch
+
+    (tmp_path / "site packages").symlink_to(Path(torch.__file__).parents[1])
+    (tmp_path / "t m p").mkdir()
+    command = [sys.executable, "-c", BUILD, str(tmp_path / "site packages"), str(tmp_path / "my 'cache'")]
     done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path / "t m p")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found, *folders = done.stdout.splitlines()
     assert found == "[1.0, 1.0]"
-    (headers,) = tmp_path.glob(f"compiled-*/{module.HEADERS}")
-    assert [Path(folder) for folder in folders] == [headers, headers / "locks"]
+    assert not any(" " in folder for folder in folders)
+    (headers,) = (tmp_path / "my 'cache'").glob(f"compiled-*/{module.HEADERS}")
+    assert [Path(folder).resolve() for folder in folders[1:]] == [headers, headers / "locks"]
     assert list(headers.glob("*.gch"))
 
 
