@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import resource
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -15,13 +14,13 @@ import msgspec
 import torch
 from torch import Tensor
 
-from service.engine.generation import Feed, JobChannel, JobResult, prefill
+from service.engine.generation import HostFeed, JobResult, prefill
 from service.engine.inbox import Inbox, LocalInbox
-from service.engine.job_runner import SAMPLING, JobRunner, warming_job
+from service.engine.job_runner import JobRunner
 from service.engine.outcome import BatchStep, StepEstimates, build_outcome, shared_timings
 from service.engine.text import Completions
 from service.engine.warmup import ConfiguredMode
-from service.records import Begun, Job, OutcomeKind, Phase
+from service.records import Begun, Job, OutcomeKind
 from service.step.buffers import Arguments, copy_row
 from service.step.callables import Step
 from service.step.device import is_device_lost
@@ -56,9 +55,7 @@ class Scheduler:
         self._switches = 0
 
     def serve(self, first: Job, idle_since_ns: int) -> None:
-        """Run `first`, and whoever may join it, until all have ended; the engine was idle since
-        `idle_since_ns`.
-        """
+        """Run `first` and all who join it until all have ended; the engine idled since `idle_since_ns`."""
         configured = self._runner.warmup.modes.get(first.mode)
         if (
             configured is None
@@ -75,7 +72,7 @@ class Scheduler:
         transport_ns = max(0, perf_counter_ns() - max(first.sent_ns, idle_since_ns))
         self._waiting.append(msgspec.structs.replace(first, sent_ns=first.sent_ns + transport_ns))
         with self._runner.shares.sampling():
-            self._run(self._new_batch(configured, self._answer), first.mode)
+            self._run(Batch(self._runner, configured, self._inbox, self._answer), first.mode)
 
     def _run(self, batch: Batch, mode: str) -> None:
         """Prefill some of those that wait, then decode one step of all that run, and so on."""
@@ -85,8 +82,9 @@ class Scheduler:
         while self._waiting or batch.running:
             if group := self._schedule(batch.rows.free):
                 self._inbox.send(Begun(ids=[job.id for job in group]))
-                now_ns = perf_counter_ns()
-                batch.prefill([(job, _begun(job, now_ns)) for job in group])
+                now_ns = perf_counter_ns()  # where a queue ends and a prefill begins
+                results = [JobResult(now_ns, max(0, now_ns - job.sent_ns)) for job in group]
+                batch.prefill(list(zip(group, results, strict=True)))
             if batch.running:
                 batch.step()
             if self._window_ns is None:
@@ -151,63 +149,30 @@ class Scheduler:
         self._answered()
         self._inbox.left(job)
 
-    def warm(self) -> None:
-        """Merge sampled jobs of one ready mode, unanswered: on CUDA the first use of a kernel loads it."""
-        for configured in list(self._runner.warmup.ready().values())[:1]:
-            batch = self._new_batch(configured, _log_failure)
-            for options in SAMPLING:
-                if batch.rows.free >= self._buckets[0]:
-                    batch.prefill([(warming_job(configured.mode.name, 1, options), JobResult())])
-                if batch.running:
-                    batch.step()
-            while batch.running:
-                batch.step()
-
-    def _new_batch(self, configured: ConfiguredMode, left: Left) -> Batch:
-        failed = partial(self._runner.failed, configured)
-        return Batch(self._runner, configured.steps, self._inbox, left, failed)
-
 
 def runs_alone(job: Job) -> bool:
     """Whether a job is never merged: what the profiler sees of a step, or what is compared, is one job's."""
     return job.profile or job.sample or job.alone
 
 
-def _begun(job: Job, now_ns: int) -> JobResult:
-    """Its queue ends now, where its prefill begins."""
-    return JobResult(taken_ns=now_ns, queue_ns=max(0, now_ns - job.sent_ns))
-
-
-def _log_failure(job: Job, result: JobResult, steps: Sequence[BatchStep]) -> None:
-    """Why a job of the warm-up has failed, if it has: no reason not to serve."""
-    if result.problem is not None:
-        message = result.problem.message
-        print(f"launchbound engine: merged requests of the warm-up failed: {message}", file=sys.stderr)
-
-
 Left = Callable[[Job, JobResult, Sequence[BatchStep]], None]
-"""Called with each job that has ended, whatever has ended it, and the steps that it ran in."""
+"""Called with each job that has ended, and the steps that it ran in."""
 
 
 class Batch:
-    """Runs jobs of one mode. `left` is called with each that ends; before that `failed` with what a job's
-    arguments, its text, or a step raised. What loses the device's context is raised by all methods.
+    """Runs jobs of one mode. `left` is called with each that ends, whatever ends it. What loses the device's
+    context is raised by all methods.
     """
 
     def __init__(
-        self,
-        runner: JobRunner,
-        steps: Mapping[tuple[Phase, int], Step],
-        channel: JobChannel,
-        left: Left,
-        failed: Callable[[Exception, list[JobResult]], None],
+        self, runner: JobRunner, configured: ConfiguredMode, inbox: Inbox | LocalInbox, left: Left
     ) -> None:
         self._generator = runner.generator
         self._meter = runner.meter
-        self._steps = steps
-        self._channel = channel
+        self._steps = configured.steps
+        self._inbox = inbox
         self._left = left
-        self._failed = failed
+        self._failed = partial(runner.failed, configured)
         self._feeds = runner.generator.feeds
         largest = self._feeds[max(self._feeds)].buffers
         self._device = largest.token.device
@@ -221,8 +186,7 @@ class Batch:
         began = perf_counter_ns()
         standing = {running.steps[-1] for running in self.running}
         tokenised = [self._tokenised(job, result) for job, result in jobs]
-        joining = [running for running in tokenised if running is not None]
-        if joining:
+        if joining := [running for running in tokenised if running is not None]:
             self._prefill(joining)
         stood_ns = perf_counter_ns() - began
         for step in standing:
@@ -251,7 +215,7 @@ class Batch:
         try:
             self.rows.clear(bucket)
             step = self._steps["prefill", bucket]
-            found = prefill(prompts, feed, step, self._meter, readings, between=self._channel.receive)
+            found = prefill(prompts, feed, step, self._meter, readings, between=self._inbox.receive)
             ran = BatchStep("prefill", bucket, len(prompts), readings)
             first = 0
             for running in joining:
@@ -301,16 +265,11 @@ class Batch:
         used = max(self.rows.positions) + 1
         if self._plan is None or used > self._plan.reach:
             bucket = self.rows.compact()
-            feed = self._feeds[bucket]
+            feed, step = self._feeds[bucket], self._steps["decode", bucket]
             reach = feed.buffers.reach(used)
-            self._plan = DecodePlan(
-                bucket=bucket,
-                feed=feed,
-                reach=reach,
-                step=self._steps["decode", bucket],
-                arguments=feed.buffers.arguments("decode", reach=reach),
-                choosing=[running for running in self.running if running.sampler.looks_at_logits],
-            )
+            arguments = feed.buffers.arguments("decode", reach=reach)
+            choosing = [running for running in self.running if running.sampler.looks_at_logits]
+            self._plan = DecodePlan(bucket, feed, reach, step, arguments, choosing)
         return self._plan
 
     def _postprocess(self, those: Sequence[Running], values: list[int], now_ns: int) -> None:
@@ -320,7 +279,7 @@ class Batch:
         """
         self._poll_due = not self._poll_due
         if self._poll_due:
-            self._channel.receive()
+            self._inbox.receive()
         for running in those:
             job, completions = running.job, running.completions
             try:
@@ -336,7 +295,7 @@ class Batch:
                 self._leave(running)
             elif now_ns > job.deadline_ns:
                 self._leave(running, "timeout")
-            elif self._channel.is_cancelled(job):
+            elif self._inbox.is_cancelled(job):
                 self._leave(running, "cancelled")
 
     def _leave(self, running: Running, kind: OutcomeKind | None = None) -> None:
@@ -362,13 +321,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """What decode steps share until somebody joins or leaves, or the cache is read further: made anew in
-    each, it would take longer than all else between two steps. `choosing` may take another token than the
-    greedy one.
+    """What decode steps share until somebody joins or leaves, or the cache is read further: making it takes
+    longer than all else between two steps. `choosing` may take another token than the greedy one.
     """
 
     bucket: int
-    feed: Feed
+    feed: HostFeed
     reach: int
     step: Step
     arguments: Arguments
@@ -377,8 +335,8 @@ class DecodePlan:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job that runs, its prompts' token ids, and their rows of the cache in the same order. `usage` is that
-    of the engine's thread when it joined.
+    """A job that runs, its prompts' token ids, and their rows of the cache in the same order. `usage` is the
+    thread's when it joined.
     """
 
     job: Job

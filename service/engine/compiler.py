@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Generator, Sequence
 from dataclasses import astuple, dataclass
@@ -14,7 +13,6 @@ from types import ModuleType
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import ShortenTraceback, TorchDynamoException, Unsupported
 from torch._dynamo.utils import counters
@@ -24,14 +22,22 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import Effect
-from service.step.compile_cache import CacheRefused, discard, has_code, keep_record, read_record, warn
+from service.step.compile_cache import (
+    CacheRefused,
+    discard,
+    has_code,
+    keep_record,
+    read_record,
+    record_file,
+    warn,
+)
 from service.step.device import is_device_lost, is_out_of_memory
 from service.step.packages import PACKAGES_MADE
 
 OURS = "launchbound"
 WRAPPERS, CPP_WRAPPERS, FROZEN = "wrappers", "cpp_wrappers", "frozen_wrappers"
-"""Among torch's compile counters, in the group `launchbound`: Inductor's wrappers of graphs as they were
-loaded; those that are C++; those that hold weights as constants.
+"""In the group `launchbound` of torch's compile counters: Inductor's wrappers of graphs as they were loaded;
+those that are C++; those that hold weights as constants.
 """
 
 SETTINGS_OF_TORCH = ("TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCHINDUCTOR_", "TORCH_COMPILE_")
@@ -42,9 +48,8 @@ SET_HERE = "TORCHINDUCTOR_CACHE_DIR"
 class CompileCounts:
     """torch's own counters since the process began, or their increase between two moments.
 
-    `cache_misses`: what was compiled and not found, also what no cache can hold, and packages. `graph_skips`:
-    compiled callables for which torch gave up CUDA graphs. `wrappers`: what Inductor generated to call the
-    kernels of a graph, from the cache or made new.
+    `cache_misses`: what was compiled and not found, packages too. `graph_skips`: compiled callables for which
+    torch gave up CUDA graphs. `wrappers`: what Inductor generated to call the kernels of a graph.
     """
 
     cache_misses: int = 0
@@ -75,11 +80,9 @@ def read_compile_counts() -> CompileCounts:
 
 
 def load_compiler(device: torch.device) -> None:
-    """Compile something trivial, whose start takes seconds and belongs to no mode; wrappers are counted from
-    then on.
-    """
+    """Compile something trivial: the compiler's start takes seconds and belongs to no mode."""
     _count_wrappers()
-    torch.compile(_trivial)(torch.zeros(1, device=device))
+    torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
 
 
 def _count_wrappers() -> None:
@@ -103,10 +106,10 @@ def _count_wrappers() -> None:
 
 
 def turned_off() -> str | None:
-    """Why `torch.compile` compiles nothing in this process, with the remedy; None where it does."""
-    if not dynamo_config.disable and os.environ.get("TORCHDYNAMO_DISABLE") != "1":
-        return None
-    return f"torch.compile is turned off, so nothing would be compiled: {_remedy()}"
+    """Why `torch.compile` can compile nothing in this process, with the remedy; None where it can."""
+    if dynamo_config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return f"torch.compile is turned off, so nothing would be compiled: {_remedy()}"
+    return None
 
 
 def unlike(effect: Effect, callables: int, seen: CompileCounts) -> str | None:
@@ -133,10 +136,6 @@ def _remedy() -> str:
     return f"start the service without {settings}" if settings else "leave the mode out"
 
 
-def _trivial(x: Tensor) -> Tensor:
-    return x + 1
-
-
 def not_one_graph(error: Unsupported, plain: Sequence[str]) -> str:
     """Why a mode that compiles has failed, and which of the configured modes, `plain`, compile nothing."""
     remain = f"what remains: {', '.join(plain)}" if plain else "no configured mode remains: add eager"
@@ -155,20 +154,17 @@ class CacheRetry:
 
     A library that is cut off shows in many ways, and torch remembers what it tried until its process ends. So
     what fails on code from before is tried again in a new process without that code, once per mode. What
-    fails there too is recorded, so that no later start removes it again. Not tried again: what no code can be
-    the reason of, such as a model that cannot be traced or a missing compiler.
+    fails there too is recorded, so that no later start removes the code again.
     """
 
     def __init__(self, code: Path, key: str) -> None:
         self._had_code = has_code(code)
         self._code = code
-        self._file = code.parent / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-failed.json"
+        self._file = record_file(code.parent, key, "failed")
         self._failed = read_record(self._file, list[str]) or []
 
     def watched(self, mode: str, capture: Generator[None, None, Result]) -> Generator[None, None, Result]:
-        """Do `capture`, which compiles for `mode`. Raises what it raises, BuildError without a compiler, or
-        CacheBroken.
-        """
+        """Do `capture`, which compiles for `mode`. Raises what it raises, BuildError, or CacheBroken."""
         try:
             return (yield from capture)
         except Exception as error:
@@ -180,13 +176,12 @@ class CacheRetry:
             raise
 
     def judged(self, mode: str, passed: bool) -> None:
-        """`mode` was compiled, and its numbers `passed`: damaged code may compute something else. Raises as
-        `failed`.
-        """
-        if passed:
-            self.succeeded(mode)
-        else:
+        """`mode` was compiled, and its numbers `passed`: damaged code may compute something else."""
+        if not passed:
             self.failed(mode)
+        elif mode in self._failed:
+            self._failed.remove(mode)
+            keep_record(self._file, self._failed)
 
     def failed(self, mode: str) -> None:
         """`mode` failed. Removes the code, and raises CacheBroken, where that may be why."""
@@ -201,11 +196,6 @@ class CacheRetry:
             raise CacheBroken(f"mode {mode} failed on compiled code of an earlier start")
         self._failed.append(mode)
         keep_record(self._file, self._failed)
-
-    def succeeded(self, mode: str) -> None:
-        if mode in self._failed:
-            self._failed.remove(mode)
-            keep_record(self._file, self._failed)
 
 
 def _is_of_the_model(error: Exception) -> bool:
@@ -227,14 +217,11 @@ def cannot_compile(folder: Path) -> str | None:
     return None
 
 
-FILE = "cold_starts.json"
-
-
 class ColdStarts:
     """Seconds that each callable took from an empty cache, for one model, dtype and set of sizes (`key`)."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{FILE}"
+        self._file = record_file(folder, key, "cold_starts")
         self._seconds = read_record(self._file, dict[str, float]) or {}
 
     def recorded(self, name: str, cold_seconds: float | None) -> float | None:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
-from service.engine.text import Completion, Completions, check_lengths, encode_prompts
+from service.engine.inbox import Inbox, LocalInbox
+from service.engine.text import Completion, Completions, encode_prompts
 from service.records import Job, OutcomeKind, Phase, Problem, StepProfile, Token
 from service.step.buffers import Buffers
 from service.step.callables import Step
@@ -21,8 +22,7 @@ from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
 
 POLL_NS = 10_000_000
-"""A job that runs alone polls no more often: nothing joins it, so all that can arrive is a cancellation.
-Behind a step, whose weights have passed through the caches, one poll takes 2 to 16 µs."""
+"""A job that runs alone polls no more often: only a cancellation can arrive, and a poll takes 2 to 16 µs."""
 
 
 @dataclass(slots=True)
@@ -32,8 +32,7 @@ class JobResult:
     `taken_ns`, `first_token_ns` and `ended_ns` (its last step's bookkeeping is done) are instants of
     `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations. `bucket` is 0 for a job that did not start.
     `profile`: only of a job that ran to its end under the profiler. `padded_prompt_tokens`: computed per row
-    by prefill; `attended_tokens`: positions read in the last decode step. `sampled`: being sampled slowed it
-    down.
+    by prefill; `attended_tokens`: positions read in the last decode step. `sampled`: sampling slowed it.
     """
 
     taken_ns: int = 0
@@ -67,47 +66,34 @@ class _StopGeneration(Exception):
         self.kind = kind
 
 
-class JobChannel(Protocol):
-    """The running job's connection to the front: cancellations come in, streamed text goes out."""
-
-    def receive(self) -> None:
-        """Receive what has arrived, without waiting."""
-
-    def is_cancelled(self, job: Job) -> bool: ...
-
-    def send(self, message: Token) -> None: ...
-
-
 class Generator:
-    """Runs one job at a time; holds what all share: tokenizer, channel, and a feed per batch bucket."""
+    """Runs one job at a time; holds what all share: tokenizer, inbox, and a feed per batch bucket."""
 
     def __init__(
-        self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, channel: JobChannel
+        self,
+        tokenizer: ServedTokenizer,
+        buffers: dict[int, Buffers],
+        context: int,
+        inbox: Inbox | LocalInbox,
     ) -> None:
         self.feeds = {bucket: new_feed(one) for bucket, one in buffers.items()}
         self.tokenizer = tokenizer
         self._context = context
-        self._channel = channel
+        self._inbox = inbox
         self._poll_ns = 0
 
     def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
-        """Run `job` with the steps of its mode, recording everything in `result` as it happens.
-
-        Raises JobError where the prompts do not fit; whatever torch raises passes through, with `result`
-        holding what was measured until then.
+        """Run `job` with the steps of its mode, recording everything in `result` as it happens. Raises
+        JobError where the prompts do not fit; whatever torch raises passes through.
         """
         before = resource.getrusage(resource.RUSAGE_THREAD)
         try:
             prompts, rows = self.tokenise(job, result)
             feed = self.feeds[result.bucket]
             sampler = Sampler(job, feed.buffers.token.device, self.tokenizer.ends)
+            step = steps["prefill", result.bucket]
             found = prefill(
-                prompts,
-                feed,
-                steps["prefill", result.bucket],
-                meter,
-                result.prefill,
-                between=lambda: self._check(job, perf_counter_ns()),
+                prompts, feed, step, meter, result.prefill, lambda: self._check(job, perf_counter_ns())
             )
             result.padded_prompt_tokens = found.padded
             feed.buffers.positions.copy_(found.lengths, non_blocking=True)
@@ -128,13 +114,10 @@ class Generator:
                 self.stream(job, result.rows.end())
 
     def tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
-        """The token ids of the prompts, and their completions, still empty. Raises JobError for what does not
-        fit.
-        """
+        """The token ids of the prompts, and their completions, still empty. Raises JobError."""
         began = perf_counter_ns()
-        prompts = encode_prompts(job.prompts, self.tokenizer, self._context)
+        prompts = encode_prompts(job.prompts, self.tokenizer, self._context, job.max_new_tokens)
         result.prompt_tokens = sum(map(len, prompts))
-        check_lengths(prompts, job.max_new_tokens, self._context)
         result.bucket = min(bucket for bucket in self.feeds if bucket >= len(prompts))
         result.rows = rows = Completions(job, self.tokenizer)
         result.tokenise_ns = perf_counter_ns() - began
@@ -145,7 +128,7 @@ class Generator:
         job: Job,
         result: JobResult,
         rows: Completions,
-        feed: Feed,
+        feed: HostFeed,
         meter: Meter,
         sampler: Sampler,
         step: Step,
@@ -181,16 +164,13 @@ class Generator:
             tokens = sampler.choose(logits, greedy, readings)
 
     def _check(self, job: Job, now_ns: int) -> None:
-        """Between two steps: raise _StopGeneration where the deadline has passed or the job is cancelled.
-
-        Polls once per POLL_NS at most, because a poll costs microseconds even where nothing has arrived.
-        """
+        """Between two steps: raise _StopGeneration where the deadline has passed or the job is cancelled."""
         if now_ns > job.deadline_ns:
             raise _StopGeneration("timeout")
         if now_ns >= self._poll_ns:
             self._poll_ns = now_ns + POLL_NS
-            self._channel.receive()
-        if self._channel.is_cancelled(job):
+            self._inbox.receive()
+        if self._inbox.is_cancelled(job):
             raise _StopGeneration("cancelled")
 
     def stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
@@ -198,11 +178,10 @@ class Generator:
         if job.stream:
             for index, row in examined:
                 if piece := row.unsent():
-                    self._channel.send(Token(id=job.id, index=index, text=piece))
+                    self._inbox.send(Token(id=job.id, index=index, text=piece))
 
 
-@dataclass(frozen=True, slots=True)
-class Prefilled:
+class Prefilled(NamedTuple):
     """What the last token of each prompt predicts: `logits` [bucket, vocabulary], `greedy` int64 [bucket].
 
     `lengths`, int64 [bucket] on the host, are the tokens of each row, `padded` those that were computed.
@@ -216,7 +195,7 @@ class Prefilled:
 
 def prefill(
     prompts: list[list[int]],
-    feed: Feed,
+    feed: HostFeed,
     step: Step,
     meter: Meter,
     readings: Readings,
@@ -224,8 +203,7 @@ def prefill(
 ) -> Prefilled:
     """Run `step` over `prompts` in the first rows of the cache; `between` is called before every chunk.
 
-    Rows are padded on the right. What padding writes to the cache is overwritten before anything may attend
-    to it.
+    Rows are padded on the right: padding in the cache is overwritten before anything attends to it.
     """
     buffers = feed.buffers
     layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
@@ -242,7 +220,7 @@ def prefill(
             if logits is None or greedy is None:
                 logits, greedy = new_logits, new_greedy
                 if len(layout.chunks) > 1:
-                    # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
+                    # Another chunk follows, and a graph replay overwrites its last output.
                     logits, greedy = logits.clone(), greedy.clone()
             else:
                 contains = layout.contains[index].to(new_logits.device, non_blocking=True)
@@ -256,8 +234,7 @@ def prefill(
     return Prefilled(logits, greedy, layout.lengths, begin)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """A ragged batch cut into prefill chunks, on the host (pinned for CUDA, so that copies need no wait).
 
     `chunks` int64 [bucket, chunk] each; `last` int64 [count, bucket], the index in each chunk of a row's last
@@ -271,17 +248,14 @@ class Layout:
 
 
 def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned: bool) -> Layout:
-    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`.
-
-    `sizes` are the lengths of a chunk, ascending: all are of the longest but the last, the shortest that
-    fits.
+    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`. Of `sizes`,
+    ascending, the last chunk has the shortest that fits, others the longest.
     """
     filled = prompts + [[0]] * (bucket - len(prompts))
     lengths = [len(prompt) for prompt in filled]
     longest, chunk = max(lengths), sizes[-1]
     begins = range(0, longest, chunk)
-    last_size = next(size for size in sizes if size >= longest - begins[-1])
-    total = begins[-1] + last_size
+    total = begins[-1] + next(size for size in sizes if size >= longest - begins[-1])
 
     def tensor(values: object) -> Tensor:
         return torch.tensor(values, pin_memory=pinned)
@@ -295,61 +269,11 @@ def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned:
     )
 
 
-class DeviceFeed:
-    """Writes a step's tokens and positions into `buffers` by operators on the device, between two steps.
-
-    The host has to issue them as it does the step's, so they are dispatch: their time is in `readings.feed`.
-    """
-
-    def __init__(self, buffers: Buffers) -> None:
-        self.buffers = buffers
-        self._token_row = buffers.token_row
-        self._positions = buffers.positions
-        self._one = buffers.one
-        self._rows = torch.zeros(2, buffers.bucket, dtype=torch.int64, pin_memory=buffers.token.is_cuda)
-        self._host_rows = _words(self._rows.view(-1))
-
-    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
-        """Set a prefill step's inputs by three operators, without a wait.
-
-        `chunk`, int64 [bucket, length] on the host, has its tokens, `last`, int64 [bucket] there too, the
-        place of each row's last one in it; `begin` is the position of its first token.
-        """
-        began = perf_counter_ns()
-        _write_chunk(self.buffers, chunk, begin, last)
-        readings.feed.append(perf_counter_ns() - began)
-
-    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
-        """Set a decode step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
-        began = perf_counter_ns()
-        self._token_row.copy_(tokens)
-        readings.feed.append(perf_counter_ns() - began)
-
-    def advance(self, readings: Readings) -> None:
-        """Move every row on by one position, after the step that `put` was called for."""
-        began = perf_counter_ns()
-        self._positions.add_(self._one)
-        readings.feed[-1] += perf_counter_ns() - began
-
-    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
-        """Set a decode step's tokens and positions, one of each per row, from the host.
-
-        Two copies out of pinned memory, which the device has read by the time the step is waited for.
-        """
-        began = perf_counter_ns()
-        bucket = len(self._positions)
-        for index, value in enumerate((*tokens[:bucket], *positions[:bucket])):
-            self._host_rows[index] = value
-        self._token_row.copy_(self._rows[0], non_blocking=True)
-        self._positions.copy_(self._rows[1], non_blocking=True)
-        readings.feed.append(perf_counter_ns() - began)
-
-
 class HostFeed:
-    """As DeviceFeed, but word by word in the same memory, on no clock: microseconds of a step's milliseconds.
+    """Writes a step's tokens and positions into `buffers`, on a CPU word by word and on no clock.
 
-    After a step, whose weights have passed through the caches, an operator of torch costs more than the whole
-    loop, and one of NumPy twice that: their dispatchers' code has to be fetched again.
+    After a step, whose weights have passed through the caches, an operator of torch or NumPy costs more than
+    the whole loop: its dispatcher's code has to be fetched again.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -358,37 +282,75 @@ class HostFeed:
         self._positions = _words(buffers.positions)
 
     def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
-        _write_chunk(self.buffers, chunk, begin, last)
+        """Set a prefill step's inputs without a wait: from the host `chunk`, int64 [bucket, length], and
+        `last`, int64 [bucket], each row's index of its last token; `begin` is the first token's position.
+        """
+        self.buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
+        self.buffers.positions.fill_(begin)
+        self.buffers.last.copy_(last, non_blocking=True)
 
     def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
         row = self._tokens
         for index, value in enumerate(values):
             row[index] = value
 
     def advance(self, readings: Readings) -> None:
+        """Move every row on by one position, after the step that `put` was called for."""
         positions = self._positions
         for index in range(len(positions)):
             positions[index] += 1
 
     def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens and positions, one of each per row, from the host."""
         token_row, position_row = self._tokens, self._positions
         for index in range(len(token_row)):
             token_row[index] = tokens[index]
             position_row[index] = positions[index]
 
 
-Feed = DeviceFeed | HostFeed
+class DeviceFeed(HostFeed):
+    """On CUDA, by operators, which the host issues as it does the step's: their time in `readings.feed` is
+    dispatch.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self._token_row = buffers.token_row
+        self._position_row = buffers.positions
+        self._one = buffers.one
+        self._rows = torch.zeros(2, buffers.bucket, dtype=torch.int64, pin_memory=buffers.token.is_cuda)
+        self._host_rows = _words(self._rows.view(-1))
+
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        began = perf_counter_ns()
+        super().put_chunk(chunk, begin, last, readings)
+        readings.feed.append(perf_counter_ns() - began)
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        began = perf_counter_ns()
+        self._token_row.copy_(tokens)
+        readings.feed.append(perf_counter_ns() - began)
+
+    def advance(self, readings: Readings) -> None:
+        began = perf_counter_ns()
+        self._position_row.add_(self._one)
+        readings.feed[-1] += perf_counter_ns() - began
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """By two copies out of pinned memory, which the device has read when the step is waited for."""
+        began = perf_counter_ns()
+        bucket = len(self._position_row)
+        for index, value in enumerate((*tokens[:bucket], *positions[:bucket])):
+            self._host_rows[index] = value
+        self._token_row.copy_(self._rows[0], non_blocking=True)
+        self._position_row.copy_(self._rows[1], non_blocking=True)
+        readings.feed.append(perf_counter_ns() - began)
 
 
-def new_feed(buffers: Buffers) -> Feed:
+def new_feed(buffers: Buffers) -> HostFeed:
     """The feed that fits the device of `buffers`."""
     return DeviceFeed(buffers) if buffers.token.is_cuda else HostFeed(buffers)
-
-
-def _write_chunk(buffers: Buffers, chunk: Tensor, begin: int, last: Tensor) -> None:
-    buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
-    buffers.positions.fill_(begin)
-    buffers.last.copy_(last, non_blocking=True)
 
 
 def _words(tensor: Tensor) -> memoryview:

@@ -23,19 +23,15 @@ from service.records import (
     Stop,
     ToEngine,
     ToFront,
-    Token,
 )
 
 BEAT_NS = 1_000_000_000
 """How often the front hears of an engine that serves, at most."""
 
-STEP_LIMIT_SECONDS = 60.0
-"""Within this an engine that serves polls its inbox, unless its steps are known to be slower. It may be
-swapped.
+STEP_LIMIT_SECONDS, STEP_BUSY_SECONDS = 60.0, 4.0
+"""Within this time, and CPU time of its thread, an engine that serves polls its inbox, unless its steps are
+known to be slower. It may be swapped.
 """
-
-STEP_BUSY_SECONDS = 4.0
-"""The same of CPU time in one thread: a step of a small model takes milliseconds of it."""
 
 
 class Inbox:
@@ -52,29 +48,27 @@ class Inbox:
         self._cancelled: set[str] = set()
         self.expect_steps_of(0.0, 0.0)
         self._doing = self._serving
-        self._told: Doing | None = None
-        self._tell_ns = 0
+        self._sent: Doing | None = None
+        self._send_ns = 0
         self.stopped = False
 
     def announce(self, doing: Doing) -> None:
-        """Tell the front what this thread does until it next takes a message."""
+        """Send the front what this thread does until it next takes a message."""
         self._doing = doing
-        self._tell(perf_counter_ns())
+        self._send_doing(perf_counter_ns())
 
     def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        """Between two calls of `receive`, this thread may take so long and use so much CPU time, or the least
-        above.
-        """
+        """This thread may take so long, and so much CPU time, between two calls of `receive`."""
         self._serving = Doing(
             what=SERVING,
             limit_seconds=max(STEP_LIMIT_SECONDS, seconds),
             busy_limit_seconds=max(STEP_BUSY_SECONDS, busy_seconds),
         )
 
-    def _tell(self, now_ns: int) -> None:
-        if self._doing != self._told or now_ns > self._tell_ns:
-            self._told = self._doing
-            self._tell_ns = now_ns + BEAT_NS
+    def _send_doing(self, now_ns: int) -> None:
+        if self._doing != self._sent or now_ns > self._send_ns:
+            self._sent = self._doing
+            self._send_ns = now_ns + BEAT_NS
             self.send(self._doing)
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
@@ -82,8 +76,8 @@ class Inbox:
         two steps, never within one. A front that has gone is a Stop.
         """
         now_ns = perf_counter_ns()
-        if now_ns > self._tell_ns:
-            self._tell(now_ns)
+        if now_ns > self._send_ns:
+            self._send_doing(now_ns)
         if not self._stream.wait(timeout_milliseconds):
             return
         try:
@@ -96,7 +90,8 @@ class Inbox:
         if isinstance(message, Job):
             self._waiting.append(message)
         elif isinstance(message, Cancel):
-            if self._has(message.id):  # else it has ended meanwhile
+            waiting = {job.id for job in self._waiting if isinstance(job, Job)}
+            if message.id in self._running | waiting:  # else it has ended meanwhile
                 self._cancelled.add(message.id)
         elif isinstance(message, Pause):
             self._pause(message)
@@ -105,11 +100,6 @@ class Inbox:
             self._waiting = deque(waiting for waiting in self._waiting if not isinstance(waiting, Pause))
         elif isinstance(message, Stop):
             self.stopped = True
-
-    def _has(self, job_id: str) -> bool:
-        return job_id in self._running or any(
-            isinstance(waiting, Job) and waiting.id == job_id for waiting in self._waiting
-        )
 
     def take(self) -> Job | None:
         """What has waited longest; a job is from now on the running one. None while paused.
@@ -128,8 +118,8 @@ class Inbox:
             first = None
         if isinstance(first, Job):
             self._running.add(first.id)
-            if self._told is not self._doing:
-                self._tell(perf_counter_ns())
+            if self._sent is not self._doing:
+                self._send_doing(perf_counter_ns())
         return first
 
     @property
@@ -194,8 +184,8 @@ NO_DEADLINE_NS = 2**62
 
 
 class LocalInbox:
-    """An `Inbox` without a front, for checks and tests: yields `jobs` once the engine is warm, then is
-    stopped. `watch` is called with every message that is sent.
+    """An `Inbox` without a front, for checks: yields `jobs` once the engine is warm, then is stopped. `watch`
+    is called with every message that is sent.
     """
 
     def __init__(self, jobs: Iterable[Job], watch: Callable[[ToFront], None] | None = None) -> None:
@@ -204,20 +194,18 @@ class LocalInbox:
         self._warm = False
         self.paused = False
         self.outcomes: list[Outcome] = []
-        self.tokens: list[Token] = []
         self.modes: dict[str, ModeStatus] = {}
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
         """Nothing arrives from outside."""
 
     def announce(self, doing: Doing) -> None:
-        """Nobody waits for a sign of life."""
+        """Nobody waits."""
 
     def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        """Nobody waits for a step."""
+        """Nobody waits."""
 
     def take(self) -> Job | None:
-        """The next job, as if it had been sent this moment."""
         return self.join() if self.next_job is not None else None
 
     @property
@@ -225,6 +213,7 @@ class LocalInbox:
         return self._jobs[0] if self._warm and self._jobs else None
 
     def join(self) -> Job:
+        """The next job, as if it had been sent this moment."""
         return msgspec.structs.replace(self._jobs.popleft(), sent_ns=perf_counter_ns())
 
     def left(self, job: Job) -> None:
@@ -244,8 +233,6 @@ class LocalInbox:
     def send(self, message: ToFront) -> None:
         if isinstance(message, Outcome):
             self.outcomes.append(message)
-        elif isinstance(message, Token):
-            self.tokens.append(message)
         elif isinstance(message, ModeStatus):
             self.modes[message.mode] = message
         elif isinstance(message, EngineStatus):

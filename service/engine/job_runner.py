@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from time import perf_counter_ns
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 import msgspec
 
 from service.engine.generation import Generator, JobResult
-from service.engine.inbox import NO_DEADLINE_NS
+from service.engine.inbox import local_job
 from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, Key, StepShares
 from service.engine.text import JobError
 from service.engine.warmup import ConfiguredMode, Warmup
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND
 from service.records import Doing, Job, OutcomeKind, Problem, SampleCounts
-from service.step.device import free_memory, is_device_lost, is_out_of_memory
+from service.step.device import free_memory, is_device_lost, is_out_of_memory, reason
 from service.step.graphs import is_recompile_error
 from service.step.meters import Meter
 
@@ -34,24 +35,16 @@ SAMPLING: tuple[dict[str, Any], ...] = (
 """Between them they need every operator that sampling has."""
 
 
+@dataclass(frozen=True, slots=True)
 class JobRunner:
     """Runs jobs one at a time; whatever one raises ends that job and not the engine."""
 
-    def __init__(
-        self,
-        generator: Generator,
-        profiler: RequestProfiler,
-        shares: StepShares,
-        meter: Meter,
-        warmup: Warmup,
-        announce: Callable[[Doing], None],
-    ) -> None:
-        self.generator = generator
-        self.shares = shares
-        self.meter = meter
-        self.warmup = warmup
-        self._profiler = profiler
-        self._announce = announce
+    generator: Generator
+    profiler: RequestProfiler
+    shares: StepShares
+    meter: Meter
+    warmup: Warmup
+    announce: Callable[[Doing], None]
 
     def warm(self) -> None:
         """Run sampled jobs at every batch bucket in one mode, unanswered: on CUDA the first use of a kernel
@@ -59,7 +52,7 @@ class JobRunner:
         """
         for configured in list(self.warmup.ready().values())[:1]:
             for bucket, options in product(self.generator.feeds, SAMPLING):
-                job = warming_job(configured.mode.name, bucket, options)
+                job = local_job("warm-up", configured.mode.name, [[0]] * bucket, 3, **options)
                 try:
                     self.generator.run(job, configured.steps, JobResult(), self.meter)
                 except Exception as error:
@@ -69,51 +62,34 @@ class JobRunner:
                     free_memory(error)
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
-        """Run `job`; everything, a failure too, is recorded in `result`. Raises what loses the device's
-        context.
+        """Run `job`, sampled or profiled, and record everything in `result`, a failure too, unless it loses
+        the device's context.
         """
+
+        def generate(meter: Meter) -> None:
+            self.generator.run(job, configured.steps, result, meter)
+
         try:
-            self._generate(job, configured, result)
+            if job.sample and self.shares.missing is None:
+                began_ns = perf_counter_ns()
+                self.generator.run(first_token_of(job), configured.steps, JobResult(), self.meter)
+                # Not a part of what is sampled: the engine was busy with something else.
+                result.taken_ns = perf_counter_ns()
+                result.queue_ns += result.taken_ns - began_ns
+                result.sampled = True
+                self._sampled(job, result, generate, SAMPLES_PER_SECOND)
+            elif not self.profiler.is_due(job):
+                self._sampled(job, result, generate, BACKGROUND_PER_SECOND)
+            else:
+                self.announce(PROFILING)
+                self.shares.rest()
+                result.profile = self.profiler.profile(job, result, self.meter, generate)
+                if kernel_times := self.profiler.kernel_times.of_mode(job.mode):
+                    self.warmup.update(configured, kernel_times=kernel_times)
         except Exception as error:
             if is_device_lost(error):
                 raise
             self.failed(configured, error, [result])
-
-    def failed(self, configured: ConfiguredMode, error: Exception, results: Iterable[JobResult]) -> None:
-        """Record in the `results` of the jobs that it was for what a step, or their arguments, raised."""
-        kind: OutcomeKind = "error"
-        problem = Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000])
-        if isinstance(error, JobError):
-            problem = error.problem
-        elif is_out_of_memory(error):
-            message = f"the device is out of memory: send fewer prompts or tokens ({error})"
-            kind, problem = "oom", Problem(type="out_of_memory", message=message)
-            free_memory(error)
-        elif is_recompile_error(error):
-            self.warmup.update(configured, recompiles=configured.status.recompiles + 1)
-        for result in results:
-            result.fail(problem, kind)
-
-    def _generate(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
-        def generate(meter: Meter) -> None:
-            self.generator.run(job, configured.steps, result, meter)
-
-        if job.sample and self.shares.missing is None:
-            began_ns = perf_counter_ns()
-            self.generator.run(lead_of(job), configured.steps, JobResult(), self.meter)
-            # Not a part of what is sampled: the engine was busy with something else.
-            result.taken_ns = perf_counter_ns()
-            result.queue_ns += result.taken_ns - began_ns
-            result.sampled = True
-            self._sampled(job, result, generate, SAMPLES_PER_SECOND)
-        elif not self._profiler.is_due(job):
-            self._sampled(job, result, generate, BACKGROUND_PER_SECOND)
-        else:
-            self._announce(PROFILING)
-            self.shares.rest()
-            result.profile = self._profiler.profile(job, result, self.meter, generate)
-            if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
-                self.warmup.update(configured, kernel_times=kernel_times)
 
     def _sampled(
         self, job: Job, result: JobResult, generate: Callable[[Meter], None], samples_per_second: float
@@ -129,23 +105,25 @@ class JobRunner:
             result.prefill.samples = found.get((job.mode, "prefill", result.bucket))
             result.decode.samples = found.get((job.mode, "decode", result.bucket))
 
+    def failed(self, configured: ConfiguredMode, error: Exception, results: Iterable[JobResult]) -> None:
+        """Record in the `results` of the jobs that it was for what a step, or their arguments, raised."""
+        kind: OutcomeKind = "error"
+        problem = Problem(type="internal", message=reason(error))
+        if isinstance(error, JobError):
+            problem = error.problem
+        elif is_out_of_memory(error):
+            message = f"the device is out of memory: send fewer prompts or tokens ({error})"
+            kind, problem = "oom", Problem(type="out_of_memory", message=message)
+            free_memory(error)
+        elif is_recompile_error(error):
+            self.warmup.update(configured, recompiles=configured.status.recompiles + 1)
+        for result in results:
+            result.fail(problem, kind)
 
-def lead_of(job: Job) -> Job:
+
+def first_token_of(job: Job) -> Job:
     """Runs before `job`, which is sampled: right after another mode the host takes more of a prefill."""
     return msgspec.structs.replace(job, max_new_tokens=1, min_tokens=0, stop=[], stream=False)
-
-
-def warming_job(mode: str, rows: int, options: dict[str, Any]) -> Job:
-    """A short job that nobody waits for."""
-    return Job(
-        id="warm-up",
-        mode=mode,
-        prompts=[[0]] * rows,
-        max_new_tokens=3,
-        sent_ns=0,
-        deadline_ns=NO_DEADLINE_NS,
-        **options,
-    )
 
 
 def not_ready(name: str, modes: Mapping[str, ConfiguredMode]) -> Problem:

@@ -21,15 +21,16 @@ from service.engine.inbox import Inbox, LocalInbox
 from service.engine.job_runner import PIECE_SECONDS, JobRunner, not_ready
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.parts import build_parts
-from service.engine.profiler import RequestProfiler, new_device_measurements
+from service.engine.profiler import DeviceMeasurements, RequestProfiler
 from service.engine.second_compiler import second_compiler
 from service.engine.warmup import Warmup
 from service.machine import pin
 from service.records import PHASES, Doing, EngineSettings, Job, Phase
 from service.step.compile_cache import code_of, discard
 from service.step.device import is_device_lost, memory
+from service.step.device_time import CudaQueue
 from service.step.graphs import forbid_recompilation
-from service.step.meters import new_meter, with_nvtx
+from service.step.meters import NvtxMeter, new_meter
 from service.step.parity import Unservable
 from service.step.process_state import prepare_process
 
@@ -48,10 +49,8 @@ NEWS_SECONDS = 1.0
 
 
 def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
-    """Serve until a Stop; returns the exit code.
-
-    0 after a Stop, 2 for settings or a model that cannot work, 4 where the device's context is lost, 5 where
-    compiled code was at fault and has been removed.
+    """Serve until a Stop; returns the exit code: 0 after a Stop, 2 for settings or a model that cannot work,
+    4 where the device's context is lost, 5 where compiled code was at fault and has been removed.
     """
     from_hub = settings.model.startswith("hf:")
     inbox.announce(Doing(what="loading the model", limit_seconds=LOAD_SECONDS, may_wait=from_hub))
@@ -97,19 +96,21 @@ class Engine:
         self.parts = parts = build_parts(settings, inbox.send, retries_cache)
         device, warmup, shares = parts.loaded.device, parts.warmup, parts.shares
         meter = new_meter(device, max(parts.buffers), settings.instrumentation, shares.labels)
-        if settings.nvtx:
-            meter = with_nvtx(meter, device)
+        if settings.nvtx and device.type == "cuda":
+            meter = NvtxMeter(meter)
+        elif settings.nvtx:
+            print("launchbound engine: LAUNCHBOUND_NVTX needs CUDA: no ranges here", file=sys.stderr)
         generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
         traces = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(device, settings.profile_every, traces)
         self._runner = JobRunner(generator, self._profiler, shares, meter, warmup, inbox.announce)
-        self._scheduler: Scheduler | None = None
-        if settings.batching != "off":
-            window_ms = settings.batch_window_ms if settings.batching == "window" else None
-            self._scheduler = Scheduler(
-                inbox, window_ms, self._runner, self._serve, self._usual_estimates, self._announce_news
-            )
-        self._device = new_device_measurements(device, warmup, parts.buffers, self._profiler)
+        window_ms = settings.batch_window_ms if settings.batching == "window" else None
+        self._scheduler = Scheduler(
+            inbox, window_ms, self._runner, self._serve, self._usual_estimates, self._announce_news
+        )
+        queue = CudaQueue() if device.type == "cuda" else None
+        self._device = DeviceMeasurements(warmup, parts.buffers, self._profiler, queue)
+        self._merges = settings.batching != "off"
         self._busy_until_ns = self._announced_ns = perf_counter_ns()
         self._status = parts.status()
 
@@ -117,7 +118,10 @@ class Engine:
     def run(self) -> None:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
-        for _ in announced(self._start(), self.parts.warmup, self._inbox):
+        warmup = self.parts.warmup
+        # The profiler is not attached before all modes have been measured without it.
+        start = chain(warmup.run(), self._device.attach(), warmup.finish(), self._settle())
+        for _ in announced(start, warmup, self._inbox):
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
             self.parts.shares.rest()
@@ -133,24 +137,14 @@ class Engine:
                 if self._inbox.idle:
                     self.parts.shares.rest()
 
-    def _start(self) -> Iterator[None]:
-        """Make modes ready; the profiler is not attached before all have been measured without it."""
-        warmup = self.parts.warmup
-        return chain(warmup.run(), self._device.attach(), warmup.finish(), self._settle())
-
     def _settle(self) -> Iterator[None]:
-        """Freeze all that must not change any more (compiled entries, long-lived objects, cores).
-
-        Then sample the steps of all modes: yields so that they serve meanwhile.
-        """
+        """Freeze what must not change any more, then sample the steps of all modes, which serve."""
         self._profiler.warm()
         forbid_recompilation()
         pin(self.parts.loaded.cpus)
         # Before the first requests of its own, which leave the allocators as those of clients need them.
         measured = self.parts.measure()
         self._runner.warm()
-        if self._scheduler is not None:
-            self._scheduler.warm()
         gc.collect()
         gc.freeze()
         yield from self._device.learn()
@@ -173,7 +167,7 @@ class Engine:
         """Run every job that has arrived, one after another; each keeps those behind it waiting."""
         self._inbox.receive()
         while not self._inbox.stopped and (job := self._inbox.take()) is not None:
-            if self._scheduler is not None:
+            if self._merges:
                 self._scheduler.serve(job, self._busy_until_ns)
             else:
                 self._serve(job)

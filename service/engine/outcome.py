@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -17,7 +17,6 @@ from service.records import (
     Phase,
     PhaseTimings,
     SampleCounts,
-    SamplesOf,
     SharedWork,
     Source,
     StepGroup,
@@ -70,8 +69,7 @@ def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) ->
 @dataclass(frozen=True, slots=True)
 class StepEstimates:
     """Costs per step that the job's own clocks do not show: on a CPU the newest samples of the same steps; on
-    CUDA kernel seconds per step and phase, from earlier profiled requests (`sampled`) or from this one
-    (`profiled`).
+    CUDA kernel seconds per step, from earlier profiled requests (`sampled`) or from this one (`profiled`).
     """
 
     cuda: bool
@@ -129,12 +127,12 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
 
 
 def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -> PhaseTimings:
-    """Dispatch is the host's share of the wall time, by the job's own samples where they are enough, and
-    sampling.
-    """
+    """Dispatch is sampling and the host's share of the steps, by the job's own samples if they are enough."""
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9
-    counts, samples_of = _rests_on(readings.samples, newest)
+    own = readings.samples
+    enough = own is not None and own.kernel + own.host >= ENOUGH
+    counts = own if enough else newest
     share = dispatch_share(counts.kernel, counts.host, counts.unclassified) if counts else None
     found = low = high = None
     if share is not None:
@@ -144,7 +142,7 @@ def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -
         host_samples=counts.host if counts else None,
         system_samples=counts.system if counts else None,
         unclassified_samples=counts.unclassified if counts else None,
-        samples_of=samples_of,
+        samples_of=("request" if enough else "traffic") if counts else None,
         steps=readings.steps,
         wall_seconds=step_wall + sampling,
         dispatch_seconds=found,
@@ -158,24 +156,13 @@ def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -
     )
 
 
-def _rests_on(
-    own: SampleCounts | None, newest: SampleCounts | None
-) -> tuple[SampleCounts | None, SamplesOf | None]:
-    """The samples that a split rests on, and whose they are."""
-    if own is not None and own.kernel + own.host >= ENOUGH:
-        return own, "request"
-    return (newest, "traffic") if newest is not None else (None, None)
-
-
 def _period_seconds(readings: Readings, until_ns: int) -> float:
     return (until_ns - readings.begin[0]) / 1e9 if readings.begin else 0.0
 
 
 def _dispatch_steps(readings: Readings, phase: Phase) -> list[int]:
-    """Nanoseconds of dispatch of each step: its call, what feeds it, and the choice of its tokens.
-
-    A step that failed has been fed and did not return: it is no step. Tokens are chosen after prefill's last
-    step alone, and after every step of decode.
+    """Nanoseconds of dispatch of each step: its call, what feeds it, and the choice of its tokens, which
+    follows prefill's last step alone, and every step of decode. A step that failed was fed, and is no step.
     """
     steps = [call + feed for call, feed in zip(readings.call, readings.feed, strict=False)]
     first = max(0, len(steps) - 1) if phase == "prefill" else 0
@@ -211,13 +198,11 @@ def totals(result: JobResult) -> tuple[int | None, int | None]:
     profile = result.profile
     if not profile or not covered(result):
         return None, None
-    counts = [entry.steps for entry in profile]
 
     def total(values: list[float | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return round(sum(value * count for value, count in zip(known, counts, strict=True)))
+        pairs = zip(values, profile, strict=True)
+        known = [value * entry.steps for value, entry in pairs if value is not None]
+        return round(sum(known)) if len(known) == len(values) else None
 
     kernels = [entry.kernels if entry.kernel_steps == entry.steps else None for entry in profile]
     return total(kernels), total([entry.launches for entry in profile])
@@ -243,8 +228,7 @@ SUMS = (
 @dataclass(slots=True, eq=False)
 class BatchStep:
     """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences. For `stall_ns`
-    after it the requests in it stood still, because others were prefilled. `counted`: a request has counted
-    it.
+    after it its requests stood still, because others were prefilled. `counted`: a request has counted it.
     """
 
     phase: Phase
@@ -271,43 +255,37 @@ def shared_timings(
     """
     estimates = estimates_of(result.bucket)
     groups = _by_bucket(steps, result.ended_ns, estimates_of)
-    prefill = [group for group in groups if group.phase == "prefill"]
-    decode = [group for group in groups if group.phase == "decode"]
     whole = job_timings(
         result,
-        _total(prefill, "prefill", estimates, result.prefill.minor_faults),
-        _total(decode, "decode", estimates, result.decode.minor_faults),
+        _total(groups, "prefill", estimates, result.prefill.minor_faults),
+        _total(groups, "decode", estimates, result.decode.minor_faults),
         estimates,
         done_ns,
     )
     ended_well = result.kind == "ok"
+    counted: list[StepGroup] = []
+    if ended_well:
+        known = {step for step in steps if step.counted}
+        counted = _by_bucket(steps, result.ended_ns, estimates_of, known) if known else groups
+        for step in steps:
+            step.counted = True
     count = sum(group.timings.steps for group in groups)
     stall_ns = sum(step.stall_ns for step in steps)
     shared = SharedWork(
         stall_seconds=stall_ns / 1e9,
         rows=sum(group.rows for group in groups) / count if count else float(own_rows),
         alone=stall_ns == 0 and all(step.rows == own_rows for step in steps),
-        counted=_count(steps, groups, result.ended_ns, estimates_of) if ended_well else [],
+        counted=counted,
         counted_switches=switches if ended_well else 0,
     )
     return msgspec.structs.replace(whole, shared=shared)
-
-
-def _count(
-    steps: Sequence[BatchStep], groups: list[StepGroup], ended_ns: int, estimates_of: EstimatesOf
-) -> list[StepGroup]:
-    """Those of `steps` that nobody has counted, which now are; mostly all, of which `groups` are made."""
-    counted = {step for step in steps if step.counted}
-    for step in steps:
-        step.counted = True
-    return _by_bucket(steps, ended_ns, estimates_of, counted) if counted else groups
 
 
 def _by_bucket(
     steps: Sequence[BatchStep],
     ended_ns: int,
     estimates_of: EstimatesOf,
-    without: set[BatchStep] | frozenset[BatchStep] = frozenset(),
+    without: Collection[BatchStep] = (),
 ) -> list[StepGroup]:
     """One group for each phase and bucket; a step lasts until the next begins, the last until `ended_ns`."""
     ends = [step.readings.begin[0] if step.readings.begin else 0 for step in steps[1:]]
@@ -346,19 +324,17 @@ def _group(
 def _total(
     groups: list[StepGroup], phase: Phase, estimates: StepEstimates, minor_faults: int
 ) -> PhaseTimings:
-    """The sums over steps of several buckets, whose costs per step differ; its single steps are left out."""
-    parts = [group.timings for group in groups]
-    if not parts:
-        none = phase_timings(Readings(), phase, estimates, until_ns=0)
-        return msgspec.structs.replace(none, minor_faults=minor_faults)
+    """The sums of `phase` over several buckets, whose costs per step differ, without its single steps."""
+    parts = [group.timings for group in groups if group.phase == phase]
+    first = parts[0] if parts else phase_timings(Readings(), phase, estimates, until_ns=0)
     sums: dict[str, float | None] = {}
     for name in SUMS if len(parts) > 1 else ():
         values = [getattr(part, name) for part in parts]
         sums[name] = None if None in values else sum(values)
     return msgspec.structs.replace(
-        parts[0],
+        first,
         **sums,
-        samples_of=parts[0].samples_of if all(part.samples_of for part in parts) else None,
+        samples_of=first.samples_of if all(part.samples_of for part in parts) else None,
         minor_faults=minor_faults,
         steps=sum(part.steps for part in parts),
         dispatch_steps_seconds=[],

@@ -23,7 +23,7 @@ from service.step.buffers import Buffers, allocate
 from service.step.callables import build_step
 from service.step.compile_cache import code_of, compile_cache
 from service.step.device import device_name, free_memory, is_out_of_memory, memory
-from service.step.loaded_model import LoadedModel, Precision, load_model
+from service.step.loaded_model import LoadedModel, load_model
 from service.step.parity import DECODE_STEPS
 from service.step.roofs import (
     matrix_rate,
@@ -48,9 +48,8 @@ class EngineParts:
     shares: StepShares
 
     def measure(self) -> dict[str, Any]:
-        """Measure the machine, for the status; a roof is None where the device is too full for it.
-
-        On CUDA this gives the allocators' unused memory back to the device.
+        """Measure the machine, for the status; a roof is None where the device is too full for it. On CUDA
+        this gives the allocators' unused memory back to the device.
         """
         device, precision = self.loaded.device, self.loaded.precision
         weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
@@ -138,37 +137,29 @@ def build_parts(
     """
     loaded = load_model(settings)
     model, precision = loaded.model, loaded.precision
-    _refuse_short_context(model.config.context, settings.prefill_chunk)
+    context, chunk = model.config.context, settings.prefill_chunk
+    if context < chunk + DECODE_STEPS:  # parity is checked on a whole chunk and the decode steps behind it
+        raise ValueError(
+            f"a context of {context} has no room for {DECODE_STEPS} tokens behind a chunk of {chunk}: "
+            f"set LAUNCHBOUND_PREFILL_CHUNK to {max(1, chunk // 2)}"
+        )
     tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
-    buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk, precision.cache)
-    build_one = partial(build_step, precision=precision)
-    compiled, key = compile_cache(settings.cache_folder), _compiled_key(settings, precision)
+    buffers = allocate(model, settings.batch_sizes, chunk, precision.cache)
+    compiled = compile_cache(settings.cache_folder)
+    sizes = (chunk, settings.context, settings.threads, settings.device)
+    key = f"{content_hash(settings.model)} {precision.name} {sizes}"
     shares = StepShares(compiled, _no_samples(settings, loaded.device.type))
     warmup = Warmup(
         settings.modes,
         model,
         buffers,
         announce,
-        build_one,
+        partial(build_step, precision=precision),
         ColdStarts(compiled, key),
         shares,
         CacheRetry(code_of(settings.cache_folder, settings.model), key) if retries_cache else None,
     )
     return EngineParts(settings, loaded, tokenizer, buffers, warmup, shares)
-
-
-def _refuse_short_context(context: int, chunk: int) -> None:
-    """Parity is checked on a whole chunk of prompt and the decode steps behind it."""
-    if context < chunk + DECODE_STEPS:
-        raise ValueError(
-            f"a context of {context} has no room for {DECODE_STEPS} tokens behind a chunk of {chunk}: "
-            f"set LAUNCHBOUND_PREFILL_CHUNK to {max(1, chunk // 2)}"
-        )
-
-
-def _compiled_key(settings: EngineSettings, precision: Precision) -> str:
-    sizes = (settings.prefill_chunk, settings.context, settings.threads, settings.device)
-    return f"{content_hash(settings.model)} {precision.name} {sizes}"
 
 
 def _no_samples(settings: EngineSettings, device_type: str) -> str | None:

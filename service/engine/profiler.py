@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ import torch
 
 from service.engine.generation import JobResult
 from service.engine.outcome import StepEstimates, covered
-from service.engine.warmup import ConfiguredMode, Warmup
+from service.engine.warmup import Warmup
 from service.records import (
     PHASES,
     DeviceTime,
@@ -26,18 +27,27 @@ from service.records import (
     SampleCounts,
     StepProfile,
 )
-from service.statistics.intervals import median_interval, unpaired_ratio
+from service.statistics.intervals import Interval, median_interval, unpaired_ratio
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
-from service.step.device import free_memory, is_device_lost
-from service.step.device_time import CudaQueue, DeviceQueue, device_time
+from service.step.device import free_memory, is_device_lost, reason
+from service.step.device_time import CudaQueue, device_time
 from service.step.meters import Meter
 from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
 from service.step.trace import ProfiledStep
 
+DEFAULT_EVERY = 200
+"""On CUDA one request in so many, unless it is set. The samples that are kept are then those of the last
+3,200 requests, and a quantile of latency up to the 99th hardly meets a profiled one waiting in front.
+"""
+
+MOST_SHARE = 0.01
+"""At most this share of the engine's time goes into profiling by default: who arrives meanwhile waits."""
+
 
 class RequestProfiler:
-    """Profiles requests whose turn it is (`ProfileSchedule`), and any that requests it.
+    """Profiles one request in `every`, none where 0, and any that requests it. `every` None: the default of
+    the device, within MOST_SHARE.
 
     `used` says whether the profiler has run, which on CUDA may slow all that follows. On CUDA no turn comes
     before that, so that every mode can be measured without it first.
@@ -45,7 +55,10 @@ class RequestProfiler:
 
     def __init__(self, device: torch.device, every: int | None, traces_folder: Path) -> None:
         self._cuda = device.type == "cuda"
-        self._schedule = ProfileSchedule(every, self._cuda)
+        self._limited = every is None
+        self._every = (DEFAULT_EVERY if self._cuda else 0) if every is None else every
+        self._requests = 0
+        self._free_ns = 0
         self._profiler = Profiler(device, traces_folder)
         self.kernel_times = KernelTimes()
         self.used = False
@@ -57,16 +70,17 @@ class RequestProfiler:
             self._profiler.warm()
 
     def is_due(self, job: Job) -> bool:
-        """Whether `job` is to be profiled. Counts jobs: call it once for each."""
-        turn = self._schedule.is_due()
-        return job.profile or (turn and (self.used or not self._cuda))
+        """Whether to profile `job`; call it once for each. A turn too early for MOST_SHARE is left out."""
+        self._requests += 1
+        turn = self._every > 0 and self._requests % self._every == 0
+        early = self._limited and perf_counter_ns() < self._free_ns
+        return job.profile or (turn and not early and (self.used or not self._cuda))
 
     def profile(
         self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
     ) -> list[StepProfile]:
-        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran.
-
-        Empty where the trace could not be written.
+        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran,
+        none where the trace could not be written.
         """
         about = {
             "request_id": job.request_id,
@@ -77,7 +91,8 @@ class RequestProfiler:
         self.used = True
         began = perf_counter_ns()
         steps = self._profiler.run(job.id, about, meter, action)
-        self._schedule.took((perf_counter_ns() - began) / 1e9)
+        now_ns = perf_counter_ns()
+        self._free_ns = now_ns + round((now_ns - began) / MOST_SHARE)
         if not steps:
             return []
         prefill = result.prefill.steps
@@ -158,58 +173,17 @@ class KernelTimes:
     def of_mode(self, mode: str) -> list[KernelTime]:
         """All that is known of a mode, each with its interval."""
         return [
-            _kernel_time(phase, bucket, list(samples))
+            _kernel_time(phase, bucket, median_interval(list(samples)))
             for (name, phase, bucket), samples in self._samples.items()
             if name == mode
         ]
 
 
-def _kernel_time(phase: Phase, bucket: int, samples: list[float]) -> KernelTime:
-    interval = median_interval(samples)
-    bounded = math.isfinite(interval.low)
+def _kernel_time(phase: Phase, batch: int, seconds: Interval) -> KernelTime:
+    low, high = (end if math.isfinite(end) else None for end in (seconds.low, seconds.high))
     return KernelTime(
-        phase=phase,
-        batch=bucket,
-        seconds=interval.value,
-        low=interval.low if bounded else None,
-        high=interval.high if bounded else None,
-        samples=interval.samples,
+        phase=phase, batch=batch, seconds=seconds.value, low=low, high=high, samples=seconds.samples
     )
-
-
-DEFAULT_EVERY = 200
-"""On CUDA, where kernel time is known from profiled steps only: one request in so many, unless it is set.
-
-The samples that are kept are then those of the last 3,200 requests, few enough to follow a change of clocks,
-and a quantile of latency up to the 99th hardly meets a profiled one waiting in front.
-"""
-
-MOST_SHARE = 0.01
-"""At most this share of the engine's time goes into profiling by default: reading a trace takes as long as
-some twenty requests, and whatever arrives meanwhile waits.
-"""
-
-
-class ProfileSchedule:
-    """Counts requests: one in `every`, none where 0; None: the default of the device, within MOST_SHARE."""
-
-    def __init__(self, every: int | None, cuda: bool, clock: Callable[[], int] = perf_counter_ns) -> None:
-        self._limited = every is None
-        self._every = (DEFAULT_EVERY if cuda else 0) if every is None else every
-        self._clock = clock
-        self._requests = 0
-        self._free_ns = 0
-
-    def is_due(self) -> bool:
-        """Whether the next request is; call it once for each. A turn too early for MOST_SHARE is left out."""
-        self._requests += 1
-        if self._every == 0 or self._requests % self._every:
-            return False
-        return not self._limited or self._clock() >= self._free_ns
-
-    def took(self, seconds: float) -> None:
-        """A profiled request has just ended, and took so long."""
-        self._free_ns = self._clock() + round(seconds / MOST_SHARE * 1e9)
 
 
 ROUNDS = 8
@@ -224,59 +198,60 @@ REMEDY = (
 )
 
 
+@dataclass(slots=True)
 class DeviceMeasurements:
-    """On CUDA: what each mode's steps take on the device, and what the profiler costs them; taken at warm-up.
+    """On CUDA: what each mode's steps take on the device, and what the profiler costs them, taken at warm-up.
+    On a CPU `queue` is None, and nothing is measured.
 
     A step's device time is measured twice, by the profiler's kernels and by queued calls between two events:
     they agree where the device is busy all through a step. `missing` says why they could not be taken, and
     `profiler_note` where the profiler slows all later steps, or why that is not known.
     """
 
-    def __init__(
-        self,
-        warmup: Warmup,
-        buffers: Mapping[int, Buffers],
-        profiler: RequestProfiler,
-        queue: DeviceQueue,
-    ) -> None:
-        self._warmup = warmup
-        self._buffers = buffers
-        self._profiler = profiler
-        self._queue = queue
-        self.missing: str | None = None
-        self.profiler_note: str | None = None
+    warmup: Warmup
+    buffers: Mapping[int, Buffers]
+    profiler: RequestProfiler
+    queue: CudaQueue | None
+    missing: str | None = None
+    profiler_note: str | None = None
 
     def attach(self) -> Iterator[None]:
         """Attach the profiler, with every captured mode measured before and after; yields between samples.
-
-        The profiler's library stays attached to the process after its first session, and every launch call
-        may pass through it from then on (pytorch #146604).
+        Its library stays attached after its first session, and may slow every launch (pytorch #146604).
         """
         try:
-            yield from self._attach()
+            if self.queue is not None:
+                yield from self._attach()
         except Exception as error:
             if is_device_lost(error):
                 raise
-            note = f"what the profiler costs is not known: {type(error).__name__}: {error}"
-            self.profiler_note = note[:2000]
+            self.profiler_note = f"what the profiler costs is not known: {reason(error)}"
             free_memory(error)
 
     def _attach(self) -> Iterator[None]:
-        buffers = self._buffers[min(self._buffers)]
+        buffers = self.buffers[min(self.buffers)]
         steps = {
-            name: one.steps["decode", buffers.bucket] for name, one in self._warmup.modes.items() if one.steps
+            name: one.steps["decode", buffers.bucket] for name, one in self.warmup.modes.items() if one.steps
         }
         before = yield from self._rounds(steps, buffers)
-        if self._profiler.used:
+        if self.profiler.used:
             self.profiler_note = UNKNOWN
-            self._profiler.warm()
             return
-        self._profiler.warm()
+        self.profiler.warm()
         after = yield from self._rounds(steps, buffers)
         costs = {name: _cost(before[name], after[name]) for name in steps}
-        self.profiler_note = _note(costs)
+        slowed = [
+            f"{name} {cost.ratio:.2f} (95 % interval {cost.low:.2f} to {cost.high:.2f})"
+            for name, cost in costs.items()
+            if cost.matters
+        ]
+        if slowed:
+            self.profiler_note = (
+                "since the profiler's first session a decode step takes this many times as long to issue: "
+                f"{', '.join(slowed)}. {REMEDY}"
+            )
         for name, cost in costs.items():
-            self._warmup.update(self._warmup.modes[name], profiler_cost=cost)
+            self.warmup.update(self.warmup.modes[name], profiler_cost=cost)
 
     def _rounds(
         self, steps: Mapping[str, Step], buffers: Buffers
@@ -293,53 +268,31 @@ class DeviceMeasurements:
 
     def learn(self) -> Iterator[None]:
         """Take the device's times of all steps of the ready modes; yields between two steps."""
+        queue = self.queue
+        if queue is None:
+            return
         try:
-            for configured in self._warmup.ready().values():
-                yield from self._learn_mode(configured)
+            for name, configured in self.warmup.ready().items():
+                device_times: list[DeviceTime] = []
+                for (phase, bucket), step in configured.steps.items():
+                    device_times.append(self._learn_step(queue, name, step, phase, bucket))
+                    yield
+                kernel_times = self.profiler.kernel_times.of_mode(name)
+                self.warmup.update(configured, device_times=device_times, kernel_times=kernel_times)
         except Exception as error:
             if is_device_lost(error):
                 raise
             # A profiler that fails costs its numbers, not the engine.
-            self.missing = f"{type(error).__name__}: {error}"[:2000]
+            self.missing = reason(error)
             free_memory(error)
 
-    def _learn_mode(self, configured: ConfiguredMode) -> Iterator[None]:
-        name = configured.mode.name
-        device_times: list[DeviceTime] = []
-        for (phase, bucket), step in configured.steps.items():
-            device_times.append(self._learn_step(name, step, phase, bucket))
-            yield
-        kernel_times = self._profiler.kernel_times.of_mode(name)
-        self._warmup.update(configured, device_times=device_times, kernel_times=kernel_times)
-
-    def _learn_step(self, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:
-        buffers = self._buffers[bucket]
+    def _learn_step(self, queue: CudaQueue, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:
+        buffers = self.buffers[bucket]
         set_positions(buffers, phase)
         arguments = measured_arguments(buffers, phase)
         profiled = profile_steps(step, arguments, INTERVAL_STEPS)
-        self._profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
-        return device_time(self._queue, partial(step, *arguments), phase, bucket)
-
-
-class NoDeviceMeasurements:
-    """On a CPU: operators run where they are called, so there is no device beside the host to be observed."""
-
-    missing: str | None = None
-    profiler_note: str | None = None
-
-    def attach(self) -> Iterator[None]:
-        return iter(())
-
-    learn = attach
-
-
-def new_device_measurements(
-    device: torch.device, warmup: Warmup, buffers: Mapping[int, Buffers], profiler: RequestProfiler
-) -> DeviceMeasurements | NoDeviceMeasurements:
-    """What can be measured on `device`."""
-    if device.type == "cuda":
-        return DeviceMeasurements(warmup, buffers, profiler, CudaQueue())
-    return NoDeviceMeasurements()
+        self.profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
+        return device_time(queue, partial(step, *arguments), phase, bucket)
 
 
 def decode_dispatch(step: Step, buffers: Buffers) -> float:
@@ -365,18 +318,4 @@ def _cost(before: list[float], after: list[float]) -> ProfilerCost:
         rounds=ratio.samples,
         before_seconds=median(before),
         after_seconds=median(after),
-    )
-
-
-def _note(costs: Mapping[str, ProfilerCost]) -> str | None:
-    slowed = [
-        f"{name} {cost.ratio:.2f} (95 % interval {cost.low:.2f} to {cost.high:.2f})"
-        for name, cost in costs.items()
-        if cost.matters
-    ]
-    if not slowed:
-        return None
-    return (
-        "since the profiler's first session a decode step takes this many times as long to issue: "
-        f"{', '.join(slowed)}. {REMEDY}"
     )

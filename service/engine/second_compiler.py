@@ -1,8 +1,7 @@
 """A second process that compiles some modes while the engine compiles the others.
 
 From an empty compile cache most of a compilation is one thread of Python, so one process leaves the other
-cores idle. What the second one compiles goes into the cache, where the engine finds it; it reports how long
-each callable took, as JSON lines, and ends with the engine.
+cores idle. The second one reports as JSON lines how long each callable took, and ends with the engine.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import msgspec
 import psutil
 
 from service.engine.parts import EngineParts, build_parts
+from service.engine.warmup import CompiledElsewhere
 from service.machine import physical_cores
 from service.modes import MODES
 from service.parent_death import owned
@@ -45,9 +45,9 @@ class SecondCompiler:
 
     def __init__(self, settings: EngineSettings, modes: list[str]) -> None:
         self._modes = frozenset(modes)
-        told = msgspec.json.encode(msgspec.structs.replace(settings, modes=modes)).decode()
+        chosen = msgspec.json.encode(msgspec.structs.replace(settings, modes=modes)).decode()
         print(f"launchbound engine: a second process compiles {', '.join(modes)} meanwhile", file=sys.stderr)
-        command = [sys.executable, "-m", "service.engine.second_compiler", told]
+        command = [sys.executable, "-m", "service.engine.second_compiler", chosen]
         self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self._lines = self._process.stdout
@@ -57,9 +57,7 @@ class SecondCompiler:
         self._ended = False
 
     def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
-        """Wait for the callable `name`, yielding meanwhile: the seconds it took there; None where it was not
-        compiled.
-        """
+        """Wait for the callable `name`, yielding meanwhile: the seconds it took there; None: not compiled."""
         while mode in self._modes and name not in self._seconds and not self._ended:
             self._read()
             if name not in self._seconds and not self._ended:
@@ -83,21 +81,21 @@ class SecondCompiler:
                 warn(f"the second compiler ended with code {code}: the engine compiles what it left")
 
 
-def second_compiler(parts: EngineParts) -> SecondCompiler | None:
+def second_compiler(parts: EngineParts) -> CompiledElsewhere | None:
     """Start it where it shortens a start and there is room for another copy of the model; else None."""
     settings, loaded = parts.settings, parts.loaded
     modes = _shared(settings.modes)
     cold = not has_code(code_of(settings.cache_folder, settings.model))
-    alone = min(physical_cores(os.sched_getaffinity(0)), allowed_cpus()) < 2
+    cores = min(physical_cores(os.sched_getaffinity(0)), allowed_cpus())
     free = min(psutil.virtual_memory().available, free_memory_bytes())
     room = free > MEMORY_FACTOR * resident_bytes()
-    if loaded.device.type != "cpu" or not modes or not cold or alone or not room:
+    if loaded.device.type != "cpu" or not modes or not cold or cores < 2 or not room:
         return None
     # What the engine chose by timing is part of what is compiled.
     chosen = msgspec.structs.replace(
         settings, device="cpu", linears=loaded.linears.layout, discard_compiled=False
     )
-    return SecondCompiler(chosen, modes)
+    return SecondCompiler(chosen, modes).compiled
 
 
 def _shared(modes: Iterable[str]) -> list[str]:
@@ -118,44 +116,26 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-ROOT = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+GROUP = Path("/sys/fs/cgroup")
+"""The control group of a container (v2), as it sees it itself."""
 
 
 def allowed_cpus() -> float:
-    """How many CPUs' time the group may use, whatever cores it may run on; infinite without a limit."""
-    found = inf
-    for group in _groups():
-        quota, _, period = _read(group / "cpu.max").partition(" ")
-        if quota.isdigit():
-            found = min(found, int(quota) / int(period))
-    return found
+    """How many CPUs' time the container may use, whatever cores it may run on; infinite without a limit."""
+    quota, _, period = _limit("cpu.max").partition(" ")
+    return int(quota) / int(period) if quota.isdigit() else inf
 
 
 def free_memory_bytes() -> float:
-    """How much memory the group may still take; infinite without a limit.
-
-    What it has cached of files counts as taken.
-    """
-    found = inf
-    for group in _groups():
-        most, now = _read(group / "memory.max"), _read(group / "memory.current")
-        if most.isdigit() and now.isdigit():
-            found = min(found, max(0, int(most) - int(now)))
-    return found
+    """How much memory the container may still take, where its cached files count as taken."""
+    most, now = _limit("memory.max"), _limit("memory.current")
+    return max(0, int(most) - int(now)) if most.isdigit() and now.isdigit() else inf
 
 
-def _groups() -> list[Path]:
-    """The group of this process and those around it; in a container, what it sees of them."""
-    member = next((line[3:] for line in _read(MEMBERSHIP).splitlines() if line.startswith("0::")), "/")
-    own = ROOT / member.strip("/")
-    return [own, *(around for around in own.parents if around.is_relative_to(ROOT))]
-
-
-def _read(file: Path) -> str:
-    """The file's text; empty where there is none, as in the outermost group or with cgroup v1."""
+def _limit(name: str) -> str:
+    """Empty where there is none, as outside of a container."""
     try:
-        return file.read_text().strip()
+        return (GROUP / name).read_text().strip()
     except OSError:
         return ""
 

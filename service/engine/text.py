@@ -22,46 +22,30 @@ UNBOUNDED_TOKEN_BYTES = 64
 
 
 def encode_prompts(
-    prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer, context: int
+    prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer, context: int, new_tokens: int
 ) -> list[list[int]]:
-    """Token ids of each prompt, given as text or as ids.
-
-    Raises JobError for an id outside the vocabulary, for text that makes one, and for a prompt that is too
-    long whatever it says: a megabyte of text takes long to encode.
+    """Token ids of each prompt, given as text or as ids; raises JobError for what cannot run. A prompt that
+    is too long whatever it says is refused by its size: a megabyte of text takes long to encode.
     """
-    most = most_prompt_bytes(tokenizer, context)
+    most_bytes = most_prompt_bytes(tokenizer, context)
     for prompt in prompts:
-        _refuse_hopeless(prompt, most, context)
+        if isinstance(prompt, list):
+            size, most, unit = len(prompt), context, "tokens"
+        else:
+            size, most, unit = len(prompt.encode(errors="replace")), most_bytes, "bytes"
+        if size > most:
+            limit = f"over the limit of {most} for a context of {context}: shorten it"
+            raise JobError("prompt_too_long", f"a prompt of {size} {unit} is {limit}", "prompts")
     try:
-        return [
+        encoded = [
             tokenizer.encode(prompt) if isinstance(prompt, str) else _checked(prompt, tokenizer.vocabulary)
             for prompt in prompts
         ]
     except TokenizerError as error:
         raise JobError("invalid_request", str(error), "prompts") from error
-
-
-def most_prompt_bytes(tokenizer: ServedTokenizer, context: int) -> int:
-    """The UTF-8 of a prompt that is encoded, at most: `context` of the tokenizer's longest tokens."""
-    return context * (tokenizer.longest_token_bytes or UNBOUNDED_TOKEN_BYTES)
-
-
-def _refuse_hopeless(prompt: str | list[int], most_bytes: int, context: int) -> None:
-    """By its size alone; the front does the same with text, before it sends it."""
-    if isinstance(prompt, list):
-        size, most, unit = len(prompt), context, "tokens"
-    else:
-        size, most, unit = len(prompt.encode(errors="replace")), most_bytes, "bytes"
-    if size > most:
-        text = f"a prompt of {size} {unit} is over the limit of {most} for a context of {context}: shorten it"
-        raise JobError("prompt_too_long", text, "prompts")
-
-
-def check_lengths(prompts: list[list[int]], new_tokens: int, context: int) -> None:
-    """Raise JobError for a prompt without tokens, or one that with `new_tokens` exceeds `context`."""
-    if not all(prompts):
+    if not all(encoded):
         raise JobError("invalid_request", "a prompt has no tokens: write at least a word", "prompts")
-    longest = max(map(len, prompts))
+    longest = max(map(len, encoded))
     if longest + new_tokens > context:
         raise JobError(
             "prompt_too_long",
@@ -69,14 +53,20 @@ def check_lengths(prompts: list[list[int]], new_tokens: int, context: int) -> No
             f" the context of {context}: shorten the prompt or ask for fewer tokens",
             "prompts",
         )
+    return encoded
+
+
+def most_prompt_bytes(tokenizer: ServedTokenizer, context: int) -> int:
+    """The UTF-8 of a prompt that is encoded, at most: `context` of the tokenizer's longest tokens."""
+    return context * (tokenizer.longest_token_bytes or UNBOUNDED_TOKEN_BYTES)
 
 
 def _checked(prompt: list[int], vocabulary: int) -> list[int]:
     """`prompt`; raises JobError for a token id outside [0, vocabulary)."""
-    invalid = [token for token in prompt if not 0 <= token < vocabulary]
-    if invalid:
-        message = f"there is no token {invalid[0]}: ids go from 0 to {vocabulary - 1}"
-        raise JobError("invalid_request", message, "prompts")
+    for token in prompt:
+        if not 0 <= token < vocabulary:
+            message = f"there is no token {token}: ids go from 0 to {vocabulary - 1}"
+            raise JobError("invalid_request", message, "prompts")
     return prompt
 
 
@@ -129,15 +119,13 @@ class Completion:
         self._text += text
         if self._text_tokens <= self._job.min_tokens:
             self._settled = len(self._text)
-        found = [at for stop in self._job.stop if (at := self._find(stop)) >= 0]
+        # Only a stop string that ends beyond the text of the first `min_tokens` tokens counts.
+        places = [self._text.find(stop, max(0, self._settled - len(stop) + 1)) for stop in self._job.stop]
+        found = [place for place in places if place >= 0]
         if found:
             self._text = self._text[: min(found)]
             self.finish_reason = "stop"
             self._ended = True
-
-    def _find(self, stop: str) -> int:
-        """Index of the first `stop` that ends beyond the text of the first `min_tokens` tokens, or -1."""
-        return self._text.find(stop, max(0, self._settled - len(stop) + 1))
 
     def unsent(self) -> str:
         """Text that may leave now: nothing that could still turn out to be part of a stop string."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, thread_time
-from typing import Protocol
 
 import msgspec
-import torch
 from torch import nn
 from torch._dynamo.exc import Unsupported
 
@@ -29,8 +27,8 @@ from service.modes import MODES, Effect, Mode
 from service.records import Attention, Compilation, ModeStatus, Phase
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, prepare
 from service.step.callables import Step
-from service.step.device import free_memory, is_device_lost
-from service.step.parity import ParityCheck, new_parity_check, wrong_attention
+from service.step.device import free_memory, is_device_lost, reason
+from service.step.parity import ParityCheck, wrong_attention
 from service.step.process_state import resident_bytes
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
@@ -39,12 +37,14 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 
 BuildStep = Callable[[Mode, nn.Module], Step]
 
+CompiledElsewhere = Callable[[str, str], Generator[None, None, float | None]]
+"""Waits for a mode's callable, by name, that another process compiles: its seconds; None: not done there."""
+
 
 @dataclass(slots=True)
 class ConfiguredMode:
-    """One configured mode: its row of the ladder, its status, and its callables by (phase, bucket), empty
-    until warm-up has built them. `captures`: the graphs that calls have captured; the status has them once
-    proved.
+    """One configured mode: its row of the ladder, its status, and its callables by (phase, bucket) once they
+    are built. `captures`: graphs that calls have captured; the status has them once proved.
     """
 
     mode: Mode
@@ -72,9 +72,9 @@ class Warmup:
         self._model = model
         self._buffers = buffers
         self._shares = shares
-        self._capture = Capture(model, buffers, build, cold_starts)
         self._announce = announce
         self._build = build
+        self._cold_starts = cold_starts
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self._cache_retry = cache_retry
@@ -84,6 +84,7 @@ class Warmup:
         self._compiler_loaded = False
         # Starts another process that compiles into the same cache.
         self.start_elsewhere: Callable[[], CompiledElsewhere | None] = lambda: None
+        self._elsewhere: CompiledElsewhere | None = None
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -109,7 +110,7 @@ class Warmup:
         contains it. A mode that promises graph replay is not ready until `finish` has proved it.
         """
         began, busy = perf_counter(), thread_time()
-        parity_check = new_parity_check(self._model, self._buffers, self._build(MODES["eager"], self._model))
+        parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
         self.attention = parity_check.attention
         self.reference_seconds, self.reference_busy_seconds = perf_counter() - began, thread_time() - busy
         for configured in self.modes.values():
@@ -117,13 +118,12 @@ class Warmup:
             yield from self._or_fail(configured, self._warm(configured, parity_check))
 
     def compile(self) -> Iterator[tuple[str, float | None]]:
-        """Compile every callable of the configured modes, for the cache alone, in the order in which `run`
-        needs them. Yields name and seconds of each, None where another process had put its code there
-        meanwhile.
+        """Compile every callable of the configured modes, for the cache alone. Yields name and seconds of
+        each, None where another process had put its code there meanwhile.
         """
         load_compiler(self._device)
         for name, configured in self.modes.items():
-            for _ in self._capture.serving(configured):
+            for _ in self.serving(configured):
                 newest = configured.status.compilations[-1]
                 seconds = newest.seconds if newest.cold else None
                 yield callable_name(name, newest.phase, newest.batch), seconds
@@ -159,18 +159,15 @@ class Warmup:
         try:
             yield from work
         except Unsupported as error:
-            plain = [name for name, other in self.modes.items() if not self._compiles(other)]
+            plain = [name for name, other in self.modes.items() if not self.effect(other).compiles]
             self._fail(configured, not_one_graph(error, plain))
         except CacheBroken:
             raise  # tried again by a new engine, as after the loss of the device
         except Exception as error:
             if is_device_lost(error):
                 raise  # for every mode: the front starts a new engine
-            self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
+            self._fail(configured, reason(error))
             free_memory(error)
-
-    def _compiles(self, configured: ConfiguredMode) -> bool:
-        return self._capture.effect(configured).compiles
 
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
         configured.steps.clear()
@@ -178,25 +175,24 @@ class Warmup:
 
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
         """Capture every callable that serves a mode, then check its parity."""
-        name, effect = configured.mode.name, self._capture.effect(configured)
+        name, effect = configured.mode.name, self.effect(configured)
         if effect.compile is not None and (off := turned_off()):
             self._fail(configured, off)
             return
-        retry = self._cache_retry if self._compiles(configured) else None
-        if self._compiles(configured) and not self._compiler_loaded:
-            self._capture.elsewhere = self.start_elsewhere()
+        retry = self._cache_retry if effect.compiles else None
+        if effect.compiles and not self._compiler_loaded:
+            self._elsewhere = self.start_elsewhere()
             loading = self._load_compiler()
             yield from (retry.watched(name, loading) if retry else loading)
         before, resident = read_compile_counts(), resident_bytes()
-        capture = self._capture.serving(configured)
+        capture = self.serving(configured)
         seconds = yield from (retry.watched(name, capture) if retry else capture)
         seen = before.increase()
         began = perf_counter()
         verdict = parity_check.run(configured.steps)
-        status, graphs = configured.status, before.increase()
-        compilations = status.compilations
+        graphs, compilations = before.increase(), configured.status.compilations
         configured.status = msgspec.structs.replace(
-            status,
+            configured.status,
             parity=verdict,
             warmup_seconds=seconds + perf_counter() - began,
             cache=("cold" if any(one.cold for one in compilations) else "warm") if compilations else None,
@@ -214,10 +210,73 @@ class Warmup:
         elif wrong := wrong_attention(self.attention):
             self._fail(configured, wrong)
         elif effect.graph_replay:
-            proof = partial(verify_graph_replay, configured, self._buffers, self._device, seen.graph_skips)
+            proof = partial(verify_graph_replay, configured, self._buffers, seen.graph_skips)
             self._proofs.append((configured, proof))
         else:
             self.update(configured, state="ready")
+
+    def effect(self, configured: ConfiguredMode) -> Effect:
+        return configured.mode.effect(self._device.type)
+
+    def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
+        """Capture every callable that serves a mode; returns the seconds that took."""
+        mode, effect = configured.mode.name, self.effect(configured)
+        seconds = 0.0
+        for phase, bucket, step in self._callables(configured):
+            started = perf_counter()
+            name, shapes = callable_name(mode, phase, bucket), list(self._buffers[bucket].shapes(phase))
+            there: float | None = None
+            if effect.compiles and self._elsewhere is not None:
+                there = yield from self._elsewhere(mode, name)
+            misses = read_compile_counts()
+            first = self._call(effect, step, shapes)
+            configured.captures += len(shapes) if effect.graph_replay else 0
+            if effect.compiles:
+                # Compiled elsewhere and missed here all the same: then what counts is what it took here.
+                cold_seconds = first if misses.increase().cache_misses > 0 else there
+                compilation = Compilation(
+                    phase=phase,
+                    batch=bucket,
+                    seconds=first if cold_seconds is None else cold_seconds,
+                    cold=cold_seconds is not None,
+                    cold_seconds=self._cold_starts.recorded(name, cold_seconds),
+                )
+                status = configured.status
+                configured.status = msgspec.structs.replace(
+                    status,
+                    compilations=[*status.compilations, compilation],
+                    compile_seconds=[*status.compile_seconds, compilation.seconds],
+                )
+            seconds += perf_counter() - started
+            yield
+        return seconds
+
+    def _call(self, effect: Effect, step: Step, shapes: list[Arguments]) -> float:
+        """Call `step` in its shapes, largest first, until it is final; returns the first call's seconds."""
+        began = perf_counter()
+        step(*shapes[0])
+        first = perf_counter() - began
+        if effect.graph_replay:
+            for arguments in shapes:
+                for _ in range(CALLS_TO_CAPTURE - 1):
+                    step(*arguments)
+        elif self._device.type == "cuda":
+            # Attention is planned, and kernels are loaded, at the first call in each shape.
+            for arguments in shapes[1:]:
+                step(*arguments)
+        else:
+            # Its first call is final; another shape shows that one compilation serves all of them.
+            step(*shapes[-1])
+        return first
+
+    def _callables(self, configured: ConfiguredMode) -> Iterator[tuple[Phase, int, Step]]:
+        """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""
+        for bucket in sorted(self._buffers, reverse=True):
+            for phase in PHASES:
+                step = self._build(configured.mode, self._model)
+                configured.steps[phase, bucket] = step
+                prepare(self._buffers[bucket])
+                yield phase, bucket, step
 
     def _load_compiler(self) -> Generator[None, None, None]:
         """Where this fails, as on a full disk, it fails the mode that it was for, and not the engine."""
@@ -228,7 +287,7 @@ class Warmup:
     def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
         """A mode whose graphs were skipped has captured none."""
         proof()
-        replays = configured.status.effective == self._capture.effect(configured).name
+        replays = configured.status.effective == self.effect(configured).name
         self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
         yield
 
@@ -238,146 +297,31 @@ def callable_name(mode: str, phase: Phase, bucket: int) -> str:
     return f"{mode} {phase} {bucket}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Callable:
-    """A step to be warmed, in each of `shapes`, largest first."""
-
-    step: Step
-    shapes: list[Arguments]
-    phase: Phase
-    bucket: int
-
-
-class CompiledElsewhere(Protocol):
-    """Another process that compiles into the same cache."""
-
-    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
-        """What compiling `name` took there, once it has; None: it is to be compiled here."""
-        ...
-
-
-class Capture:
-    """Builds and captures the callables of one mode after another, or waits for what `elsewhere` compiles."""
-
-    def __init__(
-        self,
-        model: Served,
-        buffers: Mapping[int, Buffers],
-        build: BuildStep,
-        cold_starts: ColdStarts,
-    ) -> None:
-        self._model = model
-        self._buffers = buffers
-        self._build = build
-        self._cold_starts = cold_starts
-        self.elsewhere: CompiledElsewhere | None = None
-        self._device_type = next(model.parameters()).device.type
-
-    def effect(self, configured: ConfiguredMode) -> Effect:
-        return configured.mode.effect(self._device_type)
-
-    def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
-        """Capture every callable that serves a mode; returns the seconds that took."""
-        effect = self.effect(configured)
-        seconds = 0.0
-        for one in self._callables(configured):
-            started = perf_counter()
-            there = (yield from self._compiled_elsewhere(configured, one)) if effect.compiles else None
-            misses = read_compile_counts()
-            called = perf_counter()
-            one.step(*one.shapes[0])
-            first = perf_counter() - called
-            if effect.graph_replay:
-                for arguments in one.shapes:
-                    for _ in range(CALLS_TO_CAPTURE - 1):
-                        one.step(*arguments)
-                configured.captures += len(one.shapes)
-            elif self._device_type == "cuda":
-                # Attention is planned, and kernels are loaded, at the first call in each shape.
-                for arguments in one.shapes[1:]:
-                    one.step(*arguments)
-            else:
-                # Its first call is final; another shape shows that one compilation serves all of them.
-                one.step(*one.shapes[-1])
-            if effect.compiles:
-                missed = misses.increase().cache_misses > 0
-                # Compiled elsewhere and missed here all the same: then what counts is what it took here.
-                cold_seconds = first if missed else there
-                self._count(configured, one, first if cold_seconds is None else cold_seconds, cold_seconds)
-            seconds += perf_counter() - started
-            yield
-        return seconds
-
-    def _compiled_elsewhere(
-        self, configured: ConfiguredMode, one: _Callable
-    ) -> Generator[None, None, float | None]:
-        if self.elsewhere is None:
-            return None
-        mode = configured.mode.name
-        return (yield from self.elsewhere.compiled(mode, callable_name(mode, one.phase, one.bucket)))
-
-    def _count(
-        self, configured: ConfiguredMode, one: _Callable, seconds: float, cold_seconds: float | None
-    ) -> None:
-        """Record the first call of a compiled callable; `cold_seconds` None: its code was in the cache."""
-        status = configured.status
-        compilation = Compilation(
-            phase=one.phase,
-            batch=one.bucket,
-            seconds=seconds,
-            cold=cold_seconds is not None,
-            cold_seconds=self._cold_starts.recorded(
-                callable_name(configured.mode.name, one.phase, one.bucket), cold_seconds
-            ),
-        )
-        configured.status = msgspec.structs.replace(
-            status,
-            compilations=[*status.compilations, compilation],
-            compile_seconds=[*status.compile_seconds, seconds],
-        )
-
-    def _callables(self, configured: ConfiguredMode) -> Iterator[_Callable]:
-        """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""
-        for bucket in sorted(self._buffers, reverse=True):
-            buffers = self._buffers[bucket]
-            for phase in PHASES:
-                step = self._build(configured.mode, self._model)
-                configured.steps[phase, bucket] = step
-                prepare(buffers)
-                yield _Callable(step, list(buffers.shapes(phase)), phase, bucket)
-
-
-def verify_graph_replay(
-    configured: ConfiguredMode, buffers: dict[int, Buffers], device: torch.device, skips: int
-) -> None:
+def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers], skips: int) -> None:
     """Change the status of a mode that promises CUDA-graph replay where it does not replay, or shows neither.
 
-    `skips` is how often torch itself counted, while the mode was captured, that it gave up graphs. What it
-    did not count must show in a trace: one graph launch per step of either phase, at every bucket. A trace
-    without launches and kernels says nothing: it is taken twice, and then the replay is called not proved.
+    `skips` is how often torch itself counted that it gave up graphs. What it did not count must show in a
+    trace: one graph launch per step of either phase, at every bucket. A trace without launches and kernels
+    shows nothing: it is taken twice, and then the replay is called not proved.
     """
-    if not configured.mode.effect(device.type).graph_replay:
-        return
     if skips:
         _skipped(configured, f"torch gave them up for {skips} compiled callables")
         return
     for bucket, own in buffers.items():
         for phase in PHASES:
             prepare(own)
-            seen = _profiled(configured.steps[phase, bucket], own, phase)
+            step = configured.steps[phase, bucket]
+            seen = profile_step(step, own, phase)
+            if not _recorded(seen):
+                seen = profile_step(step, own, phase)
             where = f"per {phase} step at batch {bucket}"
             if not _recorded(seen):
                 # The mode keeps its name: torch counted no skip, and nothing contradicts it.
-                reason = f"graph replay is not proved {where}: {seen.unknown}"
-                configured.status = msgspec.structs.replace(configured.status, reason=reason)
+                unproved = f"graph replay is not proved {where}: {seen.unknown}"
+                configured.status = msgspec.structs.replace(configured.status, reason=unproved)
             elif seen.graph_launches != 1:
                 _skipped(configured, f"{seen.graph_launches} graph launches {where}")
                 return
-
-
-def _profiled(step: Step, buffers: Buffers, phase: Phase) -> ProfiledStep:
-    seen = profile_step(step, buffers, phase)
-    return seen if _recorded(seen) else profile_step(step, buffers, phase)
 
 
 def _recorded(seen: ProfiledStep) -> bool:

@@ -308,7 +308,7 @@ OWN_MODE = "inference_mode"
 OWN = Property("engine's own work per decode step", "≤ 30 µs", most=30e-6, unit="s")
 
 
-class TimestampingMeter:
+class TimestampingMeter(Meter):
     """Another meter that also records when each call began and ended, in nanoseconds."""
 
     def __init__(self, inner: Meter) -> None:

@@ -32,9 +32,9 @@ class Buffers:
     """The static inputs of one batch bucket; every mode reads and writes the same ones.
 
     `chunks` has by length the prefill tokens, int64 [bucket, length]; `token` is int64 [bucket, 1], of which
-    `token_row` is a view [bucket]; `positions` and `last` are int64 [bucket]; `one` is an int64 1 on the
-    device, [1]. `caches` has by reach the first `reach` positions of the first `bucket` rows of the shared
-    cache: attention reads what it is given. Both by ascending size.
+    `token_row` is a view [bucket]; `positions` and `last` are int64 [bucket]; `one` is an int64 1, [1].
+    `caches` has by reach the first `reach` positions of `bucket` rows of the shared cache: attention reads
+    what it is given. Both by ascending size.
     """
 
     bucket: int
@@ -63,9 +63,7 @@ class Buffers:
         return next(reach for reach in self.caches if reach >= used)
 
     def arguments(self, phase: Phase, length: int | None = None, reach: int | None = None) -> Arguments:
-        """What a step of `phase` is called with; by default the longest chunk and as little of the cache as
-        holds it.
-        """
+        """A step's arguments; by default the longest chunk, and as little of the cache as holds it."""
         length = self.chunk_length if length is None else length
         tokens = self.token if phase == "decode" else self.chunks[length]
         if reach is None:
@@ -74,11 +72,8 @@ class Buffers:
 
     def with_own_positions(self) -> Buffers:
         """These buffers with `positions` and `last` of their own, zeros, which no other step moves."""
-        return replace(
-            self,
-            positions=_static(torch.zeros_like(self.positions)),
-            last=_static(torch.zeros_like(self.last)),
-        )
+        positions, last = (_static(torch.zeros_like(self.positions)) for _ in range(2))
+        return replace(self, positions=positions, last=last)
 
     def shapes(self, phase: Phase) -> Iterator[Arguments]:
         """The arguments of every shape in which a step of `phase` is called, largest first."""
@@ -98,7 +93,7 @@ def allocate(
     """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them.
 
     The cache has the dtype of the weights unless `cache_dtype` is given. `symbolic` False: no size is marked
-    as one that changes, for a step that is called in one shape only.
+    as dynamic, for a step that is called in one shape only.
     """
     parameter = next(model.parameters())
     cache = model.new_cache(max(buckets), cache_dtype or parameter.dtype)
@@ -164,12 +159,12 @@ def prepare(buffers: Buffers, position: int = 0) -> Tensor:
 
 
 SIZE = "_launchbound_symbolic_size"
-"""The attribute of a tensor that has its `SymbolicSize`: torch keeps the range of enforced marks only."""
+"""A tensor's attribute with its `SymbolicSize`: torch itself keeps the range of enforced marks only."""
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolicSize:
-    """The second dimension of a tensor has `least` to `most` elements; `enforced`: any number in between."""
+    """A tensor's second dimension has `least` to `most` elements; `enforced`: any number in between."""
 
     least: int
     most: int
@@ -177,12 +172,10 @@ class SymbolicSize:
 
 
 def make_symbolic(tensor: Tensor, sizes: list[int], enforced: bool) -> None:
-    """Mark the second dimension of `tensor` as one that changes among `sizes`: one compiled callable serves
-    all.
+    """Mark the second dimension of `tensor` as dynamic among `sizes`: one compiled callable serves all.
 
-    `enforced`: a compilation whose callable would not serve each length between the least and the largest
-    raises ConstraintViolationError. Otherwise it is guarded by what it needs, and compiled again for sizes
-    that fail.
+    `enforced`: compiling raises ConstraintViolationError unless the callable serves each length in the range.
+    Else it is guarded by what it needs, and compiled again for sizes that fail.
     """
     size = SymbolicSize(max(2, min(sizes)), max(sizes), enforced)
     if enforced:
@@ -201,11 +194,8 @@ def symbolic_size(tensor: Tensor) -> SymbolicSize | None:
 CALLS_TO_CAPTURE = 4
 """Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
 
-LEAD_STEPS = 10
-"""Before timed decode steps in a row: at batch 1 about ten pass until weights and code lie in the caches."""
-
-LEAD_STEPS_OF_PREFILL = 2
-"""Before timed prefill steps in a row: each takes as long as many of decode."""
+LEAD_STEPS, LEAD_STEPS_OF_PREFILL = 10, 2
+"""Before timed steps in a row: at batch 1 about ten pass until weights and code lie in the caches."""
 
 LEAD_STEPS_OF_DISPATCH = 4
 """Before a timed call of a decode step alone: after other code the first reads up to 1.6 times too long."""

@@ -27,7 +27,6 @@ _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
     "inference_mode": torch.inference_mode,
 }
 
-
 InjectedWork = Callable[[], object]
 """Extra work inside every step, for checks only: no request can add any."""
 
@@ -71,9 +70,7 @@ def _forward(model: nn.Module, name: str) -> Step:
 
 
 def _frozen(run: Step) -> Step:
-    """`run`, compiled at its first call with constant weights: `torch.compile`'s own options apply too late
-    for it.
-    """
+    """`run`, compiled at its first call with constant weights: torch.compile's options apply too late."""
     compiled = False
 
     def frozen(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:

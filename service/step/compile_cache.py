@@ -24,6 +24,7 @@ _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part
 """Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
 
 HEADERS = "precompiled_headers"
+"""The folder within `compile_cache` of 150 MB that all models share."""
 
 
 class CacheRefused(ValueError):
@@ -35,7 +36,7 @@ def compile_cache(cache_folder: str) -> Path:
     named as torch's builds can take it.
 
     What lies there are pickles and libraries. Raises CacheRefused, with the remedy, where another user could
-    have written them, where the folder cannot be made or written to, or what lies there cannot be run.
+    have written them, the folder cannot be used, or torch could not build or load code there.
     """
     outer = Path(cache_folder).resolve()  # a link to a larger disk is common
     folder = outer / f"compiled-{_key()}"
@@ -61,11 +62,6 @@ def code_of(cache_folder: str, model: str) -> Path:
     return folder
 
 
-def precompiled_headers(code: Path) -> Path:
-    """Where the models of a cache share 150 MB of headers, of which `code` is the folder of one."""
-    return code.parent / HEADERS
-
-
 def has_code(code: Path) -> bool:
     """Whether anything has been compiled into this folder of a model."""
     return code.is_dir() and any(code.iterdir())
@@ -74,7 +70,7 @@ def has_code(code: Path) -> bool:
 def discard(code: Path) -> None:
     """Remove what was compiled of one model, and its headers. Raises CacheRefused where the disk refuses."""
     try:
-        for one in (code, precompiled_headers(code)):
+        for one in (code, code.parent / HEADERS):
             if one.exists():
                 shutil.rmtree(one)
         code.mkdir(mode=0o700)
@@ -85,13 +81,12 @@ def discard(code: Path) -> None:
 def _refuse_writable_by_others(outer: Path) -> None:
     """Who can write to the folder around it can put another one in its place; not so in one like /tmp."""
     status = outer.stat()
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
     if status.st_uid not in (os.geteuid(), 0):
         raise CacheRefused(
             f"the cache folder {outer} belongs to user {status.st_uid}, who could put code there that "
             f"would run as user {os.geteuid()}: set LAUNCHBOUND_CACHE_FOLDER to a folder of your own"
         )
-    if shared:
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
         raise CacheRefused(
             f"other users may write to the cache folder {outer}, whose compiled code is loaded: "
             f"`chmod go-w {outer}`, or set LAUNCHBOUND_CACHE_FOLDER to a private folder"
@@ -172,6 +167,11 @@ def _private(folder: Path) -> bool:
 
 
 Record = TypeVar("Record")
+
+
+def record_file(folder: Path, key: str, name: str) -> Path:
+    """The file in `folder` of the record `name` of what `key` names."""
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{name}.json"
 
 
 def read_record(file: Path, kind: type[Record]) -> Record | None:

@@ -27,29 +27,21 @@ def device_name(device: torch.device) -> str:
 
 
 def memory(device: torch.device) -> dict[str, int] | None:
-    """The caching allocator's statistics, from `torch.cuda.memory_stats`; None on a CPU. Bytes by statistic
-    and moment (`allocated_peak`), and how often an allocation was retried (`alloc_retries`), or failed
-    (`ooms`).
+    """The caching allocator's statistics, from `torch.cuda.memory_stats`; None on a CPU. Bytes by kind and
+    moment (`allocated_peak`), and how often an allocation was retried (`alloc_retries`) or failed (`ooms`).
     """
     if device.type != "cuda":
         return None
     stats = torch.cuda.memory_stats()
-    kinds = {
-        "allocated": "allocated_bytes",
-        "reserved": "reserved_bytes",
-        "active": "active_bytes",
-        "inactive_split": "inactive_split_bytes",
-    }
     sizes = {
-        f"{kind}_{moment}": stats.get(f"{name}.all.{moment}", 0)
-        for kind, name in kinds.items()
+        f"{kind}_{moment}": stats.get(f"{kind}_bytes.all.{moment}", 0)
+        for kind in ("allocated", "reserved", "active", "inactive_split")
         for moment in ("current", "peak")
     }
     return sizes | {event: stats.get(f"num_{event}", 0) for event in ("alloc_retries", "ooms")}
 
 
-_OUT_OF_MEMORY_CODE = 2
-_CAPTURE_CODES = range(900, 909)
+_OUT_OF_MEMORY_CODE, _CAPTURE_CODES = 2, range(900, 909)
 """Codes of `cudaError_t` that leave the context as it was: out of memory, and those of stream capture."""
 
 _OF_THE_DEVICE = (
@@ -73,9 +65,7 @@ def is_device_lost(error: BaseException) -> bool:
         return False
     if isinstance(error, torch.AcceleratorError):
         return getattr(error, "error_code", None) not in _CAPTURE_CODES
-    message = str(error)
-    plain = type(error) is RuntimeError
-    return plain and _holds(message, _OF_THE_DEVICE) and not _holds(message, _REFUSED)
+    return _is_of_a_library(error) and not any(text in str(error) for text in _REFUSED)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -84,9 +74,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, torch.AcceleratorError):
         return getattr(error, "error_code", None) == _OUT_OF_MEMORY_CODE
-    message = str(error)
-    plain = type(error) is RuntimeError
-    return plain and _holds(message, _OF_THE_DEVICE) and _holds(message, _OUT_OF_MEMORY)
+    return _is_of_a_library(error) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def _is_of_a_library(error: BaseException) -> bool:
+    return type(error) is RuntimeError and any(text in str(error) for text in _OF_THE_DEVICE)
 
 
 def free_memory(error: BaseException) -> None:
@@ -101,15 +93,13 @@ def root_cause(error: BaseException) -> BaseException:
     return list(_chain(error))[-1]
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """`error`, and what it was raised from or during, the latest first."""
-    known: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in known:
-        known.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
-def _holds(message: str, texts: tuple[str, ...]) -> bool:
-    return any(text in message for text in texts)
+def reason(error: BaseException) -> str:
+    """What `error` says, by its type, in at most 2,000 characters."""
+    return f"{type(error).__name__}: {error}"[:2000]

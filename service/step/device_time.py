@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Protocol, Self
+from typing import NamedTuple
 
 import torch
 
@@ -13,13 +12,12 @@ from service.records import DeviceTime, Phase
 from service.statistics.intervals import Interval, median_interval
 
 QUEUE_LENGTHS = (16, 8, 4, 2, 1)
-"""Calls in a row that are tried, most first: the driver takes about a thousand launches ahead of the device.
-"""
+"""Calls in a row that are tried: the driver takes about a thousand launches ahead of the device."""
 
-VISITS = 11
-"""Of the queue per step: the interval of their median then leaves out the least and the greatest."""
+SAMPLES = 11
+"""Queues per step: the interval of their median then leaves out the least and the greatest."""
 
-LEAST_VISITS = 6
+LEAST_SAMPLES = 6
 """With fewer there is no 95 % interval of a median."""
 
 ISSUED_CALLS = 4
@@ -29,29 +27,6 @@ HOLD_MARGIN = 2.0
 """The device is held for so many times what issuing the queue has taken."""
 
 MOST_HOLD_SECONDS = 0.25
-
-
-class TimingEvent(Protocol):
-    """What is used of `torch.cuda.Event`."""
-
-    def record(self) -> None: ...
-
-    def query(self) -> bool: ...
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, end_event: Self) -> float: ...
-
-
-class DeviceQueue(Protocol):
-    """A device that runs what is issued to it in order, beside the host."""
-
-    def event(self) -> TimingEvent: ...
-
-    def hold(self, seconds: float) -> None:
-        """Issue work that keeps the device busy for about `seconds` and reads no memory."""
-
-    def synchronise(self) -> None: ...
 
 
 class CudaQueue:
@@ -65,43 +40,40 @@ class CudaQueue:
     def event(self) -> torch.cuda.Event:
         return torch.cuda.Event(enable_timing=True)
 
-    def hold(self, seconds: float) -> None:
-        if self._cycles_per_second is None:
-            self._cycles_per_second = self._measured_rate()
-        self._spin(round(seconds * self._cycles_per_second))
-
     def synchronise(self) -> None:
         torch.cuda.synchronize()
 
+    def hold(self, seconds: float) -> None:
+        """Issue work that keeps the device busy for about `seconds` and reads no memory."""
+        if self._cycles_per_second is None:
+            self._cycles_per_second = self._measured_rate()
+        torch.cuda._sleep(round(seconds * self._cycles_per_second))
+
     def _measured_rate(self) -> float:
-        self._spin(self.PROBE_CYCLES)
+        torch.cuda._sleep(self.PROBE_CYCLES)
         start, end = self.event(), self.event()
         start.record()
-        self._spin(self.PROBE_CYCLES)
+        torch.cuda._sleep(self.PROBE_CYCLES)
         end.record()
         end.synchronize()
         seconds: float = start.elapsed_time(end) / 1e3
         return self.PROBE_CYCLES / seconds
 
-    def _spin(self, cycles: int) -> None:
-        torch.cuda._sleep(cycles)
 
-
-@dataclass(frozen=True, slots=True)
-class QueueVisit:
+class QueueSample(NamedTuple):
     """Device seconds per call of one queue; `ahead`: all of it was issued before the device began with it."""
 
     seconds: float
     ahead: bool
 
 
-def visit_queue(
-    queue: DeviceQueue, call: Callable[[], object], calls: int, hold_seconds: float
-) -> QueueVisit:
+def sample_queue(
+    queue: CudaQueue, call: Callable[[], object], calls: int, hold_seconds: float
+) -> QueueSample:
     """Run `calls` calls between two events behind a device that is held for `hold_seconds`.
 
-    As long as the device has not reached the first event when the last call has returned, the whole queue lay
-    ready, and the device ran it without ever waiting for the host.
+    If the device has not reached the first event when the last call returns, the whole queue was ready, and
+    the device ran it without waiting for the host.
     """
     start, end = queue.event(), queue.event()
     queue.synchronise()
@@ -112,11 +84,11 @@ def visit_queue(
     end.record()
     ahead = not start.query()
     end.synchronize()
-    return QueueVisit(start.elapsed_time(end) / 1e3 / calls, ahead)
+    return QueueSample(start.elapsed_time(end) / 1e3 / calls, ahead)
 
 
 def issue_seconds(
-    queue: DeviceQueue, call: Callable[[], object], clock: Callable[[], int] = perf_counter_ns
+    queue: CudaQueue, call: Callable[[], object], clock: Callable[[], int] = perf_counter_ns
 ) -> float:
     """Host seconds per call, of ISSUED_CALLS in a row to an idle device."""
     queue.synchronise()
@@ -128,8 +100,7 @@ def issue_seconds(
     return issued
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedTime:
+class QueuedTime(NamedTuple):
     """Device seconds per call, of queues of `queued` calls; `upper_bound`: the device may have waited."""
 
     seconds: Interval
@@ -138,42 +109,41 @@ class QueuedTime:
 
 
 def queued_time(
-    queue: DeviceQueue, call: Callable[[], object], clock: Callable[[], int] = perf_counter_ns
+    queue: CudaQueue, call: Callable[[], object], clock: Callable[[], int] = perf_counter_ns
 ) -> QueuedTime:
     """What `call`, a warmed step or a replayed graph, takes on the device.
 
-    The longest queue is used that is issued before the device begins with it, and only its visits in which
-    that held. Where too few hold, the result is that of all visits and an upper bound.
+    The longest queue is used that is issued before the device begins with it, and only its samples in which
+    that held. Where too few hold, the result is that of all samples and an upper bound.
     """
     issued = issue_seconds(queue, call, clock)
 
-    def visit(calls: int) -> QueueVisit:
-        hold_seconds = min(HOLD_MARGIN * calls * issued, MOST_HOLD_SECONDS)
-        return visit_queue(queue, call, calls, hold_seconds)
+    def sample(calls: int) -> QueueSample:
+        return sample_queue(queue, call, calls, min(HOLD_MARGIN * calls * issued, MOST_HOLD_SECONDS))
 
-    calls = next((calls for calls in QUEUE_LENGTHS if visit(calls).ahead), QUEUE_LENGTHS[0])
-    visits = [visit(calls) for _ in range(VISITS)]
-    true = [one.seconds for one in visits if one.ahead]
-    exact = len(true) >= LEAST_VISITS
-    return QueuedTime(median_interval(true if exact else [one.seconds for one in visits]), calls, not exact)
+    calls = next((calls for calls in QUEUE_LENGTHS if sample(calls).ahead), QUEUE_LENGTHS[0])
+    samples = [sample(calls) for _ in range(SAMPLES)]
+    true = [one.seconds for one in samples if one.ahead]
+    exact = len(true) >= LEAST_SAMPLES
+    return QueuedTime(median_interval(true if exact else [one.seconds for one in samples]), calls, not exact)
 
 
 def device_time(
-    queue: DeviceQueue,
+    queue: CudaQueue,
     call: Callable[[], object],
     phase: Phase,
     batch: int,
     clock: Callable[[], int] = perf_counter_ns,
 ) -> DeviceTime:
     """`queued_time` of `call`, a warmed step of `phase` in the bucket `batch`."""
-    found = queued_time(queue, call, clock)
+    seconds, queued, upper_bound = queued_time(queue, call, clock)
     return DeviceTime(
         phase=phase,
         batch=batch,
-        seconds=found.seconds.value,
-        low=found.seconds.low,
-        high=found.seconds.high,
-        samples=found.seconds.samples,
-        queued=found.queued,
-        upper_bound=found.upper_bound,
+        seconds=seconds.value,
+        low=seconds.low,
+        high=seconds.high,
+        samples=seconds.samples,
+        queued=queued,
+        upper_bound=upper_bound,
     )

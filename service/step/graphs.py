@@ -18,29 +18,20 @@ from service.step.device import is_device_lost, is_out_of_memory, root_cause
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
-_RAISED_IN = "torch._dynamo.eval_frame"
-
 
 def forbid_recompilation() -> None:
     """From now on a call whose guards all fail raises RuntimeError instead of compiling; process-wide."""
     torch.compiler.set_stance("fail_on_recompile")
 
 
-def recompilation_forbidden() -> bool:
-    """Whether `forbid_recompilation` holds. torch can set a stance, and only its own module can read it."""
-    return bool(eval_frame._stance.stance == "fail_on_recompile")
-
-
 def is_recompile_error(error: BaseException) -> bool:
-    """Whether the stance `fail_on_recompile` raised `error`: a plain RuntimeError, known by where it was
-    raised.
-    """
+    """Whether the stance `fail_on_recompile` raised `error`: a RuntimeError, known by where it was raised."""
     traceback = error.__traceback__
     if type(error) is not RuntimeError or traceback is None:
         return False
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
-    return traceback.tb_frame.f_globals.get("__name__") == _RAISED_IN
+    return traceback.tb_frame.f_globals.get("__name__") == eval_frame.__name__
 
 
 Result = tuple[Tensor, Tensor]
@@ -58,9 +49,8 @@ class CaptureError(RuntimeError):
 def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Replay, Result]]) -> Run:
     """`run` as graphs: its first call with a set of arguments records one, later ones replay that.
 
-    A graph reads and writes the addresses that it was recorded with. So arguments are told apart by identity,
-    not by shape, and kept. Results are static too: graphs share their memory, and the next replay of any may
-    overwrite them. Copy what is to last.
+    A graph reads and writes the addresses that it was recorded with, so arguments are told apart by identity,
+    and kept. Results are static too: copy what is to outlast the next replay of any graph.
 
     `record` returns what replays the call that it is given, and the results that this writes. Raises
     CaptureError, also for new arguments once recompilation is forbidden.
@@ -71,7 +61,7 @@ def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Repla
         key = id(tokens), id(positions), id(last), id(cache)
         known = graphs.get(key)
         if known is None:
-            if recompilation_forbidden():
+            if eval_frame._stance.stance == "fail_on_recompile":
                 raise CaptureError(
                     f"no graph was captured for tokens {tuple(tokens.shape)} and {cache[0][0].shape[1]} "
                     "positions at warm-up: call the step with the buffers that it was warmed with"
@@ -85,9 +75,8 @@ def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Repla
 
 
 def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
-    """Capture a call of `run` on the current device, in memory that all captured steps share.
-
-    Raises CaptureError where an operator of it cannot be captured: one that waits for the device, say.
+    """Capture a call of `run` on the current device, in memory that all captured steps share. Raises
+    CaptureError where an operator cannot be captured: one that waits for the device, say.
     """
     stream = _stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -119,7 +108,6 @@ def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
 
 @cache
 def _stream() -> torch.cuda.Stream:
-    """Of warm-up and capture both; one for all graphs."""
     return torch.cuda.Stream()
 
 
@@ -130,9 +118,8 @@ def _pool() -> _POOL_HANDLE:
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """Within: cuBLAS has no workspace yet, so that a graph captured here takes one from its own pool. torch
-    keeps one per stream and frees it when another graph of that stream ends: graphs would write into memory
-    of others.
+    """Within: cuBLAS has no workspace yet, so that a graph captured here takes one from its own pool. torch's
+    own, one per stream, is freed when another graph ends: graphs would write into memory of others.
     """
     torch._C._cuda_clearCublasWorkspaces()
     try:

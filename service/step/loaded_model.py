@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from time import perf_counter_ns
 from typing import get_args
 
@@ -19,7 +16,7 @@ from models.opening import content_hash, open_model
 from models.served import Layout, Served, laid_out, lay_out, linears
 from service.machine import engine_cpus, physical_cores
 from service.records import EngineSettings, LinearLayout
-from service.step.compile_cache import compile_cache, keep_record, read_record
+from service.step.compile_cache import compile_cache, keep_record, read_record, record_file
 from service.step.device import choose_device, device_name
 
 
@@ -44,10 +41,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def choose_precision(requested: str | None, device: torch.device) -> Precision:
-    """The precision called `requested`, else bfloat16 on CUDA and float32 on a CPU.
-
-    Raises ValueError, which lists the valid names, for any other name.
-    """
+    """The precision called `requested`; None: bfloat16 on CUDA, float32 on a CPU. Raises ValueError."""
     name = requested or ("bfloat16" if device.type == "cuda" else "float32")
     if name not in PRECISIONS:
         raise ValueError(f"dtype '{name}': try one of {', '.join(PRECISIONS)}")
@@ -67,9 +61,8 @@ class LoadedModel:
 
 
 def load_model(settings: EngineSettings) -> LoadedModel:
-    """Load the model of `settings`, and set the number of threads of this process.
-
-    Raises ValueError, with the remedy, for a device, dtype, core or checkpoint that cannot work.
+    """Load the model of `settings`, and set the number of threads of this process. Raises ValueError, with
+    the remedy, for a device, dtype, core or checkpoint that cannot work.
     """
     device = choose_device(settings.device)
     precision = choose_precision(settings.dtype, device)
@@ -87,13 +80,8 @@ def load_model(settings: EngineSettings) -> LoadedModel:
     )
     parameters = sum(p.numel() for p in model.parameters())
     key = f"{content_hash(settings.model)} {precision.name} {threads} {device_name(device)}"
-    linears = apply_layout(
-        model,
-        settings.linears,
-        settings.cache_folder,
-        key,
-        casts=precision.autocast is not None,
-    )
+    casts = precision.autocast is not None
+    linears = apply_layout(model, settings.linears, settings.cache_folder, key, casts)
     return LoadedModel(device, precision, cpus, model, parameters, linears)
 
 
@@ -107,8 +95,8 @@ GAIN = 1.05
 """How many times as fast as `aten` another layout must be, over all of ROWS."""
 
 ROUNDS, FEWEST_ROUNDS, LIMIT_SECONDS = 15, 3, 1.0
-VISIT_SECONDS = 1e-4
-"""Least time of one visit, so that the clock does not matter."""
+SAMPLE_SECONDS = 1e-4
+"""Least time of one sample, so that the clock does not matter."""
 
 GROUP_BYTES = 32 * 2**20
 """Weights of one shape that are timed in turn, at least one: in no nearer cache than in a step."""
@@ -125,51 +113,37 @@ def apply_layout(
     """
     on_cpu = next(model.parameters()).device.type == "cpu"
     if requested != "auto":
-        chosen = LinearLayout(layout=_known(requested), reason="requested")
+        chosen = LinearLayout(layout=requested, reason="requested")
     elif not on_cpu or casts:
         reason = "autocast casts the weights at each call" if on_cpu else "chosen by timing on CPUs only"
         chosen = LinearLayout(layout="aten", reason=reason)
     else:
-        chosen = _recorded(model, compile_cache(cache_folder), key)
-    lay_out(model, _known(chosen.layout))
-    return chosen
-
-
-def _known(layout: str) -> Layout:
-    for known in LAYOUTS:
-        if layout == known:
-            return known
-    raise ValueError(f"linears '{layout}': try one of auto, {', '.join(LAYOUTS)}")
-
-
-def _recorded(model: nn.Module, folder: Path, key: str) -> LinearLayout:
-    file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-linears.json"
-    kept = read_record(file, LinearLayout)
-    if kept is not None:
-        return kept
-    chosen = choose(step_seconds(model))
-    keep_record(file, chosen)
+        file = record_file(compile_cache(cache_folder), key, "linears")
+        kept = read_record(file, LinearLayout)
+        chosen = kept or choose(step_seconds(model))
+        if kept is None:
+            keep_record(file, chosen)
+    known: dict[str, Layout] = {layout: layout for layout in LAYOUTS}
+    if chosen.layout not in known:
+        raise ValueError(f"linears '{chosen.layout}': try one of auto, {', '.join(LAYOUTS)}")
+    lay_out(model, known[chosen.layout])
     return chosen
 
 
 def choose(seconds: dict[str, dict[int, float]]) -> LinearLayout:
     """The fastest layout by `seconds`, by layout and rows; `aten` unless another gains more than GAIN."""
-    ratios = {layout: _ratio(seconds["aten"], own) for layout, own in seconds.items()}
+    ratios = {
+        layout: geometric_mean([seconds["aten"][rows] / own[rows] for rows in own])
+        for layout, own in seconds.items()
+    }
     best = max(ratios, key=lambda layout: ratios[layout])
     if best == "aten" or ratios[best] < GAIN:
         others = ", ".join(f"{layout} {ratio:.2f}×" for layout, ratio in ratios.items() if layout != "aten")
-        return LinearLayout(
-            layout="aten", reason=f"no other layout is {GAIN:g}× as fast: {others}", step_seconds=seconds
-        )
-    by_rows = ", ".join(
-        f"{base / seconds[best][rows]:.2f}× at {rows}" for rows, base in seconds["aten"].items()
-    )
-    reason = f"{ratios[best]:.2f}× as fast as aten over rows ({by_rows})"
+        best, reason = "aten", f"no other layout is {GAIN:g}× as fast: {others}"
+    else:
+        by_rows = ", ".join(f"{base / seconds[best][n]:.2f}× at {n}" for n, base in seconds["aten"].items())
+        reason = f"{ratios[best]:.2f}× as fast as aten over rows ({by_rows})"
     return LinearLayout(layout=best, reason=reason, step_seconds=seconds)
-
-
-def _ratio(base: dict[int, float], own: dict[int, float]) -> float:
-    return math.exp(sum(math.log(base[rows] / own[rows]) for rows in base) / len(base))
 
 
 @torch.inference_mode()
@@ -180,22 +154,22 @@ def step_seconds(model: nn.Module) -> dict[str, dict[int, float]]:
     groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
     for linear in linears(model):
         groups[linear.weight.shape].append(linear.weight)
-    arms = []
+    cases = []
     for weights in groups.values():
         few = weights[: max(1, GROUP_BYTES // (weights[0].numel() * weights[0].element_size()))]
         copies = {layout: [laid_out(weight, layout) for weight in few] for layout in LAYOUTS}
         for rows in ROWS:
             x = torch.randn(rows, weights[0].shape[1], dtype=torch.float32).to(weights[0].dtype)
-            arms += [(layout, rows, x, own, len(weights)) for layout, own in copies.items()]
-    samples: list[list[float]] = [[] for _ in arms]
+            cases += [(layout, rows, x, own, len(weights)) for layout, own in copies.items()]
+    samples: list[list[float]] = [[] for _ in cases]
     began = perf_counter_ns()
     for number in range(ROUNDS):
         if number >= FEWEST_ROUNDS and perf_counter_ns() - began > LIMIT_SECONDS * 1e9:
             break
-        for own_samples, (_, _, x, weights, _) in zip(samples, arms, strict=True):
+        for own_samples, (_, _, x, weights, _) in zip(samples, cases, strict=True):
             own_samples.append(_seconds(x, weights))
     found: dict[str, dict[int, float]] = {layout: dict.fromkeys(ROWS, 0.0) for layout in LAYOUTS}
-    for own_samples, (layout, rows, _, _, count) in zip(samples, arms, strict=True):
+    for own_samples, (layout, rows, _, _, count) in zip(samples, cases, strict=True):
         found[layout][rows] += count * median(own_samples)
     return found
 
@@ -206,7 +180,7 @@ def _seconds(x: Tensor, weights: list[Tensor]) -> float:
         F.linear(x, weight)
     passes = 0
     began = ended = perf_counter_ns()
-    while ended - began < VISIT_SECONDS * 1e9:
+    while ended - began < SAMPLE_SECONDS * 1e9:
         for weight in weights:
             F.linear(x, weight)
         passes += 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter_ns
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,12 +27,11 @@ class Readings:
     """Raw readings of one phase, in nanoseconds; one entry per step unless said otherwise.
 
     `begin` is the instant of `perf_counter_ns` at which the step's call begins, `call` the host clock around
-    that call. `sampling` is around the sampling operators, one entry per sampled token. The others stay empty
-    on a CPU: `feed` is the host clock around the operators that write the step's inputs, `wait` the host
-    blocked on the device, `span` the device's own clock between two events around the call, which contains
-    the time in which the device idles because the host is still issuing. `unmeasured` counts steps run
-    without a clock, `minor_faults` the page faults of this thread over all steps. `samples` are those of this
-    thread within the steps; None where none were taken.
+    that call, `sampling` around the sampling operators, one entry per sampled token. On CUDA `feed` is around
+    the operators that write the step's inputs, `wait` the host blocked on the device, and `span` the device's
+    clock between two events around the call, idle time included. `unmeasured` counts steps run without a
+    clock, `minor_faults` the page faults of this thread over all steps. `samples` are those of this thread
+    within the steps; None where none were taken.
     """
 
     begin: list[int] = field(default_factory=list)
@@ -55,24 +53,18 @@ class Readings:
         return [later - earlier for earlier, later in pairwise([*self.begin, until_ns])]
 
 
-class Meter(Protocol):
-    """Runs steps and copies tokens to the host, recording the time of each."""
+class Meter:
+    """Runs steps and copies tokens to the host; the other meters record the time of each. This one is for
+    instrumentation `off`: it reads no clock, and only counts steps.
+    """
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once and record it in `readings`."""
-
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """Copy `tokens`, int64 [batch], to the host: the one wait of a step."""
-
-
-class NullMeter:
-    """Instrumentation off: no clock is read, and steps are only counted."""
-
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         readings.unmeasured += 1
         return step(*arguments)
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """Copy `tokens`, int64 [batch], to the host: the one wait of a step."""
         values: list[int] = tokens.tolist()
         return values
 
@@ -89,7 +81,7 @@ def step_size(arguments: Arguments) -> int:
 
 
 class StepLabels:
-    """Which step runs now, for who samples this thread: `cell` holds its label, 0 between steps. Steps are
+    """Which step runs now, for the sampler of this thread: `cell` holds its label, 0 between steps. Steps are
     numbered from 1, in the order in which they were added. `cell` None: nobody reads it.
     """
 
@@ -143,7 +135,7 @@ class _Calls:
     nanoseconds: int = 0
 
 
-class HostMeter:
+class HostMeter(Meter):
     """For a CPU: operators run where they are called, so the call's clock holds host and kernel together."""
 
     def __init__(self, labels: StepLabels | None = None) -> None:
@@ -155,17 +147,10 @@ class HostMeter:
         readings.begin.append(began)
         return result
 
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        values: list[int] = tokens.tolist()
-        return values
 
-
-class CudaMeter:
-    """For CUDA: host clock around the call, which is dispatch and ends when it returns; events on the compute
-    stream; one wait per fetched token.
-
-    No synchronise is added: tokens leave through a pinned buffer behind one event, and the timing events are
-    read after that wait, when they have passed.
+class CudaMeter(Meter):
+    """For CUDA: host clock around the call, which is dispatch and ends when it returns; `events` on the
+    stream; one wait per fetched token. No synchronise is added: the timing events are read after that wait.
     """
 
     def __init__(self, largest_batch: int, events: bool = True) -> None:
@@ -215,9 +200,9 @@ def new_meter(
     instrumentation: Instrumentation = "full",
     labels: StepLabels | None = None,
 ) -> Meter:
-    """The meter that fits `device`; on a CPU `host` and `full` are the same, and tell `labels` what runs."""
+    """The meter that fits `device`; on a CPU `host` and `full` are the same, and `labels` say what runs."""
     if instrumentation == "off":
-        return NullMeter()
+        return Meter()
     if device.type == "cuda":
         return CudaMeter(largest_batch, events=instrumentation == "full")
     return HostMeter(labels)
@@ -227,8 +212,8 @@ FETCH_MARK = "launchbound::fetch"
 
 
 def step_name(arguments: Arguments) -> str:
-    """The name of the mark of a step, with its phase and shape, so that marks of the same name are steps that
-    are alike: `launchbound::step decode 1/64` computes 1 token per row and reads 64 positions.
+    """The name of a step's mark, with phase and shape, so that steps of one name are alike:
+    `launchbound::step decode 1/64` computes 1 token per row and reads 64 positions.
     """
     tokens, _, _, cache = arguments
     length, reach = tokens.shape[1], cache[0][0].shape[1]
@@ -236,7 +221,7 @@ def step_name(arguments: Arguments) -> str:
     return f"{STEP_MARK} {phase} {length}/{reach}"
 
 
-class ProfilingMeter:
+class ProfilingMeter(Meter):
     """Marks each step in the profiler's trace, and calls `stop`, which ends it, after `most` of them."""
 
     def __init__(self, inner: Meter, stop: Callable[[], None], most: int) -> None:
@@ -261,32 +246,16 @@ class ProfilingMeter:
             self._stop()
 
 
-class NvtxMeter:
+class NvtxMeter(Meter):
     """An NVTX range around each step and around each wait for its tokens, which Nsight Systems shows."""
 
     def __init__(self, inner: Meter) -> None:
         self._inner = inner
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        torch.cuda.nvtx.range_push(step_name(arguments))
-        try:
+        with torch.cuda.nvtx.range(step_name(arguments)):
             return self._inner.run(step, arguments, readings)
-        finally:
-            torch.cuda.nvtx.range_pop()
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        torch.cuda.nvtx.range_push(FETCH_MARK)
-        try:
+        with torch.cuda.nvtx.range(FETCH_MARK):
             return self._inner.fetch(tokens, readings)
-        finally:
-            torch.cuda.nvtx.range_pop()
-
-
-def with_nvtx(meter: Meter, device: torch.device) -> Meter:
-    """`meter` with NVTX ranges on CUDA; else `meter` itself, and a line on standard error that says so."""
-    if device.type == "cuda":
-        return NvtxMeter(meter)
-    print(
-        "launchbound engine: LAUNCHBOUND_NVTX is set, but NVTX ranges need CUDA: none here", file=sys.stderr
-    )
-    return meter

@@ -60,10 +60,6 @@ def _package(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ..
             counters["launchbound"][PACKAGES_MADE] += 1
             # Renamed into place when it is complete: a process that is ended meanwhile leaves no half of one.
             os.replace(made, file)
-    return _load(file)
-
-
-def _load(file: Path) -> Package:
     run: Package = torch._inductor.aoti_load_package(str(file)).loader.boxed_run
     return run
 
@@ -104,7 +100,6 @@ def _dynamic(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
-    """Dimension 1 of `tensor` where it is marked as one that changes, within its range."""
     size = symbolic_size(tensor)
     if size is None:
         return None
@@ -115,15 +110,16 @@ def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
 
 
 def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> str:
-    """Hex digits of all that a package depends on: torch, Python, the processor, the GPU, threads, autocast,
-    the code of the model, its weights (a package may hold them, packed), the options, and the arguments'
-    layout.
+    """Hex digits of all that a package depends on, from torch to the arguments' layout; weights, because a
+    package may hold them packed.
     """
+    device = arguments[0].device
+    gpu = torch.cuda.get_device_name, torch.cuda.get_device_capability
     parts = [
         torch.__version__,
         sys.version,
         torch.backends.cpu.get_cpu_capability(),
-        _gpu(arguments[0].device),
+        [of(device) for of in gpu if device.type == "cuda"],
         torch.get_num_threads(),
         [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
         sorted(options.items()),
@@ -135,13 +131,6 @@ def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple
         ],
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
-def _gpu(device: torch.device) -> tuple[str, tuple[int, int]] | None:
-    """Name and compute capability of a GPU, for which kernels are compiled and tuned; None for a CPU."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
 
 
 def _code(model: nn.Module) -> list[tuple[str, str]]:

@@ -25,13 +25,12 @@ DECODE_STEPS = 8
 
 
 def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
-    """Largest absolute logit difference that rounding can cause.
+    """Largest absolute logit difference that rounding can cause, relative to the logits' scale, at least 1.
 
-    Both grow with the logits, whose scale is at least 1 here. float32: 1e-5 of it, more than a hundred units
-    roundoff (2⁻²⁴), because products sum in another order, and their roundings add up over a row. bfloat16:
-    rounding errors of one unit roundoff u = 2⁻⁸ each, taken as a random walk over the four roundings per
-    layer that touch the residual stream, `u · √(4 · layers)`: fused kernels keep intermediates in float32
-    where eager rounds each of them, and products sum in float32.
+    float32: 1e-5, more than a hundred units roundoff (2⁻²⁴), because products sum in another order, and their
+    roundings add up over a row. bfloat16: rounding errors of one unit roundoff u = 2⁻⁸ each, taken as a
+    random walk over the four roundings per layer that touch the residual stream, `u · √(4 · layers)`: fused
+    kernels keep intermediates in float32 where eager rounds each of them.
     """
     scale = max(largest_logit, 1.0)
     return scale * (1e-5 if dtype == torch.float32 else 2**-8 * math.sqrt(4 * layers))
@@ -40,14 +39,19 @@ def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
 def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int) -> Tensor:
     """Logits [PREFILL_STEPS + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch, teacher-forced: the
     same tokens are fed whatever the logits are. Decode goes on from the last prefill, of the longest chunk.
+    Cloned, because a graph replay overwrites the outputs of the one before.
     """
     bucket, chunk = buffers.bucket, buffers.chunk_length
     generator = torch.Generator().manual_seed(bucket)
     tokens = torch.randint(vocabulary, (bucket, chunk + DECODE_STEPS), generator=generator)
     lengths = torch.randint(1, chunk + 1, (bucket,), generator=generator)
-    logits = [
-        _prefilled(prefill, buffers, tokens, lengths, length) for length in (min(buffers.chunks), chunk)
-    ]
+    logits = []
+    for length in (min(buffers.chunks), chunk):
+        arguments = buffers.arguments("prefill", length)
+        arguments[0].copy_(tokens[:, :length])
+        buffers.positions.zero_()
+        buffers.last.copy_(lengths.clamp(max=length) - 1)
+        logits.append(prefill(*arguments)[0].clone())
     buffers.positions.copy_(lengths)
     buffers.last.zero_()
     arguments = buffers.arguments("decode", reach=buffers.reach(chunk + DECODE_STEPS))
@@ -56,17 +60,6 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
         logits.append(decode(*arguments)[0].clone())
         buffers.positions.add_(1)
     return torch.stack(logits)
-
-
-def _prefilled(prefill: Step, buffers: Buffers, tokens: Tensor, lengths: Tensor, length: int) -> Tensor:
-    """Logits [bucket, vocabulary] of a chunk of `length`, from the start of the cache, each row ending behind
-    its `lengths` tokens or as many as fit. Cloned: a graph replay overwrites the outputs of the one before.
-    """
-    arguments = buffers.arguments("prefill", length)
-    arguments[0].copy_(tokens[:, :length])
-    buffers.positions.zero_()
-    buffers.last.copy_(lengths.clamp(max=length) - 1)
-    return prefill(*arguments)[0].clone()
 
 
 def compare(reference: Tensor, logits: Tensor, layers: int) -> Parity:
@@ -145,18 +138,16 @@ def check_attention(
         logits, failed = _with_reference(eager, own, modes, sizes)
         of_phases = slice(0, PREFILL_STEPS), slice(PREFILL_STEPS, None)
         for phase, mode, steps in zip(PHASES, modes, of_phases, strict=True):
-            verdict = None
-            unchecked = failed or _nothing_to_compare(mode.chosen)
-            if unchecked is None and logits is not None:
+            verdict, unchecked = None, failed
+            if not mode.chosen:
+                unchecked = failed or "the model does not call scaled_dot_product_attention"
+            elif mode.chosen == {REFERENCE}:
+                unchecked = failed or "torch chose the reference itself"
+            elif logits is not None:
                 verdict = compare(logits[steps], reference[bucket][steps], sizes.layers)
+            backends = sorted(mode.chosen)
             found.append(
-                Attention(
-                    phase=phase,
-                    batch=bucket,
-                    backends=sorted(mode.chosen),
-                    parity=verdict,
-                    unchecked=unchecked,
-                )
+                Attention(phase=phase, batch=bucket, backends=backends, parity=verdict, unchecked=unchecked)
             )
     return found
 
@@ -165,9 +156,16 @@ def _with_reference(
     eager: Step, own: Buffers, modes: tuple[ReferenceAttention, ReferenceAttention], sizes: Sizes
 ) -> tuple[Tensor | None, str | None]:
     """The logits with the reference attention; or None, and why. `modes` are those of prefill and decode."""
+
+    def inside(mode: ReferenceAttention) -> Step:
+        def step(*arguments: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - those of any step
+            with mode:
+                return eager(*arguments)
+
+        return step
+
     try:
-        prefill, decode = (_inside(mode, eager) for mode in modes)
-        return forced_logits(prefill, decode, own, sizes.vocabulary), None
+        return forced_logits(inside(modes[0]), inside(modes[1]), own, sizes.vocabulary), None
     except RuntimeError as error:
         if is_device_lost(error):
             raise
@@ -175,12 +173,6 @@ def _with_reference(
         reason = f"the reference failed: {error}"[:500]
         free_memory(error)
         return None, reason
-
-
-def _nothing_to_compare(chosen: set[str]) -> str | None:
-    if not chosen:
-        return "the model does not call scaled_dot_product_attention"
-    return "torch chose the reference itself" if chosen == {REFERENCE} else None
 
 
 def wrong_attention(found: Sequence[Attention]) -> str | None:
@@ -199,59 +191,44 @@ def wrong_attention(found: Sequence[Attention]) -> str | None:
     )
 
 
-def _inside(mode: ReferenceAttention, step: Step) -> Step:
-    def inside(*arguments: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - those of any step
-        with mode:
-            return step(*arguments)
-
-    return inside
-
-
 class Unservable(ValueError):
     """A model that does not run even in eager; the message names its architecture and the remedy."""
 
 
 class ParityCheck:
-    """Compares a mode's logits with those of eager, which are computed once per bucket. `attention` is what
-    attention `eager` runs, its logits beside those of the reference attention.
+    """Compares a mode's logits with those of `eager`, its step, which are computed once per bucket.
+    `attention` is what attention `eager` runs, its logits beside those of the reference attention. Raises
+    Unservable where `eager` does not run.
     """
 
     def __init__(self, model: Served, buffers: dict[int, Buffers], eager: Step) -> None:
         self._config = model.config
         self._buffers = buffers
-        self._reference = {bucket: self._logits(eager, eager, own) for bucket, own in buffers.items()}
-        self.attention = check_attention(eager, buffers, self._reference, model.config)
+        try:
+            self._reference = {bucket: self._logits(eager, eager, own) for bucket, own in buffers.items()}
+            self.attention = check_attention(eager, buffers, self._reference, model.config)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            where = f"at batch {max(buffers)}"
+            message = (
+                f"{model.architecture} cannot be served: its eager step failed {where} "
+                f"({type(error).__name__}: {error}); serve another architecture, such as Llama, GPT-2 or Qwen"
+            )
+            if is_out_of_memory(error):
+                message = (
+                    f"{model.architecture} {where} needs more memory than there is ({error}): "
+                    "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less"
+                )
+            raise Unservable(message) from error
 
     def run(self, steps: Mapping[tuple[Phase, int], Step]) -> Parity:
         """The verdict on `steps`, by phase and bucket, over all buckets."""
         verdicts = []
         for bucket, buffers in self._buffers.items():
-            prefill, decode = steps["prefill", bucket], steps["decode", bucket]
-            logits = self._logits(prefill, decode, buffers)
+            logits = self._logits(steps["prefill", bucket], steps["decode", bucket], buffers)
             verdicts.append(compare(self._reference[bucket], logits, self._config.layers))
         return worst(verdicts)
 
     def _logits(self, prefill: Step, decode: Step, buffers: Buffers) -> Tensor:
         return forced_logits(prefill, decode, buffers, self._config.vocabulary)
-
-
-def new_parity_check(model: Served, buffers: dict[int, Buffers], eager: Step) -> ParityCheck:
-    """The check of all modes of `model`. Raises Unservable where `eager`, its step, does not run."""
-    try:
-        return ParityCheck(model, buffers, eager)
-    except Exception as error:
-        if is_device_lost(error):
-            raise
-        raise Unservable(_why(model.architecture, max(buffers), error)) from error
-
-
-def _why(architecture: str, largest: int, error: Exception) -> str:
-    if is_out_of_memory(error):
-        return (
-            f"{architecture} at batch {largest} needs more memory than there is ({error}): "
-            "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less"
-        )
-    return (
-        f"{architecture} cannot be served: its eager step failed at batch {largest} "
-        f"({type(error).__name__}: {error}); serve another architecture, such as Llama, GPT-2 or Qwen"
-    )

@@ -28,15 +28,13 @@ _MAPPED_BLOCKS = 65536
 
 
 def prepare_process(cache_folder: str, model: str = "") -> None:
-    """Keep the compiled code of `model` in a folder of its own; fix numerics and allocation.
-
-    Raises ValueError, with the remedy, for a folder that cannot be used or trusted.
+    """Keep the compiled code of `model` in a folder of its own; fix numerics and allocation. Raises
+    ValueError, with the remedy, for a folder that cannot be used or trusted.
     """
     code = code_of(cache_folder, model)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(code)
     _keep_headers_in(code.parent)
     _name_folders_plainly()
-    _fix_cache_keys()
     _fix_compiler()
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(int.from_bytes(os.urandom(7)))
@@ -52,18 +50,9 @@ def _name_folders_plainly() -> None:
         python["LIBDIR"] = str(plain_path(Path(python["LIBDIR"])))
 
 
-def _fix_cache_keys() -> None:
-    """Have AOTAutograd find its entries again whether or not CI is set, from which torch takes part of its
-    key.
-    """
-    if hasattr(functorch_config, "error_on_custom_op_aliasing"):
-        functorch_config.error_on_custom_op_aliasing = False
-
-
 def _keep_headers_in(folder: Path) -> None:
     """Have torch keep its precompiled headers in `folder`: they are compiled into all that runs, and torch
-    would take them from the folder for temporary files, in which every user can write. No setting reaches
-    that.
+    would take them from the folder for temporary files, where every user can write. No setting reaches that.
     """
     for module in (cache_dir_utils, runtime_utils):
         module.default_cache_dir = lambda: str(folder)  # type: ignore[attr-defined]
@@ -79,14 +68,16 @@ def _fix_compiler() -> None:
     for name, value in PLAIN_DYNAMO.items():
         if hasattr(dynamo_config, name):
             setattr(dynamo_config, name, value)
+    if hasattr(functorch_config, "error_on_custom_op_aliasing"):
+        # Its default depends on whether CI is set, and it is part of the cache key of AOTAutograd.
+        functorch_config.error_on_custom_op_aliasing = False
 
 
 def keep_freed_memory() -> bool:
     """Have malloc keep what is freed; returns whether this C library can (glibc).
 
-    By default glibc returns large blocks to the system as they are freed. A tape frees all it holds at the
-    end of each step, so every eager step would fault its pages in again, thousands at batch 16, and that time
-    would read as kernel.
+    By default glibc returns large blocks to the system. A tape frees all it holds at the end of each step, so
+    every eager step would fault thousands of pages in again, and that time would read as kernel.
     """
     return _mallopt(_M_MMAP_MAX, 0) and _mallopt(_M_TRIM_THRESHOLD, _NEVER)
 

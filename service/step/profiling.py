@@ -1,9 +1,8 @@
 """Sessions of torch's profiler: what runs in them beside the steps, so that their kernels can be found.
 
-On CUDA every session contains work on the device that is no step's. Reported of Kineto and CUPTI: the first
-kernels of a session are dropped, because the device's clock still lies behind (pytorch issue 192021), and a
-first session without device work left later ones without kernels. And the plain launch between two steps is
-what separates them in a trace whose correlation ids are wrong: see `trace.match_work`.
+On CUDA every session contains work on the device that is no step's, because the first kernels of a session
+are dropped (pytorch issue 192021), a first session without device work left later ones without kernels, and a
+plain launch separates two steps in a trace whose correlation ids are wrong: see `trace.match_work`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -44,13 +43,12 @@ from service.step.trace import (
 LEAD_SECONDS = 0.005
 """Of discarded work before the first mark of a session."""
 
-_sessions_of: set[Literal["cpu", "cuda"]] = set()
-"""What sessions of this process were of."""
+_attached = False
 
 
 def profiler_attached() -> bool:
     """Whether this process has had a session of a CUDA device, whose library (CUPTI) stays attached to it."""
-    return "cuda" in _sessions_of
+    return _attached
 
 
 class Separator:
@@ -71,7 +69,7 @@ class Separator:
             self._value.copy_(self._copied)
 
     def lead(self) -> None:
-        """Launch it for LEAD_SECONDS, then wait for the device: the begin of a session, before any mark."""
+        """Launch it for LEAD_SECONDS: the begin of a session, before any mark."""
         if self._value is None:
             return
         with record_function(LEAD_MARK):
@@ -89,7 +87,8 @@ def new_session(device: torch.device, memory: bool = False) -> profile:
     """A session that has not begun, of the host and, on CUDA, the device; with `memory` also of allocations.
     Without `acc_events`, with which stopping it parses every event in Python, for seconds.
     """
-    _sessions_of.add("cuda" if device.type == "cuda" else "cpu")
+    global _attached
+    _attached = _attached or device.type == "cuda"
     # torch before 2.13 warns so of every session, also of one without cycles (pytorch issue 180348).
     warnings.filterwarnings("ignore", "Warning: Profiler clears events at the end of each cycle", UserWarning)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
@@ -107,6 +106,7 @@ INTERVAL_STEPS = 8
 
 TRACES_KEPT = 20
 TRACE = ".trace.json.gz"
+SUFFIXES = (TRACE, ".json", ".part")
 
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 """What reading a trace raises that was written in part or not at all."""
@@ -122,7 +122,7 @@ class Profiler:
         self._device = device
         self._separator = Separator(device)
         self._folder = folder
-        self._counts: dict[tuple[str, int], KernelCounts] = defaultdict(KernelCounts)
+        self._counts: dict[tuple[str, int], KernelCounts] = defaultdict(dict)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
@@ -138,9 +138,8 @@ class Profiler:
         """Call `action` with a profiling meter; returns its recorded steps and writes the trace.
 
         `about`, with at least mode and batch_size, is kept beside the trace, with the operators' self times
-        and with the reasons for which kernels are unknown, counted. Whatever `action` raises passes through,
-        without a trace. Where the disk does not take the trace, no steps are returned: they reach us by that
-        file only.
+        and the reasons why kernels are unknown, counted. What `action` raises passes through, without a
+        trace. Where the disk does not take the trace, no steps are returned: they come from that file.
         """
         identity = UNSAFE.sub("_", identity)
         session = new_session(self._device)
@@ -159,7 +158,9 @@ class Profiler:
         except UNREADABLE as error:
             # Kineto itself reports no error: its file is then missing, or ends too early.
             warn(f"the trace {identity} was not kept in {self._folder}: {error}")
-            self._delete(identity)
+            with suppress(OSError):
+                for suffix in SUFFIXES:
+                    (self._folder / f"{identity}{suffix}").unlink(missing_ok=True)
             return []
         return steps
 
@@ -188,14 +189,9 @@ class Profiler:
         traces = sorted(self._folder.glob(f"*{TRACE}"), key=os.path.getmtime, reverse=True)
         kept = {trace.name.removesuffix(TRACE) for trace in traces[:TRACES_KEPT]}
         for path in self._folder.iterdir():
-            suffix = next((end for end in (TRACE, ".json", ".part") if path.name.endswith(end)), None)
+            suffix = next((end for end in SUFFIXES if path.name.endswith(end)), None)
             if suffix is not None and path.name.removesuffix(suffix) not in kept:
                 path.unlink(missing_ok=True)
-
-    def _delete(self, identity: str) -> None:
-        with suppress(OSError):
-            for suffix in (TRACE, ".json", ".part"):
-                (self._folder / f"{identity}{suffix}").unlink(missing_ok=True)
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
@@ -204,7 +200,7 @@ def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> Profi
 
 
 def profile_steps(step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
-    """Profile a warm step `count` times in one session, each alone on the device; no trace is kept."""
+    """Profile a warm step `count` times in one session, each alone on the device."""
     device = arguments[0].device
     step(*arguments)
     events = record_steps(device, lambda: step(*arguments), count)
@@ -212,17 +208,15 @@ def profile_steps(step: Step, arguments: Arguments, count: int) -> list[Profiled
 
 
 def warm_profiler(device: torch.device) -> None:
-    """Run one session with work on `device`, and read it, so that libraries are loaded and attached. It must
-    be a process's first: a first session without device work left later ones without kernels.
-    """
+    """Run a process's first session, with work on `device`, so that libraries are loaded and attached."""
     record_steps(device, lambda: torch.zeros(1, device=device).add_(1), steps=1)
 
 
 def attach_profiler(device: torch.device) -> None:
-    """On CUDA run this process's first session, unless it has had one; nothing on a CPU.
+    """On CUDA run this process's first session, unless it has had one.
 
-    Call it before a session, also one of the host alone, and behind all that is to be timed without the
-    profiler: its library stays attached, and launches take longer from then on.
+    Call it before any session and behind all that is to be timed without the profiler: its library stays
+    attached, and launches take longer from then on.
     """
     if device.type == "cuda" and not profiler_attached():
         warm_profiler(device)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from torch import nn
 from models.served import Served
 from service.records import MatrixRate, MemoryBandwidth, StepBytes, StepFlops
 from service.step.buffers import Buffers
-from service.step.device import is_device_lost
+from service.step.device import is_device_lost, reason
 from service.step.device_time import CudaQueue, QueuedTime, queued_time
 from service.step.process_state import mapped_blocks
 
@@ -25,13 +25,10 @@ HOST_BEHIND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NullKernel:
-    """Median seconds per operator on one element, under inference mode.
-
-    `seconds` has `alone`, the host's time to issue one (on a CPU with the empty kernel). On CUDA it has
-    `in_graph`, the device's time per kernel inside replayed graphs that were queued ahead of it; where that
-    could not be measured, `no_graph` is the reason.
+class NullKernel(NamedTuple):
+    """Median seconds per operator on one element, under inference mode: `alone`, the host's time to issue one
+    (on a CPU with the empty kernel); on CUDA also `in_graph`, the device's time per kernel inside replayed
+    graphs that were queued ahead of it, or in `no_graph` why that could not be measured.
     """
 
     seconds: dict[str, float]
@@ -51,7 +48,7 @@ def measure_null_kernel(device: torch.device) -> NullKernel:
     except RuntimeError as error:
         if is_device_lost(error):
             raise
-        return NullKernel({"alone": alone}, f"{type(error).__name__}: {error}"[:2000])
+        return NullKernel({"alone": alone}, reason(error))
     in_graph = replay.seconds.value / KERNELS_PER_GRAPH
     if replay.upper_bound:
         return NullKernel({"alone": alone}, HOST_BEHIND.format(microseconds=in_graph * 1e6))
@@ -95,9 +92,7 @@ QUEUE_CYCLES = 4_000_000
 
 
 def memory_bandwidth(device: torch.device, weight_bytes: int) -> MemoryBandwidth:
-    """Bandwidth over a buffer as large as the weights, so that it lies in the caches as far as they do. The
-    fastest of PASSES passes: a roof that was measured too low would flatter every step under it.
-    """
+    """The fastest of PASSES over a buffer as large as the weights, so that it lies in caches as they do."""
     size = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
     if device.type == "cuda":
         # Of a device that is nearly full only a part, so that measuring ends no engine.
@@ -135,10 +130,8 @@ def step_flops(model: Served) -> StepFlops:
 
 
 def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
-    """What a decode step of `model` must move, in bytes; see `statistics.boundedness.decode_bytes`.
-
-    Weights are those of matrix products, each counted once; norms, a thousandth of them, and embeddings, of
-    which a step reads one row per token, are left out. `buffers` are those of any bucket.
+    """Bytes that a decode step of `model` must move; see `statistics.boundedness.decode_bytes`. Weights are
+    those of matrix products, each counted once. `buffers` are those of any bucket.
     """
     cache = [tensor for pair in buffers.cache for tensor in pair]
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -159,9 +152,7 @@ def _weights(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _read(size: int) -> float:
-    """Bytes per second of the fastest read of `size` bytes: a sum is the fastest of torch's and numpy's
-    readers.
-    """
+    """Bytes per second of the fastest read of `size` bytes; a sum is the fastest reader torch has."""
     buffer = torch.ones(size // 4, dtype=torch.float32)
     return max(_rate(size, lambda: buffer.sum()) for _ in range(PASSES))
 

@@ -5,11 +5,10 @@ call and all that it started one correlation id. Before its version 13.1 Update 
 and of their kernels are wrong from a process's second profiling session on (its release notes), so ids count
 only while nothing in the trace contradicts them, and those of graphs only where a window could have.
 
-Else a step's work is what ran in its window on the device. The two clocks are never compared to find it: the
-device's lies behind by microseconds, at the begin of a session by more (pytorch #192021). A window is cut on
-the device's own clock, by the plain launches between two steps (a copy of tokens, say), whose ids are right:
-on one stream what was launched before such a *separator* runs before it, and what was launched later after
-it.
+Else a step's work is what ran in its window on the device. The device's clock lies behind the host's by an
+unknown time (pytorch #192021), so a window is cut on the device's own clock, by the plain launches between
+two steps (a copy of tokens, say), whose ids are right: on one stream what was launched before such a
+*separator* runs before it, and what was launched later after it.
 """
 
 from __future__ import annotations
@@ -45,10 +44,9 @@ LEAD_MARK = "launchbound::lead"
 class Gaps:
     """Seconds in which the device had no work between the first and the last of a step, and by cause.
 
-    `idle` is by the device's clock alone: the sum of `host_wait`, in which the next work had not been
-    launched when the last one ended, and `kernel_wait`, in which it had been launched and took this long to
-    start. Both compare the device's clock with the host's, corrected by `clock_behind`, and are None where
-    the trace does not tell.
+    `host_wait`: the next work had not been launched when the last one ended; `kernel_wait`: it had been, and
+    took this long to start. Both compare the device's clock with the host's, corrected by `clock_behind`, and
+    are None where the trace does not show them.
     """
 
     idle_seconds: float
@@ -61,10 +59,9 @@ class ProfiledStep:
     """One step as the profiler recorded it. The device's part is None on a CPU.
 
     `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
-    `copies` counts every `aten::copy_`. `kernel_seconds` is the union of the kernels' intervals,
-    `kernel_sum_seconds` the sum of their durations. `matched` is how the device's work was found to be the
-    step's. Where it is None on CUDA, `unknown` has the reason, and kernels, their times and the gaps are
-    None, never 0.
+    `copies` every `aten::copy_`. `kernel_seconds` is the union of the kernels' intervals,
+    `kernel_sum_seconds` the sum of their durations. `matched` is how the work was found to be the step's.
+    Where that is None on CUDA, so are kernels, their times and the gaps, for the reason in `unknown`.
     """
 
     operators: int
@@ -109,19 +106,15 @@ def inside(events: Iterable[Event], mark: Event) -> list[Event]:
 
 
 def clock_behind(items: Iterable[tuple[Event | None, Event]]) -> float:
-    """By how many microseconds the device's clock is at least behind the host's: no work begins before its
-    call.
-    """
-    leads = (call["ts"] - item["ts"] for call, item in items if call is not None)
-    return max(0.0, max(leads, default=0.0))
+    """Microseconds by which the device's clock is at least behind: no work begins before its call."""
+    delays = (call["ts"] - item["ts"] for call, item in items if call is not None)
+    return max(0.0, max(delays, default=0.0))
 
 
 def typical_step(steps: Sequence[ProfiledStep]) -> ProfiledStep:
     """Of steps that are alike the one with the median kernel time; the first where none is known."""
-    known = sorted(
-        (step for step in steps if step.kernel_seconds is not None),
-        key=lambda step: step.kernel_seconds or 0.0,
-    )
+    known = [step for step in steps if step.kernel_seconds is not None]
+    known.sort(key=lambda step: step.kernel_seconds or 0.0)
     return known[(len(known) - 1) // 2] if known else steps[0]
 
 
@@ -143,47 +136,30 @@ def outermost(operators: Sequence[Event]) -> list[Event]:
 
 def operator_table(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Self time per operator over a whole trace: name, calls, self_seconds; the largest first."""
-    totals: dict[str, tuple[int, float]] = {}
-    stack: list[tuple[Event, list[float]]] = []
+    calls: Counter[str] = Counter()
+    micro: dict[str, float] = defaultdict(float)
+    within: list[Event] = []
     for event in sorted(operator_calls(events), key=lambda event: (event["ts"], -event["dur"])):
-        while stack and event["ts"] >= stack[-1][0]["ts"] + stack[-1][0]["dur"]:
-            _settle(totals, *stack.pop())
-        if stack:
-            stack[-1][1].append(event["dur"])
-        stack.append((event, []))
-    while stack:
-        _settle(totals, *stack.pop())
-    rows = [{"name": n, "calls": calls, "self_seconds": micro / 1e6} for n, (calls, micro) in totals.items()]
+        while within and event["ts"] >= within[-1]["ts"] + within[-1]["dur"]:
+            within.pop()
+        if within:
+            micro[within[-1]["name"]] -= event["dur"]
+        calls[event["name"]] += 1
+        micro[event["name"]] += event["dur"]
+        within.append(event)
+    rows = [{"name": name, "calls": calls[name], "self_seconds": micro[name] / 1e6} for name in calls]
     return sorted(rows, key=lambda row: float(row["self_seconds"]), reverse=True)
 
 
-def _settle(totals: dict[str, tuple[int, float]], event: Event, inner: list[float]) -> None:
-    calls, micro = totals.get(event["name"], (0, 0.0))
-    totals[event["name"]] = calls + 1, micro + max(0.0, event["dur"] - sum(inner))
-
-
-class KernelCounts:
-    """How often steps of one name had how many kernels, over the traces of one mode at one batch size."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, Counter[int]] = defaultdict(Counter)
-
-    def add(self, name: str, kernels: int) -> None:
-        self._found[name][kernels] += 1
-
-    def usual(self, name: str) -> int:
-        """The most frequent number, of equally frequent ones the larger, as kernels get lost and none is made
-        up.
-        """
-        found = self._found[name]
-        return max(found, key=lambda kernels: (found[kernels], kernels))
+KernelCounts = dict[str, Counter[int]]
+"""How often steps of one name had how many kernels, over the traces of one mode at one batch size."""
 
 
 def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None = None) -> list[ProfiledStep]:
     """The marked steps of a trace, in order of time.
 
-    Steps with the same name of their mark are alike: those that have another number of kernels than is usual
-    are refused, that is, their kernels are unknown. `counts` has those of earlier traces of the same mode and
+    Steps with the same name of their mark are alike: those with another number of kernels than is usual are
+    refused, that is, their kernels are unknown. `counts` has those of earlier traces of the same mode and
     batch size, and takes this trace's. A replayed graph of 90 kernels is 90 kernels and one launch.
     """
     complete = complete_events(events)
@@ -196,7 +172,7 @@ def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None 
         return steps
     found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
     names = [mark["name"] for mark in marks]
-    return _refuse_unusual(found, names, KernelCounts() if counts is None else counts)
+    return _refuse_unusual(found, names, {} if counts is None else counts)
 
 
 def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
@@ -222,27 +198,23 @@ def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
 
 
 def _refuse_unusual(steps: list[ProfiledStep], names: list[str], counts: KernelCounts) -> list[ProfiledStep]:
+    """Kernels get lost and none is made up: of two equally frequent numbers the larger is usual."""
     for step, name in zip(steps, names, strict=True):
         if step.kernels is not None:
-            counts.add(name, step.kernels)
+            counts.setdefault(name, Counter())[step.kernels] += 1
+    usual = {name: max(found, key=lambda n: (found[n], n)) for name, found in counts.items()}
     return [
         step
-        if step.kernels is None or step.kernels == counts.usual(name)
-        else _refused(step, counts.usual(name))
+        if step.kernels is None or step.kernels == usual[name]
+        else ProfiledStep(
+            step.operators,
+            step.copies,
+            launches=step.launches,
+            graph_launches=step.graph_launches,
+            unknown=f"{step.kernels} kernels, where {usual[name]} are usual",
+        )
         for step, name in zip(steps, names, strict=True)
     ]
-
-
-def _refused(step: ProfiledStep, usual: int) -> ProfiledStep:
-    return replace(
-        step,
-        kernels=None,
-        kernel_seconds=None,
-        kernel_sum_seconds=None,
-        gaps=None,
-        matched=None,
-        unknown=f"{step.kernels} kernels, where {usual} are usual",
-    )
 
 
 def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps:
@@ -250,17 +222,17 @@ def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps:
     behind = clock_behind(items)
     ended: float | None = None
     before: Event | None = None
-    told = all(call is not None for call, _ in items)
+    known = all(call is not None for call, _ in items)
     for call, item in items:
         begin = item["ts"]
         if ended is not None and begin > ended:
             idle += begin - ended
             returned = ended if call is None else call["ts"] + call["dur"] - behind
-            told = told and not (call is before and returned > ended)
+            known = known and not (call is before and returned > ended)
             host_wait += min(max(returned, ended), begin) - ended
         ended = max(begin if ended is None else ended, begin + item["dur"])
         before = call
-    if not told:
+    if not known:
         return Gaps(idle / 1e6, None, None)
     return Gaps(idle / 1e6, host_wait / 1e6, (idle - host_wait) / 1e6)
 
@@ -277,10 +249,9 @@ NOT_SEPARATED = (
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The CUDA calls of one step, and what they started on the device, in order of device time.
-
-    Each item is the call and its work; the call is None where only the window tells whose work it is.
-    `matched` None: the work is not known, for the reason in `unknown`, and there are no items.
+    """The CUDA calls of one step, and what they started, in order of device time: pairs of a call, None where
+    only the window shows whose work it is, and its work. `matched` None: the work is unknown, for the reason
+    in `unknown`, and there are no items.
     """
 
     calls: list[Event]
@@ -293,28 +264,21 @@ class StepWork:
         return [item for _, item in self.items if item["cat"] == "kernel"]
 
 
-@dataclass(frozen=True, slots=True)
 class _Ids:
-    """What correlation ids say. `plain`: ids of one call that is no graph launch, and of one piece of its
-    work.
+    """What correlation ids say: `calls` and what they `started` by id. `plain` are ids of one call that is no
+    graph launch, and of one piece of its work.
     """
 
-    calls: dict[int, Event]
-    started: dict[int, list[Event]]
-    plain: set[int]
-
-    @classmethod
-    def of(cls, calls: Iterable[Event], work: Iterable[Event]) -> _Ids:
-        by_id = {_id(call): call for call in calls}
-        started: dict[int, list[Event]] = defaultdict(list)
+    def __init__(self, calls: Iterable[Event], work: Iterable[Event]) -> None:
+        self.calls = {_id(call): call for call in calls}
+        self.started: dict[int, list[Event]] = defaultdict(list)
         for item in work:
-            started[_id(item)].append(item)
-        plain = {
+            self.started[_id(item)].append(item)
+        self.plain = {
             number
-            for number, items in started.items()
-            if len(items) == 1 and number in by_id and _can_start(by_id[number], items[0])
+            for number, items in self.started.items()
+            if len(items) == 1 and number in self.calls and _can_start(self.calls[number], items[0])
         }
-        return cls(by_id, dict(started), plain)
 
     @property
     def consistent(self) -> bool:
@@ -335,21 +299,23 @@ class _Ids:
         return sorted(found, key=lambda pair: float(pair[1]["ts"]))
 
 
-def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | None = None) -> list[StepWork]:
-    """The work of each of `marks`, which are in order of time, from all complete events of their trace.
+Window = tuple[float, float]
+"""The device's times that a step's work lies between."""
 
-    `way` is for probes that compare both; None: by ids where they are proved, else by windows.
+
+def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | None = None) -> list[StepWork]:
+    """The work of each of `marks`, which are in order of time, from all complete events of their trace. `way`
+    is for probes that compare both; None: by ids where they are proved, else by windows.
     """
     calls = [event for event in events if event.get("cat") in RUNTIME]
     work = sorted((e for e in events if e.get("cat") in DEVICE_WORK), key=lambda item: float(item["ts"]))
     within = [inside(calls, mark) for mark in marks]
     if not work:
         return [StepWork(own, unknown=NOTHING_RECORDED) for own in within]
-    ids = _Ids.of(calls, work)
+    ids = _Ids(calls, work)
     windows = _windows(marks, ids)
     if way is None:
-        trusted = ids.consistent and _proved(within, windows, ids)
-        way = "correlation" if trusted else "window"
+        way = "correlation" if ids.consistent and _proved(within, windows, ids) else "window"
     if way == "correlation":
         return [_by_id(own, ids) for own in within]
     return [_by_window(own, window, work, ids) for own, window in zip(within, windows, strict=True)]
@@ -366,13 +332,14 @@ def busy_microseconds(work: Iterable[Event]) -> float:
     return busy
 
 
-def _windows(marks: Sequence[Event], ids: _Ids) -> list[tuple[float, float] | None]:
-    """Per step the device's times that its work lies between; None without a separator on both sides."""
+def _windows(marks: Sequence[Event], ids: _Ids) -> list[Window | None]:
+    """The window of each step; None without a separator on both sides."""
     gaps: list[list[Event]] = [[] for _ in range(len(marks) + 1)]
-    for call in sorted(filter(_starts_work, ids.calls.values()), key=lambda call: float(call["ts"])):
+    starting = [call for call in ids.calls.values() if call["name"] in LAUNCH_CALLS or _copies(call)]
+    for call in sorted(starting, key=lambda call: float(call["ts"])):
         if not any(mark["ts"] <= call["ts"] < mark["ts"] + mark["dur"] for mark in marks):
             gaps[sum(mark["ts"] <= call["ts"] for mark in marks)].append(call)
-    found: list[tuple[float, float] | None] = []
+    found: list[Window | None] = []
     for before, after in pairwise(gaps):
         begin = ids.separates(before[-1]) if before else None
         # Behind the last step there may be nothing at all.
@@ -381,34 +348,30 @@ def _windows(marks: Sequence[Event], ids: _Ids) -> list[tuple[float, float] | No
     return found
 
 
-def _proved(within: Sequence[list[Event]], windows: Sequence[tuple[float, float] | None], ids: _Ids) -> bool:
+def _proved(within: Sequence[list[Event]], windows: Sequence[Window | None], ids: _Ids) -> bool:
     """Whether all work lies by its id in the step that it ran in; ids that are off by one launch do not.
 
-    Where no step that launches a graph has a window, nothing could have told that its ids are wrong.
+    Where no step that launches a graph has a window, nothing could have shown that its ids are wrong.
     """
     seen = [(own, window) for own, window in zip(within, windows, strict=True) if window is not None]
-    if any(map(_graphs, within)) and not any(_graphs(own) for own, _ in seen):
+    if any(_graphs(own) for own in within) and not any(_graphs(own) for own, _ in seen):
         return False
     return all(window[0] < item["ts"] < window[1] for own, window in seen for _, item in ids.items(own))
 
 
 def _by_id(calls: list[Event], ids: _Ids) -> StepWork:
     launches = _launches(calls)
-    lost = sum(_id(call) not in ids.started for call in launches)
-    if lost:
+    if not launches:
+        return StepWork(calls, unknown=NO_LAUNCH)
+    if lost := sum(_id(call) not in ids.started for call in launches):
         return StepWork(calls, unknown=f"{lost} of {len(launches)} launches have no kernel in the trace")
-    return (
-        StepWork(calls, ids.items(calls), "correlation") if launches else StepWork(calls, unknown=NO_LAUNCH)
-    )
+    return StepWork(calls, ids.items(calls), "correlation")
 
 
-def _by_window(
-    calls: list[Event], window: tuple[float, float] | None, work: Sequence[Event], ids: _Ids
-) -> StepWork:
-    launches = _launches(calls)
+def _by_window(calls: list[Event], window: Window | None, work: Sequence[Event], ids: _Ids) -> StepWork:
+    launches, graphs = _launches(calls), _graphs(calls)
     if window is None or not launches:
-        return StepWork(calls, unknown=NO_LAUNCH if not launches else NOT_SEPARATED)
-    graphs = _graphs(calls)
+        return StepWork(calls, unknown=NOT_SEPARATED if launches else NO_LAUNCH)
     own = {_id(call): call for call in calls if _id(call) in ids.plain}
     only = graphs[0] if len(graphs) == 1 else None
     items = [(own.get(_id(item), only), item) for item in work if window[0] < item["ts"] < window[1]]
@@ -431,10 +394,6 @@ def _can_start(call: Event, item: Event) -> bool:
     if item["cat"] == "kernel":
         return call["name"] in LAUNCH_CALLS - GRAPH_LAUNCH_CALLS
     return _copies(call)
-
-
-def _starts_work(call: Event) -> bool:
-    return call["name"] in LAUNCH_CALLS or _copies(call)
 
 
 def _copies(call: Event) -> bool:

@@ -87,25 +87,19 @@ class ArrivingQueue:
     def send(self, message: Begun | Token | Outcome) -> None:
         self.sent.append(message)
 
-    def of(self, kind: type) -> list[object]:
-        return [message for message in self.sent if isinstance(message, kind)]
 
+class CountingMeter(HostMeter):
+    """Counts the steps of the queue's clock, and keeps the (rows, tokens per row) of each."""
 
-@dataclass
-class CountingMeter:
-    """Another meter that counts the steps of the queue's clock, and keeps the shape of each."""
-
-    queue: ArrivingQueue
-    inner: Meter = field(default_factory=HostMeter)
-    shapes: list[tuple[int, int]] = field(default_factory=list)
+    def __init__(self, queue: ArrivingQueue) -> None:
+        super().__init__()
+        self.queue = queue
+        self.shapes: list[tuple[int, int]] = []
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[torch.Tensor, torch.Tensor]:
         self.queue.steps += 1
         self.shapes.append((arguments[0].shape[0], arguments[0].shape[1]))
-        return self.inner.run(step, arguments, readings)
-
-    def fetch(self, tokens: torch.Tensor, readings: Readings) -> list[int]:
-        return self.inner.fetch(tokens, readings)
+        return super().run(step, arguments, readings)
 
 
 @dataclass
@@ -113,9 +107,6 @@ class Modes:
     """As a scheduler needs them of warm-up."""
 
     modes: Mapping[str, ConfiguredMode]
-
-    def ready(self) -> Mapping[str, ConfiguredMode]:
-        return self.modes
 
     def update(self, configured: ConfiguredMode, **changes: object) -> None:
         configured.status = msgspec.structs.replace(configured.status, **changes)
@@ -132,6 +123,10 @@ class Served:
     @property
     def tokens(self) -> dict[str, list[list[int]]]:
         return {name: [o.token_ids for o in outcome.outputs] for name, outcome in self.outcomes.items()}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {name: outcome.kind for name, outcome in self.outcomes.items()}
 
 
 class TinyEngine:
@@ -162,24 +157,7 @@ class TinyEngine:
     ) -> Served:
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
         meter = CountingMeter(queue)
-        scheduler = self.scheduler(queue, batching, window_ms, meter)
-        with torch.no_grad():
-            while (job := queue.take()) is not None:
-                scheduler.serve(job, perf_counter_ns())
-        outcomes = {m.id: m for m in queue.sent if isinstance(m, Outcome)}
-        assert len(outcomes) == len(queue.of(Outcome))
-        return Served(outcomes, queue, meter.shapes)
-
-    def scheduler(
-        self,
-        queue: ArrivingQueue,
-        batching: str = "continuous",
-        window_ms: float = 0.0,
-        meter: Meter | None = None,
-    ) -> Scheduler:
-        """Over `queue`, which takes the answers, too."""
-        meter = meter or HostMeter()
-        generator = Generator(self._tokenizer, self._buffers, self._context, queue)
+        generator = Generator(self._tokenizer, self._buffers, self._context, cast(Inbox, queue))
         warmup = cast(Warmup, Modes(self.modes))
         runner = JobRunner(generator, None, UNSAMPLED, meter, warmup, lambda _: None)
 
@@ -190,12 +168,19 @@ class TinyEngine:
             return estimates(mode, bucket)  # looked up when asked, as tests replace it
 
         window = window_ms if batching == "window" else None
-        return Scheduler(cast(Inbox, queue), window, runner, alone, costs, answered=lambda: None)
+        scheduler = Scheduler(cast(Inbox, queue), window, runner, alone, costs, answered=lambda: None)
+        with torch.no_grad():
+            while (job := queue.take()) is not None:
+                scheduler.serve(job, perf_counter_ns())
+        sent = [message for message in queue.sent if isinstance(message, Outcome)]
+        outcomes = {outcome.id: outcome for outcome in sent}
+        assert len(outcomes) == len(sent)
+        return Served(outcomes, queue, meter.shapes)
 
     def alone(self, job: Job) -> list[list[int]]:
         """The tokens of `job`, run by the loop that merges nothing."""
         queue = ArrivingQueue()
-        generator = Generator(self._tokenizer, self._buffers, self._context, queue)
+        generator = Generator(self._tokenizer, self._buffers, self._context, cast(Inbox, queue))
         with torch.no_grad():
             outcome = self._outcome(generator, job, queue, HostMeter())
         return [output.token_ids for output in outcome.outputs]

@@ -16,9 +16,9 @@ from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
 from service.engine.inbox import local_job
 from service.engine.text import Completion
-from service.records import Begun, Job, Phase, Token
+from service.records import Begun, Job, Token
 from service.step.callables import Step
-from tests.engine.merging import MODE_NAMES, ArrivingQueue, Served, TinyEngine
+from tests.engine.merging import MODE_NAMES, Served, TinyEngine
 from tests.engine.serving import PROMPT, serve
 
 
@@ -36,27 +36,16 @@ def begun(served: Served) -> list[list[str]]:
     return [message.ids for message in served.queue.sent if isinstance(message, Begun)]
 
 
-def order(served: Served) -> list[str]:
-    return list(served.outcomes)
-
-
-def decode_rows(served: Served) -> list[int]:
-    """The bucket of each decode step."""
-    return [rows for rows, length in served.shapes if length == 1]
-
-
 def test_what_waits_is_merged_and_nobody_waits_for_the_last_to_end(engine: TinyEngine) -> None:
     served = engine.merged({0: [job("long", count=9), job("short", count=3), job("middle", count=5)]})
     assert begun(served) == [["long", "short", "middle"]]
-    assert order(served) == ["short", "middle", "long"]
+    assert list(served.outcomes) == ["short", "middle", "long"]
 
 
 def test_a_step_runs_in_the_smallest_bucket_that_holds_its_rows(engine: TinyEngine) -> None:
     served = engine.merged({0: [job("a", count=9)], 3: [job("b", count=3), job("c", count=3)]})
-    rows = decode_rows(served)
-    assert rows[0] == 1
-    assert 4 in rows
-    assert rows[-1] == 1
+    rows = [rows for rows, length in served.shapes if length == 1]
+    assert (rows[0], max(rows), rows[-1]) == (1, 4, 1)
     assert served.outcomes["a"].batch_bucket == 4
 
 
@@ -64,7 +53,8 @@ def test_who_runs_goes_on_however_many_come_that_end_with_their_prefill(engine: 
     """They leave their rows at once, so that free rows alone bound nothing."""
     short = [job(str(number), count=1) for number in range(40)]
     served = engine.merged({0: [job("long")], 1: short})
-    assert order(served).index("long") <= 5 * 2  # five steps, before each a prefill in a bucket of two rows
+    # Five steps, before each a prefill in a bucket of two rows.
+    assert list(served.outcomes).index("long") <= 5 * 2
     assert served.tokens["long"] == engine.alone(job("long"))
 
 
@@ -107,7 +97,7 @@ def test_a_request_of_another_mode_waits_for_its_turn_and_is_not_overtaken(
 ) -> None:
     arrivals = {0: [job("a", count=9)], 3: [job("b", "eager", count=2), job("c", count=2)]}
     served = engine.merged(arrivals, batching)
-    assert order(served) == ["a", "b", "c"]
+    assert list(served.outcomes) == ["a", "b", "c"]
     assert begun(served) == [["a"], ["b"], ["c"]]
 
 
@@ -120,17 +110,17 @@ def test_who_is_to_run_alone_shares_no_step(engine: TinyEngine, option: str) -> 
     assert timings.shared is None
 
 
-def failing_at(number: int, length: Callable[[int], bool], rows: int) -> Callable[[Step], Step]:
-    """Has the `number`-th step of `rows` whose tokens per row are of this `length` fail."""
+def failing_at(number: int, prefill: bool, rows: int, error: str = "no such step") -> Callable[[Step], Step]:
+    """Has the `number`-th step of `rows` and of this phase fail."""
     calls = 0
 
     def wrap(step: Step) -> Step:
         def run(*arguments: Any) -> Any:
             nonlocal calls
-            meant = arguments[0].shape[0] == rows and length(arguments[0].shape[1])
+            meant = arguments[0].shape[0] == rows and (arguments[0].shape[1] > 1) == prefill
             calls += meant
             if meant and calls == number:
-                raise RuntimeError("no such step")
+                raise RuntimeError(error)
             return step(*arguments)
 
         return run
@@ -139,18 +129,16 @@ def failing_at(number: int, length: Callable[[int], bool], rows: int) -> Callabl
 
 
 def test_a_failing_step_fails_all_that_were_in_it_and_none_that_come_later() -> None:
-    engine = TinyEngine(wrap=failing_at(2, lambda length: length == 1, rows=2))
+    engine = TinyEngine(wrap=failing_at(2, prefill=False, rows=2))
     served = engine.merged({0: [job("a"), job("b")], 12: [job("c")]}, "window")
-    kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
-    assert kinds == {"a": "error", "b": "error", "c": "ok"}
+    assert served.kinds == {"a": "error", "b": "error", "c": "ok"}
     assert len(served.outcomes["a"].outputs[0].token_ids) == 2
 
 
 def test_a_prefill_that_fails_fails_those_that_join_and_none_that_run() -> None:
-    engine = TinyEngine(wrap=failing_at(2, lambda length: length > 1, rows=1))
+    engine = TinyEngine(wrap=failing_at(2, prefill=True, rows=1))
     served = engine.merged({0: [job("a", count=20)], 4: [job("b")], 9: [job("c")]})
-    kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
-    assert kinds == {"a": "ok", "b": "error", "c": "ok"}
+    assert served.kinds == {"a": "ok", "b": "error", "c": "ok"}
     assert served.tokens["a"] == engine.alone(job("a", count=20))
     assert served.tokens["c"] == engine.alone(job("c"))
 
@@ -168,71 +156,36 @@ def test_a_text_that_fails_fails_its_own_request_and_none_beside_it(
     with monkeypatch.context() as patched:
         patched.setattr(Completion, "examine", failing)
         served = engine.merged({0: [job("a"), job("b", count=3), job("c")]}, "window")
-    kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
-    assert kinds == {"a": "ok", "b": "error", "c": "ok"}
-    problem = served.outcomes["b"].problem
-    assert problem is not None
-    assert "no such character" in problem.message
+    assert served.kinds == {"a": "ok", "b": "error", "c": "ok"}
+    assert "no such character" in str(served.outcomes["b"].problem)
     assert served.tokens["a"] == served.tokens["c"] == engine.alone(job("a"))
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_what_loses_the_device_ends_the_engine(phase: Phase) -> None:
-    def losing(step: Step) -> Step:
-        def run(*arguments: Any) -> Any:
-            if (arguments[0].shape[1] == 1) == (phase == "decode"):
-                raise RuntimeError("CUDA error: an illegal memory access was encountered")
-            return step(*arguments)
-
-        return run
-
+@pytest.mark.parametrize("prefill", [True, False])
+def test_what_loses_the_device_ends_the_engine(prefill: bool) -> None:
+    lost = failing_at(1, prefill, rows=2, error="CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        TinyEngine(wrap=losing).merged({0: [job("a"), job("b")]}, "window")
-
-
-def test_a_warm_up_that_fails_says_so_and_serves(capsys: pytest.CaptureFixture[str]) -> None:
-    broken = True
-
-    def failing(step: Step) -> Step:
-        def run(*arguments: Any) -> Any:
-            if broken and arguments[0].shape[1] == 1:
-                raise RuntimeError("no such step")
-            return step(*arguments)
-
-        return run
-
-    engine = TinyEngine(wrap=failing)
-    queue = ArrivingQueue()
-    scheduler = engine.scheduler(queue)
-    scheduler.warm()
-    assert "merged requests of the warm-up failed: RuntimeError: no such step" in capsys.readouterr().err
-    assert queue.sent == []
-    broken = False
-    scheduler.warm()
-    assert capsys.readouterr().err == ""
+        TinyEngine(wrap=lost).merged({0: [job("a"), job("b")]}, "window")
 
 
 TEXTS = ["def mean(values):\n", "x", "import os\n" * 40, "class A:\n    pass\n", "for i in range(10):"]
-
-
-def random_job(name: str, mode: str, source: random.Random) -> Job:
-    prompts = [source.choice(TEXTS) for _ in range(source.choice([1, 1, 1, 2, 3, 4]))]
-    options: dict[str, object] = {"ignore_eos": source.random() < 0.5}
-    if source.random() < 0.3:
-        options |= {"temperature": 1.0, "seed": source.randrange(100), "top_k": source.choice([None, 5])}
-    if source.random() < 0.3:
-        options["stop"] = ["\n"]
-    if source.random() < 0.2:
-        options["min_tokens"] = 3
-    return local_job(name, mode, prompts, source.choice([1, 2, 5, 9, 14]), **options)
 
 
 def random_arrivals(seed: int, modes: tuple[str, ...]) -> dict[int, list[Job]]:
     source = random.Random(seed)
     arrivals: dict[int, list[Job]] = {}
     for number in range(10):
-        job = random_job(f"job {number}", source.choice(modes), source)
-        arrivals.setdefault(source.randrange(25), []).append(job)
+        mode = source.choice(modes)
+        prompts = [source.choice(TEXTS) for _ in range(source.choice([1, 1, 1, 2, 3, 4]))]
+        options: dict[str, object] = {"ignore_eos": source.random() < 0.5}
+        if source.random() < 0.3:
+            options |= {"temperature": 1.0, "seed": source.randrange(100), "top_k": source.choice([None, 5])}
+        if source.random() < 0.3:
+            options["stop"] = ["\n"]
+        if source.random() < 0.2:
+            options["min_tokens"] = 3
+        one = local_job(f"job {number}", mode, prompts, source.choice([1, 2, 5, 9, 14]), **options)
+        arrivals.setdefault(source.randrange(25), []).append(one)
     return arrivals
 
 
@@ -246,7 +199,7 @@ def test_tokens_are_those_of_each_request_alone(
     arrivals = random_arrivals(seed, modes)
     jobs = [job for each in arrivals.values() for job in each]
     served = engine.merged(arrivals, batching)
-    assert {name: outcome.kind for name, outcome in served.outcomes.items()} == {job.id: "ok" for job in jobs}
+    assert served.kinds == {job.id: "ok" for job in jobs}
     assert served.tokens == {job.id: engine.alone(job) for job in jobs}
     shared = [outcome.timings.shared for outcome in served.outcomes.values() if outcome.timings]
     assert any(work is not None and not work.alone for work in shared)

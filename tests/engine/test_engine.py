@@ -78,37 +78,17 @@ def test_an_id_cannot_lead_a_trace_out_of_its_folder(tmp_path: Path) -> None:
     ]
 
 
-def compiled_for_another_shape() -> Callable[[], object]:
-    """A call that needs a recompilation."""
-    compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
-    compiled(torch.ones(2))
-    return lambda: compiled(torch.ones(3))
-
-
-def quoting() -> Callable[[], object]:
-    """A call that fails for another reason, with the same text."""
-
-    def fail() -> None:
-        raise ValueError("the stance is 'fail_on_recompile'")
-
-    return fail
-
-
 @pytest.mark.slow
 @pytest.mark.compiles
-@pytest.mark.parametrize(("prepare", "recompiles"), [(compiled_for_another_shape, 1), (quoting, 0)])
-def test_a_recompilation_while_serving_fails_its_job_and_is_counted_and_nothing_else_is(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    prepare: Callable[[], Callable[[], object]],
-    recompiles: int,
+def test_a_recompilation_while_serving_fails_its_job_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fault = prepare()
-    monkeypatch.setattr(Generator, "run", lambda *_: fault())
+    compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    compiled(torch.ones(2))
+    monkeypatch.setattr(Generator, "run", lambda *_: compiled(torch.ones(3)))
     inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 2)])
     assert inbox.outcomes[0].kind == "error"
-    assert inbox.modes["eager"].recompiles == recompiles
-    assert inbox.modes["inference_mode"].recompiles == 0
+    assert [inbox.modes[mode].recompiles for mode in MODE_NAMES] == [1, 0]
 
 
 def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_name() -> None:
@@ -127,19 +107,15 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
     parts = build_parts(settings(tmp_path), lambda status: None)
     cold, warm = parts.status(), parts.status(parts.measure())
-    assert (cold.memory_bandwidth, cold.null_kernel_seconds) == (None, None)
-    assert warm.memory_bandwidth is not None
-    assert warm.step_bytes is not None
+    assert cold.memory_bandwidth is cold.null_kernel_seconds is cold.matrix_rate is None
     assert cold.step_bytes == warm.step_bytes
+    assert warm.step_bytes is not None
+    assert warm.matrix_rate is not None
     # Float32, the head's table tied to the embedding's and so counted once; norms are left out.
     assert 0.99 < warm.step_bytes.weights / (4 * warm.parameters) < 1
+    assert warm.memory_bandwidth is not None
     assert warm.memory_bandwidth.buffer_bytes == warm.step_bytes.weights
-    assert cold.matrix_rate is None
-    assert warm.matrix_rate is not None
-    assert warm.step_flops is not None
-    assert warm.step_flops.per_row == 2 * warm.step_bytes.weights / 4
-    assert warm.blas is not None
-    assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in warm.blas
+    assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in (warm.blas or "")
 
 
 @pytest.mark.slow
@@ -151,15 +127,12 @@ def test_a_context_without_room_behind_a_chunk_is_refused_with_the_remedy(tmp_pa
     build_parts(settings(tmp_path, context=64, prefill_chunk=32), lambda status: None)
 
 
-@pytest.mark.parametrize("asked_for", [True, False])
-def test_an_engine_without_cuda_says_that_there_are_no_ranges_where_they_were_asked_for_and_serves(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], asked_for: bool
+def test_an_engine_without_cuda_says_that_there_are_no_nvtx_ranges_and_serves(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    inbox = serve(
-        tmp_path, [local_job("a", "eager", [PROMPT], 2)], modes=["eager"], batch_sizes=[1], nvtx=asked_for
-    )
-    assert inbox.outcomes[0].kind == "ok"
-    assert ("LAUNCHBOUND_NVTX" in capfd.readouterr().err) == asked_for
+    jobs = [local_job("a", "eager", [PROMPT], 2)]
+    assert serve(tmp_path, jobs, modes=["eager"], batch_sizes=[1], nvtx=True).outcomes[0].kind == "ok"
+    assert "LAUNCHBOUND_NVTX needs CUDA" in capfd.readouterr().err
 
 
 LOST = [
@@ -197,9 +170,9 @@ def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_ser
     freed: list[bool] = []
     original = Generator.run
 
-    def fail_once(self: Generator, job: Job, *arguments: object) -> None:
+    def fail_once(self: Generator, job: Job, *arguments: Any) -> None:
         if held or job.id != "a":  # warm-up has jobs of its own
-            original(self, job, *arguments)  # type: ignore[arg-type]
+            original(self, job, *arguments)
             return
         tensor = torch.zeros(8)
         held.append(weakref.ref(tensor))
@@ -210,9 +183,7 @@ def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_ser
     jobs = [local_job(name, "inference_mode", [PROMPT], 2, ignore_eos=True) for name in ("a", "b")]
     inbox = serve(tmp_path, jobs, modes=["inference_mode"], batch_sizes=[1])
     assert [outcome.kind for outcome in inbox.outcomes] == ["oom", "ok"]
-    problem = inbox.outcomes[0].problem
-    assert problem is not None
-    assert problem.type == "out_of_memory"
+    assert "out_of_memory" in str(inbox.outcomes[0].problem)
     assert freed == [True]
 
 
@@ -242,25 +213,18 @@ def test_a_model_whose_eager_step_fails_is_refused_with_the_remedy(
 
 
 @pytest.mark.slow
-def test_a_warm_up_that_loses_the_device_ends_the_engine(
+def test_a_warm_up_that_loses_the_device_ends_the_engine_and_one_without_memory_fails_its_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmup.Capture, "_callables", raising(LOST[0]))
+    monkeypatch.setattr(warmup.Warmup, "_callables", raising(LOST[0]))
     with pytest.raises(type(LOST[0]), match="illegal"):
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
-
-
-@pytest.mark.slow
-def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     freed: list[bool] = []
-    error = torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(warmup.Capture, "_callables", raising(error))
+    monkeypatch.setattr(warmup.Warmup, "_callables", raising(torch.OutOfMemoryError("CUDA out of memory")))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
-    inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
-    assert inbox.modes["inference_mode"].state == "failed"
-    assert "out of memory" in (inbox.modes["inference_mode"].detail or "")
+    mode = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1]).modes["inference_mode"]
+    assert mode.state == "failed"
+    assert "out of memory" in (mode.detail or "")
     assert freed == [True]
 
 
@@ -269,6 +233,5 @@ def test_attention_that_is_wrong_in_every_mode_fails_every_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warmup, "wrong_attention", lambda found: f"{len(found)} attentions are wrong")
-    inbox = serve(tmp_path, [])
-    assert {status.state for status in inbox.modes.values()} == {"failed"}
-    assert {status.detail for status in inbox.modes.values()} == {"4 attentions are wrong"}
+    found = serve(tmp_path, []).modes.values()
+    assert {(mode.state, mode.detail) for mode in found} == {("failed", "4 attentions are wrong")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,6 @@ import torch
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine import generation
-from service.engine import generation as feed_module
 from service.engine.generation import DeviceFeed, Generator, HostFeed, JobResult, new_feed, prefill
 from service.engine.inbox import local_job
 from service.engine.text import JobError
@@ -68,7 +68,7 @@ def engine() -> Callable[[Job, Client], JobResult]:
 Engine = Callable[[Job, Client], JobResult]
 
 
-def ids(engine: Engine, prompts: list[str], count: int = 12, **options: object) -> list[list[int]]:
+def ids(engine: Engine, prompts: list[Any], count: int = 12, **options: object) -> list[list[int]]:
     run = engine(local_job("a", "inference_mode", prompts, count, ignore_eos=True, **options), Client())
     assert run.rows is not None
     return [output.token_ids for output in run.rows.outputs()]
@@ -109,12 +109,8 @@ def test_top_k_of_one_and_top_p_near_0_are_greedy_and_top_p_of_1_is_no_limit(eng
 
 def test_token_ids_are_the_text_they_stand_for(engine: Engine) -> None:
     tokens = Tokenizer.load(TINY_FOLDER).encode(PROMPT)
-    job = local_job("a", "inference_mode", [tokens, PROMPT], 8, ignore_eos=True)
-    run = engine(job, Client())
-    assert run.rows is not None
-    by_ids, by_text = run.rows.outputs()
+    by_ids, by_text = ids(engine, [tokens, PROMPT])
     assert by_ids == by_text
-    assert run.prompt_tokens == 2 * len(tokens)
 
 
 @pytest.mark.parametrize("token", [-1, 4096])
@@ -171,7 +167,7 @@ def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(
     buffers: Buffers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each operator lies between two readings of the clock, which are 10 ns apart.
-    monkeypatch.setattr(feed_module, "perf_counter_ns", partial(next, count(0, 10)))
+    monkeypatch.setattr(generation, "perf_counter_ns", partial(next, count(0, 10)))
     feed, readings, tokens = DeviceFeed(buffers), Readings(), torch.zeros(4, dtype=torch.int64)
     feed.put_chunk(torch.zeros(4, 16, dtype=torch.int64), 0, tokens, readings)
     for _ in range(2):

@@ -19,15 +19,14 @@ from torch._dynamo import config as dynamo_config
 from models.checkpoint import build
 from service.engine import warmup
 from service.engine.compiler import ColdStarts, CompileCounts, unlike
-from service.engine.warmup import PHASES, Capture, ConfiguredMode, verify_graph_replay
+from service.engine.step_shares import StepShares
+from service.engine.warmup import PHASES, ConfiguredMode, Warmup, verify_graph_replay
 from service.modes import MODES, Mode
 from service.records import ModeStatus
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, allocate
 from service.step.callables import Step
 from service.step.trace import NOTHING_RECORDED, ProfiledStep
 from tests.engine.serving import serve
-
-CUDA = torch.device("cuda")
 
 REPLAYED = ProfiledStep(operators=0, copies=0, kernels=90, launches=1, graph_launches=1)
 ISSUED = ProfiledStep(operators=0, copies=0, kernels=90, launches=90, graph_launches=0)
@@ -74,7 +73,7 @@ def test_a_mode_keeps_its_name_unless_it_was_seen_to_replay_no_graph(
     status = ModeStatus(mode=mode.name, removes=mode.removes, state="warming", effective=mode.cuda.name)
     one = ConfiguredMode(mode, status)
     one.steps.update({(phase, 1): cast("Any", phase) for phase in PHASES})
-    verify_graph_replay(one, cast("Any", {1: None}), CUDA, skips)
+    verify_graph_replay(one, cast("Any", {1: None}), skips)
     assert (one.status.effective, one.status.reason) == (effective, reason)
     assert looked_at == phases
 
@@ -183,17 +182,17 @@ def shape(arguments: Arguments) -> Shape:
     return arguments[0].shape[1], arguments[3][0][0].shape[1]
 
 
-def called(model: nn.Module, buffers: Buffers, name: str, device: str, folder: Path) -> Counter[Shape]:
-    """How often the steps of a mode are called in each shape while it is captured for `device`."""
+def called(model: nn.Module, buffers: Buffers, name: str, folder: Path) -> Counter[Shape]:
+    """How often the steps of a mode are called in each shape while it is captured on CUDA."""
     calls: Counter[Shape] = Counter()
 
     def make(mode: Mode, of: nn.Module) -> Step:
         return lambda *arguments: calls.update([shape(arguments)])  # type: ignore[return-value]
 
-    made = Capture(model, {1: buffers}, make, ColdStarts(folder, "key"))  # type: ignore[arg-type]
-    made._device_type = device
-    status = ModeStatus(mode=name, removes="", state="warming", effective=name)
-    for _ in made.serving(ConfiguredMode(MODES[name], status)):
+    cold_starts, shares = ColdStarts(folder, "key"), StepShares(folder, missing="nothing is sampled here")
+    made = Warmup([name], model, {1: buffers}, lambda _: None, make, cold_starts, shares, None)  # type: ignore[arg-type]
+    made._device = torch.device("cuda")
+    for _ in made.serving(made.modes[name]):
         continue
     return calls
 
@@ -212,6 +211,6 @@ def test_on_cuda_every_mode_is_called_in_every_shape(
     model: nn.Module, buffers: Buffers, mode: str, times: int, tmp_path: Path
 ) -> None:
     shapes = {shape(arguments) for phase in PHASES for arguments in buffers.shapes(phase)}
-    calls = called(model, buffers, mode, "cuda", tmp_path)
+    calls = called(model, buffers, mode, tmp_path)
     assert calls.keys() == shapes
     assert min(calls.values()) == times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from service.engine.outcome import totals
 from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
-from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, allocate
+from service.step.buffers import Buffers, allocate
 from service.step.meters import HostMeter, Meter, Readings
 from service.step.profiling import INTERVAL_STEPS
 from service.step.trace import ProfiledStep
@@ -28,36 +29,51 @@ PLAIN = local_job("plain", "eager", ["x"], 4)
 ASKED = local_job("asked", "eager", ["x"], 4, profile=True)
 
 
-def due(schedule: profiler.ProfileSchedule, requests: int) -> list[int]:
-    """The numbers, from 1, of the requests that are due."""
-    return [number for number in range(1, requests + 1) if schedule.is_due()]
+class Turns:
+    """Which requests are due, in an engine whose profiler has run; `now` is its clock in seconds."""
+
+    def __init__(self, every: int | None, device: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        patch.setattr(profiler, "perf_counter_ns", lambda: round(self.now * 1e9))
+        patch.setattr(profiler, "Profiler", lambda *_: self)
+        self.requests = profiler.RequestProfiler(torch.device(device), every, folder)
+        self.requests.used = True
+
+    def run(self, *_: object) -> list[ProfiledStep]:
+        self.now += 0.25
+        return []
+
+    def due(self, requests: int) -> list[int]:
+        return [number for number in range(1, requests + 1) if self.requests.is_due(PLAIN)]
 
 
 @pytest.mark.parametrize(
-    ("every", "cuda", "expected"),
+    ("every", "device", "expected"),
     [
-        (None, False, []),
-        (None, True, [profiler.DEFAULT_EVERY, 2 * profiler.DEFAULT_EVERY]),
-        (0, True, []),
-        (150, False, [150, 300, 450]),
+        (None, "cpu", []),
+        (None, "cuda", [profiler.DEFAULT_EVERY, 2 * profiler.DEFAULT_EVERY]),
+        (0, "cuda", []),
+        (150, "cpu", [150, 300, 450]),
     ],
 )
-def test_one_request_in_so_many_is_due(every: int | None, cuda: bool, expected: list[int]) -> None:
-    assert due(profiler.ProfileSchedule(every, cuda, lambda: 0), 2 * profiler.DEFAULT_EVERY + 50) == expected
+def test_one_request_in_so_many_is_due_and_any_that_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, every: int | None, device: str, expected: list[int]
+) -> None:
+    turns = Turns(every, device, tmp_path, monkeypatch)
+    assert turns.due(2 * profiler.DEFAULT_EVERY + 50) == expected
+    assert turns.requests.is_due(ASKED)
 
 
-def test_by_default_profiling_takes_no_more_than_its_share_of_the_time() -> None:
-    now = 0
-    schedule = profiler.ProfileSchedule(None, True, lambda: now)
-    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
-    schedule.took(0.25)
-    now = round(0.25 / profiler.MOST_SHARE * 1e9) - 1
-    assert due(schedule, profiler.DEFAULT_EVERY) == []
-    now += 1
-    assert due(schedule, profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
-    asked_for = profiler.ProfileSchedule(2, True, lambda: 0)
-    asked_for.took(100.0)
-    assert due(asked_for, 4) == [2, 4]
+@pytest.mark.parametrize(("every", "early"), [(None, []), (profiler.DEFAULT_EVERY, [profiler.DEFAULT_EVERY])])
+def test_by_default_profiling_takes_no_more_than_its_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, every: int | None, early: list[int]
+) -> None:
+    turns = Turns(every, "cuda", tmp_path, monkeypatch)
+    turns.requests.profile(ASKED, JobResult(), HostMeter(), lambda _: None)
+    turns.now += 0.25 / profiler.MOST_SHARE - 1e-6
+    assert turns.due(profiler.DEFAULT_EVERY) == early
+    turns.now += 1e-6
+    assert turns.due(profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
 
 
 @pytest.mark.parametrize(
@@ -126,24 +142,15 @@ class FakeWarmup:
         self.sent.append(configured.status)
 
 
-class FakeSessions:
-    """As RequestProfiler."""
-
-    def __init__(self) -> None:
-        self.kernel_times = profiler.KernelTimes()
-        self.used = False
-
-    def warm(self) -> None:
-        self.used = True
-
-
 class Measured:
     """Measurements over fakes, and what came of them."""
 
     def __init__(self, buffers: dict[int, Buffers]) -> None:
-        device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
-        self.warmup, self.profiler = FakeWarmup(device), FakeSessions()
-        self.made = profiler.DeviceMeasurements(self.warmup, buffers, self.profiler, device)  # type: ignore[arg-type]
+        device: Any = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
+        self.warmup: Any = FakeWarmup(device)
+        self.profiler: Any = SimpleNamespace(kernel_times=profiler.KernelTimes(), used=False)
+        self.profiler.warm = lambda: setattr(self.profiler, "used", True)
+        self.made = profiler.DeviceMeasurements(self.warmup, buffers, self.profiler, device)
 
 
 @pytest.fixture
@@ -172,33 +179,21 @@ def test_every_step_of_every_ready_mode_has_both_measurements(
     assert measured.made.missing is None
 
 
-def raising(error: Exception) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
+def test_a_profiler_that_fails_costs_the_numbers_and_says_why_unless_the_device_is_lost(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
         raise error
 
-    return fail
-
-
-def test_a_profiler_that_fails_costs_the_numbers_and_says_why(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing = raising(RuntimeError("CUPTI_ERROR_NOT_INITIALIZED"))
-    monkeypatch.setattr(profiler, "profile_steps", failing)
-    monkeypatch.setattr(profiler, "decode_dispatch", failing)
+    error = RuntimeError("CUPTI_ERROR_NOT_INITIALIZED")
+    monkeypatch.setattr(profiler, "profile_steps", fail)
+    monkeypatch.setattr(profiler, "decode_dispatch", fail)
     assert [*measured.made.learn(), *measured.made.attach()] == []
-    assert measured.made.missing == "RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
-    assert measured.made.profiler_note == (
-        "what the profiler costs is not known: RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
-    )
+    why = "RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
+    assert measured.made.missing == why
+    assert measured.made.profiler_note == f"what the profiler costs is not known: {why}"
     assert measured.warmup.sent == []
-
-
-def test_an_error_that_poisons_the_device_ends_the_engine(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost = raising(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
-    monkeypatch.setattr(profiler, "profile_steps", lost)
-    monkeypatch.setattr(profiler, "decode_dispatch", lost)
+    error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
     for work in (measured.made.learn(), measured.made.attach()):
         with pytest.raises(torch.AcceleratorError):
             list(work)
@@ -243,11 +238,3 @@ def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(
     list(measured.made.attach())
     assert measured.made.profiler_note == profiler.UNKNOWN
     assert measured.warmup.sent == []
-
-
-def test_dispatch_is_measured_behind_untimed_calls_of_the_step(buffers: dict[int, Buffers]) -> None:
-    calls: list[Any] = []
-    step: Any = lambda *arguments: calls.append(arguments)  # noqa: E731
-    assert profiler.decode_dispatch(step, buffers[1]) > 0
-    assert len(calls) == LEAD_STEPS_OF_DISPATCH + profiler.CALLS
-    assert all(arguments[0].shape == (1, 1) for arguments in calls)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Generator, Iterator
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -61,7 +62,12 @@ def parts(tmp_path: Path, restored_globals: None) -> EngineParts:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[str]]]:
     """What would have been started, on a machine with cores to spare."""
     found: list[tuple[EngineSettings, list[str]]] = []
-    monkeypatch.setattr(module, "SecondCompiler", lambda *given: found.append(given))
+
+    def start(*given: object) -> SimpleNamespace:
+        found.append(given)  # type: ignore[arg-type]
+        return SimpleNamespace(compiled=None)
+
+    monkeypatch.setattr(module, "SecondCompiler", start)
     monkeypatch.setattr(module, "physical_cores", lambda _: 2)
     monkeypatch.setattr(module, "allowed_cpus", lambda: inf)
     return found
@@ -82,15 +88,11 @@ def test_the_later_half_of_the_modes_that_compile_is_compiled_there(parts: Engin
 def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
     parts: EngineParts, asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as here:
-        here.setattr(module, "physical_cores", lambda _: 1)
-        assert module.second_compiler(parts) is None
-    with monkeypatch.context() as here:
-        here.setattr(module, "allowed_cpus", lambda: 1.5)
-        assert module.second_compiler(parts) is None
-    with monkeypatch.context() as here:
-        here.setattr(module, "free_memory_bytes", lambda: 2**20)
-        assert module.second_compiler(parts) is None
+    missing = {"physical_cores": lambda _: 1, "allowed_cpus": lambda: 1.5, "free_memory_bytes": lambda: 2**20}
+    for name, limited in missing.items():
+        with monkeypatch.context() as here:
+            here.setattr(module, name, limited)
+            assert module.second_compiler(parts) is None
     (code_of(parts.settings.cache_folder, parts.settings.model) / "ab").mkdir()
     assert module.second_compiler(parts) is None
     assert asked == []
@@ -110,7 +112,7 @@ prepare_process(settings.cache_folder, settings.model)
 inbox = LocalInbox([local_job("a", "compiled", ["def mean"], 2)])
 engine = Engine(settings, inbox)
 there = SecondCompiler(settings, ["compiled"])
-engine.parts.warmup.start_elsewhere = lambda: there
+engine.parts.warmup.start_elsewhere = lambda: there.compiled
 engine.run()
 print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], there._seconds)).decode())
 """
@@ -138,30 +140,13 @@ def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_
     assert all(one.cold and one.cold_seconds == one.seconds for one in mode.compilations)
 
 
-@pytest.fixture
-def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The group of this process, in another one."""
-    own = tmp_path / "fs" / "outer" / "own"
-    own.mkdir(parents=True)
-    (tmp_path / "member").write_text("1:name=systemd:/legacy\n0::/outer/own\n")
-    monkeypatch.setattr(module, "ROOT", tmp_path / "fs")
-    monkeypatch.setattr(module, "MEMBERSHIP", tmp_path / "member")
-    return own
-
-
-def test_without_a_limit_all_is_allowed(group: Path) -> None:
+def test_the_limits_of_the_container_hold_where_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GROUP", tmp_path)
     assert (allowed_cpus(), free_memory_bytes()) == (inf, inf)
-    (group / "cpu.max").write_text("max 100000\n")
-    (group / "memory.max").write_text("max\n")
-    (group / "memory.current").write_text("5\n")
-    assert (allowed_cpus(), free_memory_bytes()) == (inf, inf)
-
-
-def test_the_narrowest_of_nested_limits_holds(group: Path) -> None:
-    (group / "cpu.max").write_text("400000 100000\n")
-    (group.parent / "cpu.max").write_text("150000 100000\n")
-    assert allowed_cpus() == 1.5
-    for folder, most, now in ((group, 900, 100), (group.parent, 1000, 700)):
-        (folder / "memory.max").write_text(f"{most}\n")
-        (folder / "memory.current").write_text(f"{now}\n")
-    assert free_memory_bytes() == 300
+    for cpus, memory, expected in (("max", "max", (inf, inf)), ("150000", "900", (1.5, 800))):
+        (tmp_path / "cpu.max").write_text(f"{cpus} 100000\n")
+        (tmp_path / "memory.max").write_text(f"{memory}\n")
+        (tmp_path / "memory.current").write_text("100\n")
+        assert (allowed_cpus(), free_memory_bytes()) == expected

@@ -138,4 +138,4 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
         vocabulary=8, longest_token_bytes=longest, encode=lambda _: pytest.fail("it was encoded")
     )
     with pytest.raises(JobError, match=f"a prompt of {size} for a context of 100: shorten it"):
-        encode_prompts([prompt], unwilling, 100)
+        encode_prompts([prompt], unwilling, 100, 1)

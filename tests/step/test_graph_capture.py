@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -126,26 +127,10 @@ def test_under_autocast_a_replay_casts_the_weights_again(buffers: Buffers, graph
 
 
 def test_a_step_that_cannot_be_captured_says_why_and_what_remains(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing:
-        """As torch's own: what made a capture invalid is the context of what ending it raises."""
-
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None:
-            error = torch.AcceleratorError(
-                "CUDA error: operation failed due to a previous error during capture"
-            )
-            error.error_code = 901
-            raise error
-
-    class Stream:
-        def wait_stream(self, other: object) -> None: ...
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None: ...
+    """As torch's own: what made a capture invalid is the context of what ending it raises."""
+    ending = torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
+    ending.error_code = 901
+    calls: list[int] = []
 
     def run() -> tuple[Tensor, Tensor]:
         calls.append(1)
@@ -153,19 +138,14 @@ def test_a_step_that_cannot_be_captured_says_why_and_what_remains(monkeypatch: p
             raise RuntimeError("this operator waits for the device")
         return torch.zeros(1), torch.zeros(1)
 
-    calls: list[int] = []
-    stream = Stream()
+    cuda, stream = MagicMock(), MagicMock(**{"__exit__.return_value": False})
+    cuda.graph.return_value.__exit__.side_effect = ending
+    cuda.stream.return_value = cuda.current_stream.return_value = stream
+    for name in ("CUDAGraph", "current_stream", "graph", "graph_pool_handle", "set_stream", "stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
     monkeypatch.setattr(capture, "_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    current: list[object] = []
-    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: stream)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(torch.cuda, "graph", Failing)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
-    with pytest.raises(
-        CaptureError, match=r"this operator waits for the device; what remains: inference_mode"
-    ):
+    why = r"this operator waits for the device; what remains: inference_mode"
+    with pytest.raises(CaptureError, match=why):
         capture.record_cuda_graph(run)
-    assert current == [stream]  # that of before, which a capture that cannot be ended does not bring back
+    cuda.set_stream.assert_called_once_with(stream)  # a capture that cannot be ended does not bring it back

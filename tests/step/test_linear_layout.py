@@ -50,25 +50,24 @@ def test_every_linear_layer_is_counted_in_every_layout_at_all_rows(
     assert found == {layout: dict.fromkeys(ROWS, 4.0 * layers + 1) for layout in LAYOUTS}
 
 
-def test_a_layout_by_name_is_taken_untimed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(loaded_model, "step_seconds", _never)
+@pytest.mark.parametrize(
+    ("requested", "casts", "layout", "reason"),
+    [("transposed", False, "transposed", "requested"), ("auto", True, "aten", "autocast casts the weights")],
+)
+def test_a_layout_by_name_and_that_of_autocast_are_taken_untimed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, requested: str, casts: bool, layout: str, reason: str
+) -> None:
+    monkeypatch.setattr(loaded_model, "step_seconds", lambda _: pytest.fail("nothing is to be timed"))
     model = made()
-    chosen = apply_layout(model, "transposed", str(tmp_path), "key")
-    assert (chosen.layout, chosen.reason, chosen.step_seconds) == ("transposed", "requested", {})
-    assert layout_of(model) == "transposed"
+    chosen = apply_layout(model, requested, str(tmp_path), "key", casts)
+    assert (chosen.layout, layout_of(model), chosen.step_seconds) == (layout, layout, {})
+    assert reason in chosen.reason
     assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="linears 'rows': try one of auto, aten, transposed"):
         apply_layout(made(), "rows", str(tmp_path), "key")
-
-
-def test_autocast_keeps_the_usual_layout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(loaded_model, "step_seconds", _never)
-    chosen = apply_layout(made(), "auto", str(tmp_path), "key", casts=True)
-    assert chosen.layout == "aten"
-    assert "autocast" in chosen.reason
 
 
 def test_a_choice_is_timed_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -86,7 +85,3 @@ def test_a_choice_is_timed_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
     apply_layout(other, "auto", str(tmp_path), "small float32")
     assert timed == [first, other]
     assert {layout_of(model) for model in (first, second, other)} == {"transposed"}
-
-
-def _never(_: object) -> Seconds:
-    raise AssertionError("nothing is to be timed")

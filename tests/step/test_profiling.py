@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from models.transformer import Transformer
 from service.step import profiling
-from service.step.buffers import allocate
 from service.step.meters import HostMeter, Meter, Readings
 from service.step.profiling import Separator
 from service.step.trace import Event, ProfiledStep, is_step_mark, read_steps
 from tests.step.made import arguments, replays, step, without_device_work
-from tests.support.small_models import CONFIG
 
 CPU = torch.device("cpu")
 
@@ -75,25 +72,6 @@ def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
     named = {row["name"] for row in notes["operators"]}
     assert "aten::zeros" in named
     assert SEPARATING not in named
-
-
-def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-
-    def counted(*_: object) -> Any:
-        calls.append(1)
-        return step()
-
-    buffers = allocate(Transformer(CONFIG, max_batch=2), [2], prefill_chunk=16)[2]
-    found = profiling.profile_step(counted, buffers)
-    assert len(calls) == 1 + profiling.PROFILED_STEPS  # the first is not recorded
-    assert found.kernels is None
-    assert found.unknown is None
-    typical = ProfiledStep(operators=7, copies=0)
-    monkeypatch.setattr(
-        profiling, "typical_step", lambda steps: typical if len(steps) == profiling.PROFILED_STEPS else None
-    )
-    assert profiling.profile_step(counted, buffers) is typical
 
 
 def test_the_notes_of_a_trace_count_the_steps_whose_kernels_are_unknown_by_reason(

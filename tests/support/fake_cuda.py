@@ -20,7 +20,7 @@ CYCLES_PER_SECOND = 1.5e9
 
 @dataclass
 class FakeDevice:
-    """A `DeviceQueue` whose calls take `issue_seconds` of the host and `step_seconds` of the device.
+    """As a `CudaQueue`, whose calls take `issue_seconds` of the host and `step_seconds` of the device.
 
     `launches` of each call stand in the driver's queue until the device has done the call; with more than
     `most_launches` in it the host waits. `hiccups` makes the calls of these numbers take a second to issue.

@@ -25,7 +25,7 @@ from service.anatomy.layers.variants import (
 from service.measure.cases import Bench
 from service.modes import GradMode
 from service.statistics.intervals import Interval, median_interval
-from service.step.device_time import LEAST_VISITS
+from service.step.device_time import LEAST_SAMPLES
 
 AGREEMENT = 0.15
 """Largest difference of sum and whole, as a share of the whole."""
@@ -293,6 +293,6 @@ ABLATIONS: tuple[Ablation, ...] = (
              why_not=lambda r: None if r.cuda else NO_LAUNCH),
     Ablation("kernel", "{kernel}", _kernel,
              counts=lambda r: not r.cuda,
-             why_not=lambda r: HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None),
+             why_not=lambda r: HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_SAMPLES else None),
 )  # fmt: skip
 """From the user's line inwards. Those that count are summed, and compared with the whole call."""

@@ -22,7 +22,7 @@ from torch.nn import functional
 from service.anatomy.common import GRAD_MODES, Report, counted, load_library
 from service.measure.rounds import in_rounds
 from service.modes import GradMode
-from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, issue_seconds, visit_queue
+from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, issue_seconds, sample_queue
 from service.study_names import OPERATOR_CALLS
 
 _SOURCE = Path(__file__).with_name("loops.cpp")
@@ -348,7 +348,7 @@ def graph_variant(loops: Loops, computing: str, given: list[Tensor]) -> Variant:
 
     def run(times: int) -> float:
         """Seconds of so many kernels; infinite where the device may have waited for the host."""
-        found = visit_queue(queue, graph.replay, 1, hold_seconds)
+        found = sample_queue(queue, graph.replay, 1, hold_seconds)
         return found.seconds / KERNELS_PER_GRAPH * times if found.ahead else math.inf
 
     return Variant(run)
