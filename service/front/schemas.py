@@ -65,9 +65,12 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+NOT_SERVED = "this is not served here; leave it out"
+
+
 def _off(value: bool) -> bool:
     if value:
-        raise ValueError("this is not served here; leave it out")
+        raise ValueError(NOT_SERVED)
     return value
 
 
@@ -289,7 +292,7 @@ class CompletionBody(BaseModel):
         if info.field_name == "best_of":
             unchanging = (info.data.get("n") or 1,)
         if value is not None and not any(_same(value, other) for other in unchanging):
-            raise ValueError("this is not served here; leave it out")
+            raise ValueError(NOT_SERVED)
         return value
 
     @field_validator("min_tokens")
@@ -339,20 +342,6 @@ class StudyBody(BaseModel):
     """The body of a study."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    @property
-    def writes_files(self) -> bool:
-        """Whether the study leaves files beside its finding."""
-        return False
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The fields with their values; those without one are left out."""
-        return self.model_dump(exclude_none=True)
-
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The study's arguments for the fields in `given`."""
-        return given
 
 
 class OperatorsBody(StudyBody):
@@ -420,10 +409,6 @@ class TimelineBody(StudyBody):
     batch_size: BatchSize = 1
     phase: Phase = "decode"
 
-    @property
-    def writes_files(self) -> bool:
-        return True
-
 
 class BudgetBody(StudyBody):
     """Which modes and batches to measure (null: all), and the step of the budget with what overrides it."""
@@ -445,14 +430,6 @@ class MemoryBody(StudyBody):
     batch_size: BatchSize = 1
     phase: Phase = "decode"
     snapshot: bool = False
-
-    @property
-    def writes_files(self) -> bool:
-        return self.snapshot
-
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """A snapshot is written where there is a folder for it."""
-        return {name: value for name, value in given.items() if name != "snapshot"}
 
 
 class InstructionsBody(StudyBody):

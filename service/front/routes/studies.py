@@ -32,7 +32,7 @@ from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import unless_gone
 from service.front.routes.problems import refuse
 from service.front.routes.state import AppState, state_of
-from service.front.schemas import STUDY_BODIES, MemoryBody, StudyBody
+from service.front.schemas import STUDY_BODIES, StudyBody
 from service.front.study_runner import Heard, KeptFinding, StudyResult, unheard
 from service.records import Phase
 from service.study_names import NOT_ON_CPU, PROBES
@@ -126,21 +126,15 @@ for _name, _schema in STUDY_BODIES.items():
 async def studies(request: Request) -> Response:
     """The findings that can be read again, newest first."""
     findings = state_of(request).findings
-    answer: StudiesAnswer = {
-        "studies": [
-            {
-                "id": kept.id,
-                "study": kept.study,
-                "arguments": kept.arguments,
-                "created": kept.created,
-                "files": list(kept.result.files),
-                "files_left_out": dict(kept.result.files_left_out),
-            }
-            for kept in findings
-        ],
-        "given_up": findings.given_up,
-    }
-    return reply(answer)
+    entries = [
+        {
+            **_described(kept),
+            "files": list(kept.result.files),
+            "files_left_out": dict(kept.result.files_left_out),
+        }
+        for kept in findings
+    ]
+    return reply({"studies": entries, "given_up": findings.given_up})
 
 
 @router.get("/studies/{identity}", responses={**FINDING, **NO_STUDY})
@@ -183,10 +177,13 @@ async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase
 async def _run(state: AppState, request: Request, name: str, body: StudyBody) -> Response:
     """Run a study, as events where the client asks for them; a client that goes away ends it."""
     _check_served(state, body)
-    given = _in_buckets(state, body.given)
+    given = _in_buckets(state, body.model_dump(exclude_none=True))
+    # A snapshot is written where there is a folder for it.
+    arguments = {field: value for field, value in given.items() if field != "snapshot"}
+    writes_files = name == "timeline" or given.get("snapshot", False)
 
     async def study(heard: Heard) -> KeptFinding:
-        found = await state.studies.study(name, body.arguments(given), heard, body.writes_files)
+        found = await state.studies.study(name, arguments, heard, writes_files)
         return state.findings.keep(name, given, found)
 
     if _wants_events(request):
@@ -210,19 +207,18 @@ def _check_served(state: AppState, body: StudyBody) -> None:
         for mode in named if isinstance(named, list) else [named]:
             if mode is not None:
                 state.check_mode(mode, param)
-    if isinstance(body, MemoryBody) and body.snapshot and state.client.device == "cpu":
+    if getattr(body, "snapshot", False) and state.client.device == "cpu":
         message = "a snapshot is of CUDA's allocator, and this service runs on a CPU: leave it out"
         raise BadRequest(message, type="unsupported_here", param="snapshot")
 
 
 def _in_buckets(state: AppState, given: dict[str, Any]) -> dict[str, Any]:
     """`given` with each batch size as the bucket that it is run in. Raises BadRequest."""
-    found = dict(given)
     if "batch_size" in given:
-        found["batch_size"] = _bucket_of(state, given["batch_size"])
+        given["batch_size"] = _bucket_of(state, given["batch_size"])
     if "batch_sizes" in given:
-        found["batch_sizes"] = [_bucket_of(state, size, "batch_sizes") for size in given["batch_sizes"]]
-    return found
+        given["batch_sizes"] = [_bucket_of(state, size, "batch_sizes") for size in given["batch_sizes"]]
+    return given
 
 
 def _bucket_of(state: AppState, batch_size: int, param: str = "batch_size") -> int:
@@ -236,6 +232,10 @@ def _bucket_of(state: AppState, batch_size: int, param: str = "batch_size") -> i
 def _wants_events(request: Request) -> bool:
     kinds = (kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(","))
     return EVENT_STREAM in kinds
+
+
+def _described(kept: KeptFinding) -> dict[str, Any]:
+    return {"id": kept.id, "study": kept.study, "arguments": kept.arguments, "created": kept.created}
 
 
 class StudyStream(EventAnswer):
@@ -252,7 +252,8 @@ class StudyStream(EventAnswer):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            last = _finding_event(await unless_gone(receive, self._run(send)))
+            kept = await unless_gone(receive, self._run(send))
+            last = event("finding", {**_described(kept), "finding": msgspec.Raw(kept.result.body)})
         except ClientGone:
             if not self.started:
                 raise
@@ -287,17 +288,6 @@ class StudyStream(EventAnswer):
     def _heard(self, text: str, done: int | None, total: int | None) -> None:
         self._reports.append({"message": text, "done": done, "total": total})
         self._reported.set()
-
-
-def _finding_event(kept: KeptFinding) -> bytes:
-    data = {
-        "id": kept.id,
-        "study": kept.study,
-        "arguments": kept.arguments,
-        "created": kept.created,
-        "finding": msgspec.Raw(kept.result.body),
-    }
-    return event("finding", data)
 
 
 class ProbeName(TypedDict):
@@ -349,13 +339,11 @@ NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 @router.get("/probes", responses={200: {"model": ProbesAnswer}})
 async def probes() -> Response:
     """The probes by name, with what each teaches."""
-    answer: ProbesAnswer = {
-        "probes": [
-            {"name": name, "teaches": teaches, "not_on_cpu": NOT_ON_CPU.get(name)}
-            for name, teaches in PROBES.items()
-        ]
-    }
-    return reply(answer)
+    listed = [
+        {"name": name, "teaches": teaches, "not_on_cpu": NOT_ON_CPU.get(name)}
+        for name, teaches in PROBES.items()
+    ]
+    return reply({"probes": listed})
 
 
 @router.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})
