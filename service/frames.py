@@ -72,10 +72,7 @@ class FrameStream:
         self._unsent = bytearray()
         self._partial = bytearray()
         self._ended = False
-        self._readable = select.poll()
-        self._readable.register(connected, select.POLLIN)
-        self._either = select.poll()
-        self._either.register(connected, select.POLLIN | select.POLLOUT)
+        self._poll = select.poll()
 
     def fileno(self) -> int:
         """The descriptor: readable where a frame or the end has arrived, at every look until it is taken."""
@@ -83,7 +80,6 @@ class FrameStream:
 
     @property
     def unsent(self) -> bool:
-        """Whether something is kept that the peer has not taken yet."""
         return bool(self._unsent)
 
     def send(self, frame: bytes) -> None:
@@ -107,17 +103,13 @@ class FrameStream:
 
         Meanwhile what is kept leaves as the peer takes it.
         """
-        if not self._unsent:
-            return bool(self._readable.poll(milliseconds))
         end = inf if milliseconds is None else monotonic() + milliseconds / 1e3
-        while self._unsent:
-            ready = self._either.poll(_milliseconds_until(end))
-            if not ready:
-                return False
-            if ready[0][1] & ~select.POLLOUT:
-                return True
+        while True:
+            self._poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            ready = self._poll.poll(_milliseconds_until(end))
+            if not ready or ready[0][1] & ~select.POLLOUT:
+                return bool(ready)
             self.flush()
-        return bool(self._readable.poll(_milliseconds_until(end)))
 
     def receive(self) -> list[bytes]:
         """All frames that have arrived whole. Raises EOFError once the peer has gone and all are received."""
@@ -131,8 +123,6 @@ class FrameStream:
             if not data:
                 self._ended = True
                 break
-            if not self._partial and len(data) == LENGTH_BYTES + _length(data):
-                return [data[LENGTH_BYTES:]]  # nearly always: one frame, all of it
             self._partial += data
             if len(data) < CHUNK_BYTES:
                 break
@@ -145,10 +135,10 @@ class FrameStream:
         """Close, after giving the peer up to `linger_seconds` to take what is kept."""
         end = monotonic() + linger_seconds
         with suppress(ConnectionError):
-            while self._unsent and self._either.poll(_milliseconds_until(end)):
+            self.flush()
+            self._poll.register(self._socket, select.POLLOUT)
+            while self._unsent and monotonic() < end and self._poll.poll(_milliseconds_until(end)):
                 self.flush()
-                if monotonic() > end:
-                    break
         self._socket.close()
 
     def _send(self, data: bytes | bytearray) -> int:
@@ -162,17 +152,12 @@ class FrameStream:
         begin, partial = 0, self._partial
         while len(partial) - begin >= LENGTH_BYTES:
             first = begin + LENGTH_BYTES
-            end = first + _length(partial[begin:first])
+            end = first + int.from_bytes(partial[begin:first], "little")
             if end > len(partial):
                 break
             yield bytes(partial[first:end])
             begin = end
         del partial[:begin]
-
-
-def _length(head: bytes | bytearray) -> int:
-    """The length of the frame that begins with `head`; meaningless for less than LENGTH_BYTES."""
-    return int.from_bytes(head[:LENGTH_BYTES], "little")
 
 
 def _milliseconds_until(end: float) -> float | None:
