@@ -105,8 +105,7 @@ class FrameStream:
         """
         end = inf if milliseconds is None else monotonic() + milliseconds / 1e3
         while True:
-            self._poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-            ready = self._poll.poll(_milliseconds_until(end))
+            ready = self._ready(select.POLLIN | (select.POLLOUT if self._unsent else 0), end)
             if not ready or ready[0][1] & ~select.POLLOUT:
                 return bool(ready)
             self.flush()
@@ -136,10 +135,14 @@ class FrameStream:
         end = monotonic() + linger_seconds
         with suppress(ConnectionError):
             self.flush()
-            self._poll.register(self._socket, select.POLLOUT)
-            while self._unsent and monotonic() < end and self._poll.poll(_milliseconds_until(end)):
+            while self._unsent and monotonic() < end and self._ready(select.POLLOUT, end):
                 self.flush()
         self._socket.close()
+
+    def _ready(self, events: int, end: float) -> list[tuple[int, int]]:
+        """Wait until one of `events` has come, at most until `end` on the monotonic clock."""
+        self._poll.register(self._socket, events)
+        return self._poll.poll(None if end == inf else max(0.0, (end - monotonic()) * 1e3))
 
     def _send(self, data: bytes | bytearray) -> int:
         try:
@@ -158,7 +161,3 @@ class FrameStream:
             yield bytes(partial[first:end])
             begin = end
         del partial[:begin]
-
-
-def _milliseconds_until(end: float) -> float | None:
-    return None if end == inf else max(0.0, (end - monotonic()) * 1e3)
