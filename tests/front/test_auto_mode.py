@@ -326,5 +326,5 @@ def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own
     state.studies.sweeps._requests = 1
     looked.clear()
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
-    state.look(0.0)
+    state.on_timer(0.0)
     assert not looked

@@ -166,8 +166,8 @@ def _auto_body(auto: AutoMode) -> AutoBody:
         "sweep": None if auto.advice is None else auto.advice.name,
         "unused": auto.unused,
         "batches": [
-            {"batch_bucket": bucket, "mode": own.mode, "source": own.source, "reason": own.reason}
-            for bucket, own in auto.advised.items()
+            cast(AutoBatch, {"batch_bucket": bucket, **msgspec.to_builtins(advised)})
+            for bucket, advised in auto.advised.items()
         ],
     }
 

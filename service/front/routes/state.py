@@ -62,7 +62,7 @@ class AppState:
         while self._unobserved:
             self._observe(self._unobserved.pop(0))
 
-    def look(self, lag_seconds: float) -> None:
+    def on_timer(self, lag_seconds: float) -> None:
         """Called several times a second: the event loop was late by `lag_seconds`.
 
         Where no request runs, those that ended are recorded, as the log is read without a request. Unless a

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -267,12 +268,11 @@ class StudyStream(EventAnswer):
 
     async def _run(self, send: Send) -> KeptFinding:
         running = asyncio.create_task(self._study(self._heard))
+        running.add_done_callback(lambda _: self._reported.set())
         try:
             while True:
-                reported = asyncio.create_task(self._reported.wait())
-                ends: set[asyncio.Task[Any]] = {running, reported}
-                await asyncio.wait(ends, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                reported.cancel()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._reported.wait(), HEARTBEAT_SECONDS)
                 self._reported.clear()
                 done = running.done()
                 events = b"".join(event("progress", report) for report in self._reports)
