@@ -15,11 +15,10 @@ from service.front import advice as advice_module
 from service.front.advice import AutoMode, ServedRequests
 from service.front.settings import Settings, SweepAdvice
 from service.modes import AUTO
-from service.records import EngineStatus
 from tests.front.test_advice import FAST, MODES, Traffic
+from tests.support.outcomes import ENGINE
 from tests.support.serving import Front, logged, running, until
 
-SERVED = ["eager", "no_grad", "inference_mode", "compiled"]
 ADVICE: dict[str, Any] = {
     "format_version": 2,
     "valid": True,
@@ -35,11 +34,7 @@ ADVICE: dict[str, Any] = {
 }
 """Of a sweep of the fake engine, at its batch sizes."""
 
-ENGINE = EngineStatus(
-    pid=1, model="tiny", parameters=1, layers=1, width=8, context=64, prefill_chunk=64, batch_buckets=[1, 4],
-    model_hash="0", device="cpu", device_name="fake", dtype="float32", torch="none", cuda=None, threads=1,
-    cpus=[0], modes=SERVED,
-)  # fmt: skip
+SERVED = ENGINE.modes
 
 
 def advice(**changes: Any) -> SweepAdvice:

@@ -23,8 +23,7 @@ from service.front.routes.state import AppState
 from service.front.schemas import CompareBody, GenerateBody
 from service.front.settings import Settings
 from service.records import Begun, SharedWork, StepGroup
-from tests.front.test_auto_mode import ENGINE
-from tests.support.outcomes import JOB, outcome, phase
+from tests.support.outcomes import ENGINE, JOB, outcome, phase
 
 SECONDS = st.floats(0, 10)
 NOTHING = outcome(phase(0, 0), phase(0, 0))

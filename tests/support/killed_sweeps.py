@@ -1,7 +1,4 @@
-"""Sweeps in processes of their own, against the stand-in for the service, to be killed and gone on with.
-
-`python -m tests.support.killed_sweeps 20` kills 20 of them, each at another random moment, and one 20 times.
-"""
+"""Sweeps in processes of their own, against the stand-in for the service, to be killed and gone on with."""
 
 from __future__ import annotations
 
@@ -10,18 +7,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from random import Random, SystemRandom
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
-from loadtests.run.rows import ROWS_FILE, each_row, read_rows
-from loadtests.run.run_file import RUN_FILE, read_run
-from loadtests.run.schedule import Finished, is_whole
+from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.sweep import SweepResult, resume_sweep
-from tests.support.fake_service import Script, fake_service
 from tests.support.serving import PATIENCE_SECONDS, until
 
 PLAN = Plan(
@@ -60,12 +52,6 @@ def start(url: str, folder: Path, verb: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> None:
-    """Wait for the end of a sweep, which has to be a good one."""
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-
-
 def resumed(url: str, folder: Path) -> SweepResult:
     """Go on with the sweep of `folder` in this process."""
     return resume_sweep(url, folder, console=Console(file=io.StringIO()), exporter_port=0)
@@ -99,63 +85,7 @@ def every_request_of(plan: Plan) -> Counter[tuple[int, str, int | None]]:
     )
 
 
-def _is_whole(folder: Path) -> bool:
-    run = read_run(folder)
-    return run.complete and is_whole(run, Finished(each_row(folder)))
-
-
 def failed(folder: Path) -> set[str]:
     """The failed gates, but for those of time, which have no meaning against a stand-in."""
     of_time = {"client CPU < 80%", "achieved/target rate ≥ 0.98"}
     return {gate.name for gate in read_results(folder).failed_gates} - of_time
-
-
-def same_verdicts(folder: Path, other: Path) -> bool:
-    """Whether both have the same gates, cells and rounds to compare."""
-    one, two = read_results(folder), read_results(other)
-    alike = [sorted(gate.name for gate in each.gates) for each in (one, two)]
-    shapes = [each.rounds.select("cell", "round", "requests").sort("cell", "round") for each in (one, two)]
-    return alike[0] == alike[1] and shapes[0].equals(shapes[1])
-
-
-def survives_kills(folder: Path, unkilled: Path, moments: list[int]) -> None:
-    """Kill a sweep at `moments` (bytes of rows), going on in between: it ends as if never killed."""
-    kept = set[str]()
-    with fake_service(Script()) as url:
-        for number, moment in enumerate(sorted(moments)):
-            verb = "resume" if number and (folder / RUN_FILE).exists() else "begin"
-            if not kill_at(start(url, folder, verb), folder, moment):
-                break
-            before = read_rows(folder) if (folder / ROWS_FILE).exists() else []
-            kept |= {row.request_id for row in before}
-            assert not before or not measured(folder) or "complete" in failed(folder)
-        if not _is_whole(folder):
-            finish(start(url, folder, "resume"))
-    assert kept <= {row.request_id for row in read_rows(folder)}
-    assert measured(folder) == every_request_of(PLAN)
-    assert _is_whole(folder)
-    assert failed(folder) == set()
-    assert same_verdicts(folder, unkilled)
-
-
-def main(count: int) -> None:
-    """Kill `count` sweeps once each, and one `count` times; AssertionError: one lost something."""
-    seed = SystemRandom().randrange(2**32)
-    print(f"seed {seed}", flush=True)
-    random = Random(seed)
-    with TemporaryDirectory() as root:
-        unkilled = Path(root, "unkilled")
-        with fake_service(Script()) as url:
-            finish(start(url, unkilled, "begin"))
-        for number in range(count):
-            moment = random.randrange(SIZE_BYTES)
-            survives_kills(Path(root, str(number)), unkilled, [moment])
-            print(f"{number + 1} of {count}: killed at {moment} bytes of rows, whole in the end", flush=True)
-        moments = [random.randrange(SIZE_BYTES) for _ in range(count)]
-        survives_kills(Path(root, "often"), unkilled, moments)
-        parts = len(read_run(Path(root, "often")).parts)
-        print(f"one sweep killed {count} times, in {parts} parts, whole in the end", flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

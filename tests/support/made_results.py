@@ -123,28 +123,15 @@ def _row(
         for phase in ("prefill", "decode"):
             measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
     fields: dict[str, object] = {
-        "run": "a-run",
-        "cell": cell.name,
-        "control": cell.control,
-        "round": number,
-        "sequence": sequence,
-        "stage": "measure" if number else "warmup",
-        "mode": cell.mode,
+        "run": "a-run", "cell": cell.name, "control": cell.control, "round": number, "sequence": sequence,
+        "stage": "measure" if number else "warmup", "mode": cell.mode,
         "effective_mode": "compiled-cpp" if ran == "reduce-overhead" else ran,
-        "batch_size": cell.batch_size,
-        "prompt_set": cell.prompt_set,
-        "new_tokens": tokens,
-        "concurrency": cell.concurrency,
-        "load": cell.load,
-        "rate": cell.rate,
-        "request_id": str(sequence),
-        "intended_start": now,
-        "start": now,
-        "latency_seconds": seconds,
-        "latency_from_intended_seconds": seconds,
-        "status": 500 if failed else 200,
+        "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
+        "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate, "request_id": str(sequence),
+        "intended_start": now, "start": now, "latency_seconds": seconds,
+        "latency_from_intended_seconds": seconds, "status": 500 if failed else 200,
         "error": "the engine broke" if failed else None,
-    }
+    }  # fmt: skip
     if failed:
         return fields
     if cell.mode == AUTO:
