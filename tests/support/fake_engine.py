@@ -294,24 +294,15 @@ class FakeEngine:
 
     def announce(self, mode: str, state: Readiness) -> None:
         compiled, compilations = MODES[mode].cpu.compile is not None, self.compilations.get(mode, 0)
-        self.send(
-            ModeStatus(
-                mode=mode,
-                removes=MODES[mode].removes,
-                state=state,
-                effective=self.effective[mode],
-                reason=MODES[mode].cpu.reason,
-                cache="cold" if compiled else None,
-                parity=PARITY,
-                detail=self.options.get("detail", "as commanded") if state == "failed" else None,
-                warmup_seconds=1.5 if state == "ready" else None,
-                compile_seconds=[0.7] * (2 * compiled + compilations),
-                graph_breaks=compilations,
-                recompiles=compilations,
-                graph_captures=self.captures(mode),
-                splits=self.splits(),
-            )  # fmt: skip
-        )
+        status = ModeStatus(
+            mode=mode, removes=MODES[mode].removes, state=state, effective=self.effective[mode],
+            reason=MODES[mode].cpu.reason, cache="cold" if compiled else None, parity=PARITY,
+            detail=self.options.get("detail", "as commanded") if state == "failed" else None,
+            warmup_seconds=1.5 if state == "ready" else None,
+            compile_seconds=[0.7] * (2 * compiled + compilations), graph_breaks=compilations,
+            recompiles=compilations, graph_captures=self.captures(mode), splits=self.splits(),
+        )  # fmt: skip
+        self.send(status)
 
     def splits(self) -> list[StepSplit]:
         if not self.sampled:
