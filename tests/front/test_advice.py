@@ -300,7 +300,6 @@ def test_a_batch_outside_the_buckets_and_another_parameter_are_refused(
 @pytest.mark.parametrize(
     ("options", "temperature", "named"),
     [
-        ({"stream": True}, 0.0, "greedy, streamed"),
         ({"stop": ["x"]}, 0.0, "greedy, stop strings"),
         ({"top_k": 50}, 1.0, "sampled, top-k"),
         ({"top_p": 0.5, "stream": True}, 1.0, "sampled, top-p, streamed"),

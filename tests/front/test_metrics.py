@@ -364,10 +364,10 @@ def status(**changes: object) -> ModeStatus:
     return ModeStatus(mode="eager", removes="", state="ready", effective="eager", **changes)  # type: ignore[arg-type]
 
 
-def recorder(device: str = "cpu", mode: str = "eager") -> tuple[Metrics, CollectorRegistry]:
+def recorder(device: str = "cpu") -> tuple[Metrics, CollectorRegistry]:
     """With an engine on `device` that has told of itself."""
     made = CollectorRegistry()
-    metrics = Metrics(made, [mode], [1, 4], {"version": "0", "commit": "0"})
+    metrics = Metrics(made, ["eager"], [1, 4], {"version": "0", "commit": "0"})
     metrics.engine(msgspec.structs.replace(ENGINE, device=device))
     return metrics, made
 
@@ -429,19 +429,6 @@ def test_what_a_gpus_steps_cost_is_gauges_where_it_was_measured() -> None:
     ):
         assert measured.get_sample_value(f"launchbound_{name}", labels) == value
         assert bound.get_sample_value(f"launchbound_{name}", labels) is None  # no measurement
-
-
-@pytest.mark.parametrize(("device", "replays"), [("cpu", None), ("cuda", 4.0)])
-def test_replays_are_counted_by_what_a_mode_does_on_the_engines_device(
-    device: str, replays: float | None
-) -> None:
-    """`max-autotune` has one name on both; only on CUDA does it replay graphs."""
-    metrics, made = recorder(device, "max-autotune")
-    done = outcome(phase(0.0, 0.0), phase(0.0, 0.0, steps=3), mode="max-autotune")
-    job = msgspec.structs.replace(JOB, mode="max-autotune")
-    metrics.observe(add_up(job, done, 0, 5_000, 10_000))
-    sample = made.get_sample_value("launchbound_cudagraph_replays_total", {"mode": "max-autotune"})
-    assert sample == replays
 
 
 BOUNDS = (25e-6, 0.5, 1.0, 12.0)
