@@ -188,10 +188,6 @@ def _same(value: object, other: object) -> bool:
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 _TOKEN: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN}
 _TOKENS: dict[str, Any] = {"type": "array", "minItems": 1, "items": _TOKEN}
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
@@ -256,7 +252,7 @@ class CompletionBody(BaseModel):
     )
     stop: Annotated[
         Annotated[list[StopString], Field(max_length=4)] | None,
-        BeforeValidator(_as_list),
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
         WithJsonSchema(_STOP),
     ] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), WHOLE] | None = None

@@ -234,11 +234,7 @@ async def advice(request: Request, batch_size: int = 1) -> Response:
     if unknown := [name for name in request.query_params if name != "batch_size"]:
         message = f"{unknown[0][:64]}: there is no such parameter; write batch_size"
         raise BadRequest(message, param="batch_size")
-    largest = max(state.settings.batch_sizes)
-    if not 1 <= batch_size <= largest:
-        raise BadRequest(
-            f"batch_size lies between 1 and {largest} here, got {batch_size}", param="batch_size"
-        )
+    state.bucket_of(batch_size)
     state.observe_all()
     found = state.statistics.advise(batch_size, state.settings.batch_sizes, state.client.ready_modes())
     answer: AdviceAnswer = {

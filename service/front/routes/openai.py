@@ -313,10 +313,7 @@ class CompletionAnswers:
         return _data(completion_error(error.type, error.message, error.param))
 
     def _chunk(self, choices: list[Choice]) -> CompletionAnswer:
-        chunk = self._head(choices)
-        if self.include_usage:
-            chunk["usage"] = None
-        return chunk
+        return {**self._head(choices), "usage": None} if self.include_usage else self._head(choices)
 
     def _head(self, choices: list[Choice]) -> CompletionAnswer:
         return {

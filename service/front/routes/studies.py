@@ -128,11 +128,7 @@ async def studies(request: Request) -> Response:
     """The findings that can be read again, newest first."""
     findings = state_of(request).findings
     entries = [
-        {
-            **_described(kept),
-            "files": list(kept.result.files),
-            "files_left_out": dict(kept.result.files_left_out),
-        }
+        _described(kept) | {"files": list(kept.result.files), "files_left_out": kept.result.files_left_out}
         for kept in findings
     ]
     return reply({"studies": entries, "given_up": findings.given_up})
@@ -167,7 +163,7 @@ async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase
     """The newest finding of POST /v1/studies/operators for this step; it runs nothing."""
     state = state_of(request)
     state.check_mode(mode)
-    arguments = {"mode": mode, "batch_size": _bucket_of(state, batch_size), "phase": phase}
+    arguments = {"mode": mode, "batch_size": state.bucket_of(batch_size), "phase": phase}
     kept = state.findings.newest("operators", arguments)
     if kept is None:
         message = f"nothing has been found of this step yet: POST {encode_json(arguments).decode()} to"
@@ -177,8 +173,7 @@ async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase
 
 async def _run(state: AppState, request: Request, name: str, body: StudyBody) -> Response:
     """Run a study, as events where the client asks for them; a client that goes away ends it."""
-    _check_served(state, body)
-    given = _in_buckets(state, body.model_dump(exclude_none=True))
+    given = _checked(state, body)
     # A snapshot is written where there is a folder for it.
     arguments = {field: value for field, value in given.items() if field != "snapshot"}
     writes_files = name == "timeline" or given.get("snapshot", False)
@@ -201,33 +196,23 @@ def _answer(kept: KeptFinding, headers: dict[str, str] | None = None) -> Respons
     return Response(kept.result.body, headers=headers, media_type="application/json")
 
 
-def _check_served(state: AppState, body: StudyBody) -> None:
-    """Raise UnknownMode or BadRequest for what this instance does not serve."""
-    for param in ("mode", "against", "modes"):
-        named = getattr(body, param, None)
-        for mode in named if isinstance(named, list) else [named]:
-            if mode is not None:
-                state.check_mode(mode, param)
-    if getattr(body, "snapshot", False) and state.client.device == "cpu":
+def _checked(state: AppState, body: StudyBody) -> dict[str, Any]:
+    """The fields that are given, each batch size as the bucket that it is run in.
+
+    Raises UnknownMode or BadRequest for what this instance does not serve.
+    """
+    given = body.model_dump(exclude_none=True)
+    named = [(param, given[param]) for param in ("mode", "against") if param in given]
+    for param, mode in (*named, *(("modes", mode) for mode in given.get("modes", ()))):
+        state.check_mode(mode, param)
+    if given.get("snapshot") and state.client.device == "cpu":
         message = "a snapshot is of CUDA's allocator, and this service runs on a CPU: leave it out"
         raise BadRequest(message, type="unsupported_here", param="snapshot")
-
-
-def _in_buckets(state: AppState, given: dict[str, Any]) -> dict[str, Any]:
-    """`given` with each batch size as the bucket that it is run in. Raises BadRequest."""
     if "batch_size" in given:
-        given["batch_size"] = _bucket_of(state, given["batch_size"])
+        given["batch_size"] = state.bucket_of(given["batch_size"])
     if "batch_sizes" in given:
-        given["batch_sizes"] = [_bucket_of(state, size, "batch_sizes") for size in given["batch_sizes"]]
+        given["batch_sizes"] = [state.bucket_of(size, "batch_sizes") for size in given["batch_sizes"]]
     return given
-
-
-def _bucket_of(state: AppState, batch_size: int, param: str = "batch_size") -> int:
-    """The smallest bucket that holds `batch_size`. Raises BadRequest, naming `param`, where none does."""
-    buckets = state.settings.batch_sizes
-    if not 1 <= batch_size <= buckets[-1]:
-        raise BadRequest(f"{param} lies between 1 and {buckets[-1]} here, got {batch_size}", param=param)
-    return min(size for size in buckets if size >= batch_size)
 
 
 def _wants_events(request: Request) -> bool:
@@ -254,7 +239,7 @@ class StudyStream(EventAnswer):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             kept = await unless_gone(receive, self._run(send))
-            last = event("finding", {**_described(kept), "finding": msgspec.Raw(kept.result.body)})
+            last = event("finding", _described(kept) | {"finding": msgspec.Raw(kept.result.body)})
         except ClientGone:
             if not self.started:
                 raise
