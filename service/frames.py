@@ -1,7 +1,7 @@
 """Frames over a Unix stream socket between two processes of this machine: a length, then as many bytes.
 
 Addresses are names of the kernel alone, not files: nothing of them outlives its process. As any user may
-connect to one, both ends look at whom they are connected to.
+connect to one, both ends check the user of the other.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FrameStream:
         self._poll = select.poll()
 
     def fileno(self) -> int:
-        """The descriptor: readable where a frame or the end has arrived, at every look until it is taken."""
+        """The descriptor: readable from the arrival of a frame, or of the end, until it is received."""
         return self._socket.fileno()
 
     @property

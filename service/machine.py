@@ -1,4 +1,4 @@
-"""The processor of this machine as Linux tells it, and which of its cores each process runs on.
+"""The processor of this machine as Linux describes it, and which of its cores each process runs on.
 
 The engine's cores are its own, so that nothing else disturbs it.
 """
@@ -21,7 +21,7 @@ _NAMED_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile")
 """Instruction sets for which libraries have kernels of their own."""
 
 _NUMBERS = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
-"""What tells generations apart on x86 and on ARM, by its key in /proc/cpuinfo."""
+"""What distinguishes generations on x86 and on ARM, by its key in /proc/cpuinfo."""
 
 
 @cache

@@ -88,9 +88,9 @@ def served(
         for mode in modes
         for prompts in (PROMPTS, PROMPTS[:1])
     ]
-    life = serve(folder, jobs, modes, common_cache, ONE_BATCH)
-    life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
-    return life
+    made = serve(folder, jobs, modes, common_cache, ONE_BATCH)
+    made.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
+    return made
 
 
 def test_tokens_equal_generate_in_every_mode_served(served: Served) -> None:

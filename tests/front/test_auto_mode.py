@@ -49,7 +49,7 @@ def written(folder: Path, **changes: Any) -> Path:
 def auto(
     found: SweepAdvice | None = None, modes: list[str] = SERVED, served: ServedRequests | None = None
 ) -> AutoMode:
-    """With an engine that has told of itself."""
+    """With an engine that has reported its status."""
     made = AutoMode(modes, [1, 4], found, served or ServedRequests())
     made.engine(ENGINE)
     return made
@@ -292,14 +292,14 @@ def test_a_refusal_is_counted_under_the_mode_that_was_picked_and_before_that_und
         assert after[reason % "not_ready"] == middle[reason % "not_ready"] + 3
 
 
-def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own_front: Front) -> None:
-    looked = list[int]()
+def test_served_requests_are_compared_where_none_runs_and_no_sweep_measures(own_front: Front) -> None:
+    compared = list[int]()
     state = own_front.state
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
-    state.auto.learn = lambda bucket, _: looked.append(bucket)  # type: ignore[method-assign]
-    until(lambda: looked, "a look")
+    state.auto.learn = lambda bucket, _: compared.append(bucket)  # type: ignore[method-assign]
+    until(lambda: compared, "a comparison")
     state.studies.sweeps._requests = 1
-    looked.clear()
+    compared.clear()
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
     state.on_timer(0.0)
-    assert not looked
+    assert not compared

@@ -365,7 +365,7 @@ def status(**changes: object) -> ModeStatus:
 
 
 def recorder(device: str = "cpu") -> tuple[Metrics, CollectorRegistry]:
-    """With an engine on `device` that has told of itself."""
+    """With an engine on `device` that has reported its status."""
     made = CollectorRegistry()
     metrics = Metrics(made, ["eager"], [1, 4], {"version": "0", "commit": "0"})
     metrics.engine(msgspec.structs.replace(ENGINE, device=device))
@@ -378,8 +378,8 @@ def sampled(samples: int, phase: Phase = "decode", share: float = 0.6) -> StepSp
 
 
 def counted(made: CollectorRegistry, phase: str = "decode", batch: str = "4") -> list[float | None]:
-    place = {"mode": "eager", "phase": phase, "batch": batch}
-    return [made.get_sample_value("launchbound_samples_total", {**place, "side": side}) for side in SIDES]
+    labels = {"mode": "eager", "phase": phase, "batch": batch}
+    return [made.get_sample_value("launchbound_samples_total", {**labels, "side": side}) for side in SIDES]
 
 
 def test_samples_grow_by_what_an_engine_has_more_than_it_last_said() -> None:

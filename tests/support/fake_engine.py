@@ -4,7 +4,7 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 (mode → state at start, else ready), `detail` (why one has failed), `exit` (end at once with this code),
 `later_exit` (in every start but the first), `no_samples` (why its steps are not sampled), `silent` (announces
 no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
-`doing` (what its signs of life say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes`
+`doing` (what its regular messages say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes`
 (limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold). A prompt that is no
 command, or token ids, completes to one word per token.
 """
@@ -75,7 +75,7 @@ MEMORY = {
 
 
 class FakeEngine:
-    """One life."""
+    """One process of it."""
 
     def __init__(self, settings: EngineSettings, options: dict[str, Any]) -> None:
         self.settings, self.options = settings, options

@@ -203,16 +203,16 @@ def with_intervals(folder: Path, reach: float = 0.05) -> Path:
 def with_samples(
     folder: Path, split: Callable[[Row], tuple[int, int, int]] = lambda row: (60, 40, 0)
 ) -> Path:
-    """Before each visit a request was sampled: in both phases these were in kernels, in the host, in code of
-    no class, and one in the system.
+    """Before each block of requests one was sampled: in both phases these samples were in kernels, in the
+    host, in code of no class, and one in the system.
     """
     path = folder / "requests.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     written, seen = [], set()
     for row in rows:
-        visit = (row["round"], row["cell"])
-        if row["stage"] == "measure" and visit not in seen:
-            seen.add(visit)
+        block = (row["round"], row["cell"])
+        if row["stage"] == "measure" and block not in seen:
+            seen.add(block)
             sampled = json.loads(json.dumps(row)) | {"stage": "sample", "latency_seconds": 99.0}
             for phase in ("prefill", "decode"):
                 sampled[phase] = (sampled.get(phase) or {}) | samples_in(*split(row))
@@ -267,7 +267,7 @@ SERVICE = {"eager": 0.02, "inference_mode": 0.01}
 """Mean seconds in service: at most 50 and 100 requests per second."""
 
 KNEES = {"eager": 36.8, "inference_mode": 86.6}
-"""Requests per second of which 95 % are answered within 0.12 s, over 200 visits of 4,000 requests each."""
+"""Requests per second of which 95 % are answered within 0.12 s, over 200 blocks of 4,000 requests each."""
 
 OUTSIDE_SECONDS = 0.0002
 FIRST_TOKEN_SHARE = 0.25
@@ -287,7 +287,7 @@ def make_load(
 ) -> Path:
     """A sweep of the preset quick at batch 1, with each of `rates` for every mode of `SERVICE`.
 
-    The visits `cut`, by round and mode, end after half of their requests, at the highest rate.
+    The blocks `cut`, by round and mode, end after half of their requests, at the highest rate.
     """
     cells = [
         Cell(mode=mode, batch_size=1, rate=rate, arrivals=arrivals, requests=requests)
@@ -303,11 +303,11 @@ def make_load(
     }
     _replace_rows(folder, cells, most_waiting, rounds, set(cut_cells))
     edit_run(folder, lambda run: run.client.rates.update({cell.name: cell.rate or 0.0 for cell in cells}))
-    visits = [
+    blocks = [
         CutBlock(round=number, cell=name, sent=requests // 2, reason="its queue only grew")
         for number, name in cut_cells
     ]
-    edit_run(folder, lambda run: run.cut_visits.extend(visits))
+    edit_run(folder, lambda run: run.cut_visits.extend(blocks))
     return folder
 
 
