@@ -12,10 +12,7 @@ from typing import Literal
 import msgspec
 
 METHOD = 5
-"""Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable. Results of
-before it was recorded have none.
-"""
-
+"""Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable."""
 
 Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
@@ -60,18 +57,6 @@ class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
     newest: SampleCounts
     all: SampleCounts
 
-    @property
-    def dispatch_seconds(self) -> float:
-        return self.dispatch_share * self.step_seconds
-
-    @property
-    def kernel_seconds(self) -> float:
-        return (1 - self.dispatch_share) * self.step_seconds
-
-
-PROFILER_MATTERS = 1.05
-"""Attaching the profiler matters where the whole interval of its ratio lies above this."""
-
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds per step of `queued` calls that the device ran back to back, unprofiled: median, 95 % interval.
@@ -91,10 +76,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernel seconds of one step: median of the newest profiled `samples`, with its 95 % interval, if any.
-
-    The first samples are steps that warm-up profiled, later ones the median step of a profiled request.
-    """
+    """Kernel seconds of one step: median of the newest profiled `samples`, and its 95 % interval if any."""
 
     phase: Phase
     batch: int
@@ -107,9 +89,8 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
     """Dispatch of a decode step at the smallest batch, after the profiler's first session over before it.
 
-    [`low`, `high`] is the 95 % interval over `rounds` on either side (Welch, on logarithms). The two are
-    minutes apart at most, but not interleaved: a session cannot be undone, so a machine that changed
-    meanwhile is in the ratio too. The seconds are medians.
+    [`low`, `high`] is the 95 % interval over `rounds` on either side (Welch, on logarithms), minutes apart
+    and not interleaved, as a session cannot be undone: a machine that changed meanwhile is in it too.
     """
 
     ratio: float
@@ -121,8 +102,8 @@ class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def matters(self) -> bool:
-        """Whether every later number of this mode is noticeably slower than without the profiler."""
-        return self.low > PROFILER_MATTERS
+        """Whether every later number of this mode is slower than without the profiler, by more than 5 %."""
+        return self.low > 1.05
 
 
 Source = Literal["measured", "sampled", "profiled"]
@@ -192,10 +173,10 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job.
 
-    `queue_seconds`: it waited while the engine was busy, or for others to be merged with; transport between
-    the processes is part of `other`. `padded_prompt_tokens` are the tokens per row that prefill computed,
-    `attended_tokens` the cache positions that attention read in the last decode step. `shared`: jobs are
-    merged, and the phases have the whole of each step that the job ran in, whoever else was in it.
+    `queue_seconds`: it waited while the engine was busy, or for others to be merged with.
+    `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the cache positions
+    that attention read in the last decode step. `shared`: jobs are merged, and the phases have the whole of
+    each step that the job ran in, whoever else was in it.
     """
 
     queue_seconds: float
@@ -217,8 +198,8 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
 
     `operators` are calls into the dispatcher; `launches` are launch calls, of which a graph replay is one.
-    `idle_seconds` are gaps between the device's work within a step, the two waits their cause, where it is
-    known: not while a graph is replayed. Figures of kernels are means over `kernel_steps` steps.
+    `idle_seconds`: gaps between the device's work, the two waits their cause, but not while a graph is
+    replayed. Figures of kernels are means over `kernel_steps` steps.
     """
 
     phase: Phase
@@ -243,10 +224,7 @@ Batching = Literal["off", "window", "continuous"]
 
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
-    """The first call of one compiled callable; `cold` False: its code came from the compile cache.
-
-    `cold_seconds` is what it took with an empty cache, as recorded then; None where that was never seen.
-    """
+    """The first call of one compiled callable. `cold_seconds`: with an empty cache, None if never seen."""
 
     phase: Phase
     batch: int
@@ -258,8 +236,8 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """This mode's logits beside eager's on fixed prompts, teacher-forced.
 
-    `differing_tokens` counts greedy tokens that differ where eager's top two logits are further apart than
-    twice the tolerance; `near_ties` those that differ but are closer.
+    `differing_tokens`: greedy tokens that differ where eager's top two logits are further apart than twice
+    the tolerance; `near_ties`: those that differ but are closer.
     """
 
     passed: bool
@@ -273,9 +251,8 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Eager's attention in one phase and batch, on the fixed prompts of `Parity`.
 
-    `backends` are those that torch chose for `scaled_dot_product_attention`; none where the model does not
-    call it. `parity` compares with the backend `math`, of plain operators, from which a kernel that is wrong
-    in all modes alike differs; None for the reason `unchecked`.
+    `backends`: those that torch chose for `scaled_dot_product_attention`, if the model calls it. `parity`
+    compares with the backend `math`, of plain operators; None for the reason `unchecked`.
     """
 
     phase: Phase
@@ -286,11 +263,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """The state of one mode; sent at every change.
+    """The state of one mode; sent at every change. The last three fields are of a GPU.
 
-    `resident_bytes`: by how much the engine's process grew while the mode was made ready, by weights that a
-    mode packs for itself and by what its compiler left behind. On a CPU `device_times`, `kernel_times` and
-    `profiler_cost` stay empty.
+    `resident_bytes`: by how much the engine's process grew while the mode was made ready.
     """
 
     mode: str
@@ -315,10 +290,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
 
 
 class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """How the weights of linear layers lie in memory in all modes, and why.
-
-    `step_seconds`: all linear layers of one decode step, by layout and rows; empty where none was timed.
-    """
+    """How linear weights lie in memory, and why. `step_seconds` per decode step, by layout and rows."""
 
     layout: str
     reason: str
@@ -326,10 +298,7 @@ class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryBandwidth(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast the device moves memory, over `buffer_bytes`: as many as the weights, within bounds.
-
-    `read` by a CPU's threads; `copy` on CUDA, bytes read and written together. Caches hold what fits in them.
-    """
+    """Over `buffer_bytes`: `read` by a CPU's threads; `copy` on CUDA, bytes read and bytes written together."""
 
     kind: Literal["read", "copy"]
     bytes_per_second: float
@@ -351,10 +320,7 @@ class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that a decode step must move: weights once, keys and values per sequence and attended position.
-
-    `activations_per_row` enter and leave the matrix products, per sequence.
-    """
+    """Bytes that a decode step must move: weights once, the cache per attended position, the rest per row."""
 
     weights: int
     cache_per_position: int
@@ -372,11 +338,9 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     inside a replayed graph (`in_graph`); `no_null_kernel_graph` is the reason where the latter is unknown.
     `memory_bandwidth`, `matrix_rate`, `step_bytes` and `step_flops` make the roofline of a decode step.
     `blas` names the libraries that multiply matrices, and the vector instructions of torch's own kernels.
-    `peak_resident_bytes` is the most memory that the engine's process has had so far.
     `no_samples` is the reason where the engine's thread is not sampled: a CPU then has no split;
     `no_device_times` where a CUDA device's own times of a step could not be taken; `profiler_note` says where
     the profiler slows all later steps, or why that is not known.
-    `attention` has eager's attention backends, checked as the modes become ready.
     """
 
     pid: int
@@ -569,10 +533,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
-    """The answer to Pause `id`: from now on the engine runs nothing.
-
-    `holds` False answers a renewal that came after the lease had run out: the engine has served since.
-    """
+    """The answer to Pause `id`; `holds` False: it came after the lease, and the engine has served since."""
 
     id: int
     holds: bool

@@ -16,6 +16,7 @@ from service.front.advice import EAGER
 from service.front.errors import BadRequest, ModeNotReady
 from service.front.request_timing import RequestTiming, known_sum
 from service.front.routes.answers import (
+    EVENT_STREAM,
     GENERATION_ERRORS,
     GenerateAnswer,
     GenerateAnswers,
@@ -38,7 +39,7 @@ router = APIRouter(tags=["generation"])
 _generate_body = BodyReader(GenerateBody, "prompts")
 
 RESPONSES: Responses = {
-    200: {"model": GenerateAnswer, "content": {"text/event-stream": {}}},
+    200: {"model": GenerateAnswer, "content": {EVENT_STREAM: {}}},
     **GENERATION_ERRORS,
 }
 
