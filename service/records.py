@@ -121,8 +121,7 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     `device_span` is the device's clock from before each call to its last work, idle time included.
     On a CPU dispatch is the host's share of samples of the engine's thread, of a step's wall time, with its
     interval, the numbers of samples by their class, and whose steps they were taken in (`samples_of`).
-    `minor_faults` are page faults of the engine's thread. `*_steps_seconds` have one value per step where
-    each step is measured (CUDA), else none.
+    `minor_faults`: of the engine's thread. `*_steps_seconds`: one value per step on CUDA, else none.
     """
 
     steps: int
@@ -298,7 +297,7 @@ class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryBandwidth(msgspec.Struct, frozen=True, kw_only=True):
-    """Over `buffer_bytes`: `read` by a CPU's threads; `copy` on CUDA, bytes read and bytes written together."""
+    """Over `buffer_bytes`: `read` by a CPU's threads; `copy` on CUDA, bytes read and written together."""
 
     kind: Literal["read", "copy"]
     bytes_per_second: float
