@@ -140,7 +140,8 @@ class Metrics(Listener):
             write("compile_seconds", seconds, name)
         self._grow("graph_breaks_total", status.graph_breaks, name)
         self._grow("recompiles_total", status.recompiles, name)
-        self._grow("cudagraph_captures_total", status.graph_captures, name)
+        if status.graph_captures:
+            self._grow("cudagraph_captures_total", status.graph_captures, name)
         write("mode_ready", status.state == "ready", name)
         write("mode_failed", status.state == "failed", name)
         if before is not None and _declaration(before) != _declaration(status):
@@ -191,10 +192,8 @@ class Metrics(Listener):
 
     def _grow(self, name: str, count: int, *labels: str) -> None:
         """Have a counter follow one of the engine's, which is at `count` since that engine started."""
-        grown = count - self._counted.get((name, *labels), 0)
+        self._series.write(name, count - self._counted.get((name, *labels), 0), *labels)
         self._counted[name, *labels] = count
-        if grown:
-            self._series.write(name, grown, *labels)
 
     def _observed_mode(self, timing: RequestTiming) -> str:
         """The requested mode, or 'fallback' where the request ran as another form than declared."""
