@@ -66,35 +66,19 @@ class Metrics(Listener):
 
     def observe(self, timing: RequestTiming) -> None:
         began = perf_counter()
-        mode = self._observed_mode(timing)
-        write = self._series.write
-        write("requests_total", 1, mode, "ok")
-        write("batch_size", timing.outcome.batch_size, mode)
-        write("tokens_total", timing.outcome.prompt_tokens, mode, "prompt")
-        generated = sum(output.completion_tokens for output in timing.outcome.outputs)
-        write("tokens_total", generated, mode, "generated")
-        shared = timing.engine.shared
-        switches = timing.engine.involuntary_switches if shared is None else shared.counted_switches
-        write("engine_involuntary_switches_total", switches)
-        groups = _counted_steps(timing.outcome, timing.engine)
-        effect = MODES[timing.job.mode].effect(self._device_type)
-        if effect.graph_replay and timing.outcome.effective == effect.name:
-            replays = sum(group.timings.steps for group in groups)
-            write("cudagraph_replays_total", replays, timing.job.mode)
+        mode, groups = self._observed_mode(timing), _counted_steps(timing.outcome, timing.engine)
+        self._count(timing, mode, groups)
         if timing.slowed:
             # Profiling and sampling slow a request, so no time histogram counts it.
-            write("profiled_requests_total", 1, timing.job.mode)
+            self._series.write("profiled_requests_total", 1, timing.job.mode)
             if timing.outcome.profile:  # empty where its trace could not be kept
-                self._observe_profile(timing.outcome.profile, mode)
-                at = time()
-                for name, seconds in self._request_seconds(timing):
-                    self._series.exemplify(name, timing.job.id, seconds, at, mode)
+                self._observe_profile(timing, timing.outcome.profile, mode)
         else:
             for name, seconds in self._request_seconds(timing):
-                write(name, seconds, mode)
+                self._series.write(name, seconds, mode)
             for group in groups:
                 self._observe_phase(group, mode)
-        write("instrumentation_seconds_total", perf_counter() - began)
+        self._series.write("instrumentation_seconds_total", perf_counter() - began)
 
     def failed(self, mode: str, outcome: str) -> None:
         self._series.write("requests_total", 1, mode, outcome)
@@ -151,19 +135,7 @@ class Metrics(Listener):
             write("warmup_seconds", status.warmup_seconds, name, status.cache or "none")
         if status.parity is not None:
             write("mode_parity_max_abs_logit_difference", status.parity.max_abs_logit_difference, name)
-        for split in status.splits:
-            step = name, split.phase, str(split.batch)
-            for side in SIDES:
-                self._grow("samples_total", getattr(split.all, side), *step, side)
-            if split.phase == "decode":
-                write("device_bound_index", 1 - split.dispatch_share, name, str(split.batch))
-        for device in status.device_times:
-            if not device.upper_bound:
-                write("step_device_seconds", device.seconds, name, device.phase, str(device.batch))
-        for kernel in status.kernel_times:
-            write("step_kernel_seconds", kernel.seconds, name, kernel.phase, str(kernel.batch))
-        if status.profiler_cost is not None:
-            write("profiler_dispatch_ratio", status.profiler_cost.ratio, name)
+        self._step_times(status)
 
     def engine_lost(self) -> None:
         """The engine ended: no mode is ready, and the next engine counts from zero."""
@@ -190,6 +162,23 @@ class Metrics(Listener):
         self._series.write("queue_depth", waiting)
         return self._series.render(accept, fresh)
 
+    def _step_times(self, status: ModeStatus) -> None:
+        """What a step of a mode takes: by samples, and on a GPU as measured; an upper bound is no measurement."""
+        name, write = status.mode, self._series.write
+        for split in status.splits:
+            step = name, split.phase, str(split.batch)
+            for side in SIDES:
+                self._grow("samples_total", getattr(split.all, side), *step, side)
+            if split.phase == "decode":
+                write("device_bound_index", 1 - split.dispatch_share, name, str(split.batch))
+        for device in status.device_times:
+            if not device.upper_bound:
+                write("step_device_seconds", device.seconds, name, device.phase, str(device.batch))
+        for kernel in status.kernel_times:
+            write("step_kernel_seconds", kernel.seconds, name, kernel.phase, str(kernel.batch))
+        if status.profiler_cost is not None:
+            write("profiler_dispatch_ratio", status.profiler_cost.ratio, name)
+
     def _grow(self, name: str, count: int, *labels: str) -> None:
         """Have a counter follow one of the engine's, which is at `count` since that engine started."""
         self._series.write(name, count - self._counted.get((name, *labels), 0), *labels)
@@ -204,6 +193,20 @@ class Metrics(Listener):
         reason = outcome.reason if outcome.reason in FALLBACK_REASONS else "other"
         self._series.write("fallbacks_total", 1, mode, reason)
         return FALLBACK
+
+    def _count(self, timing: RequestTiming, mode: str, groups: Sequence[StepGroup]) -> None:
+        outcome, timings, write = timing.outcome, timing.engine, self._series.write
+        write("requests_total", 1, mode, "ok")
+        write("batch_size", outcome.batch_size, mode)
+        write("tokens_total", outcome.prompt_tokens, mode, "prompt")
+        write("tokens_total", sum(output.completion_tokens for output in outcome.outputs), mode, "generated")
+        shared = timings.shared
+        switches = timings.involuntary_switches if shared is None else shared.counted_switches
+        write("engine_involuntary_switches_total", switches)
+        effect = MODES[timing.job.mode].effect(self._device_type)
+        if effect.graph_replay and outcome.effective == effect.name:
+            replays = sum(group.timings.steps for group in groups)
+            write("cudagraph_replays_total", replays, timing.job.mode)
 
     def _request_seconds(self, timing: RequestTiming) -> Iterator[tuple[str, float]]:
         """The histograms that count such a request, each with its seconds; none for what was not measured."""
@@ -238,12 +241,16 @@ class Metrics(Listener):
         if name == "decode" and index is not None and self._device_type == "cuda":
             self._series.write("device_bound_index", index, mode, batch)
 
-    def _observe_profile(self, profile: list[StepProfile], mode: str) -> None:
+    def _observe_profile(self, timing: RequestTiming, profile: list[StepProfile], mode: str) -> None:
+        """Set what a step consists of, and let the histograms that do not count the request point to it."""
         for entry in profile:
             for what in ("operators", "kernels", "launches"):
                 count = getattr(entry, what)
                 if count is not None:
                     self._series.write(f"step_{what}", count, mode, entry.phase)
+        at = time()
+        for name, seconds in self._request_seconds(timing):
+            self._series.exemplify(name, timing.job.id, seconds, at, mode)
 
 
 def _measurable(status: EngineStatus) -> tuple[Start, ...]:
