@@ -163,7 +163,7 @@ class Metrics(Listener):
         return self._series.render(accept, fresh)
 
     def _step_times(self, status: ModeStatus) -> None:
-        """What a step of a mode takes: by samples, and on a GPU as measured; an upper bound is no measurement."""
+        """What a step of a mode takes: by samples, and on a GPU as measured, which an upper bound is not."""
         name, write = status.mode, self._series.write
         for split in status.splits:
             step = name, split.phase, str(split.batch)
