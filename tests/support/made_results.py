@@ -74,25 +74,15 @@ def make_results(
                     if number and not failed:
                         latencies.add(cell.name, number, [seconds])
                     now, sequence = now + seconds, sequence + 1
-    engine = engine_status() | {"device": device}
     run = SweepRun(
-        method=METHOD,
-        run="a-run",
-        url="http://127.0.0.1:1",
-        plan=plan,
-        seed=plan.seed,
-        started=started,
-        ended=started,
-        complete=complete,
-        stopped_because=None if complete else "interrupted",
-        order=orders[1:],
-        environment=HERE,
-        engine=engine,
+        method=METHOD, run="a-run", url="http://127.0.0.1:1", plan=plan, seed=plan.seed, started=started,
+        ended=started, complete=complete, stopped_because=None if complete else "interrupted",
+        order=orders[1:], environment=HERE, engine=engine_status() | {"device": device},
         auto=auto_status(auto_runs) if AUTO in plan.modes else None,
         modes=[mode_status(mode, "ready") for mode in STEP_SECONDS],
         client=Client(cpus=[0], cpu_share=0.05, warmup_passes=2, warmup_settled=True, warmup_reason="flat"),
         settings={"model": "tiny"},
-    )
+    )  # fmt: skip
     write_run(folder, run)
     (folder / SCRAPES_FOLDER).mkdir()
     (folder / SCRAPES_FOLDER / "before.prom").write_text(scrape_text({}))
@@ -225,12 +215,9 @@ def with_samples(
 def samples_in(kernel: int, host: int, unclassified: int, of: str = "request") -> Row:
     """The samples of a phase, as a response has them."""
     return {
-        "kernel_samples": kernel,
-        "host_samples": host,
-        "system_samples": 1,
-        "unclassified_samples": unclassified,
-        "samples_of": of,
-    }
+        "kernel_samples": kernel, "host_samples": host, "system_samples": 1,
+        "unclassified_samples": unclassified, "samples_of": of,
+    }  # fmt: skip
 
 
 def with_compilations(folder: Path, seconds: float = 0.6, cold_seconds: float | None = 12.0) -> Path:
@@ -383,11 +370,7 @@ def _answer(service: float, total: float | None) -> dict[str, Any]:
         return refused | dict.fromkeys(("latency_seconds", "latency_from_intended_seconds"), OUTSIDE_SECONDS)
     latency = total + OUTSIDE_SECONDS
     return {
-        "status": 200,
-        "error": None,
-        "latency_seconds": latency,
-        "latency_from_intended_seconds": latency,
-        "total_seconds": total,
-        "queue_seconds": total - service,
+        "status": 200, "error": None, "latency_seconds": latency, "latency_from_intended_seconds": latency,
+        "total_seconds": total, "queue_seconds": total - service,
         "time_to_first_token_seconds": total - service + FIRST_TOKEN_SHARE * service,
-    }
+    }  # fmt: skip

@@ -55,13 +55,7 @@ def outcome(
         "kernel_source": None, "taken_ns": 2_000, "first_token_ns": 3_000, "done_ns": 4_000,
     }  # fmt: skip
     return Outcome(
-        id=JOB.id,
-        mode=mode,
-        effective=mode,
-        reason=None,
-        kind="ok",
-        batch_size=batch_size,
-        batch_bucket=batch_bucket,
+        id=JOB.id, mode=mode, effective=mode, reason=None, kind="ok", batch_size=batch_size,
+        batch_bucket=batch_bucket, timings=Timings(prefill=prefill, decode=decode, **{**rest, **known}),
         outputs=[Output(text="", token_ids=list(range(tokens)), finish_reason="length")],
-        timings=Timings(prefill=prefill, decode=decode, **{**rest, **known}),
-    )
+    )  # fmt: skip
