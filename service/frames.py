@@ -1,7 +1,7 @@
 """Frames over a Unix stream socket between two processes of this machine: a length, then as many bytes.
 
 Addresses are names of the kernel alone, not files: nothing of them outlives its process. As any user may
-connect to one, both ends look at whom they are connected to.
+connect to one, both ends check the user of the other.
 """
 
 from __future__ import annotations
@@ -72,18 +72,14 @@ class FrameStream:
         self._unsent = bytearray()
         self._partial = bytearray()
         self._ended = False
-        self._readable = select.poll()
-        self._readable.register(connected, select.POLLIN)
-        self._either = select.poll()
-        self._either.register(connected, select.POLLIN | select.POLLOUT)
+        self._poll = select.poll()
 
     def fileno(self) -> int:
-        """The descriptor: readable where a frame or the end has arrived, at every look until it is taken."""
+        """The descriptor: readable from the arrival of a frame, or of the end, until it is received."""
         return self._socket.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Whether something is kept that the peer has not taken yet."""
         return bool(self._unsent)
 
     def send(self, frame: bytes) -> None:
@@ -107,17 +103,12 @@ class FrameStream:
 
         Meanwhile what is kept leaves as the peer takes it.
         """
-        if not self._unsent:
-            return bool(self._readable.poll(milliseconds))
         end = inf if milliseconds is None else monotonic() + milliseconds / 1e3
-        while self._unsent:
-            ready = self._either.poll(_milliseconds_until(end))
-            if not ready:
-                return False
-            if ready[0][1] & ~select.POLLOUT:
-                return True
+        while True:
+            ready = self._ready(select.POLLIN | (select.POLLOUT if self._unsent else 0), end)
+            if not ready or ready[0][1] & ~select.POLLOUT:
+                return bool(ready)
             self.flush()
-        return bool(self._readable.poll(_milliseconds_until(end)))
 
     def receive(self) -> list[bytes]:
         """All frames that have arrived whole. Raises EOFError once the peer has gone and all are received."""
@@ -131,8 +122,6 @@ class FrameStream:
             if not data:
                 self._ended = True
                 break
-            if not self._partial and len(data) == LENGTH_BYTES + _length(data):
-                return [data[LENGTH_BYTES:]]  # nearly always: one frame, all of it
             self._partial += data
             if len(data) < CHUNK_BYTES:
                 break
@@ -145,11 +134,15 @@ class FrameStream:
         """Close, after giving the peer up to `linger_seconds` to take what is kept."""
         end = monotonic() + linger_seconds
         with suppress(ConnectionError):
-            while self._unsent and self._either.poll(_milliseconds_until(end)):
+            self.flush()
+            while self._unsent and monotonic() < end and self._ready(select.POLLOUT, end):
                 self.flush()
-                if monotonic() > end:
-                    break
         self._socket.close()
+
+    def _ready(self, events: int, end: float) -> list[tuple[int, int]]:
+        """Wait until one of `events` has come, at most until `end` on the monotonic clock."""
+        self._poll.register(self._socket, events)
+        return self._poll.poll(None if end == inf else max(0.0, (end - monotonic()) * 1e3))
 
     def _send(self, data: bytes | bytearray) -> int:
         try:
@@ -162,18 +155,9 @@ class FrameStream:
         begin, partial = 0, self._partial
         while len(partial) - begin >= LENGTH_BYTES:
             first = begin + LENGTH_BYTES
-            end = first + _length(partial[begin:first])
+            end = first + int.from_bytes(partial[begin:first], "little")
             if end > len(partial):
                 break
             yield bytes(partial[first:end])
             begin = end
         del partial[:begin]
-
-
-def _length(head: bytes | bytearray) -> int:
-    """The length of the frame that begins with `head`; meaningless for less than LENGTH_BYTES."""
-    return int.from_bytes(head[:LENGTH_BYTES], "little")
-
-
-def _milliseconds_until(end: float) -> float | None:
-    return None if end == inf else max(0.0, (end - monotonic()) * 1e3)

@@ -1,4 +1,4 @@
-"""The processor of this machine as Linux tells it, and which of its cores each process runs on.
+"""The processor of this machine as Linux describes it, and which of its cores each process runs on.
 
 The engine's cores are its own, so that nothing else disturbs it.
 """
@@ -9,7 +9,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -20,13 +20,8 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _NAMED_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile")
 """Instruction sets for which libraries have kernels of their own."""
 
-_NUMBERS = {
-    "cpu family": "family",
-    "model": "model",
-    "CPU implementer": "implementer",
-    "CPU part": "part",
-}
-"""What tells generations apart on x86 and on ARM, by its key in /proc/cpuinfo."""
+_NUMBERS = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
+"""What distinguishes generations on x86 and on ARM, by its key in /proc/cpuinfo."""
 
 
 @cache
@@ -85,13 +80,17 @@ Share = Literal["all", "lower"]
 """Of a machine's cores: all of them, or the lower half."""
 
 
+def _usable(available: Iterable[int] | None) -> list[int]:
+    return sorted(os.sched_getaffinity(0) if available is None else available)
+
+
 def share_cpus(share: Share, available: Iterable[int] | None = None) -> list[int]:
     """The cores of a whole service: all that this process may use, or the `lower` half of them.
 
     The engine of another service on this machine, placed by default, has the upper half. Of two cores the
     lower half is the first; a single one is shared.
     """
-    usable = sorted(os.sched_getaffinity(0) if available is None else available)
+    usable = _usable(available)
     return usable if share == "all" else _halves(usable)[0] or usable
 
 
@@ -114,7 +113,7 @@ def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None
 
     Raises ValueError, naming the cores there are, where `wanted` holds a core that is not available.
     """
-    usable = sorted(os.sched_getaffinity(0) if available is None else available)
+    usable = _usable(available)
     if wanted is None:
         return _halves(usable)[1]
     missing = sorted(set(wanted) - set(usable))
@@ -134,24 +133,16 @@ def front_cpus(
     """Cores for the front: `wanted`, else those that the engine leaves; all where it leaves none."""
     if wanted is not None:
         return wanted
-    usable = sorted(os.sched_getaffinity(0) if available is None else available)
+    usable = _usable(available)
     engines = engine_cpus(engine, usable)
     return [core for core in usable if core not in engines] or usable
 
 
-def threads_now() -> set[int]:
-    """Ids of this process's threads."""
-    return {int(name) for name in os.listdir("/proc/self/task")}
-
-
 def pin(cpus: list[int]) -> None:
     """Bind every thread of this process to `cpus`."""
-    for thread in threads_now():
-        try:
-            os.sched_setaffinity(thread, cpus)
-        except ProcessLookupError:
-            # A thread that ended between the listing and now has no core to be bound to.
-            continue
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended since it was listed
+            os.sched_setaffinity(int(thread), cpus)
 
 
 @contextmanager

@@ -50,13 +50,12 @@ class Effect:
         """The PyTorch that does the same in a program of one's own: `with torch.inference_mode(): …`."""
         call = "model(x)"
         if self.package is not None:
-            options = f"inductor_configs={self.package!r}"
             return (
-                "program = torch.export.export(model, (x,)); "
-                f"path = torch._inductor.aoti_compile_and_package(program, {options}); "
+                "program = torch.export.export(model, (x,)); path = "
+                f"torch._inductor.aoti_compile_and_package(program, inductor_configs={self.package!r}); "
                 "torch._inductor.aoti_load_package(path)(x)"
             )
-        elif self.compile is not None:
+        if self.compile is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.compile.items())
             call = f"torch.compile(model, {given})(x)"
         elif self.captured:
@@ -209,8 +208,7 @@ def named_modes(names: Iterable[str]) -> list[str]:
 
 def named_endpoints(names: Iterable[str]) -> list[str]:
     """As `named_modes`, and AUTO last where it is among `names`: what requests can be sent to."""
-    chosen = set(names)
-    return _named(chosen, [*MODES, AUTO]) + ([AUTO] if AUTO in chosen else [])
+    return _named(names, [*MODES, AUTO])
 
 
 def _named(names: Iterable[str], valid: list[str]) -> list[str]:
@@ -218,4 +216,4 @@ def _named(names: Iterable[str], valid: list[str]) -> list[str]:
     unknown = sorted(chosen - {*valid, ALL_MODES})
     if unknown:
         raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(valid)}, or {ALL_MODES}")
-    return [name for name in MODES if ALL_MODES in chosen or name in chosen]
+    return [name for name in valid if name in chosen or (ALL_MODES in chosen and name in MODES)]

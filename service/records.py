@@ -12,10 +12,7 @@ from typing import Literal
 import msgspec
 
 METHOD = 5
-"""Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable. Results of
-before it was recorded have none.
-"""
-
+"""Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable."""
 
 Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
@@ -34,30 +31,19 @@ class SampleCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.kernel + self.host + self.system + self.unclassified
 
     def __add__(self, other: SampleCounts) -> SampleCounts:
-        return SampleCounts(
-            kernel=self.kernel + other.kernel,
-            host=self.host + other.host,
-            system=self.system + other.system,
-            unclassified=self.unclassified + other.unclassified,
-        )
+        return SampleCounts(**{side: getattr(self, side) + getattr(other, side) for side in SIDES})
 
     def __sub__(self, other: SampleCounts) -> SampleCounts:
-        return SampleCounts(
-            kernel=self.kernel - other.kernel,
-            host=self.host - other.host,
-            system=self.system - other.system,
-            unclassified=self.unclassified - other.unclassified,
-        )
+        return SampleCounts(**{side: getattr(self, side) - getattr(other, side) for side in SIDES})
 
 
 class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of one phase and batch bucket, as its newest samples have it.
+    """A step of one phase and batch bucket, by its newest samples.
 
-    `dispatch_share` of a step's wall time is dispatch, the rest kernel; [`low`, `high`] holds the truth:
+    `dispatch_share` of a step's wall time is dispatch, the rest kernel; [`low`, `high`] is its interval:
     counting, classes and the sampler's own effect added up. `step_seconds` is the mean wall time of the
     newest steps, `newest` the samples that the share rests on, `all` every one since the engine started.
     """
@@ -71,26 +57,12 @@ class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
     newest: SampleCounts
     all: SampleCounts
 
-    @property
-    def dispatch_seconds(self) -> float:
-        """Of one step."""
-        return self.dispatch_share * self.step_seconds
-
-    @property
-    def kernel_seconds(self) -> float:
-        """Of one step: the rest."""
-        return (1 - self.dispatch_share) * self.step_seconds
-
-
-PROFILER_MATTERS = 1.05
-"""Attaching the profiler matters where the whole interval of its ratio lies above this."""
-
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds per step of `queued` calls that the device ran back to back: median of visits, 95 % interval.
+    """Seconds per step of `queued` calls that the device ran back to back, unprofiled: median, 95 % interval.
 
-    The profiler has no part in it. It contains what the device itself needs between two kernels.
-    `upper_bound`: the device caught up with the host while it ran the queue, so that it idled in between.
+    It contains what the device itself needs between two kernels. `upper_bound`: the device caught up with the
+    host, so that it idled in between.
     """
 
     phase: Phase
@@ -104,11 +76,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernel seconds of one step: median of the newest profiled `samples`, with its 95 % interval.
-
-    `low` and `high` are None where the samples are too few for an interval. The first samples are steps that
-    warm-up profiled, later ones the median step of a profiled request.
-    """
+    """Kernel seconds of one step: median of the newest profiled `samples`, and its 95 % interval if any."""
 
     phase: Phase
     batch: int
@@ -121,9 +89,8 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
     """Dispatch of a decode step at the smallest batch, after the profiler's first session over before it.
 
-    [`low`, `high`] is the 95 % interval over `rounds` on either side (Welch, on logarithms). The two are
-    minutes apart at most, but not interleaved: a session cannot be undone, so a machine that changed
-    meanwhile is in the ratio too. The seconds are medians.
+    [`low`, `high`] is the 95 % interval over `rounds` on either side (Welch, on logarithms), minutes apart
+    and not interleaved, as a session cannot be undone: a machine that changed meanwhile is in it too.
     """
 
     ratio: float
@@ -135,8 +102,8 @@ class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def matters(self) -> bool:
-        """Whether every later number of this mode is noticeably slower than without the profiler."""
-        return self.low > PROFILER_MATTERS
+        """Whether every later number of this mode is slower than without the profiler, by more than 5 %."""
+        return self.low > 1.05
 
 
 Source = Literal["measured", "sampled", "profiled"]
@@ -149,16 +116,12 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
 
     `wall` and `dispatch` include the operators that the engine issues beside the step: sampling after it, and
-    on CUDA the copies that feed it. `period` is the whole time of the phase: from the beginning of its first
-    call to that of the next phase's first call, or, for the last phase, to the end of its last fetch and of
-    the bookkeeping after it. So period less wall is what the engine does between steps. `device_span` is the
-    device's clock from before each call to its last work, idle time included: see `step.meters.Readings`.
-    On a CPU dispatch is the host's share of samples of the engine's thread, of a step's wall time, and
-    `dispatch_low_seconds` and `dispatch_high_seconds` are its interval. The numbers of samples are given by
-    their class, and `samples_of` says whose steps they were taken in. None: there are none. `minor_faults`
-    are page faults of the engine's thread. `dispatch_steps_seconds` holds one value per step where each
-    step's dispatch is measured (CUDA), else is empty; `device_span_steps_seconds` and `period_steps_seconds`
-    likewise.
+    on CUDA the copies that feed it. `period` lasts from the phase's first call to the next phase's, or to the
+    end of the bookkeeping after the last one: less `wall` it is what the engine does between steps.
+    `device_span` is the device's clock from before each call to its last work, idle time included.
+    On a CPU dispatch is the host's share of samples of the engine's thread, of a step's wall time, with its
+    interval, the numbers of samples by their class, and whose steps they were taken in (`samples_of`).
+    `minor_faults`: of the engine's thread. `*_steps_seconds`: one value per step on CUDA, else none.
     """
 
     steps: int
@@ -182,9 +145,7 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one phase and one batch bucket. `rows`: sequences of requests in them, added up over the
-    steps; the rest of each bucket was padding.
-    """
+    """Steps of one phase and batch bucket. `rows`: sequences in them, summed over steps, without padding."""
 
     phase: Phase
     batch: int
@@ -193,12 +154,12 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job that ran in a batch with others says of it.
+    """What is known of a job that may have run in a batch with others.
 
     `stall_seconds`: after its prefill, it stood still while the engine prefilled prompts of others. `rows`:
-    the mean number of sequences per step that the job ran with, its own included. `alone`: no step had
-    sequences of another job, and none stalled it. A step belongs to all jobs in it, and is counted by one:
-    `counted` are the steps that this one counts in metrics, `counted_switches` the involuntary switches.
+    the mean number of sequences per step, its own included. `alone`: no step had sequences of another job,
+    and none stalled it. A step that jobs share is counted in metrics by one of them: `counted` are the steps
+    that this one counts, `counted_switches` the involuntary switches.
     """
 
     stall_seconds: float
@@ -211,11 +172,10 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job.
 
-    `queue_seconds` is the time the job waited while the engine was busy with something else, or for others to
-    be merged with; transport between the processes is not queue, it is part of `other`.
+    `queue_seconds`: it waited while the engine was busy, or for others to be merged with.
     `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the cache positions
-    that attention read in the last decode step. `shared` is there where jobs are merged: the phases then
-    have the whole of each step that the job ran in, whoever else was in it.
+    that attention read in the last decode step. `shared`: jobs are merged, and the phases have the whole of
+    each step that the job ran in, whoever else was in it.
     """
 
     queue_seconds: float
@@ -236,10 +196,9 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
 
-    `operators` are the calls that a step makes into the dispatcher; `launches` are launch calls, of which a
-    graph replay is one. `idle_seconds` are gaps between the device's work within a step, the two waits their
-    cause, where it is known: not while the call that replays a graph has not returned. `kernel_steps` of the
-    steps have known kernels: what is given of kernels is the mean over these.
+    `operators` are calls into the dispatcher; `launches` are launch calls, of which a graph replay is one.
+    `idle_seconds`: gaps between the device's work, the two waits their cause, but not while a graph is
+    replayed. Figures of kernels are means over `kernel_steps` steps.
     """
 
     phase: Phase
@@ -264,11 +223,7 @@ Batching = Literal["off", "window", "continuous"]
 
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
-    """The first call of one compiled callable.
-
-    `cold` False: its code came from the compile cache. `cold_seconds` is what it took when the cache was
-    empty, as recorded then; None where that was never seen.
-    """
+    """The first call of one compiled callable. `cold_seconds`: with an empty cache, None if never seen."""
 
     phase: Phase
     batch: int
@@ -280,8 +235,8 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """This mode's logits beside eager's on fixed prompts, teacher-forced.
 
-    `differing_tokens` counts greedy tokens that differ where eager's top two logits are further apart than
-    twice the tolerance; `near_ties` those that differ but are closer.
+    `differing_tokens`: greedy tokens that differ where eager's top two logits are further apart than twice
+    the tolerance; `near_ties`: those that differ but are closer.
     """
 
     passed: bool
@@ -295,9 +250,8 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Eager's attention in one phase and batch, on the fixed prompts of `Parity`.
 
-    `backends` are those that torch chose for `scaled_dot_product_attention`, by name; none where the model
-    does not call it. `parity` compares with the backend `math`, which is written in plain operators: a kernel
-    that is wrong in all modes alike differs from it. Where it is None, `unchecked` is the reason.
+    `backends`: those that torch chose for `scaled_dot_product_attention`, if the model calls it. `parity`
+    compares with the backend `math`, of plain operators; None for the reason `unchecked`.
     """
 
     phase: Phase
@@ -308,11 +262,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """The state of one mode; sent at every change.
+    """The state of one mode; sent at every change. The last three fields are of a GPU.
 
-    `resident_bytes`: by how much the engine's process grew in memory while the mode was made ready. Weights
-    that a mode packs for itself are in it, and what its compiler has left behind. On a CPU `device_times`,
-    `kernel_times` and `profiler_cost` stay empty; `profiler_cost` is None too where it is not known.
+    `resident_bytes`: by how much the engine's process grew while the mode was made ready.
     """
 
     mode: str
@@ -337,11 +289,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
 
 
 class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """How the weights of linear layers lie in memory, the same for all modes, and why.
-
-    `step_seconds` are those of all linear layers of one decode step, by layout and rows; empty where the
-    layout was not chosen by timing.
-    """
+    """How linear weights lie in memory, and why. `step_seconds` per decode step, by layout and rows."""
 
     layout: str
     reason: str
@@ -349,11 +297,7 @@ class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryBandwidth(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast the device moves memory, over `buffer_bytes`: as many as the weights, within bounds.
-
-    `read` by a CPU's threads; `copy` on CUDA, bytes read and bytes written together. A buffer that fits in
-    caches is moved at their speed, as weights of that size are.
-    """
+    """Over `buffer_bytes`: `read` by a CPU's threads; `copy` on CUDA, bytes read and written together."""
 
     kind: Literal["read", "copy"]
     bytes_per_second: float
@@ -375,10 +319,7 @@ class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that a decode step must move: weights once, keys and values per sequence and attended position.
-
-    `activations_per_row` enter and leave the matrix products, per sequence.
-    """
+    """Bytes that a decode step must move: weights once, the cache per attended position, the rest per row."""
 
     weights: int
     cache_per_position: int
@@ -389,21 +330,16 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
     `model_revision` is the Hugging Face hub's commit; None for a model that is none of the hub's.
+    `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens; None: not known yet.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
-    `peak_resident_bytes` is the most that the engine's process has had in the machine's memory so far.
-    `no_samples` is the reason where the engine's thread is not sampled: a CPU then has no split.
-    `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
-    CUDA one kernel inside a replayed graph (`in_graph`); None until measured. `no_null_kernel_graph` is the
-    reason where the latter could not be.
-    `memory_bandwidth` and `matrix_rate` are None until measured. They, `step_bytes` and `step_flops` make the
-    roofline of a decode step. `blas` names the libraries that multiply matrices, and the vector instructions
-    that torch's own kernels use.
-    `profiler_note` says where the profiler slows all later steps, or why that is not known; `no_device_times`
-    is the reason where a CUDA device's own times of a step could not be taken.
-    `attention` has the backends of eager's attention, checked as the modes become ready. `prompt_bytes` is
-    the UTF-8 of one prompt, at most: a longer one is refused before it is made into tokens. None: not told.
-    `batching`: how requests are merged, `batch_window_ms` the window; None without one.
+    `null_kernel_seconds` is what one operator without work costs the host (`alone`), and on CUDA one kernel
+    inside a replayed graph (`in_graph`); `no_null_kernel_graph` is the reason where the latter is unknown.
+    `memory_bandwidth`, `matrix_rate`, `step_bytes` and `step_flops` make the roofline of a decode step.
+    `blas` names the libraries that multiply matrices, and the vector instructions of torch's own kernels.
+    `no_samples` is the reason where the engine's thread is not sampled: a CPU then has no split;
+    `no_device_times` where a CUDA device's own times of a step could not be taken; `profiler_note` says where
+    the profiler slows all later steps, or why that is not known.
     """
 
     pid: int
@@ -456,19 +392,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     param: str | None = None
 
 
-# ---------------------------------------------------------------- front to engine
-
-
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine process is started with, as JSON in its first argument.
 
-    `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: one
-    per physical core of `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
-    autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA. `linears` is how linear weights lie in
-    memory: aten, transposed, or auto for the faster one here. `profile_every` None: a small share of the
-    requests on CUDA, none on a CPU. `nvtx`: a range around each step, on CUDA. `discard_compiled`: compile
-    anew, because an engine before this one died on what the cache holds. `batching`: how jobs that wait are
-    merged; `batch_window_ms`: how long the first of a batch waits for others, where that is "window".
+    `cpus` None: the upper half of its cores (of two, the last). `threads` None: one per physical core of
+    `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or autocast-bfloat16; None:
+    float32 on a CPU, bfloat16 on CUDA. `linears`, the layout of linear weights: aten, transposed, or auto for
+    the faster one here. `profile_every` None: a small share of the requests on CUDA, none on a CPU. `nvtx`: a
+    range around each step, on CUDA. `discard_compiled`: compile anew, as an earlier engine died on what the
+    cache holds. `batch_window_ms`: how long the first of a batch waits for others in a "window".
     """
 
     address: str
@@ -494,12 +426,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """One POST: a batch of prompts to be run in one mode. Validated by the front.
 
-    `id` is given by the front when it accepts the job, and no other job ever has it. `request_id` is what the
-    client calls its request: people read it, and several jobs may have the same.
-    A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
-    neither an end of text (unless that is ignored anyway) nor a stop string ends it. `alone`: never merged
-    with others, because it is compared with what runs alone; a profiled or sampled one is not either.
-    `sample`: sample its steps about a thousand times a second instead of fifty, for a split of its own.
+    `id` is given by the front, and no other job ever has it; `request_id` by the client, and several jobs may
+    have the same. A prompt is text, or its token ids, which only the engine can check. Until a row has
+    `min_tokens`, neither an end of text nor a stop string ends it. `alone`: never merged with others, as it
+    is compared with what runs alone; nor is a profiled or sampled one. `sample`: sample its steps about a
+    thousand times a second instead of fifty, for a split of its own.
     """
 
     id: str = ""
@@ -531,8 +462,8 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
     """Pause once the jobs sent before this are done, and answer with `Paused`; later jobs wait.
 
-    It holds for `lease_seconds` from then on, and as long again from each further Pause of the same id: an
-    engine whose front hangs or dies serves again after the lease.
+    It holds for `lease_seconds`, and as long again from each further Pause of the same id: an engine whose
+    front hangs or dies serves again.
     """
 
     id: int
@@ -548,9 +479,6 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 
 
 ToEngine = Job | Cancel | Pause | Resume | Stop
-
-
-# ---------------------------------------------------------------- engine to front
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, tag="token"):
@@ -576,16 +504,14 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens generated, a final end-of-text token included."""
         return len(self.token_ids)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """How a job ended: exactly one per job that the engine took. `timings` is None if it never started.
 
-    `profile` is there for a job that ran under the profiler: its times are disturbed and belong in no
-    latency statistics, and so are those of one whose steps were `sampled`. `kernels` and `launches` are its
-    totals where all its steps were profiled.
+    Times of a job with a `profile`, or whose steps were `sampled`, are disturbed and belong in no latency
+    statistics. `kernels` and `launches` are totals where all its steps were profiled.
     """
 
     id: str
@@ -606,10 +532,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
-    """The answer to Pause `id`: from now on the engine runs nothing.
-
-    `holds` False answers a renewal that came after the lease had run out: the engine has served since.
-    """
+    """The answer to Pause `id`; `holds` False: it came after the lease, and the engine has served since."""
 
     id: int
     holds: bool
@@ -618,10 +541,9 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
 class Doing(msgspec.Struct, frozen=True, kw_only=True, tag="doing"):
     """What the engine's main thread does from now on: its next message follows within `limit_seconds`.
 
-    Sent before everything that takes long, and while the engine serves about once a second, between two
-    steps. `busy_limit_seconds`: so much CPU time a thread of it uses until then, at most; None where that
-    has no bound of its own. `may_wait`: it may meanwhile wait for something beyond this machine, such as a
-    download.
+    Sent before all that takes long, and while serving about once a second. `busy_limit_seconds`: the most CPU
+    time that one of its threads uses until then; None: no bound. `may_wait`: it may wait for something beyond
+    this machine, such as a download.
     """
 
     what: str

@@ -35,6 +35,9 @@ LONGEST_CALL = 80
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\S")
 
+_ARGUMENT = re.compile(r"(?<!\. )\b[A-Za-z_]\w*\b(?! [.(])")
+"""A word of a call, between single spaces, that is no part of the function's own name."""
+
 
 def operator_named(text: str) -> str:
     """The name of the known call that `text` is, whatever its arguments are called.
@@ -42,32 +45,20 @@ def operator_named(text: str) -> str:
     `text` is compared with the list, word by word, and never evaluated. Raises ValueError, which lists the
     known calls, for any other.
     """
-    given = _TOKEN.findall(text[: LONGEST_CALL + 1])
-    if len(text) <= LONGEST_CALL:
-        for name, known in OPERATOR_CALLS.items():
-            if _alike(_TOKEN.findall(known), given):
-                return name
-    raise ValueError(f"no operator call '{text[:64]}'; try one of {'; '.join(OPERATOR_CALLS.values())}")
+    name = _NAMES.get(_numbered(text)) if len(text) <= LONGEST_CALL else None
+    if name is None:
+        raise ValueError(f"no operator call '{text[:64]}'; try one of {'; '.join(OPERATOR_CALLS.values())}")
+    return name
 
 
-def _alike(known: list[str], given: list[str]) -> bool:
-    """Whether both are the same but for the names of the arguments, each of which has one of its own."""
-    if len(known) != len(given):
-        return False
-    renamed: dict[str, str] = {}
-    for place, (expected, found) in enumerate(zip(known, given, strict=True)):
-        if not _is_argument(known, place):
-            if expected != found:
-                return False
-        elif not found.isidentifier() or renamed.setdefault(expected, found) != found:
-            return False
-    return len(set(renamed.values())) == len(renamed)
+def _numbered(call: str) -> str:
+    """Its words between single spaces, each argument's name replaced by its number in the call."""
+    numbers: dict[str, str] = {}
+    words = " ".join(_TOKEN.findall(call))
+    return _ARGUMENT.sub(lambda found: numbers.setdefault(found[0], f"${len(numbers)}"), words)
 
 
-def _is_argument(tokens: list[str], place: int) -> bool:
-    """Whether a word of a known call is the name of an argument: no part of the function's own name."""
-    before, after = tokens[max(place - 1, 0) : place], tokens[place + 1 : place + 2]
-    return tokens[place].isidentifier() and before != ["."] and after not in (["."], ["("])
+_NAMES = {_numbered(call): name for name, call in OPERATOR_CALLS.items()}
 
 
 PROBES: dict[str, str] = {

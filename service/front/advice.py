@@ -6,6 +6,7 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from statistics import median
 from time import monotonic
 from typing import Literal
@@ -111,10 +112,9 @@ class ServedRequests(Listener):
     ) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
 
-        By `choice.choose` over rounds of requests that did the same work within two minutes: of several kinds
-        of work over that with the most rounds, else the newest. Requests that ended AGE_SECONDS before the
-        newest do not count. Raises NotMeasured, naming what to run, where fewer than two modes are ready, or
-        there are fewer than `least_rounds` such rounds.
+        By `choice.choose` over rounds of requests that did the same work within two minutes: of the kind of
+        work with the most rounds, else of the newest. Requests of AGE_SECONDS before the newest do not count.
+        Raises NotMeasured, naming what to run, for fewer than two modes or `least_rounds` such rounds.
         """
         if len(modes) < 2:
             raise NotMeasured(
@@ -128,10 +128,9 @@ class ServedRequests(Listener):
         }
         work = max(found, key=lambda work: len(found[work][modes[0]]), default=None)
         rounds = 0 if work is None else len(found[work][modes[0]])
-        choice = None if work is None or rounds < least_rounds else choose(found[work], confidence)
-        if work is None or choice is None:
-            raise NotMeasured(self._remedy(batch_size, bucket, modes, rounds))
-        return self._answer(work, choice, found[work], buckets)
+        if work is not None and rounds >= least_rounds and (choice := choose(found[work], confidence)):
+            return self._answer(work, choice, found[work], buckets)
+        raise NotMeasured(self._remedy(batch_size, bucket, modes, rounds))
 
     def _recent(self, served: Iterable[ServedRequest]) -> Iterator[ServedRequest]:
         oldest = self._newest_seconds - AGE_SECONDS
@@ -162,7 +161,7 @@ class ServedRequests(Listener):
         return Advice(
             bucket=work.bucket,
             mode=choice.ship,
-            reason=_reason(work, choice, speedup, self._why(work.bucket, list(rounds))),
+            reason=_reason(work, choice, speedup, self._why(work.bucket, rounds)),
             bound=classes[0] if len(classes) == 1 else None,
             index=None if index is None else index.value,
             crossover=turn.batch if turn.where == "at" else None,
@@ -178,16 +177,20 @@ class ServedRequests(Listener):
         measured = None if index is None else Interval(index, index, index, 1)
         return self._sampled.get((mode, bucket), measured)
 
-    def _why(self, bucket: int, modes: Sequence[str]) -> str | None:
+    def _why(self, bucket: int, modes: Collection[str]) -> str | None:
         """What a better mode can gain: by the best plain mode that is sampled, else eager's class."""
         for mode in (PLAIN, EAGER):
-            if mode in modes and (mode, bucket) in self._sampled:
-                return _headroom_in_words(mode, self._sampled[mode, bucket])
+            if mode in modes and (share := self._sampled.get((mode, bucket))):
+                value, low, high = (100 * (1 - end) for end in (share.value, share.high, share.low))
+                dispatch = f"dispatch is {value:.0f} % ({low:.0f} to {high:.0f} %) of an `{mode}` step"
+                times = headroom(share.value)
+                gain = f": without it the step would be {times:.1f} times as fast" if times else ""
+                return dispatch + gain
         eager = self._share(EAGER, bucket)
         if eager is None:
             return None
-        share = f"of eager's decode {1 - eager.value:.0%} of dispatch and kernel time is dispatch"
-        return f"{share}: {bound_in_words(eager)}"
+        share_of_eager = f"of eager's decode {1 - eager.value:.0%} of dispatch and kernel time is dispatch"
+        return f"{share_of_eager}: {bound_in_words(eager)}"
 
 
 def headroom(kernel_share: float) -> float | None:
@@ -195,28 +198,19 @@ def headroom(kernel_share: float) -> float | None:
     return 1 / kernel_share if kernel_share > 0 else None
 
 
-def _headroom_in_words(mode: str, share: Interval) -> str:
-    value, low, high = (100 * (1 - end) for end in (share.value, share.high, share.low))
-    dispatch = f"dispatch is {value:.0f} % ({low:.0f} to {high:.0f} %) of an `{mode}` step"
-    times = headroom(share.value)
-    return dispatch if not times else f"{dispatch}: without it the step would be {times:.1f} times as fast"
-
-
 def _reason(work: Work, choice: Choice, speedup: Interval, why: str | None) -> str:
     margin = f"{100 * (MARGIN - 1):.0f} %"
     if choice.state == "equivalent":
         reason = f"no mode is faster than {choice.baseline} by more than {margin}"
     else:
-        reason = f"a whole request ({work.name}) is {_times(speedup)} times as fast as {choice.baseline}'s"
+        tokens = f"{work.steps + 1} tokens after {work.prompt_tokens} of padded prompt, {work.options}"
+        times = f"{speedup.value:.2f} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+        reason = f"a whole request ({tokens}) is {times} times as fast as {choice.baseline}'s"
     if choice.unresolved:
         reason += f"; not resolved: {', '.join(choice.unresolved)} may be the right one"
     elif choice.ship not in (choice.fastest, choice.baseline):
         reason += f"; {choice.fastest} is within {margin} of it, and less simple"
     return reason if why is None else f"{reason}; {why}"
-
-
-def _times(ratio: Interval) -> str:
-    return f"{ratio.value:.2f} (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
 
 
 WINDOW_SECONDS = 120.0
@@ -235,11 +229,6 @@ class Work:
     prompt_tokens: int
     steps: int
     options: str
-
-    @property
-    def name(self) -> str:
-        """'32 tokens after 64 of padded prompt, greedy'."""
-        return f"{self.steps + 1} tokens after {self.prompt_tokens} of padded prompt, {self.options}"
 
 
 def _options_of(job: Job) -> str:
@@ -297,9 +286,8 @@ REFRESH_SECONDS = 5.0
 """Between two comparisons of served requests, each of which holds the event loop for milliseconds."""
 
 
-def look(number: int) -> tuple[int, float]:
-    """The rounds at which served requests are compared for the `number`-th time, from 0 on, and with which
-    confidence.
+def comparison(number: int) -> tuple[int, float]:
+    """The rounds, and the confidence, of the `number`-th comparison of served requests, from 0 on.
 
     8 rounds and their doublings, at 1 − 0.05 / ((k + 1)(k + 2)): these errors add up to 5 %, however often it
     is. To compare at 95 % whenever there is something new would name a winner among equal modes in the end.
@@ -345,11 +333,11 @@ class AutoMode(Listener):
         self._buckets = buckets
         self._served = served
         self._live: dict[int, Advised] = {}
-        self._looks: dict[tuple[int | str, ...], tuple[int, float]] = {}
+        self._comparisons: dict[tuple[int | str, ...], tuple[int, float]] = {}
         self._refreshed = monotonic()
-        self._turn = 0
-        self._looked: dict[int, int] = {}
-        self._compared = False
+        self._next_bucket = cycle(buckets)
+        self._compared_after: dict[int, int] = {}
+        self._advice_checked = False
         self.advised: dict[int, Advised] = {}
         """By batch bucket, ascending."""
         self._settle()
@@ -375,28 +363,27 @@ class AutoMode(Listener):
         """
         if monotonic() - self._refreshed < REFRESH_SECONDS:
             return
-        bucket = self._buckets[self._turn % len(self._buckets)]
-        self._turn += 1
-        if self._looked.get(bucket) != self._served.observed:
-            self._looked[bucket] = self._served.observed
+        bucket = next(self._next_bucket)
+        if self._compared_after.get(bucket) != self._served.observed:
+            self._compared_after[bucket] = self._served.observed
             self.learn(bucket, ready)
         self._refreshed = monotonic()
 
     def learn(self, bucket: int, ready: Sequence[str]) -> None:
-        """Take in what requests of `bucket` advise for the modes `ready`, at the rounds of `look`.
+        """Take in what requests of `bucket` advise for the modes `ready`, at the rounds of `comparison`.
 
         Too few requests change nothing, nor does what is not resolved, unless the mode is sure to beat the
-        baseline. Requests of AGE_SECONDS later, and other modes, are compared from the first look on.
+        baseline. After AGE_SECONDS, and for other modes, comparisons are counted anew.
         """
-        number, began = self._looks.get((bucket, *ready), (0, monotonic()))
+        number, began = self._comparisons.get((bucket, *ready), (0, monotonic()))
         if monotonic() - began > AGE_SECONDS:
             number, began = 0, monotonic()
-        rounds, confidence = look(number)
+        rounds, confidence = comparison(number)
         try:
             found = self._served.advise(bucket, self._buckets, ready, confidence, rounds)
         except NotMeasured:
             return
-        self._looks[(bucket, *ready)] = number + 1, began
+        self._comparisons[bucket, *ready] = number + 1, began
         if found.state == "not resolved" and not found.beats_baseline:
             return
         reason = f"advised by the {found.speedup.samples} rounds of requests served here: {found.reason}"
@@ -408,31 +395,31 @@ class AutoMode(Listener):
 
         Later engines run on the same device, with the same settings.
         """
-        if self.advice is None or self._compared:
+        if self.advice is None or self._advice_checked:
             return
-        self._compared = True
+        self._advice_checked = True
         self.unused = self.advice.unlike(status)
         self._settle()
         if self.unused is not None:
             log.warning("auto: the advice of %s is not used: %s", self.advice.name, self.unused)
             return
         own = [f"{one.mode} at batch {size}" for size, one in self.advised.items() if one.source == "sweep"]
-        other = [str(size) for size, one in self.advised.items() if one.source != "sweep"]
-        left_out = f"; it has no answer for batch {', '.join(other)}" if other else ""
-        log.info("auto runs what %s advises: %s%s", self.advice.name, ", ".join(own) or "nothing", left_out)
+        log.info("auto runs what %s advises: %s", self.advice.name, ", ".join(own) or "nothing")
 
     def _settle(self) -> None:
         self.advised = {bucket: self._advised(bucket) for bucket in self._buckets}
 
     def _advised(self, bucket: int) -> Advised:
         advice = self.advice
-        no_sweep = "no sweep advises on it"
-        if advice is not None and self.unused is not None:
+        if advice is None:
+            no_sweep = "no sweep advises on it"
+        elif self.unused is not None:
             no_sweep = f"the advice of {advice.name} is not used: {self.unused}"
-        elif advice is not None:
-            own = next((one for one in advice.resolved if one.batch_size == bucket), None)
-            if own is not None:
-                return Advised(own.mode, "sweep", f"advised by {advice.name} at batch {bucket}: {own.reason}")
+        else:
+            for one in advice.resolved:
+                if one.batch_size == bucket:
+                    reason = f"advised by {advice.name} at batch {bucket}: {one.reason}"
+                    return Advised(one.mode, "sweep", reason)
             no_sweep = f"{advice.name} has no answer for it"
         live = self._live.get(bucket)
         if live is not None:

@@ -77,7 +77,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         remove_abandoned_folders()
-        lag = asyncio.create_task(report_lag(state.look))
+        lag = asyncio.create_task(report_lag(state.on_timer))
         state.supervisor.start()
         try:
             yield

@@ -65,9 +65,12 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+NOT_SERVED = "this is not served here; leave it out"
+
+
 def _off(value: bool) -> bool:
     if value:
-        raise ValueError("this is not served here; leave it out")
+        raise ValueError(NOT_SERVED)
     return value
 
 
@@ -185,10 +188,6 @@ def _same(value: object, other: object) -> bool:
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 _TOKEN: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN}
 _TOKENS: dict[str, Any] = {"type": "array", "minItems": 1, "items": _TOKEN}
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
@@ -253,7 +252,7 @@ class CompletionBody(BaseModel):
     )
     stop: Annotated[
         Annotated[list[StopString], Field(max_length=4)] | None,
-        BeforeValidator(_as_list),
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
         WithJsonSchema(_STOP),
     ] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), WHOLE] | None = None
@@ -289,7 +288,7 @@ class CompletionBody(BaseModel):
         if info.field_name == "best_of":
             unchanging = (info.data.get("n") or 1,)
         if value is not None and not any(_same(value, other) for other in unchanging):
-            raise ValueError("this is not served here; leave it out")
+            raise ValueError(NOT_SERVED)
         return value
 
     @field_validator("min_tokens")
@@ -336,20 +335,6 @@ class StudyBody(BaseModel):
     """The body of a study."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    @property
-    def writes_files(self) -> bool:
-        """Whether the study leaves files beside its finding."""
-        return False
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The fields with their values; those without one are left out."""
-        return self.model_dump(exclude_none=True)
-
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The study's arguments for the fields in `given`."""
-        return given
 
 
 class OperatorsBody(StudyBody):
@@ -411,10 +396,6 @@ class TimelineBody(StudyBody):
     batch_size: BatchSize = 1
     phase: Phase = "decode"
 
-    @property
-    def writes_files(self) -> bool:
-        return True
-
 
 class BudgetBody(StudyBody):
     """Which modes and batches to measure (null: all), and the step of the budget with what overrides it."""
@@ -436,14 +417,6 @@ class MemoryBody(StudyBody):
     batch_size: BatchSize = 1
     phase: Phase = "decode"
     snapshot: bool = False
-
-    @property
-    def writes_files(self) -> bool:
-        return self.snapshot
-
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """A snapshot is written where there is a folder for it."""
-        return {name: value for name, value in given.items() if name != "snapshot"}
 
 
 class RmsNormBody(StudyBody):

@@ -1,4 +1,4 @@
-"""A client that hangs up ends its generation at the next look, and over HTTP long before its last token."""
+"""A client that hangs up ends its generation at the next poll, and over HTTP long before its last token."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def pair(tmp_path: Path) -> Iterator[SocketPair]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cancel_during_a_step_ends_the_generation_at_the_next_look(
+def test_a_cancel_during_a_step_ends_the_generation_at_the_next_poll(
     pair: SocketPair, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "POLL_NS", 0)  # a look between any two steps, however fast they are here
+    monkeypatch.setattr(generation, "POLL_NS", 0)  # polls between any two steps, however fast they are here
     torch.set_num_threads(1)
     model, tokenizer = build("tiny", max_batch=1), Tokenizer.load(TINY_FOLDER)
     buffers = allocate(model, [1], prefill_chunk=64)

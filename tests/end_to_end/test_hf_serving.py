@@ -54,15 +54,9 @@ def serve(folder: Path, jobs: list[Job], modes: list[str], cache: Path, batch_si
     """Run `jobs` in an engine of this process, which is afterwards as it was."""
     inbox, threads = LocalInbox(jobs), torch.get_num_threads()
     settings = EngineSettings(
-        address="",
-        model=f"hf:{folder}",
-        modes=modes,
-        batch_sizes=batch_sizes,
-        prefill_chunk=DEFAULTS.prefill_chunk,
-        context=DEFAULTS.context,
-        cache_folder=str(cache),
-        threads=1,
-    )
+        address="", model=f"hf:{folder}", modes=modes, batch_sizes=batch_sizes, cache_folder=str(cache),
+        prefill_chunk=DEFAULTS.prefill_chunk, context=DEFAULTS.context, threads=1,
+    )  # fmt: skip
     try:
         Engine(settings, inbox).run()
     finally:
@@ -94,9 +88,9 @@ def served(
         for mode in modes
         for prompts in (PROMPTS, PROMPTS[:1])
     ]
-    life = serve(folder, jobs, modes, common_cache, ONE_BATCH)
-    life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
-    return life
+    made = serve(folder, jobs, modes, common_cache, ONE_BATCH)
+    made.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
+    return made
 
 
 def test_tokens_equal_generate_in_every_mode_served(served: Served) -> None:
@@ -147,13 +141,8 @@ def test_a_row_ends_where_generate_ends_it(tmp_path: Path) -> None:
     changed = json.loads(file.read_text()) | {"eos_token_id": [4099, free[3]]}
     file.write_text(json.dumps(changed))
     expected = generated(folder, PROMPTS[0])
-    outcome = serve(
-        folder,
-        [local_job("a", "no_grad", PROMPTS[:1], NEW)],
-        ["no_grad"],
-        tmp_path,
-        DEFAULTS.batch_sizes,
-    ).inbox.outcomes[0]
+    jobs = [local_job("a", "no_grad", PROMPTS[:1], NEW)]
+    outcome = serve(folder, jobs, ["no_grad"], tmp_path, DEFAULTS.batch_sizes).inbox.outcomes[0]
     assert outcome.outputs[0].token_ids == expected
     assert len(expected) < NEW
     assert outcome.outputs[0].finish_reason == "stop"

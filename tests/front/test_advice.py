@@ -20,15 +20,9 @@ from service.front.advice import (
 )
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
-from service.records import (
-    ModeStatus,
-    SampleCounts,
-    SharedWork,
-    StepProfile,
-    StepSplit,
-)
+from service.records import ModeStatus, SampleCounts, SharedWork, StepProfile
 from service.statistics.choice import MINIMUM_ROUNDS
-from tests.support.outcomes import JOB, outcome, phase
+from tests.support.outcomes import JOB, outcome, phase, split
 from tests.support.serving import Front, refused, until
 
 MODES = ("eager", "no_grad", "compiled")
@@ -92,18 +86,8 @@ class Traffic:
     def samples(self, mode: str, share: float, spread: float = 0.1, bucket: int = 1) -> None:
         """By the newest, dispatch takes `share` of a decode step of `mode`, or a `spread` more or less."""
         newest = SampleCounts(kernel=100 - round(100 * share), host=round(100 * share))
-        split = StepSplit(
-            phase="decode",
-            batch=bucket,
-            dispatch_share=share,
-            low=share - spread,
-            high=share + spread,
-            step_seconds=1e-3,
-            newest=newest,
-            all=newest,
-        )
-        prefill = msgspec.structs.replace(split, phase="prefill", dispatch_share=0.01)
-        status = ModeStatus(mode=mode, removes="", state="ready", effective=mode, splits=[split, prefill])
+        splits = [split(share, newest, bucket, spread=spread), split(0.01, newest, bucket, "prefill")]
+        status = ModeStatus(mode=mode, removes="", state="ready", effective=mode, splits=splits)
         self.served.mode(status)
 
 
@@ -316,7 +300,6 @@ def test_a_batch_outside_the_buckets_and_another_parameter_are_refused(
 @pytest.mark.parametrize(
     ("options", "temperature", "named"),
     [
-        ({"stream": True}, 0.0, "greedy, streamed"),
         ({"stop": ["x"]}, 0.0, "greedy, stop strings"),
         ({"top_k": 50}, 1.0, "sampled, top-k"),
         ({"top_p": 0.5, "stream": True}, 1.0, "sampled, top-p, streamed"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from service.front import advice as advice_module
 from service.front.advice import AutoMode, ServedRequests
 from service.front.settings import Settings, SweepAdvice
 from service.modes import AUTO
-from service.records import EngineStatus
 from tests.front.test_advice import FAST, MODES, Traffic
+from tests.support.outcomes import ENGINE
 from tests.support.serving import Front, logged, running, until
 
-SERVED = ["eager", "no_grad", "inference_mode", "compiled"]
 ADVICE: dict[str, Any] = {
     "format_version": 2,
     "valid": True,
@@ -35,11 +34,7 @@ ADVICE: dict[str, Any] = {
 }
 """Of a sweep of the fake engine, at its batch sizes."""
 
-ENGINE = EngineStatus(
-    pid=1, model="tiny", parameters=1, layers=1, width=8, context=64, prefill_chunk=64, batch_buckets=[1, 4],
-    model_hash="0", device="cpu", device_name="fake", dtype="float32", torch="none", cuda=None, threads=1,
-    cpus=[0], modes=SERVED,
-)  # fmt: skip
+SERVED = ENGINE.modes
 
 
 def advice(**changes: Any) -> SweepAdvice:
@@ -54,7 +49,7 @@ def written(folder: Path, **changes: Any) -> Path:
 def auto(
     found: SweepAdvice | None = None, modes: list[str] = SERVED, served: ServedRequests | None = None
 ) -> AutoMode:
-    """With an engine that has told of itself."""
+    """With an engine that has reported its status."""
     made = AutoMode(modes, [1, 4], found, served or ServedRequests())
     made.engine(ENGINE)
     return made
@@ -71,15 +66,9 @@ def test_without_any_advice_it_is_the_best_mode_without_a_compiler() -> None:
     assert auto(modes=["no_grad", "compiled"]).pick(1, SERVED).mode == "no_grad"
 
 
-def test_what_a_sweep_has_not_resolved_is_no_advice() -> None:
-    batches = [one | {"state": "not resolved"} for one in ADVICE["batches"]]
-    asked = auto(advice(batches=batches)).pick(1, SERVED)
-    assert asked.mode == "inference_mode"
-    assert "has no answer for it" in str(asked.reason)
-
-
-def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys() -> None:
-    asked = auto(advice(batches=[ADVICE["batches"][0]])).pick(4, SERVED)
+@pytest.mark.parametrize("batches", [[{**one, "state": "not resolved"} for one in ADVICE["batches"]], []])
+def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys(batches: list[dict[str, Any]]) -> None:
+    asked = auto(advice(batches=batches)).pick(4, SERVED)
     assert asked.mode == "inference_mode"
     assert "a-sweep (commit 0123456789ab) has no answer for it" in str(asked.reason)
 
@@ -87,12 +76,7 @@ def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys() -> None:
 @pytest.mark.parametrize(
     ("swept", "ready", "mode", "reason"),
     [
-        (
-            True,
-            ["eager", "inference_mode"],
-            "inference_mode",
-            "compiled is not ready, so inference_mode runs",
-        ),
+        (True, ["eager", "inference_mode"], "inference_mode", "compiled is not ready, so inference_mode"),
         (True, ["no_grad", "eager"], "eager", "compiled and inference_mode are not ready, so eager runs"),
         (False, ["no_grad"], "no_grad", "inference_mode is not ready, so no_grad runs meanwhile; nothing "),
         (True, [], "inference_mode", "compiled is not ready"),
@@ -106,15 +90,26 @@ def test_an_advised_mode_that_is_not_ready_is_replaced_meanwhile_and_the_reason_
     assert str(asked.reason).startswith(reason)
 
 
-def test_what_requests_have_advised_is_kept_when_later_ones_would_not_suffice() -> None:
-    """`auto` itself runs one mode alone, of which no advice can come."""
+def advised_by_requests(
+    step_seconds: Mapping[str, float] = FAST, found: SweepAdvice | None = None
+) -> AutoMode:
+    """After one comparison of requests that took so long per step."""
     traffic = Traffic()
-    traffic.in_turn(FAST)
-    made = auto(served=traffic.served)
+    traffic.in_turn(step_seconds)
+    made = auto(found, served=traffic.served)
     made.learn(1, MODES)
-    made._served = ServedRequests()
-    made.learn(1, MODES)
-    assert made.pick(1, SERVED).mode == "compiled"
+    return made
+
+
+def test_what_requests_have_advised_is_kept_when_later_ones_would_not_suffice_or_are_not_resolved() -> None:
+    """`auto` itself runs one mode alone, of which no advice can come."""
+    made = advised_by_requests()
+    unresolved = Traffic()
+    unresolved.in_turn(dict.fromkeys(MODES, 1e-3), rounds=20, scatter=0.6)
+    for served in (ServedRequests(), unresolved.served):
+        made._served = served
+        made.learn(1, MODES)
+        assert made.pick(1, SERVED).mode == "compiled"
 
 
 def test_equal_modes_are_told_apart_in_at_most_one_service_of_twenty_however_often_they_are_compared() -> (
@@ -133,24 +128,8 @@ def test_equal_modes_are_told_apart_in_at_most_one_service_of_twenty_however_oft
     assert told_apart <= 60 * 0.05 + 2 * (60 * 0.05 * 0.95) ** 0.5
 
 
-def test_what_is_not_resolved_changes_no_advice() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST)
-    made = auto(served=traffic.served)
-    made.learn(1, MODES)
-    assert made.pick(1, SERVED).mode == "compiled"
-    traffic = Traffic()
-    traffic.in_turn(dict.fromkeys(MODES, 1e-3), rounds=20, scatter=0.6)
-    made._served = traffic.served
-    made.learn(1, MODES)
-    assert made.pick(1, SERVED).mode == "compiled"
-
-
 def test_a_sweep_goes_before_what_requests_advise() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST | {"no_grad": 0.5e-3})
-    made = auto(advice(), served=traffic.served)
-    made.learn(1, MODES)
+    made = advised_by_requests(FAST | {"no_grad": 0.5e-3}, advice())
     assert made.pick(1, SERVED).mode == "compiled"
 
 
@@ -189,11 +168,7 @@ def test_advice_of_another_engine_is_not_used_and_that_is_said_once_and_in_each_
     ("changes", "given", "remedy"),
     [
         ({"valid": False}, {}, "is not valid, as its report says: sweep again"),
-        (
-            {"format_version": 1},
-            {},
-            "has format 1, this version reads 2: write it again by `launchbound report",
-        ),
+        ({"format_version": 1}, {}, "has format 1, this version reads 2: write it again by `launchbound"),
         ({"batches": 3}, {}, "cannot be read .*`launchbound report .*` writes it again"),
         ({}, {"modes": ["eager", "no_grad"]}, "advises compiled, which is not served: add it to --modes"),
         ({}, {"model": "small"}, "is of model tiny, and this service of small: sweep this one"),
@@ -317,14 +292,14 @@ def test_a_refusal_is_counted_under_the_mode_that_was_picked_and_before_that_und
         assert after[reason % "not_ready"] == middle[reason % "not_ready"] + 3
 
 
-def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own_front: Front) -> None:
-    looked = list[int]()
+def test_served_requests_are_compared_where_none_runs_and_no_sweep_measures(own_front: Front) -> None:
+    compared = list[int]()
     state = own_front.state
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
-    state.auto.learn = lambda bucket, _: looked.append(bucket)  # type: ignore[method-assign]
-    until(lambda: looked, "a look")
+    state.auto.learn = lambda bucket, _: compared.append(bucket)  # type: ignore[method-assign]
+    until(lambda: compared, "a comparison")
     state.studies.sweeps._requests = 1
-    looked.clear()
+    compared.clear()
     state.auto._refreshed -= advice_module.REFRESH_SECONDS
-    state.look(0.0)
-    assert not looked
+    state.on_timer(0.0)
+    assert not compared

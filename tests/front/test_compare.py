@@ -74,13 +74,12 @@ def test_eight_rounds_are_run_where_nothing_is_said_and_speed_ups_have_intervals
         assert found["low"] <= found["ratio"] <= found["high"]
 
 
-def test_fewer_than_eight_rounds_bound_nothing(front: Front) -> None:
+def test_fewer_than_eight_rounds_bound_nothing_and_without_eager_there_is_nothing_to_compare_with(
+    front: Front,
+) -> None:
     speedup = compare(front, modes=["eager", "no_grad"], repeats=7)[1]["speedup"]
     assert speedup["ratio"] > 0
     assert (speedup["low"], speedup["high"]) == (None, None)
-
-
-def test_without_eager_there_is_nothing_to_compare_with(front: Front) -> None:
     for result in compare(front, modes=["no_grad", "compiled"], repeats=1):
         absent = (result["speedup"], result["speedup_without_compiler"], result["text_equal"])
         assert absent == (None, None, None)

@@ -23,8 +23,7 @@ from service.front.routes.state import AppState
 from service.front.schemas import CompareBody, GenerateBody
 from service.front.settings import Settings
 from service.records import Begun, SharedWork, StepGroup
-from tests.front.test_auto_mode import ENGINE
-from tests.support.outcomes import JOB, outcome, phase
+from tests.support.outcomes import ENGINE, JOB, outcome, phase
 
 SECONDS = st.floats(0, 10)
 NOTHING = outcome(phase(0, 0), phase(0, 0))
@@ -61,13 +60,11 @@ def test_what_nothing_measured_is_none_and_not_zero() -> None:
     assert parts.other_seconds == parts.total_seconds
 
 
-def test_border_seconds_are_the_way_there_less_the_queue_and_the_way_back() -> None:
-    timing = add_up(JOB, outcome(phase(0, 0), phase(0, 0), queue_seconds=400e-9), 0, 4_700, 10_000)
-    assert timing.parts.border_seconds == pytest.approx(1_300e-9)
-
-
-def test_front_seconds_are_the_fronts_own_work_before_sending_and_after_receiving() -> None:
-    assert add_up(JOB, NOTHING, 100, 4_700, 10_000).parts.front_seconds == pytest.approx(6_200e-9)
+def test_border_seconds_are_the_ways_to_and_from_the_engine_and_front_seconds_the_fronts_own_work() -> None:
+    done = outcome(phase(0, 0), phase(0, 0), queue_seconds=400e-9)
+    parts = add_up(JOB, done, 100, 4_700, 10_000).parts
+    assert parts.border_seconds == pytest.approx(1_300e-9)
+    assert parts.front_seconds == pytest.approx(6_200e-9)
 
 
 def test_one_token_has_no_time_per_further_token() -> None:
@@ -158,16 +155,12 @@ def test_a_job_that_has_begun_no_longer_waits() -> None:
     assert asyncio.run(waiting()) == [2, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("body", "alone"),
-    [
-        (GenerateBody(prompts=["x"]), False),
-        (GenerateBody(prompts=["x"], alone=True), True),
-        (CompareBody(prompts=["x"]), True),
-    ],
-)
-def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does(
-    body: GenerateBody | CompareBody, alone: bool
-) -> None:
-    state = cast(AppState, SimpleNamespace(settings=Settings()))
-    assert new_job(state, "a", "eager", body, received_ns=0, seed=None).alone == alone
+def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does() -> None:
+    state, prompts = cast(AppState, SimpleNamespace(settings=Settings())), ["x"]
+    bodies = (
+        GenerateBody(prompts=prompts),
+        GenerateBody(prompts=prompts, alone=True),
+        CompareBody(prompts=prompts),
+    )
+    alone = [new_job(state, "a", "eager", body, received_ns=0, seed=None).alone for body in bodies]
+    assert alone == [False, True, True]

@@ -195,8 +195,11 @@ def test_a_run_that_begins_ends_the_study_and_its_process(here: Place) -> None:
     assert not process.is_running()
 
 
-@pytest.mark.parametrize(("command", "reason"), [("die", "exit code 7"), ("garbage", "cannot be decoded")])
-def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [("die", "exit code 7"), ("garbage", "cannot be decoded"), ("exit-at-start 2", "exit code 2")],
+)
+def test_a_process_that_breaks_or_cannot_start_is_a_clear_503_and_the_next_call_starts_another(
     here: Place, command: str, reason: str
 ) -> None:
     here.command(command)
@@ -209,12 +212,6 @@ def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
     here.command("ok")
     assert here.study().status_code == 200
     assert len(set(here.pids())) == 2
-
-
-def test_a_process_that_cannot_start_is_reported(here: Place) -> None:
-    here.command("exit-at-start 2")
-    assert "exit code 2" in refused(here.study(), 503)["message"]
-    assert here.front.generate().status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ from service.cli.options import EXIT_BAD_INPUT
 from service.front.settings import read_advice
 from service.modes import AUTO, MODES, named_endpoints
 from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
-from tests.support.gates import validate
 from tests.support.made_results import CLEAR, make_results, scrape_text
+from tests.support.sweeping import validate
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled", AUTO], [1, 4])
 CELL = "auto b=1 short n=32 c=1"

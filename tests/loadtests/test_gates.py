@@ -19,8 +19,8 @@ from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow, RowSources, read_rows
 from loadtests.run.run_file import Client, CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE, CheckedRows
-from tests.support.gates import validate
 from tests.support.made_results import make_results, scrape_text
+from tests.support.sweeping import validate
 
 
 @pytest.fixture(scope="module")

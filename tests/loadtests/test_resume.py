@@ -44,17 +44,17 @@ from loadtests.run.schedule import Finished, Planned, is_whole
 from loadtests.run.sweep import resume_sweep, run_sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
-from tests.support.killed_sweeps import (
+from tests.support.made_results import edit_run
+from tests.support.sweeping import (
     PLAN,
     SIZE_BYTES,
     every_request_of,
-    failed,
+    failed_gates,
     kill_at,
     measured,
     resumed,
     start,
 )
-from tests.support.made_results import edit_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("impatient")]
 
@@ -101,7 +101,7 @@ def test_a_killed_sweep_is_not_valid_says_how_to_go_on_and_does(tmp_path: Path) 
         resumed(url, tmp_path)
     assert kept < {row.request_id for row in read_rows(tmp_path)}
     assert measured(tmp_path) == every_request_of(PLAN)
-    assert failed(tmp_path) == set()
+    assert failed_gates(tmp_path) == set()
 
 
 def test_what_was_measured_stays_only_the_rest_is_sent_and_the_report_names_the_gap(
@@ -121,7 +121,7 @@ def test_what_was_measured_stays_only_the_rest_is_sent_and_the_report_names_the_
     assert [row.sequence for row in rows] == list(range(len(rows)))
     assert {row.part for row in rows} == {one.part for one in read_events(folder)} == {1, 2}
     assert run.client.rates == rates != {}
-    assert failed(folder) == set()
+    assert failed_gates(folder) == set()
     assert [one.number for one in run.parts] == [1, 2]
     assert run.parts[0].stopped_because == "interrupted"
     assert all(one.canary_before and one.warmup_passes >= 2 for one in run.parts)
@@ -148,10 +148,10 @@ def test_what_was_measured_stays_only_the_rest_is_sent_and_the_report_names_the_
     run = read_run(folder)
     run.complete, run.ended, run.parts[-1].ended = False, None, None
     write_run(folder, run)
-    assert "complete" in failed(folder)
+    assert "complete" in failed_gates(folder)
     resumed(url, folder)
     assert (folder / ROWS_FILE).read_bytes() == written
-    assert failed(folder) == set()
+    assert failed_gates(folder) == set()
 
 
 def test_a_full_disk_ends_with_4_keeps_the_rows_and_is_resumed(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_full_disk_ends_with_4_keeps_the_rows_and_is_resumed(tmp_path: Path) -
         assert f"the {len(kept)} rows written so far are kept" in full.stderr
         resumed(url, folder)
     assert kept < {row.request_id for row in read_rows(folder)}
-    assert failed(folder) == set()
+    assert failed_gates(folder) == set()
 
 
 def test_what_differs_from_the_beginning_is_refused_and_named(stopped: tuple[str, Path]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,15 +69,6 @@ def test_a_suspended_child_ends_with_a_front_that_is_killed() -> None:
         until(lambda: child.status() == psutil.STATUS_STOPPED, "the child to be suspended")
         front.kill()
         until(lambda: gone(child.pid), "the end of the child")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_signal_is_the_one_asked_for(number: signal.Signals) -> None:
-    code = "import ctypes; n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n)); print(n.value)"
-    done = subprocess.run(
-        owned([sys.executable, "-c", code], number), capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) == number
 
 
 def test_a_program_that_does_not_exist_is_named() -> None:

@@ -31,7 +31,7 @@ def read_anew() -> Iterator[None]:
     processor_facts.cache_clear()
 
 
-def told(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def named(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name where /proc/cpuinfo is `text`."""
     file = folder / "cpuinfo"
     file.write_text(text)
@@ -41,20 +41,20 @@ def told(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_two_generations_of_one_name_have_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    zen4 = told(EPYC.format(family=25, model=17), tmp_path, monkeypatch)
-    zen5 = told(EPYC.format(family=26, model=2), tmp_path, monkeypatch)
+    zen4 = named(EPYC.format(family=25, model=17), tmp_path, monkeypatch)
+    zen5 = named(EPYC.format(family=26, model=2), tmp_path, monkeypatch)
     assert (zen4, zen5) == ("AMD EPYC (family 25, model 17)", "AMD EPYC (family 26, model 2)")
 
 
-def test_a_processor_without_a_name_is_told_by_its_numbers(
+def test_a_processor_without_a_name_is_named_by_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.processor", lambda: "")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert told(ARM, tmp_path, monkeypatch) == "unknown CPU (aarch64) (implementer 0x41, part 0xd4f)"
+    assert named(ARM, tmp_path, monkeypatch) == "unknown CPU (aarch64) (implementer 0x41, part 0xd4f)"
 
 
-def test_a_system_that_tells_nothing_has_a_name_all_the_same(
+def test_a_system_that_says_nothing_has_a_name_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "none")
@@ -72,11 +72,7 @@ def test_what_a_hypervisor_hides_of_one_processor_shows_in_its_features(
 ) -> None:
     seen = set()
     for hidden in ("", " ht"):
-        told(
-            f"processor\t: 0\nmodel name\t: Xeon\nstepping\t: 7\nflags\t: {flags}{hidden}\n",
-            tmp_path,
-            monkeypatch,
-        )
+        named(f"model name\t: Xeon\nstepping\t: 7\nflags\t: {flags}{hidden}\n", tmp_path, monkeypatch)
         found = processor_features()
         assert found is not None
         assert found.startswith(f"stepping 7, {features}")

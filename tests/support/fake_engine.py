@@ -4,7 +4,7 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 (mode → state at start, else ready), `detail` (why one has failed), `exit` (end at once with this code),
 `later_exit` (in every start but the first), `no_samples` (why its steps are not sampled), `silent` (announces
 no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
-`doing` (what its signs of life say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes`
+`doing` (what its regular messages say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes`
 (limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold). A prompt that is no
 command, or token ids, completes to one word per token.
 """
@@ -25,6 +25,7 @@ from service.modes import MODES
 from service.records import (
     PHASES,
     SERVING,
+    SIDES,
     Cancel,
     Doing,
     EngineSettings,
@@ -62,6 +63,10 @@ GB = 2**30
 SAMPLES = SampleCounts(kernel=40, host=60, system=3, unclassified=2)
 """Of each step at warm-up, and of a request's own steps."""
 
+PARITY = Parity(
+    passed=True, max_abs_logit_difference=1e-6, tolerance=1e-4, positions=8, differing_tokens=0, near_ties=0
+)
+
 MEMORY = {
     f"{kind}_{stat}": GB
     for kind in ("allocated", "reserved", "active", "inactive_split")
@@ -70,7 +75,7 @@ MEMORY = {
 
 
 class FakeEngine:
-    """One life."""
+    """One process of it."""
 
     def __init__(self, settings: EngineSettings, options: dict[str, Any]) -> None:
         self.settings, self.options = settings, options
@@ -252,40 +257,25 @@ class FakeEngine:
 
     def phase(self, steps: int, sampled: bool = False) -> PhaseTimings:
         total = steps * STEP_SECONDS
-        phase = PhaseTimings(
-            steps=steps,
-            wall_seconds=total,
-            dispatch_seconds=None,
-            device_span_seconds=None,
-            kernel_seconds=None,
-            sync_wait_seconds=None,
-            period_seconds=total * 1.1,
-        )
+        known: dict[str, Any] = {"dispatch_seconds": None, "kernel_seconds": None}
         if self.cuda:
-            return msgspec.structs.replace(
-                phase,
-                dispatch_seconds=total * 0.75,
-                device_span_seconds=total * 0.9,
-                sync_wait_seconds=total * 0.25,
-                dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
-                device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
-                period_steps_seconds=[STEP_SECONDS * 1.1] * steps,
-            )
-        if not self.sampled or self.unsplit:
-            return phase
-        dispatch = total * (0.5 if self.halved and steps > 1 else 0.6)
-        return msgspec.structs.replace(
-            phase,
-            dispatch_seconds=dispatch,
-            dispatch_low_seconds=total * 0.5,
-            dispatch_high_seconds=total * 0.7,
-            kernel_seconds=total - dispatch,
-            kernel_samples=SAMPLES.kernel,
-            host_samples=SAMPLES.host,
-            system_samples=SAMPLES.system,
-            unclassified_samples=SAMPLES.unclassified,
-            samples_of="request" if sampled else "traffic",
-        )
+            known |= {
+                "dispatch_seconds": total * 0.75, "device_span_seconds": total * 0.9,
+                "sync_wait_seconds": total * 0.25,
+                "dispatch_steps_seconds": [STEP_SECONDS * 0.75] * steps,
+                "device_span_steps_seconds": [STEP_SECONDS * 0.9] * steps,
+                "period_steps_seconds": [STEP_SECONDS * 1.1] * steps,
+            }  # fmt: skip
+        elif self.sampled and not self.unsplit:
+            dispatch = total * (0.5 if self.halved and steps > 1 else 0.6)
+            known |= {
+                "dispatch_seconds": dispatch, "dispatch_low_seconds": total * 0.5,
+                "dispatch_high_seconds": total * 0.7, "kernel_seconds": total - dispatch,
+                "samples_of": "request" if sampled else "traffic",
+                **{f"{side}_samples": getattr(SAMPLES, side) for side in SIDES},
+            }  # fmt: skip
+        known = {"device_span_seconds": None, "sync_wait_seconds": None, **known}
+        return PhaseTimings(steps=steps, wall_seconds=total, period_seconds=total * 1.1, **known)
 
     def timings(self, job: Job, taken: int, done: int) -> Timings:
         split: Source | None = "sampled" if self.sampled and not self.unsplit else None
@@ -303,72 +293,39 @@ class FakeEngine:
         )
 
     def announce(self, mode: str, state: Readiness) -> None:
-        compiled = MODES[mode].cpu.compile is not None
-        self.send(
-            ModeStatus(
-                mode=mode,
-                removes=MODES[mode].removes,
-                state=state,
-                effective=self.effective[mode],
-                reason=MODES[mode].cpu.reason,
-                detail=self.options.get("detail", "as commanded") if state == "failed" else None,
-                cache="cold" if compiled else None,
-                warmup_seconds=1.5 if state == "ready" else None,
-                compile_seconds=[0.7] * (2 * compiled + self.compilations.get(mode, 0)),
-                graph_captures=self.captures(mode),
-                graph_breaks=self.compilations.get(mode, 0),
-                recompiles=self.compilations.get(mode, 0),
-                splits=[
-                    StepSplit(
-                        phase=phase,
-                        batch=batch,
-                        dispatch_share=0.6,
-                        low=0.5,
-                        high=0.7,
-                        step_seconds=STEP_SECONDS,
-                        newest=SAMPLES,
-                        all=SAMPLES,
-                    )
-                    for phase in PHASES
-                    for batch in self.settings.batch_sizes
-                    if self.sampled
-                ],
-                parity=Parity(
-                    passed=True,
-                    max_abs_logit_difference=1e-6,
-                    tolerance=1e-4,
-                    positions=8,
-                    differing_tokens=0,
-                    near_ties=0,
-                ),
-            )
-        )
+        compiled, compilations = MODES[mode].cpu.compile is not None, self.compilations.get(mode, 0)
+        status = ModeStatus(
+            mode=mode, removes=MODES[mode].removes, state=state, effective=self.effective[mode],
+            reason=MODES[mode].cpu.reason, cache="cold" if compiled else None, parity=PARITY,
+            detail=self.options.get("detail", "as commanded") if state == "failed" else None,
+            warmup_seconds=1.5 if state == "ready" else None,
+            compile_seconds=[0.7] * (2 * compiled + compilations), graph_breaks=compilations,
+            recompiles=compilations, graph_captures=self.captures(mode), splits=self.splits(),
+        )  # fmt: skip
+        self.send(status)
+
+    def splits(self) -> list[StepSplit]:
+        if not self.sampled:
+            return []
+        known = {"dispatch_share": 0.6, "low": 0.5, "high": 0.7, "step_seconds": STEP_SECONDS}
+        return [
+            StepSplit(phase=phase, batch=batch, newest=SAMPLES, all=SAMPLES, **known)
+            for phase in PHASES
+            for batch in self.settings.batch_sizes
+        ]
 
     def status(self) -> EngineStatus:
+        options, settings, cuda = self.options, self.settings, self.cuda
         return EngineStatus(
-            pid=os.getpid(),
-            model=self.settings.model,
-            parameters=1,
-            layers=1,
-            width=8,
-            context=64,
-            prompt_bytes=self.options.get("prompt_bytes"),
-            prefill_chunk=self.settings.prefill_chunk,
-            batch_buckets=self.settings.batch_sizes,
-            model_hash="0",
-            model_revision=REVISION,
-            device="cuda" if self.cuda else "cpu",
-            device_name="fake",
-            dtype="float32",
-            torch="none",
-            cuda="13.0" if self.cuda else None,
-            threads=1,
-            cpus=[0],
-            modes=self.settings.modes,
-            memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
-            no_samples="dispatch is measured on this device" if self.cuda else self.options.get("no_samples"),
-            warm=not self.options.get("cold"),
-        )
+            pid=os.getpid(), model=settings.model, parameters=1, layers=1, width=8, context=64,
+            prompt_bytes=options.get("prompt_bytes"), prefill_chunk=settings.prefill_chunk,
+            batch_buckets=settings.batch_sizes, model_hash="0", model_revision=REVISION,
+            device="cuda" if cuda else "cpu", device_name="fake", dtype="float32", torch="none",
+            cuda="13.0" if cuda else None, threads=1, cpus=[0], modes=settings.modes,
+            memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if cuda else None,
+            no_samples="dispatch is measured on this device" if cuda else options.get("no_samples"),
+            warm=not options.get("cold"),
+        )  # fmt: skip
 
     def bucket(self, job: Job) -> int:
         return min(bucket for bucket in self.settings.batch_sizes if bucket >= len(job.prompts))

@@ -53,32 +53,21 @@ class Script:
     lock: Lock = field(default_factory=Lock)
 
 
+AS_COMPILED_CPP = {"effective": "compiled-cpp", "reason": "a CPU has no CUDA graphs"}
+
+
 def mode_status(mode: str, state: str, in_parity: bool = True) -> dict[str, Any]:
     compiled = mode in ("compiled", "reduce-overhead")
     parity = {
-        "passed": in_parity,
-        "max_abs_logit_difference": 2e-6,
-        "tolerance": 1e-4,
-        "positions": 96,
-        "differing_tokens": 0,
-        "near_ties": 0,
-    }
+        "passed": in_parity, "max_abs_logit_difference": 2e-6, "tolerance": 1e-4, "positions": 96,
+        "differing_tokens": 0, "near_ties": 0,
+    }  # fmt: skip
     return {
-        "mode": mode,
-        "removes": "something",
-        "state": state,
-        "requested": mode,
-        "effective": "compiled-cpp" if mode == "reduce-overhead" else mode,
-        "reason": "a CPU has no CUDA graphs" if mode == "reduce-overhead" else None,
-        "detail": None,
-        "cache": "cold" if compiled else None,
-        "warmup_seconds": 41.5 if compiled else 1.2,
-        "compile_seconds": [12.0, 11.0] if compiled else [],
-        "graph_breaks": 0,
-        "recompiles": 0,
-        "splits": [],
-        "parity": parity if state == "ready" else None,
-    }
+        "mode": mode, "removes": "something", "state": state, "requested": mode, "effective": mode,
+        "reason": None, "detail": None, "cache": "cold" if compiled else None,
+        "warmup_seconds": 41.5 if compiled else 1.2, "compile_seconds": [12.0, 11.0] if compiled else [],
+        "graph_breaks": 0, "recompiles": 0, "splits": [], "parity": parity if state == "ready" else None,
+    } | (AS_COMPILED_CPP if mode == "reduce-overhead" else {})  # fmt: skip
 
 
 def auto_status(mode: str, source: str = "sweep") -> dict[str, Any]:
@@ -92,26 +81,11 @@ def auto_status(mode: str, source: str = "sweep") -> dict[str, Any]:
 
 def engine_status(largest_bucket: int = 16) -> dict[str, Any]:
     return {
-        "pid": 1,
-        "model": "tiny",
-        "parameters": 2_900_000,
-        "layers": 6,
-        "width": 192,
-        "context": 512,
-        "prefill_chunk": 64,
-        "batch_buckets": [1, 4, largest_bucket],
-        "model_hash": "0123456789ab",
-        "device": "cpu",
-        "device_name": "a CPU",
-        "dtype": "float32",
-        "torch": "2.13.0",
-        "cuda": None,
-        "threads": 1,
-        "cpus": [],
-        "modes": list(STEP_SECONDS),
-        "memory": None,
-        "warm": True,
-    }
+        "pid": 1, "model": "tiny", "parameters": 2_900_000, "layers": 6, "width": 192, "context": 512,
+        "prefill_chunk": 64, "batch_buckets": [1, 4, largest_bucket], "model_hash": "0123456789ab",
+        "device": "cpu", "device_name": "a CPU", "dtype": "float32", "torch": "2.13.0", "cuda": None,
+        "threads": 1, "cpus": [], "modes": list(STEP_SECONDS), "memory": None, "warm": True,
+    }  # fmt: skip
 
 
 def service_itself() -> dict[str, Any]:
@@ -140,25 +114,13 @@ def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
 
     total = tokens * (dispatch + kernel) + 0.0004
     return {
-        "queue_seconds": 0.0001,
-        "dispatch_seconds": tokens * dispatch,
-        "device_span_seconds": None,
-        "kernel_seconds": tokens * kernel,
-        "sync_wait_seconds": None,
-        "other_seconds": 0.0003,
-        "border_seconds": 0.0001,
-        "front_seconds": 0.00005,
-        "tokenise_seconds": 0.0001,
-        "total_seconds": total,
-        "time_to_first_token_seconds": dispatch + kernel,
-        "involuntary_switches": 0,
-        "prefill": phase(1),
-        "decode": phase(tokens - 1),
-        "sources": {"dispatch": "sampled", "kernel": "sampled"},
-        "kernels": None,
-        "launches": None,
-        "profiled": False,
-    }
+        "queue_seconds": 0.0001, "dispatch_seconds": tokens * dispatch, "device_span_seconds": None,
+        "kernel_seconds": tokens * kernel, "sync_wait_seconds": None, "other_seconds": 0.0003,
+        "border_seconds": 0.0001, "front_seconds": 0.00005, "tokenise_seconds": 0.0001,
+        "total_seconds": total, "time_to_first_token_seconds": dispatch + kernel, "involuntary_switches": 0,
+        "prefill": phase(1), "decode": phase(tokens - 1), "kernels": None, "launches": None,
+        "sources": {"dispatch": "sampled", "kernel": "sampled"}, "profiled": False,
+    }  # fmt: skip
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -180,6 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    def _refuse(self, status: int, kind: str, message: str) -> None:
+        self._reply(status, {"error": {"type": kind, "message": message, "param": None}})
+
     def do_GET(self) -> None:
         script = self.script
         if self.path == "/metrics":
@@ -191,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
                 ]
             return self._reply(200, None, "\n".join(lines) + "\n")
         if script.api_key and self.headers.get("Authorization") != f"Bearer {script.api_key}":
-            return self._reply(401, {"error": {"type": "unauthorised", "message": "no key", "param": None}})
+            return self._refuse(401, "unauthorised", "no key")
         if self.path == "/v1/modes":
             with script.lock:
                 state = script.states[min(script.polls, len(script.states) - 1)]
@@ -206,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._reply(
                 200, {"modes": modes, "auto": auto, "engine": engine, "service": service_itself()}
             )
-        return self._reply(404, {"error": {"type": "not_found", "message": self.path, "param": None}})
+        return self._refuse(404, "not_found", self.path)
 
     def do_POST(self) -> None:
         script = self.script
@@ -223,8 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             full = script.taken >= script.room
             script.taken += not full
         if full:
-            full_queue = {"type": "queue_full", "message": "too many", "param": None}
-            return self._reply(429, {"error": full_queue})
+            return self._refuse(429, "queue_full", "too many")
         try:
             if script.service_seconds:
                 with script.engine:
@@ -233,28 +197,20 @@ class _Handler(BaseHTTPRequestHandler):
             with script.lock:
                 script.taken -= 1
         if fails:
-            return self._reply(
-                500, {"error": {"type": "internal", "message": "the engine broke", "param": None}}
-            )
+            return self._refuse(500, "internal", "the engine broke")
         batch, tokens = len(body["prompts"]), body["max_new_tokens"]
         effective = "compiled-cpp" if mode == "reduce-overhead" else mode
         text = "y" if mode == script.odd_mode else "x"
         outputs = [{"text": text, "finish_reason": "length", "completion_tokens": tokens}] * batch
-        return self._reply(
-            200,
-            {
-                "id": self.headers["X-Request-ID"],
-                "model": "tiny",
-                "mode": {"requested": requested, "effective": effective, "reason": None}
-                | ({"picked": mode} if requested == AUTO else {}),
-                "device": "cpu",
-                "batch_size": batch,
-                "batch_bucket": batch,
-                "outputs": outputs,
-                "usage": {"prompt_tokens": 6 * batch, "completion_tokens": tokens * batch, "total_tokens": 0},
-                "timings": timings(mode, batch, tokens) | {"profiled": bool(body.get("profile"))},
-            },
-        )
+        ran = {"requested": requested, "effective": effective, "reason": None}
+        answer = {
+            "id": self.headers["X-Request-ID"], "model": "tiny", "device": "cpu", "batch_size": batch,
+            "batch_bucket": batch, "outputs": outputs,
+            "mode": ran | ({"picked": mode} if requested == AUTO else {}),
+            "usage": {"prompt_tokens": 6 * batch, "completion_tokens": tokens * batch, "total_tokens": 0},
+            "timings": timings(mode, batch, tokens) | {"profiled": bool(body.get("profile"))},
+        }  # fmt: skip
+        return self._reply(200, answer)
 
 
 @contextmanager

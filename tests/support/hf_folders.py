@@ -29,16 +29,10 @@ BEGIN, END = 4096, 0
 def configuration(kind: str, **changes: Any) -> Any:
     """A shape of `kind` (see below) with two layers; weights spread far enough to have a taste."""
     common: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 48,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 4,
-        "max_position_embeddings": CONTEXT,
-        "initializer_range": 0.3,
-        "bos_token_id": BEGIN,
-        "eos_token_id": END,
-        "pad_token_id": None,
-    }
+        "vocab_size": VOCABULARY, "hidden_size": 48, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+        "max_position_embeddings": CONTEXT, "initializer_range": 0.3, "bos_token_id": BEGIN,
+        "eos_token_id": END, "pad_token_id": None,
+    }  # fmt: skip
     grouped = {"intermediate_size": 64, "num_key_value_heads": 2}
     # Not tied: a model of random weights would repeat the last token, whatever it attends to.
     gemma = {**grouped, "head_dim": 16, "sliding_window": WINDOW, "tie_word_embeddings": False}

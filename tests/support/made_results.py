@@ -74,25 +74,15 @@ def make_results(
                     if number and not failed:
                         latencies.add(cell.name, number, [seconds])
                     now, sequence = now + seconds, sequence + 1
-    engine = engine_status() | {"device": device}
     run = SweepRun(
-        method=METHOD,
-        run="a-run",
-        url="http://127.0.0.1:1",
-        plan=plan,
-        seed=plan.seed,
-        started=started,
-        ended=started,
-        complete=complete,
-        stopped_because=None if complete else "interrupted",
-        order=orders[1:],
-        environment=HERE,
-        engine=engine,
+        method=METHOD, run="a-run", url="http://127.0.0.1:1", plan=plan, seed=plan.seed, started=started,
+        ended=started, complete=complete, stopped_because=None if complete else "interrupted",
+        order=orders[1:], environment=HERE, engine=engine_status() | {"device": device},
         auto=auto_status(auto_runs) if AUTO in plan.modes else None,
         modes=[mode_status(mode, "ready") for mode in STEP_SECONDS],
         client=Client(cpus=[0], cpu_share=0.05, warmup_passes=2, warmup_settled=True, warmup_reason="flat"),
         settings={"model": "tiny"},
-    )
+    )  # fmt: skip
     write_run(folder, run)
     (folder / SCRAPES_FOLDER).mkdir()
     (folder / SCRAPES_FOLDER / "before.prom").write_text(scrape_text({}))
@@ -123,28 +113,15 @@ def _row(
         for phase in ("prefill", "decode"):
             measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
     fields: dict[str, object] = {
-        "run": "a-run",
-        "cell": cell.name,
-        "control": cell.control,
-        "round": number,
-        "sequence": sequence,
-        "stage": "measure" if number else "warmup",
-        "mode": cell.mode,
+        "run": "a-run", "cell": cell.name, "control": cell.control, "round": number, "sequence": sequence,
+        "stage": "measure" if number else "warmup", "mode": cell.mode,
         "effective_mode": "compiled-cpp" if ran == "reduce-overhead" else ran,
-        "batch_size": cell.batch_size,
-        "prompt_set": cell.prompt_set,
-        "new_tokens": tokens,
-        "concurrency": cell.concurrency,
-        "load": cell.load,
-        "rate": cell.rate,
-        "request_id": str(sequence),
-        "intended_start": now,
-        "start": now,
-        "latency_seconds": seconds,
-        "latency_from_intended_seconds": seconds,
-        "status": 500 if failed else 200,
+        "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
+        "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate, "request_id": str(sequence),
+        "intended_start": now, "start": now, "latency_seconds": seconds,
+        "latency_from_intended_seconds": seconds, "status": 500 if failed else 200,
         "error": "the engine broke" if failed else None,
-    }
+    }  # fmt: skip
     if failed:
         return fields
     if cell.mode == AUTO:
@@ -216,16 +193,16 @@ def with_intervals(folder: Path, reach: float = 0.05) -> Path:
 def with_samples(
     folder: Path, split: Callable[[Row], tuple[int, int, int]] = lambda row: (60, 40, 0)
 ) -> Path:
-    """Before each visit a request was sampled: in both phases these were in kernels, in the host, in code of
-    no class, and one in the system.
+    """Before each block of requests one was sampled: in both phases these samples were in kernels, in the
+    host, in code of no class, and one in the system.
     """
     path = folder / "requests.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     written, seen = [], set()
     for row in rows:
-        visit = (row["round"], row["cell"])
-        if row["stage"] == "measure" and visit not in seen:
-            seen.add(visit)
+        block = (row["round"], row["cell"])
+        if row["stage"] == "measure" and block not in seen:
+            seen.add(block)
             sampled = json.loads(json.dumps(row)) | {"stage": "sample", "latency_seconds": 99.0}
             for phase in ("prefill", "decode"):
                 sampled[phase] = (sampled.get(phase) or {}) | samples_in(*split(row))
@@ -238,12 +215,9 @@ def with_samples(
 def samples_in(kernel: int, host: int, unclassified: int, of: str = "request") -> Row:
     """The samples of a phase, as a response has them."""
     return {
-        "kernel_samples": kernel,
-        "host_samples": host,
-        "system_samples": 1,
-        "unclassified_samples": unclassified,
-        "samples_of": of,
-    }
+        "kernel_samples": kernel, "host_samples": host, "system_samples": 1,
+        "unclassified_samples": unclassified, "samples_of": of,
+    }  # fmt: skip
 
 
 def with_compilations(folder: Path, seconds: float = 0.6, cold_seconds: float | None = 12.0) -> Path:
@@ -280,7 +254,7 @@ SERVICE = {"eager": 0.02, "inference_mode": 0.01}
 """Mean seconds in service: at most 50 and 100 requests per second."""
 
 KNEES = {"eager": 36.8, "inference_mode": 86.6}
-"""Requests per second of which 95 % are answered within 0.12 s, over 200 visits of 4,000 requests each."""
+"""Requests per second of which 95 % are answered within 0.12 s, over 200 blocks of 4,000 requests each."""
 
 OUTSIDE_SECONDS = 0.0002
 FIRST_TOKEN_SHARE = 0.25
@@ -300,7 +274,7 @@ def make_load(
 ) -> Path:
     """A sweep of the preset quick at batch 1, with each of `rates` for every mode of `SERVICE`.
 
-    The visits `cut`, by round and mode, end after half of their requests, at the highest rate.
+    The blocks `cut`, by round and mode, end after half of their requests, at the highest rate.
     """
     cells = [
         Cell(mode=mode, batch_size=1, rate=rate, arrivals=arrivals, requests=requests)
@@ -316,11 +290,11 @@ def make_load(
     }
     _replace_rows(folder, cells, most_waiting, rounds, set(cut_cells))
     edit_run(folder, lambda run: run.client.rates.update({cell.name: cell.rate or 0.0 for cell in cells}))
-    visits = [
+    blocks = [
         CutBlock(round=number, cell=name, sent=requests // 2, reason="its queue only grew")
         for number, name in cut_cells
     ]
-    edit_run(folder, lambda run: run.cut_visits.extend(visits))
+    edit_run(folder, lambda run: run.cut_visits.extend(blocks))
     return folder
 
 
@@ -396,11 +370,7 @@ def _answer(service: float, total: float | None) -> dict[str, Any]:
         return refused | dict.fromkeys(("latency_seconds", "latency_from_intended_seconds"), OUTSIDE_SECONDS)
     latency = total + OUTSIDE_SECONDS
     return {
-        "status": 200,
-        "error": None,
-        "latency_seconds": latency,
-        "latency_from_intended_seconds": latency,
-        "total_seconds": total,
-        "queue_seconds": total - service,
+        "status": 200, "error": None, "latency_seconds": latency, "latency_from_intended_seconds": latency,
+        "total_seconds": total, "queue_seconds": total - service,
         "time_to_first_token_seconds": total - service + FIRST_TOKEN_SHARE * service,
-    }
+    }  # fmt: skip

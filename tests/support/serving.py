@@ -95,7 +95,7 @@ class Front:
         return {name: value - self._before.get(name, 0.0) for name, value in self.series().items()}
 
     def renew(self) -> None:
-        """Undo what was done to admission and to modes, forget deaths and sweeps, await an engine at rest."""
+        """Undo what was done to admission and modes, forget failures and sweeps, await an idle engine."""
         client, supervisor = self.state.client, self.state.supervisor
         client.max_queue, client._drain_ends, client.draining = self.state.settings.max_queue, None, False
         supervisor.failures = Failures(FIRST_RETRY_SECONDS)

@@ -83,15 +83,9 @@ def _bench(cache_folder: Path) -> Bench:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.save(Transformer(CONFIG, max_batch=max(BUCKETS), seed=5), folder)
         settings = EngineSettings(
-            address="",
-            model=folder,
-            device="cpu",
-            modes=[*PLAIN, "compiled"],
-            batch_sizes=BUCKETS,
-            threads=1,
-            linears="aten",
-            cache_folder=str(cache_folder),
-        )
+            address="", model=folder, device="cpu", modes=[*PLAIN, "compiled"], batch_sizes=BUCKETS,
+            threads=1, cache_folder=str(cache_folder),
+        )  # fmt: skip
         return Bench(settings)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from service.front.errors import Rejection
 from service.modes import FALLBACK, MODES
@@ -105,40 +105,33 @@ _PART = " Observed for requests that ended well, not profiled or sampled; one bo
 _ESTIMATE = " On a CPU by the shares of samples: read its mean, not its quantiles."
 
 
-def _counter(name: str, labels: str, start: Start, help_: str, of_requests: bool = False) -> MetricSpec:
-    return MetricSpec(name, "counter", tuple(labels.split()), help_, start, of_requests=of_requests)
-
-
-def _gauge(name: str, labels: str, start: Start, help_: str) -> MetricSpec:
-    return MetricSpec(name, "gauge", tuple(labels.split()), help_, start)
-
-
-def _info(name: str, labels: str, help_: str) -> MetricSpec:
-    return MetricSpec(name, "info", tuple(labels.split()), help_, "once measured")
+def _row(kind: Kind, name: str, labels: str, start: Start, help_: str, **more: Any) -> MetricSpec:  # noqa: ANN401
+    return MetricSpec(name, kind, tuple(labels.split()), help_, start, **more)
 
 
 def _request(name: str, start: Start, help_: str) -> MetricSpec:
-    return MetricSpec(name, "histogram", ("mode",), help_ + _PART, start, REQUEST_BUCKETS, of_requests=True)
+    return _row("histogram", name, "mode", start, help_ + _PART, buckets=REQUEST_BUCKETS, of_requests=True)
 
 
 def _step(name: str, kind: Kind, labels: str, start: Start, help_: str) -> MetricSpec:
     buckets = STEP_BUCKETS if kind == "histogram" else ()
-    return MetricSpec(name, kind, tuple(labels.split()), help_, start, buckets, of_requests=True)
+    return _row(kind, name, labels, start, help_, buckets=buckets, of_requests=True)
 
 
 CATALOGUE: tuple[MetricSpec, ...] = (
-    _counter("requests_total", "mode outcome", "always",
+    _row("counter", "requests_total", "mode outcome", "always",
         "Requests by mode and outcome, counted when they end; a comparison counts once per run.",
         of_requests=True),
-    _gauge("requests_in_progress", "mode", "always",
+    _row("gauge", "requests_in_progress", "mode", "always",
         "Requests accepted and not finished, by requested mode."),
-    _gauge("queue_depth", "", "always",
+    _row("gauge", "queue_depth", "", "always",
         "Requests accepted and not started: all unfinished but one, which is taken to run. Where requests "
         "are merged, all that the engine has not begun."),
-    _counter("requests_rejected_total", "reason", "always", "Requests refused before they ran, by reason."),
-    _gauge("connections", "", "once measured",
+    _row("counter", "requests_rejected_total", "reason", "always",
+        "Requests refused before they ran, by reason."),
+    _row("gauge", "connections", "", "once measured",
         "Open connections, those of scrapes and probes beyond connections_max included."),
-    _gauge("connections_max", "", "once measured",
+    _row("gauge", "connections_max", "", "once measured",
         "Connections for any request: LAUNCHBOUND_MAX_CONNECTIONS, or as many as open files allow."),
     _request("request_duration_seconds", "always",
         "Body parsed until the answer, or a stream's last event, is ready to be serialised."),
@@ -155,9 +148,9 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "The closing term: tokenise, transport between processes, bookkeeping. Like dispatch and kernel not "
         "observed for requests that a mode served before its steps had samples."),
     _request("time_to_first_token_seconds", "always", "Body parsed until the first token is on the host."),
-    MetricSpec("time_per_output_token_seconds", "histogram", ("mode",),
+    _row("histogram", "time_per_output_token_seconds", "mode", "always",
         "(Duration - time to first token) / (tokens of the longest completion - 1).",
-        "always", TOKEN_BUCKETS, of_requests=True),
+        buckets=TOKEN_BUCKETS, of_requests=True),
     _step("step_dispatch_seconds", "histogram", "mode phase", "cuda",
         "Dispatch of one step. On a CPU single steps are not measured: step_batch_dispatch_seconds has their "
         "mean."),
@@ -176,78 +169,81 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "All the time per step by batch bucket, from call to call: exact sums for means."),
     _step("step_batch_rows", "summary", "mode batch", "always",
         "Sequences per decode step by batch bucket, the rest of which is padding: exact sums for means."),
-    _gauge("step_device_seconds", "mode phase batch", "once measured",
+    _row("gauge", "step_device_seconds", "mode phase batch", "once measured",
         "One step on the device, by calls queued back to back at warm-up, without the profiler. Absent where "
         "the host could not queue ahead."),
-    _gauge("step_kernel_seconds", "mode phase batch", "once measured",
+    _row("gauge", "step_kernel_seconds", "mode phase batch", "once measured",
         "Kernel time of one step, by steps profiled at warm-up and by profiled requests."),
-    _gauge("profiler_dispatch_ratio", "mode", "once measured",
+    _row("gauge", "profiler_dispatch_ratio", "mode", "once measured",
         "Dispatch of a decode step since the profiler's first session over before it, at the smallest "
         "batch."),
-    _gauge("step_operators", "mode phase", "once measured",
-        "Top-level dispatcher calls of a step, from the "
-        "last profiled request."),
-    _gauge("step_kernels", "mode phase", "once measured",
+    _row("gauge", "step_operators", "mode phase", "once measured",
+        "Top-level dispatcher calls of a step, from the last profiled request."),
+    _row("gauge", "step_kernels", "mode phase", "once measured",
         "Kernels per step, from the last profiled request."),
-    _gauge("step_launches", "mode phase", "once measured",
+    _row("gauge", "step_launches", "mode phase", "once measured",
         "Launch calls per step, from the last profiled request; a graph replay is one."),
-    _gauge("device_bound_index", "mode batch", "once measured",
+    _row("gauge", "device_bound_index", "mode batch", "once measured",
         "Kernel share of decode, kernel / (kernel + dispatch): by the newest samples; on CUDA of the newest "
         "request, where < 0.2 is launch-bound, >= 0.5 kernel-bound."),
-    _counter("samples_total", "mode phase batch side", "sampled",
+    _row("counter", "samples_total", "mode phase batch side", "sampled",
         "Samples of the engine's thread within steps: in a kernel, in the host's code, in the operating "
         "system, or in code that no rule knows."),
-    _counter("tokens_total", "mode kind", "always",
+    _row("counter", "tokens_total", "mode kind", "always",
         "Tokens taken in (prompt) and generated.", of_requests=True),
-    MetricSpec("batch_size", "histogram", ("mode",),
+    _row("histogram", "batch_size", "mode", "always",
         "Prompts per request. Where requests are merged, step_batch_rows has what a step ran with.",
         of_requests=True),
-    _counter("graph_breaks_total", "mode", "always",
+    _row("counter", "graph_breaks_total", "mode", "always",
         "Graph breaks while the mode was made ready, by torch's own count."),
-    _counter("recompiles_total", "mode", "always",
+    _row("counter", "recompiles_total", "mode", "always",
         "Graphs compiled beyond one per callable while the mode was made ready, by torch's own count, and "
         "later steps refused because they would recompile."),
-    _counter("fallbacks_total", "mode reason", "always",
+    _row("counter", "fallbacks_total", "mode reason", "always",
         "Requests that ran as another form than declared, as seen in profiled requests."),
-    _counter("cudagraph_captures_total", "mode", "cuda",
+    _row("counter", "cudagraph_captures_total", "mode", "cuda",
         "CUDA graphs captured at warm-up: one per shape (phase, batch bucket, prefill length and reach of "
         "attention) of a mode that replays them."),
-    _counter("cudagraph_replays_total", "mode", "cuda",
+    _row("counter", "cudagraph_replays_total", "mode", "cuda",
         "Steps, prefill and decode, of requests that ended well and ran as the form of their mode that "
         "replays a graph per step."),
-    MetricSpec("compile_seconds", "histogram", ("mode",),
-        "One compilation: first call of one callable.", "always", COMPILE_BUCKETS, of_compilers=True),
-    _gauge("warmup_seconds", "mode cache", "once measured",
+    _row("histogram", "compile_seconds", "mode", "always",
+        "One compilation: first call of one callable.", buckets=COMPILE_BUCKETS, of_compilers=True),
+    _row("gauge", "warmup_seconds", "mode cache", "once measured",
         "Warm-up of a mode until it serves, its parity check included, by whether its code was cached; "
         "'none' where it compiles nothing."),
-    _gauge("mode_ready", "mode", "always", "1 if the mode is warm, in parity and serving, else 0."),
-    _gauge("mode_failed", "mode", "always",
+    _row("gauge", "mode_ready", "mode", "always", "1 if the mode is warm, in parity and serving, else 0."),
+    _row("gauge", "mode_failed", "mode", "always",
         "1 if the mode failed: it serves nothing until the engine is restarted. Else 0."),
-    _gauge("mode_parity_max_abs_logit_difference", "mode", "once measured",
+    _row("gauge", "mode_parity_max_abs_logit_difference", "mode", "once measured",
         "Largest logit difference from eager at warm-up."),
-    _info("mode_effective_info", "mode effective reason", "What a mode really does here, and why."),
-    _gauge("memory_allocated_bytes", "stat", "once measured",
+    _row("info", "mode_effective_info", "mode effective reason", "once measured",
+        "What a mode really does here, and why."),
+    _row("gauge", "memory_allocated_bytes", "stat", "once measured",
         "Device memory in live tensors, now (current) or at most since the engine started (peak)."),
-    _gauge("memory_reserved_bytes", "stat", "once measured",
+    _row("gauge", "memory_reserved_bytes", "stat", "once measured",
         "Device memory that the caching allocator holds, in use or kept for later."),
-    _gauge("memory_active_bytes", "stat", "once measured",
+    _row("gauge", "memory_active_bytes", "stat", "once measured",
         "Device memory in live tensors or waiting for a stream to be done with it."),
-    _gauge("memory_inactive_split_bytes", "stat", "once measured",
+    _row("gauge", "memory_inactive_split_bytes", "stat", "once measured",
         "Device memory in unused parts of blocks that are otherwise in use: lost to fragmentation."),
-    _counter("memory_alloc_retries_total", "", "cuda",
+    _row("counter", "memory_alloc_retries_total", "", "cuda",
         "Allocations that had to be tried again after cached blocks were given back."),
-    _counter("memory_ooms_total", "", "cuda",
+    _row("counter", "memory_ooms_total", "", "cuda",
         "Allocations that failed for want of device memory, in requests or at warm-up."),
-    _counter("engine_restarts_total", "", "always", "Times the engine process ended and was started again."),
-    _gauge("engine_up", "", "always", "1 while the engine process answers, else 0."),
-    _counter("profiled_requests_total", "mode", "always", "Requests run under the profiler, or sampled."),
-    _counter("instrumentation_seconds_total", "", "always", "Time the front spent observing these metrics."),
-    MetricSpec("event_loop_lag_seconds", "histogram", (),
+    _row("counter", "engine_restarts_total", "", "always",
+        "Times the engine process ended and was started again."),
+    _row("gauge", "engine_up", "", "always", "1 while the engine process answers, else 0."),
+    _row("counter", "profiled_requests_total", "mode", "always",
+        "Requests run under the profiler, or sampled."),
+    _row("counter", "instrumentation_seconds_total", "", "always",
+        "Time the front spent observing these metrics."),
+    _row("histogram", "event_loop_lag_seconds", "", "always",
         "How late the front came to a timer of 250 ms, because one piece of work held all others. What takes "
         "longer than that is always seen, what is shorter as often as its share of the time.",
-        "always", LAG_BUCKETS),
-    _counter("engine_involuntary_switches_total", "", "always",
+        buckets=LAG_BUCKETS),
+    _row("counter", "engine_involuntary_switches_total", "", "always",
         "Times the engine was taken off its core in a request."),
-    _info("build_info", "version commit torch cuda device", "What runs here."),
-    _info("model_info", "name parameters dtype layers width", "What is served."),
+    _row("info", "build_info", "version commit torch cuda device", "once measured", "What runs here."),
+    _row("info", "model_info", "name parameters dtype layers width", "once measured", "What is served."),
 )  # fmt: skip

@@ -285,7 +285,5 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - an
         return [_inline(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
-    inlined = {key: _inline(value, definitions) for key, value in node.items() if key != "$ref"}
-    if "$ref" in node:
-        inlined = {**_inline(definitions[node["$ref"].removeprefix("#/$defs/")], definitions), **inlined}
-    return inlined
+    referred = definitions[node["$ref"].removeprefix("#/$defs/")] if "$ref" in node else {}
+    return {key: _inline(value, definitions) for key, value in {**referred, **node}.items() if key != "$ref"}

@@ -7,7 +7,6 @@ import secrets
 from operator import mul
 from statistics import median
 from time import perf_counter_ns
-from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -17,6 +16,7 @@ from service.front.advice import EAGER
 from service.front.errors import BadRequest, ModeNotReady
 from service.front.request_timing import RequestTiming, known_sum
 from service.front.routes.answers import (
+    EVENT_STREAM,
     GENERATION_ERRORS,
     GenerateAnswer,
     GenerateAnswers,
@@ -39,7 +39,7 @@ router = APIRouter(tags=["generation"])
 _generate_body = BodyReader(GenerateBody, "prompts")
 
 RESPONSES: Responses = {
-    200: {"model": GenerateAnswer, "content": {"text/event-stream": {}}},
+    200: {"model": GenerateAnswer, "content": {EVENT_STREAM: {}}},
     **GENERATION_ERRORS,
 }
 
@@ -128,22 +128,23 @@ async def compare(request: Request) -> Response:
     runs: dict[str, list[RequestTiming]] = {mode: [] for mode in modes}
     # One seed for all, or sampled texts could not be compared.
     seed = secrets.randbelow(2**63) if body.seed is None and body.temperature > 0 else body.seed
+    sampled: dict[str, RequestTiming] = {}
+    engine = state.client.engine
     async with EngineCall(state, request.scope, request.receive) as call:
-        sampled: dict[str, RequestTiming] = {}
-        engine = state.client.engine
+
+        async def run(mode: str, number: int | str, sample: bool = False) -> RequestTiming:
+            name = f"{request.state.request_id}.{number}.{mode}"
+            job = new_job(state, name, mode, body, received_ns, seed, sample)
+            timing = await call.result(call.submit(job), job.sent_ns)
+            state.observe_soon(timing)
+            return timing
+
         if engine is not None and engine.no_samples is None:
             for mode in modes:
-                name = f"{request.state.request_id}.sample.{mode}"
-                job = new_job(state, name, mode, body, received_ns, seed, sample=True)
-                sampled[mode] = await call.result(call.submit(job), job.sent_ns)
-                state.observe_soon(sampled[mode])
+                sampled[mode] = await run(mode, "sample", sample=True)
         for number in range(body.repeats):
             for mode in random.sample(modes, len(modes)):
-                name = f"{request.state.request_id}.{number}.{mode}"
-                job = new_job(state, name, mode, body, received_ns, seed)
-                timing = await call.result(call.submit(job), job.sent_ns)
-                state.observe_soon(timing)
-                runs[mode].append(timing)
+                runs[mode].append(await run(mode, number))
     state.observe_all()
     answer: CompareAnswer = {
         "batch_size": len(body.prompts),
@@ -169,51 +170,40 @@ def _result(
     mode: str, runs_by_mode: dict[str, list[RequestTiming]], sampled: RequestTiming | None
 ) -> ModeResult:
     runs, baseline = runs_by_mode[mode], runs_by_mode.get(EAGER)
-    split = _split(runs, sampled)
+    shares = None if sampled is None else _shares(sampled)
+    dispatch, low, high, kernel = _measured(runs) if shares is None else _by_shares(runs, shares)
+    counted = None
+    if sampled is not None and shares is not None:
+        counted = sum((each.kernel_samples or 0) + (each.host_samples or 0) for each in _phases(sampled))
     return {
         "mode": mode,
         "effective": runs[-1].outcome.effective,
         "median_seconds": median(_served_seconds(runs)),
-        "dispatch_seconds": split.dispatch,
-        "dispatch_low_seconds": split.low,
-        "dispatch_high_seconds": split.high,
-        "kernel_seconds": split.kernel,
-        "samples": split.samples,
+        "dispatch_seconds": dispatch,
+        "dispatch_low_seconds": low,
+        "dispatch_high_seconds": high,
+        "kernel_seconds": kernel,
+        "samples": counted,
         "speedup": _speedup(mode, EAGER, runs_by_mode),
         "speedup_without_compiler": _speedup(mode, PLAIN, runs_by_mode),
         "text_equal": _texts(runs) == _texts(baseline) if baseline else None,
     }
 
 
-class _Split(NamedTuple):
-    """Seconds of a run; `low` and `high` are the ends of its dispatch. None: not known."""
-
-    dispatch: float | None
-    low: float | None
-    high: float | None
-    kernel: float | None
-    samples: int | None
+def _measured(runs: list[RequestTiming]) -> list[float | None]:
+    """Median dispatch of a run with its ends, and kernel, as each run has them; None: not known."""
+    fields = ("dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds", "kernel_seconds")
+    ran = [[phase for phase in _phases(run) if phase.steps] for run in runs]
+    of_runs = ([known_sum([getattr(phase, name) for phase in phases]) for phases in ran] for name in fields)
+    return [_median(values) for values in of_runs]
 
 
-def _split(runs: list[RequestTiming], sampled: RequestTiming | None) -> _Split:
-    """The median run: by the shares of the sampled one, where it has some."""
-    shares = None if sampled is None else _shares(sampled)
-    if sampled is None or shares is None:
-        phases = [[phase for phase in _phases(run) if phase.steps] for run in runs]
-        return _Split(
-            _median([run.parts.dispatch_seconds for run in runs]),
-            _median([known_sum([phase.dispatch_low_seconds for phase in of_run]) for of_run in phases]),
-            _median([known_sum([phase.dispatch_high_seconds for phase in of_run]) for of_run in phases]),
-            _median([run.parts.kernel_seconds for run in runs]),
-            None,
-        )
+def _by_shares(runs: list[RequestTiming], shares: list[tuple[float, float, float]]) -> list[float]:
+    """The same by the shares of dispatch in the two phases, and their ends."""
     walls = [[phase.wall_seconds or 0.0 for phase in _phases(run)] for run in runs]
-    value, low, high = (
-        [sum(map(mul, of_run, share)) for of_run in walls] for share in zip(*shares, strict=True)
-    )
-    kernel = median(sum(of_run) - dispatch for of_run, dispatch in zip(walls, value, strict=True))
-    counted = ((phase.kernel_samples or 0) + (phase.host_samples or 0) for phase in _phases(sampled))
-    return _Split(median(value), median(low), median(high), kernel, sum(counted))
+    ends = [[sum(map(mul, of_run, share)) for of_run in walls] for share in zip(*shares, strict=True)]
+    kernel = [sum(of_run) - dispatch for of_run, dispatch in zip(walls, ends[0], strict=True)]
+    return [median(seconds) for seconds in (*ends, kernel)]
 
 
 def _shares(sampled: RequestTiming) -> list[tuple[float, float, float]] | None:
@@ -222,12 +212,10 @@ def _shares(sampled: RequestTiming) -> list[tuple[float, float, float]] | None:
     for phase in _phases(sampled):
         if phase.steps and not (phase.kernel_samples or phase.host_samples):
             return None
-        value, low, high = (
-            seconds or 0.0
-            for seconds in (phase.dispatch_seconds, phase.dispatch_low_seconds, phase.dispatch_high_seconds)
-        )
+        ends = (phase.dispatch_seconds, phase.dispatch_low_seconds, phase.dispatch_high_seconds)
         wall = phase.wall_seconds or 1.0  # of a phase without steps, whose dispatch is 0
-        found.append((value / wall, low / wall, high / wall))
+        value, low, high = ((seconds or 0.0) / wall for seconds in ends)
+        found.append((value, low, high))
     return found
 
 

@@ -166,8 +166,8 @@ def _auto_body(auto: AutoMode) -> AutoBody:
         "sweep": None if auto.advice is None else auto.advice.name,
         "unused": auto.unused,
         "batches": [
-            {"batch_bucket": bucket, "mode": own.mode, "source": own.source, "reason": own.reason}
-            for bucket, own in auto.advised.items()
+            cast(AutoBatch, {"batch_bucket": bucket, **msgspec.to_builtins(advised)})
+            for bucket, advised in auto.advised.items()
         ],
     }
 
@@ -192,8 +192,8 @@ def _split_body(split: StepSplit) -> SplitBody:
         "phase": split.phase,
         "batch": split.batch,
         "step_seconds": split.step_seconds,
-        "dispatch_seconds": split.dispatch_seconds,
-        "kernel_seconds": split.kernel_seconds,
+        "dispatch_seconds": split.dispatch_share * split.step_seconds,
+        "kernel_seconds": kernel_share * split.step_seconds,
         "kernel_share": kernel_share,
         "low": 1 - split.high,
         "high": 1 - split.low,
@@ -234,11 +234,7 @@ async def advice(request: Request, batch_size: int = 1) -> Response:
     if unknown := [name for name in request.query_params if name != "batch_size"]:
         message = f"{unknown[0][:64]}: there is no such parameter; write batch_size"
         raise BadRequest(message, param="batch_size")
-    largest = max(state.settings.batch_sizes)
-    if not 1 <= batch_size <= largest:
-        raise BadRequest(
-            f"batch_size lies between 1 and {largest} here, got {batch_size}", param="batch_size"
-        )
+    state.bucket_of(batch_size)
     state.observe_all()
     found = state.statistics.advise(batch_size, state.settings.batch_sizes, state.client.ready_modes())
     answer: AdviceAnswer = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns, time
-from typing import Literal, NotRequired
+from typing import Literal, NotRequired, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -154,11 +154,8 @@ _body = BodyReader(CompletionBody, "prompt", tokens=True)
 async def models(request: Request) -> Response:
     """Every configured mode as a model, in the ladder's order, ready or not, and `auto` last."""
     state = state_of(request)
-    answer: ModelsAnswer = {
-        "object": "list",
-        "data": [_model(state, mode) for mode in [*state.settings.modes, AUTO]],
-    }
-    return reply(answer)
+    listed = [_model(state, mode) for mode in [*state.settings.modes, AUTO]]
+    return reply({"object": "list", "data": listed})
 
 
 @router.get(
@@ -209,30 +206,22 @@ def _model(state: AppState, mode: str) -> ModelBody:
         "owned_by": "launchbound",
         "max_model_len": client.engine.context if client.engine else None,
         "revision": client.engine.model_revision if client.engine else None,
-        "launchbound": _auto_state(client) if mode == AUTO else _mode_state(client, mode),
+        "launchbound": _state(client, mode),
     }
 
 
-def _mode_state(client: EngineClient, mode: str) -> ModelState:
-    status = client.modes.get(mode)
-    return {
-        "mode": mode,
-        "state": status.state if status else "cold",
-        "effective": status.effective if status else None,
-        "reason": status.reason if status else None,
-    }
-
-
-def _auto_state(client: EngineClient) -> ModelState:
+def _state(client: EngineClient, mode: str) -> ModelState:
     """`auto` is as far as the mode that is furthest: what it runs as, each answer says."""
-    states = {client.state(mode) for mode in client.configured}
+    if mode != AUTO:
+        status = client.modes.get(mode)
+        effective, reason = (status.effective, status.reason) if status else (None, None)
+        state = cast(Readiness, client.state(mode))
+        return {"mode": mode, "state": state, "effective": effective, "reason": reason}
+    states = {client.state(name) for name in client.configured}
     furthest: list[Readiness] = ["ready", "warming", "cold", "failed"]
-    return {
-        "mode": AUTO,
-        "state": next(state for state in furthest if state in states),
-        "effective": None,
-        "reason": "runs the mode that is advised for the batch size; GET /v1/modes says which, and why",
-    }
+    reason = "runs the mode that is advised for the batch size; GET /v1/modes says which, and why"
+    state = next(one for one in furthest if one in states)
+    return {"mode": AUTO, "state": state, "effective": None, "reason": reason}
 
 
 def _mode_of(state: AppState, model: str) -> str:
@@ -303,12 +292,7 @@ class CompletionAnswers:
     def answer(self, timing: RequestTiming) -> CompletionAnswer:
         own = self.own.answer(timing)
         choices = [_choice(i, out["text"], out["finish_reason"]) for i, out in enumerate(own["outputs"])]
-        return {
-            **self._head(choices),
-            "created": int(time()),
-            "usage": _usage(own, self.copies),
-            "launchbound": _extension(own),
-        }
+        return {**self._head(choices), "usage": _usage(own, self.copies), "launchbound": _extension(own)}
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
         return b"".join(_data(self._chunk([_choice(token.index, token.text, None)])) for token in tokens)
@@ -329,10 +313,7 @@ class CompletionAnswers:
         return _data(completion_error(error.type, error.message, error.param))
 
     def _chunk(self, choices: list[Choice]) -> CompletionAnswer:
-        chunk = self._head(choices)
-        if self.include_usage:
-            chunk["usage"] = None
-        return chunk
+        return {**self._head(choices), "usage": None} if self.include_usage else self._head(choices)
 
     def _head(self, choices: list[Choice]) -> CompletionAnswer:
         return {
@@ -356,13 +337,7 @@ def _usage(own: GenerateAnswer, copies: int) -> Usage:
 
 
 def _extension(own: GenerateAnswer) -> Extension:
-    return {
-        "mode": own["mode"],
-        "device": own["device"],
-        "batch_size": own["batch_size"],
-        "batch_bucket": own["batch_bucket"],
-        "timings": own["timings"],
-    }
+    return cast(Extension, {field: own[field] for field in Extension.__annotations__})  # type: ignore[literal-required]
 
 
 def _data(chunk: object) -> bytes:

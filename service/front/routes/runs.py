@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +74,22 @@ NO_RUN = error(404, "No such sweep, or it has no report; `message` has the remed
 @router.get("/runs", responses={200: {"model": RunsAnswer}})
 def runs(request: Request) -> Response:
     """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first; a series has one per precision."""
-    results = _results(request)
-    answer: RunsAnswer = {"folder": results.path.name, "runs": results.runs()}
-    return reply(answer)
+    results = state_of(request).settings.results_folder
+    found = [_described(folder, name) for name, folder in _sweeps(results).items()]
+    found.sort(key=lambda run: (run["started"] or "", run["name"]), reverse=True)
+    return reply({"folder": results.name, "runs": found})
 
 
 @router.get("/runs/{name:path}/report", responses={200: {"content": {"text/html": {}}}, **NO_RUN})
 def report(name: str, request: Request) -> Response:
     """The page of a sweep's report, in a sandbox: its scripts cannot call this service."""
     headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-    return Response(_results(request).report(name), headers=headers, media_type="text/html")
+    try:
+        page = (_folder(request, name) / REPORT_FILE).read_bytes()
+    except FileNotFoundError:
+        message = f"the sweep '{name}' has no report yet: run `launchbound report` on its folder"
+        raise NotFound(message, type="no_report", param="name") from None
+    return Response(page, headers=headers, media_type="text/html")
 
 
 @router.post(
@@ -104,15 +109,10 @@ async def compare(request: Request) -> Response:
     """The document of `launchbound compare` for two sweeps. A hang-up ends it."""
     state = state_of(request)
     body = await _body.read(request, state)
-    results = _results(request)
-    before, after = (results.folder(name) for name in (body.before, body.after))
+    before, after = (_folder(request, name) for name in (body.before, body.after))
     state.studies.sweeps.refuse("a comparison of sweeps")
     found = await unless_gone(request.receive, compare_runs(state.comparing, before, after, body.force))
     return Response(found, media_type="application/json")
-
-
-def _results(request: Request) -> ResultsFolder:
-    return ResultsFolder(state_of(request).settings.results_folder)
 
 
 RUN_FILE, SERIES_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
@@ -148,43 +148,25 @@ class _Validation(msgspec.Struct, frozen=True):
     passed: bool
 
 
-class ResultsFolder:
-    """Folders with a `run.json` in `path`, which need not exist, or in a folder with a `series.json` there.
+def _sweeps(results: Path) -> dict[str, Path]:
+    """By name: the folders with a `run.json` in `results`, or in a folder with a `series.json` there.
 
     A sweep of such a series, one of a plan with several precisions, is named `SERIES/PRECISION`.
     """
+    found: dict[str, Path] = {}
+    for folder in results.iterdir() if results.is_dir() else ():
+        inner = folder.iterdir() if (folder / SERIES_FILE).is_file() else ()
+        sweeps = (one for one in (folder, *inner) if (one / RUN_FILE).is_file())
+        found |= {one.relative_to(results).as_posix(): one for one in sweeps}
+    return found
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def runs(self) -> list[RunBody]:
-        found = [_described(folder, self._name(folder)) for folder in self._folders()]
-        return sorted(found, key=lambda run: (run["started"] or "", run["name"]), reverse=True)
-
-    def folder(self, name: str) -> Path:
-        """The folder of one sweep. Raises NotFound for a name that is not one of `runs`."""
-        for folder in self._folders():
-            # Among the names that there are, so that none leads out of the folder.
-            if self._name(folder) == name:
-                return folder
+def _folder(request: Request, name: str) -> Path:
+    """The folder of one sweep: one of those that there are, so that no name leads elsewhere."""
+    sweeps = _sweeps(state_of(request).settings.results_folder)
+    if name not in sweeps:
         raise NotFound(f"no sweep '{name[:64]}' here: GET /v1/runs lists those that there are", param="name")
-
-    def report(self, name: str) -> bytes:
-        try:
-            return (self.folder(name) / REPORT_FILE).read_bytes()
-        except FileNotFoundError:
-            message = f"the sweep '{name}' has no report yet: run `launchbound report` on its folder"
-            raise NotFound(message, type="no_report", param="name") from None
-
-    def _folders(self) -> Iterator[Path]:
-        if not self.path.is_dir():
-            return
-        for folder in self.path.iterdir():
-            inner = folder.iterdir() if (folder / SERIES_FILE).is_file() else ()
-            yield from (one for one in (folder, *inner) if (one / RUN_FILE).is_file())
-
-    def _name(self, folder: Path) -> str:
-        return folder.relative_to(self.path).as_posix()
+    return sweeps[name]
 
 
 def _described(folder: Path, name: str) -> RunBody:

@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 
 from service.front.advice import Asked, AutoMode, ServedRequests
 from service.front.engine_client import EngineClient
-from service.front.errors import LaunchboundError, UnknownMode
+from service.front.errors import BadRequest, LaunchboundError, UnknownMode
 from service.front.limits import LargeBodies
 from service.front.logs import Ending, RequestLog
 from service.front.metrics.recorder import Metrics
@@ -44,6 +44,13 @@ class AppState:
         if mode not in known:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
 
+    def bucket_of(self, batch_size: int, param: str = "batch_size") -> int:
+        """The smallest bucket that holds `batch_size`. Raises BadRequest, naming `param`, where none does."""
+        buckets = self.settings.batch_sizes
+        if not 1 <= batch_size <= buckets[-1]:
+            raise BadRequest(f"{param} lies between 1 and {buckets[-1]} here, got {batch_size}", param=param)
+        return min(size for size in buckets if size >= batch_size)
+
     def asked(self, name: str, batch_size: int) -> Asked:
         """The mode that runs a request to `name`, which `check_mode` has let through."""
         if name != AUTO:
@@ -62,7 +69,7 @@ class AppState:
         while self._unobserved:
             self._observe(self._unobserved.pop(0))
 
-    def look(self, lag_seconds: float) -> None:
+    def on_timer(self, lag_seconds: float) -> None:
         """Called several times a second: the event loop was late by `lag_seconds`.
 
         Where no request runs, those that ended are recorded, as the log is read without a request. Unless a

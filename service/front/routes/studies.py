@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import unless_gone
 from service.front.routes.problems import refuse
 from service.front.routes.state import AppState, state_of
-from service.front.schemas import STUDY_BODIES, MemoryBody, StudyBody
+from service.front.schemas import STUDY_BODIES, StudyBody
 from service.front.study_runner import Heard, KeptFinding, StudyResult, unheard
 from service.records import Phase
 from service.study_names import NOT_ON_CPU, PROBES
@@ -126,21 +127,11 @@ for _name, _schema in STUDY_BODIES.items():
 async def studies(request: Request) -> Response:
     """The findings that can be read again, newest first."""
     findings = state_of(request).findings
-    answer: StudiesAnswer = {
-        "studies": [
-            {
-                "id": kept.id,
-                "study": kept.study,
-                "arguments": kept.arguments,
-                "created": kept.created,
-                "files": list(kept.result.files),
-                "files_left_out": dict(kept.result.files_left_out),
-            }
-            for kept in findings
-        ],
-        "given_up": findings.given_up,
-    }
-    return reply(answer)
+    entries = [
+        _described(kept) | {"files": list(kept.result.files), "files_left_out": kept.result.files_left_out}
+        for kept in findings
+    ]
+    return reply({"studies": entries, "given_up": findings.given_up})
 
 
 @router.get("/studies/{identity}", responses={**FINDING, **NO_STUDY})
@@ -172,7 +163,7 @@ async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase
     """The newest finding of POST /v1/studies/operators for this step; it runs nothing."""
     state = state_of(request)
     state.check_mode(mode)
-    arguments = {"mode": mode, "batch_size": _bucket_of(state, batch_size), "phase": phase}
+    arguments = {"mode": mode, "batch_size": state.bucket_of(batch_size), "phase": phase}
     kept = state.findings.newest("operators", arguments)
     if kept is None:
         message = f"nothing has been found of this step yet: POST {encode_json(arguments).decode()} to"
@@ -182,11 +173,13 @@ async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase
 
 async def _run(state: AppState, request: Request, name: str, body: StudyBody) -> Response:
     """Run a study, as events where the client asks for them; a client that goes away ends it."""
-    _check_served(state, body)
-    given = _in_buckets(state, body.given)
+    given = _checked(state, body)
+    # A snapshot is written where there is a folder for it.
+    arguments = {field: value for field, value in given.items() if field != "snapshot"}
+    writes_files = name == "timeline" or given.get("snapshot", False)
 
     async def study(heard: Heard) -> KeptFinding:
-        found = await state.studies.study(name, body.arguments(given), heard, body.writes_files)
+        found = await state.studies.study(name, arguments, heard, writes_files)
         return state.findings.keep(name, given, found)
 
     if _wants_events(request):
@@ -203,39 +196,32 @@ def _answer(kept: KeptFinding, headers: dict[str, str] | None = None) -> Respons
     return Response(kept.result.body, headers=headers, media_type="application/json")
 
 
-def _check_served(state: AppState, body: StudyBody) -> None:
-    """Raise UnknownMode or BadRequest for what this instance does not serve."""
-    for param in ("mode", "against", "modes"):
-        named = getattr(body, param, None)
-        for mode in named if isinstance(named, list) else [named]:
-            if mode is not None:
-                state.check_mode(mode, param)
-    if isinstance(body, MemoryBody) and body.snapshot and state.client.device == "cpu":
+def _checked(state: AppState, body: StudyBody) -> dict[str, Any]:
+    """The fields that are given, each batch size as the bucket that it is run in.
+
+    Raises UnknownMode or BadRequest for what this instance does not serve.
+    """
+    given = body.model_dump(exclude_none=True)
+    named = [(param, given[param]) for param in ("mode", "against") if param in given]
+    for param, mode in (*named, *(("modes", mode) for mode in given.get("modes", ()))):
+        state.check_mode(mode, param)
+    if given.get("snapshot") and state.client.device == "cpu":
         message = "a snapshot is of CUDA's allocator, and this service runs on a CPU: leave it out"
         raise BadRequest(message, type="unsupported_here", param="snapshot")
-
-
-def _in_buckets(state: AppState, given: dict[str, Any]) -> dict[str, Any]:
-    """`given` with each batch size as the bucket that it is run in. Raises BadRequest."""
-    found = dict(given)
     if "batch_size" in given:
-        found["batch_size"] = _bucket_of(state, given["batch_size"])
+        given["batch_size"] = state.bucket_of(given["batch_size"])
     if "batch_sizes" in given:
-        found["batch_sizes"] = [_bucket_of(state, size, "batch_sizes") for size in given["batch_sizes"]]
-    return found
-
-
-def _bucket_of(state: AppState, batch_size: int, param: str = "batch_size") -> int:
-    """The smallest bucket that holds `batch_size`. Raises BadRequest, naming `param`, where none does."""
-    buckets = state.settings.batch_sizes
-    if not 1 <= batch_size <= buckets[-1]:
-        raise BadRequest(f"{param} lies between 1 and {buckets[-1]} here, got {batch_size}", param=param)
-    return min(size for size in buckets if size >= batch_size)
+        given["batch_sizes"] = [state.bucket_of(size, "batch_sizes") for size in given["batch_sizes"]]
+    return given
 
 
 def _wants_events(request: Request) -> bool:
     kinds = (kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(","))
     return EVENT_STREAM in kinds
+
+
+def _described(kept: KeptFinding) -> dict[str, Any]:
+    return {"id": kept.id, "study": kept.study, "arguments": kept.arguments, "created": kept.created}
 
 
 class StudyStream(EventAnswer):
@@ -252,7 +238,8 @@ class StudyStream(EventAnswer):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            last = _finding_event(await unless_gone(receive, self._run(send)))
+            kept = await unless_gone(receive, self._run(send))
+            last = event("finding", _described(kept) | {"finding": msgspec.Raw(kept.result.body)})
         except ClientGone:
             if not self.started:
                 raise
@@ -266,12 +253,11 @@ class StudyStream(EventAnswer):
 
     async def _run(self, send: Send) -> KeptFinding:
         running = asyncio.create_task(self._study(self._heard))
+        running.add_done_callback(lambda _: self._reported.set())
         try:
             while True:
-                reported = asyncio.create_task(self._reported.wait())
-                ends: set[asyncio.Task[Any]] = {running, reported}
-                await asyncio.wait(ends, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                reported.cancel()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._reported.wait(), HEARTBEAT_SECONDS)
                 self._reported.clear()
                 done = running.done()
                 events = b"".join(event("progress", report) for report in self._reports)
@@ -287,17 +273,6 @@ class StudyStream(EventAnswer):
     def _heard(self, text: str, done: int | None, total: int | None) -> None:
         self._reports.append({"message": text, "done": done, "total": total})
         self._reported.set()
-
-
-def _finding_event(kept: KeptFinding) -> bytes:
-    data = {
-        "id": kept.id,
-        "study": kept.study,
-        "arguments": kept.arguments,
-        "created": kept.created,
-        "finding": msgspec.Raw(kept.result.body),
-    }
-    return event("finding", data)
 
 
 class ProbeName(TypedDict):
@@ -349,13 +324,11 @@ NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 @router.get("/probes", responses={200: {"model": ProbesAnswer}})
 async def probes() -> Response:
     """The probes by name, with what each teaches."""
-    answer: ProbesAnswer = {
-        "probes": [
-            {"name": name, "teaches": teaches, "not_on_cpu": NOT_ON_CPU.get(name)}
-            for name, teaches in PROBES.items()
-        ]
-    }
-    return reply(answer)
+    listed = [
+        {"name": name, "teaches": teaches, "not_on_cpu": NOT_ON_CPU.get(name)}
+        for name, teaches in PROBES.items()
+    ]
+    return reply({"probes": listed})
 
 
 @router.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})

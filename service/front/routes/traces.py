@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -53,10 +52,6 @@ def _folder(request: Request) -> Path:
     return state_of(request).settings.cache_folder / "traces"
 
 
-def _newest(folder: Path) -> list[dict[str, Any]]:
-    return sorted(_notes(folder), key=lambda note: float(note["created"]), reverse=True)
-
-
 @router.get(
     "/traces", responses={200: {"model": TracesAnswer, "links": link("read_trace", identity="/traces/0/id")}}
 )
@@ -65,7 +60,8 @@ def traces(request: Request) -> Response:
     return reply({"traces": _newest(_folder(request))})
 
 
-def _notes(folder: Path) -> Iterator[dict[str, Any]]:
+def _newest(folder: Path) -> list[dict[str, Any]]:
+    notes = []
     for path in folder.glob("*.json"):
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
@@ -76,7 +72,8 @@ def _notes(folder: Path) -> Iterator[dict[str, Any]]:
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("%s is left out of the traces, as it cannot be read: %r; remove it", path, error)
             continue
-        yield note
+        notes.append(note)
+    return sorted(notes, key=lambda note: float(note["created"]), reverse=True)
 
 
 @router.get(
@@ -100,21 +97,17 @@ def trace(identity: str, request: Request) -> Response:
         identity = str(next(of_request, {"id": identity})["id"])
     try:
         found = gzip.decompress(_file(folder, identity).read_bytes())
+        if not found:
+            raise EOFError("it is empty")
     except FileNotFoundError:
         # Never there, or no longer among the newest.
         raise unknown from None
     except (OSError, EOFError, zlib.error) as error:
         log.warning("the trace %s cannot be read: %r", identity, error)
-        raise _damaged(identity) from None
-    if not found:
-        raise _damaged(identity)
+        message = f"the file of trace '{identity}' is damaged: profile another request, and remove it"
+        raise NotFound(message, type="trace_damaged", param="identity") from None
     return Response(found, media_type="application/json")
 
 
 def _file(folder: Path, identity: str) -> Path:
     return folder / f"{identity}.trace.json.gz"
-
-
-def _damaged(identity: str) -> NotFound:
-    message = f"the file of trace '{identity}' is damaged: profile another request, and remove it"
-    return NotFound(message, type="trace_damaged", param="identity")
