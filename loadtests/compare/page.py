@@ -19,7 +19,6 @@ from loadtests.compare.runs import (
     FACTS,
     Entry,
     Shared,
-    best,
     differing,
     entries_of,
     groups,
@@ -31,10 +30,9 @@ from loadtests.report import wording
 from loadtests.report.formatting import UNKNOWN, colour, listed, milliseconds, share_span, significant, span
 from loadtests.report.load import Ladder, LoadCell, LoadGroup
 from loadtests.report.load_section import conditions, value
-from loadtests.report.page import Plot, Section, Table, Text, write_page
-from loadtests.report.plots import base, batch_axis, log_axis, whiskers
+from loadtests.report.page import Section, Table, Text, write_page
 from loadtests.report.results import Results, read_results
-from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series
@@ -109,7 +107,7 @@ def write_picture(
 def picture(
     entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the templates need besides the plots, and `runs.json`: null is what is not known.
+    """What the templates need, and `runs.json`: null is what is not known.
 
     Where all runs are of one build on one machine the question is whether they agree (`ask_repeats`), else
     which is fastest.
@@ -126,7 +124,8 @@ def picture(
     precision = None
     if repeated:
         answer = _agreed({places[group]: one for group, one in repeated.items()})
-        sections.append(Section("Does the answer replicate?", "", tables, _crossings(entries)))
+        crossings = [(one.name, crossing(one.findings.crossover)) for one in entries]
+        sections.append(Section("Does the answer replicate?", "", tables, crossings))
     else:
         answer = _lowest({places[one.group]: one for one in shared}, bool(load))
         sections.append(Section("Side by side", "", tables))
@@ -135,12 +134,9 @@ def picture(
         sections.append(_far(entries, reference, distances))
         precision = {
             "reference": reference.letter,
-            "baseline": BASELINE,
-            "scatter": LATENCY_SCATTER.deviation,
             "groups": [one.precision_numbers for one in shared],
             "distances": distances,
         }
-    drawn = plots(entries)
     context = {
         "headline": warning(entries, absent) + answer,
         "subject": f"{len(entries)} runs side by side",
@@ -148,7 +144,7 @@ def picture(
         "absent": absent,
         "repeats": bool(repeated),
         "reference": reference.name if reference and shared else None,
-        "sections": [*sections, *load, *([Section("Plots", plots=drawn)] if drawn else [])],
+        "sections": [*sections, *load],
         "said": [(entry.letter, wording.headline(entry.findings)) for entry in entries],
         "scatter": SCATTER_TEXT,
         "least_rounds": MINIMUM_ROUNDS,
@@ -231,7 +227,8 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     rows = [
         [Text(mode, colour=colour(mode)), *(_cell(shared, mode, *one) for one in numbered)] for mode in modes
     ]
-    rows.append([Text("mode to ship"), *(Text(_shipped(one) if one else "–") for one in shared.verdicts)])
+    answers = [(_answer(one) or "not resolved") if one else "–" for one in shared.verdicts]
+    rows.append([Text("mode to ship"), *map(Text, answers)])
     noise = [ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
     rows.append([Text(f"{BASELINE} against itself"), *map(Text, noise)])
     shares = [_kernel_share(one) if one else Text("–") for one in shared.verdicts]
@@ -243,7 +240,8 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
         index = Text(_share(repeated.index.value if repeated.index else None, repeated.index))
         together = [*(repeated.over_all(mode) for mode in modes), Text(""), Text(""), index]
         rows = [[row[0], text, *row[1:]] for row, text in zip(rows, together, strict=True)]
-    return Table(shared.title, heads, rows, note)
+    title = f"Batch {shared.group[0]}: {wording.conditions(shared.group)}"
+    return Table(title, heads, rows, note)
 
 
 def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Text:
@@ -261,10 +259,6 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
         under.append(f"{ratio(speed)} the speed in {name}" if speed else "one round: no interval")
     latency = summary.latency
     return Text(milliseconds(latency.value), span(latency, 1e3), tuple(under), word)
-
-
-def _shipped(verdict: Verdict) -> str:
-    return _answer(verdict) or "not resolved"
 
 
 def _answer(verdict: Verdict) -> str | None:
@@ -290,29 +284,28 @@ def _distance(entry: Entry, reference: Entry) -> dict[str, Any]:
     run = entry.findings.results.run
     known = [parity for mode in run.plan.modes if (parity := run.mode(mode).get("parity"))]
     worst = max(known, key=lambda one: float(one["max_abs_logit_difference"]), default=None)
-    equal, requests = _equal_texts(entry, reference)
+    equal, requests = None, None
+    if entry is not reference and _prompts(entry) == _prompts(reference):
+        own, others = _texts(entry), _texts(reference)
+        shared = own.keys() & others.keys()
+        if shared:
+            equal, requests = sum(own[one] == others[one] for one in shared), len(shared)
     return {"run": entry.letter, "equal_texts": equal, "requests": requests, "parity_in_run": worst}
 
 
-def _equal_texts(entry: Entry, reference: Entry) -> tuple[int | None, int | None]:
-    """Of the baseline's requests that both runs have: how many have equal texts, and how many there are.
+def _prompts(entry: Entry) -> tuple[int, str]:
+    """What the prompts of a run follow from, besides round and index."""
+    run = entry.findings.results.run
+    return run.seed, str(run.settings.get("prompt_file"))
 
-    None where they were not sent the same prompts, which follow from seed, round and index alone.
-    """
-    runs = [one.findings.results.run for one in (entry, reference)]
-    prompts = {(run.seed, str(run.settings.get("prompt_file"))) for run in runs}
-    if entry is reference or len(prompts) > 1:
-        return None, None
-    own, others = (
-        {
-            (row.cell, row.round, row.index): row.text_digest
-            for row in each_row(one.findings.results.folder)
-            if row.counts and row.mode == BASELINE and None not in (row.index, row.text_digest)
-        }
-        for one in (entry, reference)
-    )
-    shared = own.keys() & others.keys()
-    return (sum(own[one] == others[one] for one in shared), len(shared)) if shared else (None, None)
+
+def _texts(entry: Entry) -> dict[tuple[str, int, int | None], str | None]:
+    """What the baseline has written, as a digest, by cell, round and index."""
+    return {
+        (row.cell, row.round, row.index): row.text_digest
+        for row in each_row(entry.findings.results.folder)
+        if row.counts and row.mode == BASELINE and None not in (row.index, row.text_digest)
+    }
 
 
 def _far(entries: Sequence[Entry], reference: Entry, distances: Sequence[dict[str, Any]]) -> Section:
@@ -414,28 +407,22 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     """Which mode the sweeps name at which batch, and where their answers do not agree; by place."""
     sweeps = len(next(iter(repeated.values())).answers)
     agreed: dict[str, list[str]] = {}
-    apart: dict[int, list[str]] = {}
+    apart: dict[str, list[str]] = {}
     for place, one in repeated.items():
-        if one.named is not None and one.replicates:
-            named = f"{one.named} in {one.naming} of {sweeps}"
-            agreed.setdefault(named, []).append(place)
+        if one.replicates:
+            agreed.setdefault(f"{one.named} in {one.naming} of {sweeps}", []).append(place)
+        elif one.naming:
+            reason = f"no mode is the answer of more than {one.naming} of {sweeps}"
+            apart.setdefault(reason, []).append(place)
         else:
-            apart.setdefault(one.naming, []).append(place)
+            apart.setdefault("no sweep's answer is resolved", []).append(place)
     parts = [f"{named} at {listed(at)}" for named, at in agreed.items()]
-    said = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
-    for most, at in apart.items():
-        reason = f"no mode is the answer of more than {most} of {sweeps}"
-        if most == 0:
-            reason = "no sweep's answer is resolved"
-        said.append(f"The answer does not replicate at {listed(at)}: {reason}.")
-    return " ".join(said)
+    sentences = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
+    sentences += [f"The answer does not replicate at {listed(at)}: {why}." for why, at in apart.items()]
+    return " ".join(sentences)
 
 
-def _crossings(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    return [(one.name, crossing(one.findings.crossover)) for one in entries]
-
-
-# Under load, and the plots.
+# Under load.
 
 
 def _load(entries: Sequence[Entry]) -> list[Section]:
@@ -474,63 +461,3 @@ def _rate(one: LoadCell) -> list[Text]:
     rates = [value(found) for found in (one.effective_batch, one.served_rate, one.goodput)]
     latencies = [value(one.quantiles["e2e"][share], 1e3) for share in (0.5, 0.99)]
     return [Text(f"{one.rate:.4g}"), *rates, *latencies, Text(f"{one.cut} of {len(one.blocks)}")]
-
-
-def plots(entries: Sequence[Entry]) -> list[Plot]:
-    """Of each run's mode to ship against batch, of the first conditions that the runs share."""
-    shared = groups(entries)
-    main = [group for group in shared if group[1:] == shared[0][1:]]
-    found = []
-    for name, title, caption, axis, scale in _PLOTS:
-        figure, ends = base("batch size (prompts per request)", axis, height=340), list[float]()
-        for entry in entries:
-            summaries = [best(verdict) for group in main if (verdict := entry.verdict(group))]
-            drawn = [(one, plotted) for one in summaries if (plotted := _plotted(one, name))]
-            ends += [scale * value.value for _, value in drawn]
-            figure.add_scatter(
-                x=[one.cell.batch_size for one, _ in drawn],
-                y=[scale * value.value for _, value in drawn],
-                name=entry.name,
-                mode="lines+markers",
-                line={"color": entry.colour, "width": 2.5},
-                marker={"size": 8},
-                error_y=whiskers([value for _, value in drawn], scale),
-                text=[one.cell.mode for one, _ in drawn],
-                hovertemplate=f"{entry.letter}, batch %{{x}}: %{{y:.4g}} (%{{text}})<extra></extra>",
-            )
-        figure.update_xaxes(**batch_axis([group[0] for group in main]))
-        figure.update_yaxes(**({"rangemode": "tozero"} if name == "speedup" else log_axis(ends)))
-        found.append(Plot(name, title, caption, figure, half=name != "speedup"))
-    return found if main else []
-
-
-_PLOTS = (
-    (
-        "latency",
-        "Latency against batch size",
-        "Of each run's mode to ship; lower is better. Whiskers are 95 % intervals over rounds.",
-        "latency, ms",
-        1e3,
-    ),
-    (
-        "throughput",
-        "Tokens per second against batch size",
-        "Of the same modes; higher is better.",
-        "tokens per second",
-        1.0,
-    ),
-    (
-        "speedup",
-        f"Speed-up over {BASELINE}",
-        "Of the mode to ship, paired within its own run: what the ladder gains there, not how fast the run "
-        "is.",
-        f"speed-up over {BASELINE}, ×",
-        1.0,
-    ),
-)
-
-
-def _plotted(summary: Summary, name: str) -> Interval | None:
-    if name == "speedup":
-        return summary.comparison.speedup if summary.comparison else None
-    return summary.latency if name == "latency" else summary.tokens_per_second

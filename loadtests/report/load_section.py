@@ -282,33 +282,3 @@ def saturation(findings: Findings) -> Plot | None:
 
 def _conditions(cell: Cell) -> tuple[int, str, int, str]:
     return (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.arrivals)
-
-
-def concurrency(findings: Findings) -> Plot | None:
-    """Closed loop: latency against answers per second, along the concurrencies."""
-    ladders = concurrency_ladders(findings.summaries)
-    if not ladders:
-        return None
-    figure = base("answers per second", "latency per request, ms")
-    for (batch, prompts, tokens), modes in ladders.items():
-        for number, (mode, own) in enumerate(modes.items()):
-            name = mode + (f" b={batch} {prompts} n={tokens}" if len(ladders) > 1 else "")
-            line(
-                figure,
-                mode,
-                name,
-                [requests_per_second(s) for s in own],
-                [1e3 * s.latency.value for s in own],
-                text=[f"c={s.cell.concurrency}" for s in own],
-                mode="lines+markers+text" if number == 0 else "lines+markers",
-                textposition="top center",
-                textfont={"size": 10},
-                hovertemplate=f"{name}, %{{text}}: %{{x:.4g}}/s at %{{y:.4g}} ms<extra></extra>",
-            )
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(rangemode="tozero")
-    caption = (
-        "Closed loop: each point keeps c requests in flight. Once the engine is busy all the time, further "
-        "requests in flight add latency and no throughput: the line turns upwards."
-    )
-    return Plot("concurrency", "Latency against throughput, along the concurrencies", caption, figure)

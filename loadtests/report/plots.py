@@ -221,35 +221,6 @@ def speedups(findings: Findings) -> Plot | None:
     return Plot("speedup", f"Speed-up against {BASELINE}", caption, figure)
 
 
-def trade_off(findings: Findings) -> Plot | None:
-    """Latency against throughput along the batch sizes."""
-    if len(findings.main) < 2:
-        return None
-    figure = base("throughput, tokens per second", "latency per request, ms")
-    modes = _by_mode(findings)
-    for mode, own in modes.items():
-        name, labelled = mode, mode in (next(iter(modes)), list(modes)[-1])
-        line(
-            figure,
-            mode,
-            name,
-            [s.tokens_per_second.value for s in own],
-            [1e3 * s.latency.value for s in own],
-            text=[f"b={s.cell.batch_size}" for s in own],
-            mode="lines+markers+text" if labelled else "lines+markers",
-            textposition="top center" if mode == BASELINE else "bottom center",
-            textfont={"size": 10},
-            hovertemplate=f"{name}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
-        )
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(rangemode="tozero")
-    caption = (
-        "Each line goes through the batch sizes (b) of one mode. Further right and lower is better. Where a "
-        "line turns upwards, more throughput costs latency in proportion."
-    )
-    return Plot("trade-off", "Latency against throughput, along the batch sizes", caption, figure)
-
-
 # Where the time goes.
 
 Segment = tuple[str, str, str, Callable[[Summary], float | None]]

@@ -152,6 +152,11 @@ class Results:
         return [gate for gate in self.gates if gate.failed]
 
     @property
+    def warnings(self) -> list[Gate]:
+        """Gates that did not pass, and leave the sweep valid."""
+        return [gate for gate in self.gates if gate.warning and gate.passed is False]
+
+    @property
     def device(self) -> str:
         """`cpu` or `cuda`."""
         return str(self.run.engine.get("device", "cpu"))

@@ -34,10 +34,10 @@ _MEANS = (
 class PhaseMeans:
     """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request.
 
-    None: not measured on this device, or not recorded in this folder. `typical_faults` is the median of the
-    requests' page faults. `index` is the kernel share. Its `interval` is that of the cell's `samples`, or
-    without any the dispatch interval of the rows and the scatter of the rounds. None where rows of an
-    estimate carry no interval. `estimated`: dispatch and kernel are on one timeline, a CPU's.
+    None: not measured on this device, or not recorded in this folder. `index` is the kernel share. Its
+    `interval` is that of the cell's `samples`, or without any the dispatch interval of the rows and the
+    scatter of the rounds; None where rows of an estimate carry no interval. `estimated`: dispatch and kernel
+    are on one timeline, a CPU's.
     """
 
     name: Phase
@@ -49,7 +49,6 @@ class PhaseMeans:
     kernel_seconds: float | None
     sync_wait_seconds: float | None
     minor_faults: float | None
-    typical_faults: float | None
     samples: SampleCounts | None
     estimated: bool
     index: float | None
@@ -84,11 +83,6 @@ class PhaseMeans:
             self.dispatch_seconds / self.steps if self.dispatch_seconds is not None and self.steps else None
         )
 
-    @property
-    def step_wall_seconds(self) -> float | None:
-        """Wall time of one step."""
-        return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
-
 
 def phase_of(
     rows: pl.DataFrame,
@@ -112,7 +106,6 @@ def phase_of(
     return PhaseMeans(
         name=name,
         **means,
-        typical_faults=rows.select(pl.col(f"{name}_minor_faults").median()).item(),
         samples=samples,
         estimated=estimated,
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),

@@ -15,7 +15,7 @@ from loadtests.report.formatting import significant
 from loadtests.report.load_section import load_section
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_rich
 from loadtests.report.results import read_results
-from loadtests.report.sections import auto_runs, auto_table, kernel_share
+from loadtests.report.sections import auto_section, kernel_share
 from loadtests.report.summaries import Summary, Verdict
 
 HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share")
@@ -24,20 +24,9 @@ LEFT_OUT = {"tokens/s", "kernel share", f"against {BASELINE}", "in time/s"}
 """Columns that a narrow terminal has no room for."""
 
 OF_LOAD = (
-    *(
-        "mode",
-        "requests/s",
-        "against",
-        "rounds",
-        "concurrency",
-        "offered",
-        "served",
-        "in time",
-        "rejected",
-        "cut",
-    ),
-    *("latency", "95th"),
-)
+    "mode", "requests/s", "against", "rounds", "concurrency", "offered", "served", "in time", "rejected",
+    "cut", "latency", "95th",
+)  # fmt: skip
 """What the heads of load's columns begin with that a terminal shows."""
 
 
@@ -57,23 +46,21 @@ def print_findings(findings: Findings, console: Console) -> None:
 
     for gate in findings.results.failed_gates:
         say(f"NOT VALID  {gate.name}: {gate.detail}", "bold red")
-    for gate in findings.results.gates:
-        if gate.warning and gate.passed is False:
-            say(f"warning  {gate.name}: {gate.detail}", "yellow")
+    for gate in findings.results.warnings:
+        say(f"warning  {gate.name}: {gate.detail}", "yellow")
     for verdict in findings.verdicts:
         console.print(as_rich(_table(verdict), left_out))
         say(f"  → {_conclusion(verdict)}\n", "bold")
-    if found := auto_runs(findings):
-        console.print(as_rich(auto_table(found), {"latency", "its latency"}))
+    if section := auto_section(findings):
+        console.print(as_rich(section.tables[0], {"latency", "its latency"}))
     if section := load_section(findings.load, findings.summaries):
         for table in section.tables:
             more = {head for head in table.heads if not head.startswith(OF_LOAD)}
             console.print(as_rich(table, more.union(left_out)))
         say(f"{section.note}\n")
     say(wording.headline(findings), "bold")
-    if findings.main:
-        for sentence in (wording.why(findings), wording.trust(findings), wording.would_change(findings)):
-            say(sentence)
+    for _, sentence in wording.reasons(findings):
+        say(sentence)
     say(wording.crossing(findings.crossover))
 
 

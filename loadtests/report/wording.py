@@ -16,8 +16,7 @@ from loadtests.report.formatting import (
     times,
 )
 from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
-from service.records import SampleCounts
-from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan, counting_error
+from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan
 from service.statistics.choice import MARGIN, Comparison
 from service.statistics.intervals import Interval
 from service.statistics.knee import BoundedEstimate
@@ -119,22 +118,30 @@ def certainty(verdict: Verdict) -> list[str]:
     choice = verdict.choice
     if choice is None:
         return []
-    told = []
+    found = []
     if choice.ship not in (choice.fastest, choice.baseline):
-        told.append(f"{choice.fastest} is within {MARGIN_PERCENT} of it, and less simple")
+        found.append(f"{choice.fastest} is within {MARGIN_PERCENT} of it, and less simple")
     if choice.unresolved:
         ran = next((one.comparison.speedup.samples for one in verdict.modes if one.comparison), 0)
-        told.append(f"{listed(list(choice.unresolved))} may be the right one: {ran} rounds do not tell")
+        found.append(f"{listed(list(choice.unresolved))} may be the right one: {ran} rounds do not tell")
         if choice.rounds_needed:
-            told.append(f"about {choice.rounds_needed:,} rounds would")
-    return told
+            found.append(f"about {choice.rounds_needed:,} rounds would")
+    return found
+
+
+def reasons(findings: Findings) -> list[tuple[str, str]]:
+    """What stands below the answer, as label and text."""
+    if not findings.main:
+        return []
+    found = [("Why", why(findings)), ("How far to trust it", trust(findings))]
+    return [one for one in (*found, ("What would change it", would_change(findings))) if one[1]]
 
 
 def why(findings: Findings) -> str:
     """Where the time that the answer saves comes from, at the smallest and the largest batch size."""
     shipped = [(one, one.shipped) for one in findings.main if one.shipped and one.shipped is not one.plain]
     if not shipped:
-        return _dispatch_left(findings.main[0]) if findings.main else ""
+        return _dispatch_left(findings.main[0])
     ends = shipped if len(shipped) < 2 else [shipped[0], shipped[-1]]
     cuda = findings.results.device == "cuda"
     return " ".join(_saved_by(verdict.plain, best, verdict.batch_size, cuda) for verdict, best in ends)
@@ -145,23 +152,21 @@ def _saved_by(plain: Summary, best: Summary, batch: int, cuda: bool) -> str:
     total, at = plain.mean_seconds - best.mean_seconds, f"At batch {batch},"
     if total <= 0:
         return f"{at} nothing is saved in the mean: the typical round is faster, single requests are not."
-    saved = {part: _less(part, plain, best) for part in ("dispatch", "kernel")}
-    if saved["dispatch"] is None:
+    dispatch, kernel = (_less(part, plain, best) for part in ("dispatch", "kernel"))
+    if dispatch is None:
         return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are saved per request."
-    told = f"{at} {saved['dispatch']} of the {milliseconds(total)} saved per request are dispatch"
-    if cuda:
-        return f"{told}."
+    text = f"{at} {dispatch} of the {milliseconds(total)} saved per request are dispatch"
+    if cuda or kernel is None:
+        return f"{text}."
     if not _resolved(plain, best):
-        return f"{told}; whether kernels got faster too is not resolved."
-    return f"{told}, {saved['kernel']} kernels." if saved["kernel"] is not None else f"{told}."
+        return f"{text}; whether kernels got faster too is not resolved."
+    return f"{text}, {kernel} kernels."
 
 
 def _less(part: str, before: Summary, after: Summary) -> str | None:
     """By how many milliseconds `part` of a request got shorter; None where it is not known."""
-    seconds = before.parts[part], after.parts[part]
-    if seconds[0] is None or seconds[1] is None:
-        return None
-    return significant(1e3 * (seconds[0] - seconds[1]))
+    first, second = before.parts[part], after.parts[part]
+    return None if first is None or second is None else significant(1e3 * (first - second))
 
 
 def _dispatch_left(verdict: Verdict) -> str:
@@ -190,10 +195,9 @@ def trust(findings: Findings) -> str:
 
 def would_change(findings: Findings) -> str:
     """What the answer does not cover."""
-    verdicts = findings.main
-    swept = f"{conditions(verdicts[0].group)}" if verdicts else ""
+    model = findings.results.run.engine.get("model", "one model")
     return (
-        f"Measured here: {findings.results.run.engine.get('model', 'one model')}, {swept}. A larger model, a "
+        f"Measured here: {model}, {conditions(findings.main[0].group)}. A larger model, a "
         "longer prompt or another batch size may have another answer."
     )
 
@@ -210,19 +214,14 @@ def conditions(group: Group) -> str:
 def saved(verdict: Verdict) -> list[str]:
     """How the mean times of the plain mode change in the mode to ship: '2.00 → 1.00 ms dispatch'.
 
-    None where it is that one.
+    Empty where it is that one.
     """
     base, shipped = verdict.plain, verdict.shipped
     if shipped is None or shipped is base:
         return []
-    parts = [(part, base.parts[part], shipped.parts[part]) for part in ("dispatch", "kernel")]
-    told = [
-        f"{_change(before, after)} {part}" for part, before, after in parts if None not in (before, after)
-    ]
-    faults = [typical_faults(summary) for summary in (base, shipped)]
-    if None not in faults and (faults[0] or 0) - (faults[1] or 0) >= MANY_FAULTS:
-        told.append(f"{(faults[0] or 0) - (faults[1] or 0):,.0f} page faults fewer")
-    return [f"{_change(base.mean_seconds, shipped.mean_seconds)} in all", *told]
+    changes = {part: (base.parts[part], shipped.parts[part]) for part in ("dispatch", "kernel")}
+    known = [f"{_change(*both)} {part}" for part, both in changes.items() if None not in both]
+    return [f"{_change(base.mean_seconds, shipped.mean_seconds)} in all", *known]
 
 
 def _change(before: float | None, after: float | None) -> str:
@@ -243,15 +242,6 @@ def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
     if None in ends:
         return None
     return sum(end[0] for end in ends if end), sum(end[1] for end in ends if end)
-
-
-def typical_faults(summary: Summary) -> float | None:
-    """Minor page faults of a typical request, of both phases; None where they were not recorded.
-
-    A median: what a single request had is no reason for a mean.
-    """
-    counts = [phase.typical_faults for phase in summary.phases if phase.typical_faults is not None]
-    return sum(counts) if counts else None
 
 
 def limit(decode: PhaseMeans) -> str | None:
@@ -292,10 +282,13 @@ def paid_back(summary: Summary) -> list[str]:
     if isinstance(back.requests, str) or cost is None:
         return [_requests(back.requests), *against]
     every = f"{in_seconds(cost.all_seconds)} for all batch sizes"
-    told = [_requests(back.requests), f"compiled in {in_seconds(cost.seconds)} ({cost.cache} cache), {every}"]
+    found = [
+        _requests(back.requests),
+        f"compiled in {in_seconds(cost.seconds)} ({cost.cache} cache), {every}",
+    ]
     if cost.cache != "cold":
-        told.append(f"{_requests(back.cold_requests)} from an empty cache ({in_seconds(cost.cold_seconds)})")
-    return [*told, *against]
+        found.append(f"{_requests(back.cold_requests)} from an empty cache ({in_seconds(cost.cold_seconds)})")
+    return [*found, *against]
 
 
 def _requests(requests: Requests) -> str:
@@ -308,37 +301,19 @@ def _requests(requests: Requests) -> str:
 
 
 def rests_on(findings: Findings) -> Iterator[tuple[str, str]]:
-    """What the intervals of dispatch and kernel add up, of the main conditions' samples; label and text."""
-    sampled = [
-        (f"{summary.cell.mode}, {phase.name}, batch {verdict.batch_size}", phase.samples)
-        for verdict in findings.main
-        for summary in verdict.modes
-        for phase in summary.phases
-        if phase.samples is not None
-    ]
-    if not sampled:
+    """What widens the intervals of dispatch and kernel besides counting, as label and text."""
+    phases = [phase for one in findings.main for summary in one.modes for phase in summary.phases]
+    counts = [phase.samples for phase in phases if phase.samples is not None]
+    if not counts:
         return
     classes, rate = findings.left_open
     whose = "as a selftest that passes leaves open"
     if findings.left_open != PROVED:
         kind = "what the selftest leaves open" if findings.selftest else "without a selftest"
         whose = f"{kind}; one that passes leaves {_points(PROVED.classes)} and {_points(PROVED.rate)}"
-    yield "samples", f"{sum(one.kernel + one.host for _, one in sampled):,} of the engine's thread"
+    yield "samples", f"{sum(one.kernel + one.host for one in counts):,} of the engine's thread"
     yield "taken for the other part", f"{_points(classes)} % of either part ({whose})"
     yield "shifted by sampling", f"{_points(rate)} points of the share ({whose})"
-    case, worst = max(sampled, key=lambda one: _counting(one[1]))
-    yield "counting", f"at most {_points(_counting(worst))} points of the share ({case})"
-    case, worst = max(sampled, key=lambda one: _unclassified(one[1]))
-    share = _points(_unclassified(worst))
-    yield "in code of no class", f"at most {share} % of the samples, at either end ({case})"
-
-
-def _counting(one: SampleCounts) -> float:
-    return counting_error(one.kernel, one.host)
-
-
-def _unclassified(one: SampleCounts) -> float:
-    return one.unclassified / (one.kernel + one.host + one.unclassified)
 
 
 def _points(share: float) -> str:

@@ -174,14 +174,10 @@ def test_more_rounds_are_never_for_auto(tmp_path: Path) -> None:
 
 
 def test_its_speed_is_that_of_the_best_mode_by_the_rule_of_all_verdicts(made: Path) -> None:
-    for batch in make_report(made)["batches"]:
-        found = batch["auto"]
-        assert (found["best"], found["word"]) == ("compiled", "no detectable difference")
-        assert found["speedup"][1] < 1 < found["speedup"][2]
-        assert found["requests"] == {"compiled": 8 * 2}
     text = (made / "report.md").read_text()
-    for told in ("compiled 100 %", "no detectable difference", "the sweep A"):
-        assert told in text
+    for shown in ("compiled 100 %", "the sweep A"):
+        assert shown in text
+    assert len(re.findall(r"compiled \| [\d.]+ ms \| .* no detectable difference \|", text)) == 2
 
 
 @pytest.mark.parametrize("auto_runs", ["compiled", "eager"])
@@ -190,7 +186,8 @@ def test_it_is_never_shipped_equivalent_or_paid_back(tmp_path: Path, auto_runs: 
     headline = make_report(make_results(tmp_path, plan=plan, auto_runs=auto_runs))
     (batch,) = headline["batches"]
     assert (batch["ship"], batch["fastest"], batch["equivalent"]) == ("inference_mode", "inference_mode", [])
-    assert batch["auto"]["word"] == ("faster" if auto_runs == "compiled" else "slower")
+    word = "faster" if auto_runs == "compiled" else "slower"
+    assert re.search(rf"{auto_runs} 100 %.*{word} \|", (tmp_path / "report.md").read_text())
     assert not re.search(rf"(?<!-){AUTO}(?!-)", headline["text"])
     findings = Findings(read_results(tmp_path))
     own = findings.main[0].auto

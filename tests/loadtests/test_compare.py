@@ -350,7 +350,6 @@ def test_the_page_needs_no_network_and_its_tables_have_all_columns(
     assert "Runs are not paired" in page
     assert "8.2 %" in page
     assert not re.search(r'(src|href)="(?!data:)', page)
-    assert page.count('data-plot="') == 3
     assert page.count("eager against itself") == 2
     text = (out / "runs.md").read_text()
     assert f"# {found['headline']}" in text
@@ -405,12 +404,8 @@ def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_ba
     assert "Under load" in (tmp_path / "picture" / "runs.html").read_text()
 
 
-@pytest.mark.parametrize("options", [["--out", "x"], ["--peers", "x"]])
-def test_options_that_do_not_fit_the_number_of_folders_are_bad_input(
-    folders: list[Path], options: list[str]
-) -> None:
-    several = folders if "--peers" in options else folders[:1]
-    done = CliRunner().invoke(launchbound.app, ["report", *map(str, several), *options])
+def test_the_output_folder_of_several_is_bad_input_for_one(folders: list[Path]) -> None:
+    done = CliRunner().invoke(launchbound.app, ["report", str(folders[0]), "--out", "x"])
     assert done.exit_code == 2
 
 
@@ -542,7 +537,7 @@ def test_groups_and_modes_that_one_sweep_lacks_are_left_out(tmp_path: Path) -> N
 
 
 @pytest.mark.browser
-def test_the_page_draws_and_does_not_scroll_sideways(folders: list[Path], tmp_path: Path) -> None:
+def test_the_page_does_not_scroll_sideways(folders: list[Path], tmp_path: Path) -> None:
     """Nor by what a run has said that was not measured, which may be a path."""
     from tests.support.browser import NARROW, WIDE, chromium, tab
 
@@ -550,6 +545,5 @@ def test_the_page_draws_and_does_not_scroll_sideways(folders: list[Path], tmp_pa
     with chromium() as browser:
         for size in (WIDE, NARROW):
             with tab(browser, tmp_path.as_uri(), size) as opened:
-                opened.open("/runs.html", ready="#speedup .main-svg")
-                assert opened.page.locator(".plot .main-svg").count() >= 3
+                opened.open("/runs.html", ready="footer")
                 assert opened.reach() <= size[0]

@@ -24,7 +24,6 @@ from service.statistics.boundedness import (
     PROVED,
     RATE,
     UNPROVED,
-    Crossover,
     dispatch_share,
 )
 from service.statistics.choice import compare
@@ -301,8 +300,6 @@ def split(folder: Path, eager_index: float, reach: float = 0.02, dispatch: str =
         if row["mode"] in ("inference_mode", "compiled"):
             share = 1.0 if row["mode"] == "inference_mode" else 0.5
             row["kernel_seconds"], row["dispatch_seconds"] = 0.012 * share, 0.004 * share / 2
-        row["prefill"]["minor_faults"] = 1300 if row["mode"] == "inference_mode" else 0
-        row["decode"]["minor_faults"] = 0
 
     edit_rows(folder, change)
 
@@ -315,16 +312,12 @@ def test_what_is_saved_is_told_by_its_parts_and_kernel_times_that_the_split_does
 ) -> None:
     split(make_results(tmp_path), eager_index, reach)
     findings = found(tmp_path)
-    in_all, dispatch, kernel, faults = saved(findings.main[0])
+    in_all, dispatch, kernel = saved(findings.main[0])
     assert in_all.endswith(" ms in all")
     assert dispatch.startswith("2.00 → 1.00 ms dispatch")
     assert kernel.startswith("12.0 → 6.00 ms kernel")
     assert " ms saved per request are dispatch" in why(findings)
     assert ("whether kernels got faster too is not resolved" in why(findings)) == unresolved
-    assert faults == "1,300 page faults fewer"
-
-
-BELOW, ABOVE, UNKNOWN = Crossover("below", 1.0), Crossover("above", 16.0), Crossover("unknown", None)
 
 
 # ---------------------------------------------------------------- selftests

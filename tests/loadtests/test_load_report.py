@@ -22,7 +22,7 @@ from loadtests.report.csv_files import KNEES_FILE, LOAD_FILE, load_records
 from loadtests.report.findings import Findings
 from loadtests.report.load import LoadGroup, ModeKnee
 from loadtests.report.load_section import load_tables
-from loadtests.report.report_files import all_plots, make_report
+from loadtests.report.report_files import make_report
 from loadtests.report.results import Results, read_results
 from service.statistics.intervals import settling
 from service.statistics.knee import Bounds
@@ -241,7 +241,7 @@ def test_the_tables_are_written_only_where_there_is_load(loaded: Path, tmp_path:
     assert "Under load" not in (tmp_path / "report.md").read_text()
 
 
-def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
+def test_several_concurrencies_are_a_table(tmp_path: Path) -> None:
     plan = make_plan("quick", 1, modes=["eager", "inference_mode"], batch_sizes=[1])
     more = [Cell(mode=c.mode, batch_size=1, concurrency=4, control=c.control) for c in plan.cells]
     make_results(tmp_path, plan=msgspec.structs.replace(plan, cells=(*plan.cells, *more)))
@@ -255,4 +255,3 @@ def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
         if line.startswith("| ")
     ]
     assert rows[2:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]
-    assert "concurrency" in [plot.id for plot in all_plots(Findings(results(tmp_path)))]

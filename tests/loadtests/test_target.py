@@ -150,5 +150,5 @@ def test_the_report_names_what_was_served_and_left_out_with_the_reason(tmp_path:
     names = {"mode": "cuda-graph", "effective": "inference_mode", "reason": "a CPU has none"}
     doubled = mode_status("inference_mode", "ready") | names
     edit_run(tmp_path, lambda run: run.modes.append(doubled))
-    rows = [text for label, text in environment(read_results(tmp_path)) if label == "left out"]
+    rows = [text for label, text in environment(read_results(tmp_path).run) if label == "left out"]
     assert rows == ["cuda-graph, which runs as inference_mode here: a CPU has none"]

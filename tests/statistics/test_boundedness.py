@@ -15,7 +15,6 @@ from service.statistics.boundedness import (
     LeftOpen,
     Split,
     bound_in_words,
-    counting_error,
     crossover,
     crossover_span,
     decode_bytes,
@@ -38,7 +37,7 @@ SIZES = {"weights": 1000.0, "cache_per_position": 8.0, "activations_per_row": 50
     [(60, 40, 0), (60, 40, 15), (3, 997, 2), (0, 30, 0), (30, 0, 0), (1, 1, 1)],
 )
 def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclassified: int) -> None:
-    def wilson(found: int, samples: int = kernel + host) -> tuple[float, float]:
+    def wilson(found: int, samples: int) -> tuple[float, float]:
         interval = stats.binomtest(found, samples).proportion_ci(0.95, "wilson")
         return interval.low, interval.high
 
@@ -47,13 +46,9 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
     share = dispatch_share(kernel, host, unclassified)
     assert share is not None
     assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
-    value = host / (kernel + host)
-    longer = max(value - wilson(host)[0], wilson(host)[1] - value)
-    assert counting_error(kernel, host) == pytest.approx(longer, abs=1e-6)
 
 
-def test_without_samples_counting_leaves_everything_open_and_no_share_leaves_its_range() -> None:
-    assert counting_error(0, 0) == 1.0
+def test_no_share_leaves_its_range() -> None:
     assert widened(0.05, 0.95, LeftOpen(0.1, 0.0)) == (0.0, 1.0)
 
 
