@@ -54,9 +54,6 @@ TEMPLATES = Path(__file__).with_name("templates")
 SCATTER_TEXT = f"{significant(100 * LATENCY_SCATTER.deviation, 2)} %"
 """How much sweeps of one build scatter: of the reference machine, as one run of each cannot show it."""
 
-RARE = 0.05
-"""Sweeps whose scatter has a smaller chance scatter by more than their rounds."""
-
 
 def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     """Write `runs.html` (one file, offline), `runs.md` and `runs.json` of `folders` into `out`, made anew.
@@ -280,17 +277,13 @@ def _share(value: float | None, interval: Interval | None) -> str:
 
 
 def _distance(entry: Entry, reference: Entry) -> dict[str, Any]:
-    """How many texts equal the reference's, and the largest difference of logits within the run."""
-    run = entry.findings.results.run
-    known = [parity for mode in run.plan.modes if (parity := run.mode(mode).get("parity"))]
-    worst = max(known, key=lambda one: float(one["max_abs_logit_difference"]), default=None)
+    """How many texts equal the reference's; None where it is the reference, or that is not known."""
     equal, requests = None, None
     if entry is not reference and _prompts(entry) == _prompts(reference):
         own, others = _texts(entry), _texts(reference)
-        shared = own.keys() & others.keys()
-        if shared:
+        if shared := own.keys() & others.keys():
             equal, requests = sum(own[one] == others[one] for one in shared), len(shared)
-    return {"run": entry.letter, "equal_texts": equal, "requests": requests, "parity_in_run": worst}
+    return {"run": entry.letter, "equal_texts": equal, "requests": requests}
 
 
 def _prompts(entry: Entry) -> tuple[int, str]:
@@ -311,16 +304,13 @@ def _texts(entry: Entry) -> dict[tuple[str, int, int | None], str | None]:
 def _far(entries: Sequence[Entry], reference: Entry, distances: Sequence[dict[str, Any]]) -> Section:
     rows = []
     for entry, found in zip(entries, distances, strict=True):
-        texts, parity = "not known: other prompts, or no texts kept", "not checked"
+        texts = "not known: other prompts, or no texts kept"
         if entry is reference:
             texts = "is the reference"
         elif found["requests"] is not None:
             texts = f"{found['equal_texts']} of {found['requests']} requests"
-        if worst := found["parity_in_run"]:
-            parity = f"{worst['max_abs_logit_difference']:.1e} of {worst['tolerance']:.1e} allowed"
-        rows.append([Text(entry.name, colour=entry.colour), Text(texts), Text(parity)])
-    table = Table("", ["run", "equal texts", "parity within the run"], rows, left=3)
-    return Section(f"How far from {reference.name}", "", [table])
+        rows.append([Text(entry.name, colour=entry.colour), Text(texts)])
+    return Section(f"How far from {reference.name}", "", [Table("", ["run", "equal texts"], rows, left=2)])
 
 
 # Whether sweeps of one build agree.
@@ -373,11 +363,7 @@ class Repeated:
         gain = self.gains.get(mode)
         if gain is None:
             return Text("–")
-        beyond = ""
-        if gain.chance is not None and gain.chance < RARE:
-            chance = "< 0.0001" if gain.chance < 0.0001 else f"= {significant(gain.chance, 1)}"
-            beyond = f", beyond their rounds (p {chance})"
-        scatter = f"sweeps scatter by {100 * gain.deviation:.1f} %{beyond}"
+        scatter = f"sweeps scatter by {100 * gain.deviation:.1f} %"
         return Text(f"{ratio(gain.ratio)} over {self.plain}", under=(scatter,))
 
     @property
@@ -385,7 +371,7 @@ class Repeated:
         """For programs; ratios are speed-ups."""
         batch, prompts, tokens, concurrency, _ = self._shared.group
         gains = [
-            {"mode": mode, "speedup": one.ratio, "deviation": one.deviation, "chance": one.chance}
+            {"mode": mode, "speedup": one.ratio, "deviation": one.deviation}
             for mode, one in self.gains.items()
         ]
         return {

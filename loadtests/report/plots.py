@@ -17,7 +17,6 @@ from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, share_span, significant
 from loadtests.report.page import Plot
 from loadtests.report.summaries import PhaseMeans, Summary, Verdict
-from loadtests.run.machine import marked_rounds
 from service.records import PHASES
 from service.statistics.intervals import Interval
 
@@ -403,7 +402,6 @@ def timeline(findings: Findings) -> Plot | None:
     for _, of_part in warm.group_by("part", maintain_order=True):
         x = (of_part["at"].item(0), of_part["at"].item(-1))
         _shade(figure, x, translucent("#8A94A6", 0.2), "warm-up", "top left")
-    _shade_marked(figure, rows, findings)
     sizes = sorted(rows["batch_size"].unique().to_list())
     every = -(-rows.height // MOST_POINTS)
     shown = rows.gather_every(every)
@@ -446,14 +444,3 @@ def _in_order(findings: Findings) -> pl.DataFrame:
     gap = pl.when(pl.col("part") != pl.col("part").shift(1)).then(pl.col("start").diff()).otherwise(0.0)
     gaps = gap.fill_null(0.0).cum_sum()
     return rows.with_columns((pl.col("start") - pl.col("start").first() - gaps).alias("at"))
-
-
-def _shade_marked(figure: go.Figure, rows: pl.DataFrame, findings: Findings) -> None:
-    """Rounds in which the machine was not itself."""
-    for marked in marked_rounds(findings.results.run.machine_by_round):
-        mine = rows.filter((pl.col("stage") == "measure") & (pl.col("round") == marked.round))
-        if not mine.is_empty():
-            ends = mine["at"] + mine["latency_seconds"]
-            text = f"round {marked.round} marked"
-            x = (mine["at"].item(0), ends.sort().item(-1))
-            _shade(figure, x, translucent("#E9A23B", 0.18), text, "bottom left")

@@ -218,16 +218,6 @@ def test_its_interval_is_students_over_sweeps_and_not_over_rounds() -> None:
     assert found.ratio.samples == 5
 
 
-def test_sweeps_that_scatter_as_their_rounds_do_are_rarely_called_otherwise() -> None:
-    chances = [over_sweeps([drawn(0.5, 0.05, 12) for _ in range(5)]).chance or 0.0 for _ in range(400)]
-    assert 8 <= sum(chance < 0.05 for chance in chances) <= 36
-    apart = over_sweeps([drawn(0.5 + 0.1 * n, 0.02, 12) for n in range(5)]).chance
-    assert apart is not None
-    assert apart < 1e-6
-    assert over_sweeps([[2.0], [2.1, 2.2]]).chance is None  # rounds that say nothing
-    assert over_sweeps([[2.0, 2.0], [2.1, 2.2]]).chance is None
-
-
 @pytest.mark.parametrize(
     ("answers", "named"),
     [
