@@ -129,12 +129,7 @@ def bars_by_batch(title: str, unit: str, queries: Queries, **style: Unpack[Style
 
 
 def grid(
-    title: str,
-    unit: str,
-    queries: Queries,
-    *,
-    units: Mapping[str, str] | None = None,
-    **style: Unpack[Style],
+    title: str, unit: str, queries: Queries, *, units: Mapping[str, str] | None = None, **style: Unpack[Style]
 ) -> table.Panel:
     """A table: a row per label set that the queries share, a column per query under its name.
 

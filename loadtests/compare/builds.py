@@ -117,11 +117,7 @@ class BuildComparison:
 
 
 def compare_builds(
-    before: Path | str,
-    after: Path | str,
-    *,
-    allowed: float | None = None,
-    force: bool = False,
+    before: Path | str, after: Path | str, *, allowed: float | None = None, force: bool = False
 ) -> BuildComparison:
     """Compare the sweep or sweeps in `after` with those in `before`.
 

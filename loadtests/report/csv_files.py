@@ -141,9 +141,9 @@ def load_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:
                     f"{kind}_p{100 * share:.0f}_seconds", one.quantiles[kind][share]
                 ).items()
             },
-            **_finite_spread("queue_mean_seconds", one.queue_waits.measured),
-            **_finite_spread("queue_replayed_seconds", one.queue_waits.replayed),
-            **_finite_spread("queue_pollaczek_khinchine_seconds", one.queue_waits.steady),
+            **_finite_spread("queue_mean_seconds", one.queue_wait),
+            **_finite_spread("queue_replayed_seconds", one.replayed_wait),
+            **_finite_spread("queue_pollaczek_khinchine_seconds", one.steady_wait),
         }
 
 

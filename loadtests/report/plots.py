@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import plotly.graph_objects as go
@@ -16,7 +17,7 @@ from loadtests.plan.cells import BASELINE
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, share_span, significant
 from loadtests.report.page import Plot
-from loadtests.report.summaries import PhaseMeans, Summary, Verdict
+from loadtests.report.summaries import Summary, Verdict
 from service.records import PHASES
 from service.statistics.intervals import Interval
 
@@ -58,23 +59,6 @@ def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
     return {"type": "log", "tickvals": ticks, "ticktext": labels, "range": ends}
 
 
-def batch_axis(sizes: Sequence[int]) -> dict[str, Any]:
-    """A logarithmic axis with a tick per batch size."""
-    return {"type": "log", "tickvals": sizes, "ticktext": [str(size) for size in sizes], "tickangle": 0}
-
-
-def whiskers(values: Sequence[Interval], scale: float = 1.0) -> dict[str, Any]:
-    """The intervals of `values` as error bars."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [scale * (one.high - one.value) for one in values],
-        "arrayminus": [scale * (one.value - one.low) for one in values],
-        "thickness": 2,
-        "width": 5,
-    }
-
-
 def line(figure: go.Figure, of: str, name: str, x: Sequence[float], y: Sequence[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
     """A line with markers in the colour of the mode `of`."""
     figure.add_scatter(
@@ -88,19 +72,6 @@ def line(figure: go.Figure, of: str, name: str, x: Sequence[float], y: Sequence[
             "line": {"color": colour(of), "width": 2.5},
             **more,
         },
-    )
-
-
-def _shade(figure: go.Figure, x: tuple[float, float], tone: str, text: str, place: str) -> None:
-    """A shaded span of time with a word on it."""
-    figure.add_vrect(
-        x0=x[0],
-        x1=x[1],
-        line={"width": 0},
-        layer="below",
-        fillcolor=tone,
-        annotation={"text": text, "font": {"size": 11}},
-        annotation_position=place,
     )
 
 
@@ -167,7 +138,8 @@ def _against_batch(
         hover = f"{name}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
         line(figure, mode, name, batches, middle, hovertemplate=hover)
     figure.update_yaxes(**log_axis(ends))
-    figure.update_xaxes(**batch_axis([verdict.batch_size for verdict in findings.main]))
+    sizes = [verdict.batch_size for verdict in findings.main]
+    figure.update_xaxes(type="log", tickvals=sizes, ticktext=list(map(str, sizes)), tickangle=0)
     return figure
 
 
@@ -200,7 +172,14 @@ def speedups(findings: Findings) -> Plot | None:
             name=mode,
             mode="markers",
             marker={"size": 11, "color": colour(mode)},
-            error_y=whiskers(list(found.values())),
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [ratio.high - ratio.value for ratio in found.values()],
+                "arrayminus": [ratio.value - ratio.low for ratio in found.values()],
+                "thickness": 2,
+                "width": 5,
+            },
             customdata=[[ratio.low, ratio.high] for ratio in found.values()],
             hovertemplate=mode + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
         )
@@ -226,19 +205,14 @@ Segment = tuple[str, str, str, Callable[[Summary], float | None]]
 """Name, colour, pattern, and its mean seconds per request."""
 
 
-def _segments(device: str) -> list[Segment]:
+def _segments(device: str) -> Iterator[Segment]:
     """The parts of a bar in the order in which they are stacked; they sum to the server's total."""
-    beside = "sync_wait" if device == "cuda" else "kernel"
-    found: list[Segment] = [("queue", PART_COLOURS["queue"], "", lambda s: s.parts["queue"])]
-    for place, (phase, pattern) in enumerate(zip(PHASES, ("/", ""), strict=True)):
-        for part in ("dispatch", beside):
-            name = part.replace("_", " ")
-            found.append((f"{phase} {name}", PART_COLOURS[name], pattern, _of_phase(place, part)))
-    return [*found, ("other", PART_COLOURS["other"], "", lambda s: s.parts["other"])]
-
-
-def _of_phase(place: int, part: str) -> Callable[[Summary], float | None]:
-    return lambda summary: getattr(summary.phases[place], f"{part}_seconds")
+    yield "queue", PART_COLOURS["queue"], "", lambda s: s.parts["queue"]
+    for phase, pattern in zip(PHASES, ("/", ""), strict=True):
+        for part in ("dispatch", "sync_wait" if device == "cuda" else "kernel"):
+            name, seconds = part.replace("_", " "), attrgetter(f"{phase}.{part}_seconds")
+            yield f"{phase} {name}", PART_COLOURS[name], pattern, seconds
+    yield "other", PART_COLOURS["other"], "", lambda s: s.parts["other"]
 
 
 def parts(findings: Findings) -> Plot | None:
@@ -254,7 +228,7 @@ def parts(findings: Findings) -> Plot | None:
     for segment in _segments(device):
         if any(segment[3](s) is not None for verdict in findings.main for s in verdict.modes):
             for column, verdict in enumerate(findings.main, start=1):
-                _add_bars(findings, figure, column, verdict, segment)
+                _add_bars(figure, column, verdict, segment)
     figure.update_xaxes(title={"text": "ms"}, nticks=5, rangemode="tozero")
     figure.update_yaxes(title=None, automargin=True, showgrid=False)
     figure.update_layout(
@@ -274,7 +248,7 @@ def parts(findings: Findings) -> Plot | None:
     return Plot("parts", title, caption, figure, least_width=150 + 150 * count)
 
 
-def _add_bars(findings: Findings, figure: go.Figure, column: int, verdict: Verdict, segment: Segment) -> None:
+def _add_bars(figure: go.Figure, column: int, verdict: Verdict, segment: Segment) -> None:
     name, tone, pattern, value = segment
     modes = verdict.modes[::-1]
     figure.add_bar(
@@ -307,12 +281,7 @@ _COLOUR_BAR = {
     "cmax": 1,
     "colorscale": _SCALE,
     "showscale": True,
-    "colorbar": {
-        "title": {"text": "kernel share"},
-        "tickvals": [0, 0.2, 0.5, 1],
-        "thickness": 12,
-        "outlinewidth": 0,
-    },
+    "colorbar": {"title": {"text": "kernel share"}, "tickvals": [0, 0.2, 0.5, 1], "thickness": 12},
 }
 """Markers of a trace without points, there for the colour bar: on bars plotly.js warns about the text."""
 
@@ -328,7 +297,7 @@ def index_map(findings: Findings) -> Plot | None:
     modes = [summary.cell.mode for summary in verdicts[0].modes][::-1]
     figure = base("", "", height=110 + 52 * len(modes))
     for column, verdict in enumerate(verdicts):
-        _add_column(findings, figure, column, verdict, modes)
+        _add_column(figure, column, verdict, modes)
     figure.add_scatter(x=[None], y=[None], mode="markers", marker=_COLOUR_BAR, hoverinfo="skip")
     figure.update_xaxes(
         title=None,
@@ -338,7 +307,7 @@ def index_map(findings: Findings) -> Plot | None:
         tickvals=list(range(len(verdicts))),
         ticktext=[f"batch {verdict.batch_size}" for verdict in verdicts],
     )
-    figure.update_yaxes(title=None, showgrid=False)
+    figure.update_yaxes(title=None, showgrid=False, categoryorder="array", categoryarray=modes)
     figure.update_layout(margin={"t": 36, "b": 16}, barmode="overlay", bargap=0.1, showlegend=False)
     how = (
         "Below 0.2 launch-bound: the device waits for the host, a mode with less dispatch helps. From 0.5 "
@@ -351,18 +320,17 @@ def index_map(findings: Findings) -> Plot | None:
     return Plot("index", "Kernel share of decode", caption, figure, half=True, least_width=least_width)
 
 
-def _add_column(
-    findings: Findings, figure: go.Figure, column: int, verdict: Verdict, modes: list[str]
-) -> None:
-    decodes = [verdict.of(mode).decode for mode in modes]
-    indices = [decode.index for decode in decodes]
+def _add_column(figure: go.Figure, column: int, verdict: Verdict, modes: list[str]) -> None:
+    known = [(mode, decode) for mode in modes if (decode := verdict.of(mode).decode).index is not None]
+    indices = [decode.index for _, decode in known]
+    small = "<b>{:.2f}</b><br><span style='font-size:10px'>{}</span>"
     figure.add_bar(
-        y=list(modes),
-        x=[None if index is None else _CELL_WIDTH for index in indices],
+        y=[mode for mode, _ in known],
+        x=[_CELL_WIDTH] * len(known),
         base=column - _CELL_WIDTH / 2,
         orientation="h",
-        marker={"color": [_colour_of(index) for index in indices], "line": {"width": 0}},
-        text=["" if d.index is None else f"<b>{d.index:.2f}</b><br>{_ends(d)}" for d in decodes],
+        marker={"color": sample_colorscale(_SCALE, indices), "line": {"width": 0}},
+        text=[small.format(decode.index, share_span(decode.interval)) for _, decode in known],
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
@@ -370,17 +338,6 @@ def _add_column(
         customdata=indices,
         hovertemplate=f"%{{y}}, batch {verdict.batch_size}: %{{customdata:.3f}}<extra></extra>",
     )
-
-
-def _ends(decode: PhaseMeans) -> str:
-    return f"<span style='font-size:10px'>{share_span(decode.interval)}</span>"
-
-
-def _colour_of(index: float | None) -> str:
-    if index is None:
-        return "rgba(0,0,0,0)"
-    (colour,) = sample_colorscale(_SCALE, [index])
-    return str(colour)
 
 
 # Over time.
@@ -400,8 +357,15 @@ def timeline(findings: Findings) -> Plot | None:
     figure = base("seconds since the first request", "latency, ms")
     warm = rows.filter(pl.col("stage") == "warmup")
     for _, of_part in warm.group_by("part", maintain_order=True):
-        x = (of_part["at"].item(0), of_part["at"].item(-1))
-        _shade(figure, x, translucent("#8A94A6", 0.2), "warm-up", "top left")
+        figure.add_vrect(
+            x0=of_part["at"].item(0),
+            x1=of_part["at"].item(-1),
+            line={"width": 0},
+            layer="below",
+            fillcolor=translucent("#8A94A6", 0.2),
+            annotation={"text": "warm-up", "font": {"size": 11}},
+            annotation_position="top left",
+        )
     sizes = sorted(rows["batch_size"].unique().to_list())
     every = -(-rows.height // MOST_POINTS)
     shown = rows.gather_every(every)
@@ -432,8 +396,7 @@ def timeline(findings: Findings) -> Plot | None:
 
 
 def _in_order(findings: Findings) -> pl.DataFrame:
-    """The closed loop's answers by their start; `at` is seconds since the first, without gaps between "
-    "parts."""
+    """The closed loop's answers by their start; `at` is seconds since the first, without gaps."""
     shown = ("start", "stage", "round", "part", "batch_size", "mode", "cell", "latency_seconds")
     opened = pl.col("cell").cast(pl.String).is_in(findings.results.open_loop_names)
     closed = findings.results.rows.lazy().filter(

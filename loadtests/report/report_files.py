@@ -50,7 +50,6 @@ def all_plots(findings: Findings) -> Iterator[Plot]:
         plots.latency,
         plots.throughput,
         plots.index_map,
-        load_section.goodput,
         load_section.saturation,
         plots.timeline,
     ):

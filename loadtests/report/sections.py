@@ -155,10 +155,7 @@ def _work(summary: Summary) -> str:
 
 
 def _mode(summary: Summary) -> Text:
-    under = (
-        wording.runs_as(summary),
-        "disturbed" if summary.disturbed else None,
-    )
+    under = (wording.runs_as(summary), "disturbed" if summary.disturbed else None)
     again = " again (control)" if summary.cell.control else ""
     return Text(summary.cell.mode + again, under=lines(*under), colour=colour(summary.cell.mode))
 

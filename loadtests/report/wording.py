@@ -6,15 +6,7 @@ from collections.abc import Iterator
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import (
-    counted,
-    in_seconds,
-    listed,
-    milliseconds,
-    significant,
-    span,
-    times,
-)
+from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, span, times
 from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
 from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan
 from service.statistics.choice import MARGIN, Comparison

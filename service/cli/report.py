@@ -54,8 +54,7 @@ def report(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Of several folders: output folder; default results/<UTC>-runs."),
+        Path | None, typer.Option(help="Of several folders: output folder; default results/<UTC>-runs.")
     ] = None,
 ) -> None:
     """Write a folder's report again from its rows, its gates checked anew; of several runs, one page.

@@ -19,13 +19,7 @@ from loadtests.run.run_file import SweepRun
 from service.proof.over_http import judge_served
 from service.proof.worker import CHECKS
 from service.records import SampleCounts
-from service.statistics.boundedness import (
-    CLASSES,
-    PROVED,
-    RATE,
-    UNPROVED,
-    dispatch_share,
-)
+from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, dispatch_share
 from service.statistics.choice import compare
 from service.statistics.intervals import Interval
 from tests.proof.samples import HONEST

@@ -370,11 +370,7 @@ def test_each_factor_of_fusion_and_launch_is_priced_without_and_with_the_other(t
 @pytest.mark.usefixtures("_graphs")
 @pytest.mark.parametrize(
     "change",
-    [
-        {"device": "cpu"},
-        {"modes": [one for one in DESIGNED if one != "cuda-graph"]},
-        {"replayed": False},
-    ],
+    [{"device": "cpu"}, {"modes": [one for one in DESIGNED if one != "cuda-graph"]}, {"replayed": False}],
 )
 def test_fusion_and_launch_are_shown_only_where_all_four_modes_ran_as_themselves(
     tmp_path: Path, change: dict[str, Any]

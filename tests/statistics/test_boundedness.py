@@ -91,11 +91,7 @@ def covered(
 @pytest.mark.parametrize("truth", [0.05, 0.3, 0.6, 0.9])
 @pytest.mark.parametrize(
     "wrong",
-    [
-        (0.0, 0.0, 0.0),
-        (UNPROVED.classes, 0.0, -UNPROVED.rate),
-        (0.0, UNPROVED.classes, UNPROVED.rate),
-    ],
+    [(0.0, 0.0, 0.0), (UNPROVED.classes, 0.0, -UNPROVED.rate), (0.0, UNPROVED.classes, UNPROVED.rate)],
 )
 def test_the_interval_covers_the_truth_with_as_much_misclassed_as_is_left_open(
     truth: float, wrong: tuple[float, float, float]
