@@ -95,7 +95,7 @@ class Findings:
         main = self.results.run.plan.main_groups
         return [v for v in self.verdicts if v.group in main] or self.verdicts[:1]
 
-    @cached_property
+    @property
     def others(self) -> list[Verdict]:
         """Verdicts under other conditions: longer prompts, more tokens, concurrency."""
         return [verdict for verdict in self.verdicts if verdict not in self.main]
