@@ -34,7 +34,7 @@ from loadtests.report.page import Section, Table, Text, write_page
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
-from loadtests.run.rows import RowsError, each_row
+from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series
 from service.statistics.choice import (
     LATENCY_SCATTER,
@@ -117,38 +117,29 @@ def picture(
     if ask_repeats and not apart and len(entries) > 1:
         repeated = {one.group: Repeated(one) for one in shared if None not in one.verdicts}
     tables = [_table(one, repeated.get(one.group)) for one in shared]
-    sections = [Section("The runs", "", [_runs(entries, apart)])]
-    precision = None
     if repeated:
         answer = _agreed({places[group]: one for group, one in repeated.items()})
         crossings = [(one.name, crossing(one.findings.crossover)) for one in entries]
-        sections.append(Section("Does the answer replicate?", "", tables, crossings))
+        side_by_side = Section("Does the answer replicate?", "", tables, crossings)
     else:
         answer = _lowest({places[one.group]: one for one in shared}, bool(load))
-        sections.append(Section("Side by side", "", tables))
-    if reference and shared:
-        distances = [_distance(entry, reference) for entry in entries]
-        sections.append(_far(entries, reference, distances))
-        precision = {
-            "reference": reference.letter,
-            "groups": [one.precision_numbers for one in shared],
-            "distances": distances,
-        }
+        side_by_side = Section("Side by side", "", tables)
+    headline = warning(entries, absent) + answer
     context = {
-        "headline": warning(entries, absent) + answer,
+        "headline": headline,
         "subject": f"{len(entries)} runs side by side",
         "entries": entries,
         "absent": absent,
         "repeats": bool(repeated),
         "reference": reference.name if reference and shared else None,
-        "sections": [*sections, *load],
+        "sections": [Section("The runs", "", [_runs(entries, apart)]), side_by_side, *load],
         "said": [(entry.letter, wording.headline(entry.findings)) for entry in entries],
         "scatter": SCATTER_TEXT,
         "least_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
     }
     found = {
-        "headline": context["headline"],
+        "headline": headline,
         "differing": apart,
         "absent": dict(absent),
         "runs": [
@@ -162,7 +153,12 @@ def picture(
             for entry in entries
         ],
         "groups": [one.numbers for one in shared],
-        "precision": precision,
+        "precision": {
+            "reference": reference.letter,
+            "groups": [one.precision_numbers for one in shared],
+        }
+        if reference and shared
+        else None,
         "repeats": {"sweeps": len(entries), "groups": [one.numbers for one in repeated.values()]}
         if repeated
         else None,
@@ -273,46 +269,6 @@ def _share(value: float | None, interval: Interval | None) -> str:
     return "–" if value is None else f"{value:.2f} ({share_span(interval)})"
 
 
-# What a precision buys: each mode beside the same mode in the run of the reference.
-
-
-def _distance(entry: Entry, reference: Entry) -> dict[str, Any]:
-    """How many texts equal the reference's; None where it is the reference, or that is not known."""
-    equal, requests = None, None
-    if entry is not reference and _prompts(entry) == _prompts(reference):
-        own, others = _texts(entry), _texts(reference)
-        if shared := own.keys() & others.keys():
-            equal, requests = sum(own[one] == others[one] for one in shared), len(shared)
-    return {"run": entry.letter, "equal_texts": equal, "requests": requests}
-
-
-def _prompts(entry: Entry) -> tuple[int, str]:
-    """What the prompts of a run follow from, besides round and index."""
-    run = entry.findings.results.run
-    return run.seed, str(run.settings.get("prompt_file"))
-
-
-def _texts(entry: Entry) -> dict[tuple[str, int, int | None], str | None]:
-    """What the baseline has written, as a digest, by cell, round and index."""
-    return {
-        (row.cell, row.round, row.index): row.text_digest
-        for row in each_row(entry.findings.results.folder)
-        if row.counts and row.mode == BASELINE and None not in (row.index, row.text_digest)
-    }
-
-
-def _far(entries: Sequence[Entry], reference: Entry, distances: Sequence[dict[str, Any]]) -> Section:
-    rows = []
-    for entry, found in zip(entries, distances, strict=True):
-        texts = "not known: other prompts, or no texts kept"
-        if entry is reference:
-            texts = "is the reference"
-        elif found["requests"] is not None:
-            texts = f"{found['equal_texts']} of {found['requests']} requests"
-        rows.append([Text(entry.name, colour=entry.colour), Text(texts)])
-    return Section(f"How far from {reference.name}", "", [Table("", ["run", "equal texts"], rows, left=2)])
-
-
 # Whether sweeps of one build agree.
 
 
@@ -369,22 +325,18 @@ class Repeated:
     @property
     def numbers(self) -> dict[str, Any]:
         """For programs; ratios are speed-ups."""
-        batch, prompts, tokens, concurrency, _ = self._shared.group
-        gains = [
-            {"mode": mode, "speedup": one.ratio, "deviation": one.deviation}
-            for mode, one in self.gains.items()
-        ]
         return {
-            "batch_size": batch,
-            "prompt_set": prompts,
-            "new_tokens": tokens,
-            "concurrency": concurrency,
+            "batch_size": self._shared.group[0],
+            "conditions": wording.conditions(self._shared.group),
             "answers": self.answers,
             "named": self.named,
             "naming": self.naming,
             "replicates": self.replicates,
             "baseline": self.plain,
-            "over_baseline": gains,
+            "over_baseline": [
+                {"mode": mode, "speedup": one.ratio, "deviation": one.deviation}
+                for mode, one in self.gains.items()
+            ],
             "device_bound_index": self.index,
         }
 
@@ -422,18 +374,16 @@ def _load(entries: Sequence[Entry]) -> list[Section]:
 
 def _under_load(runs: Sequence[tuple[Entry, LoadGroup]]) -> Section:
     modes = list(dict.fromkeys(one.mode for _, group in runs for one in group.knees))
-    found = [(modes.index(one.mode), entry, one) for entry, group in runs for one in group.knees]
-    found.sort(key=lambda one: (one[0], one[1].letter))
-    knees, rates = [], []
-    for place, entry, knee in found:
-        head = [Text(knee.mode, colour=colour(knee.mode)), Text(entry.name)]
-        knees.append([*head, Text(*wording.pair(knee.estimate))])
-        rates += [((place, one.rate, entry.letter), [*head, *_rate(one)]) for one in knee.cells]
-    rates.sort(key=lambda one: one[0])
-    heads = ["mode", "run", "offered/s", "effective batch", "served/s", "in time/s", "p50, ms", "p99, ms"]
+    found = [(one, entry) for entry, group in runs for one in group.knees]
+    found.sort(key=lambda one: (modes.index(one[0].mode), one[1].letter))
+    knees = [[*_who(one.mode, entry), Text(*wording.pair(one.estimate))] for one, entry in found]
+    cells = [(cell, entry) for one, entry in found for cell in one.cells]
+    cells.sort(key=lambda one: (modes.index(one[0].cell.mode), one[0].rate, one[1].letter))
+    rates = [[*_who(one.cell.mode, entry), *_rate(one)] for one, entry in cells]
+    heads = ["offered/s", "effective batch", "served/s", "in time/s", "p50, ms", "p99, ms", "cut"]
     tables = [
         Table("The knee", ["mode", "run", "knee, requests/s"], knees, left=2),
-        Table("Every rate", [*heads, "cut"], [row for _, row in rates], left=2),
+        Table("Every rate", ["mode", "run", *heads], rates, left=2),
     ]
     meanings = [(entry.letter, entry.findings.load.criterion.meaning) for entry, _ in runs]
     note = (
@@ -441,6 +391,10 @@ def _under_load(runs: Sequence[tuple[Entry, LoadGroup]]) -> Section:
         "latency (a dash)."
     )
     return Section(f"Under load: {conditions(runs[0][1])}", note, tables, meanings)
+
+
+def _who(mode: str, entry: Entry) -> list[Text]:
+    return [Text(mode, colour=colour(mode)), Text(entry.name)]
 
 
 def _rate(one: LoadCell) -> list[Text]:

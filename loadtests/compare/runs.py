@@ -113,7 +113,7 @@ NAMING = (
     "model", "dtype", "device", "the service's processor", "threads", "torch", "commit", "context", LAYOUT,
     "batching",
 )  # fmt: skip
-"""Which of them name a run, the first that tell runs apart."""
+"""Which of them name a run, where they differ."""
 
 
 def contrasts(runs: Iterable[SweepRun], facts: Mapping[str, Reading]) -> list[Contrast]:
@@ -296,9 +296,9 @@ def entries_of(results: Sequence[Results], labels: Sequence[str] | None = None) 
     """The runs of `results`, at most 26, lettered in this order; called `labels` where they are given."""
     facts = [facts_of(one.run) for one in results]
     if labels is None:
-        naming = _naming(facts)
-        told = [", ".join(own[fact] for fact in naming) for own in facts]
-        labels = [label or one.folder.name for label, one in zip(told, results, strict=True)]
+        naming = [fact for fact in NAMING if len({own[fact] for own in facts}) > 1]
+        names = [", ".join(own[fact] for fact in naming) for own in facts]
+        labels = [name or one.folder.name for name, one in zip(names, results, strict=True)]
     return [
         Entry(LETTERS[number], label, PALETTE[number % len(PALETTE)], own, Findings(one))
         for number, (one, own, label) in enumerate(zip(results, facts, labels, strict=True))
@@ -308,18 +308,6 @@ def entries_of(results: Sequence[Results], labels: Sequence[str] | None = None) 
 def differing(entries: Sequence[Entry], facts: Iterable[str] = FACTS) -> list[str]:
     """The facts in which the runs differ."""
     return [fact for fact in facts if len({entry.facts[fact] for entry in entries}) > 1]
-
-
-def _naming(facts: Sequence[dict[str, str]]) -> list[str]:
-    """As few of NAMING as tell the runs apart, as far as they do."""
-    chosen: list[str] = []
-    told_apart = 1
-    for fact in NAMING:
-        apart = len({tuple(one[name] for name in [*chosen, fact]) for one in facts})
-        if apart > told_apart:
-            chosen.append(fact)
-            told_apart = apart
-    return chosen
 
 
 def groups(entries: Sequence[Entry]) -> list[Group]:

@@ -272,10 +272,6 @@ def _design(findings: Findings, verdict: Verdict) -> Table:
 # auto.
 
 
-ADVISED_BY = {"live": "requests served before the sweep", "default": "nobody"}
-"""By the source that the service names; a sweep has a name of its own."""
-
-
 def auto_section(findings: Findings) -> Section | None:
     """What `auto` ran, a row per group that has it; None without it."""
     rows = [_auto(verdict, own, findings) for verdict in findings.verdicts if (own := verdict.auto)]
@@ -285,10 +281,8 @@ def auto_section(findings: Findings) -> Section | None:
         "Each of its requests ran in the mode that was advised for the batch size. Its speed is paired "
         "within rounds with that of the fastest mode here (95 %)."
     )
-    heads = (
-        "batch", "auto ran", "advised by", "latency", "fastest mode", "its latency", "speed against it",
-    )  # fmt: skip
-    return Section("auto", note, [Table("", heads, rows, left=3)])
+    heads = ("batch", "auto ran", "latency", "fastest mode", "its latency", "speed against it")
+    return Section("auto", note, [Table("", heads, rows, left=2)])
 
 
 def _auto(verdict: Verdict, own: Summary, findings: Findings) -> list[Text]:
@@ -299,7 +293,6 @@ def _auto(verdict: Verdict, own: Summary, findings: Findings) -> list[Text]:
     return [
         Text(f"{own.cell.batch_size}", under=(wording.conditions(own.cell.group),)),
         Text(_picked(own, findings)),
-        Text(_advised_by(findings.results.run, own)),
         Text(latency(own)),
         Text(best.cell.mode),
         Text(latency(best)),
@@ -313,14 +306,6 @@ def _picked(own: Summary, findings: Findings) -> str:
     counts = picked.group_by(pl.col("picked_mode").cast(pl.String)).len()
     found = counts.sort("len", "picked_mode", descending=[True, False]).collect()
     return ", ".join(f"{mode} {100 * count / own.requests:.3g} %" for mode, count in found.iter_rows())
-
-
-def _advised_by(run: SweepRun, own: Summary) -> str:
-    """Who advised at the start, on the smallest bucket that the batch fits in."""
-    auto = run.auto or {"batches": []}
-    fitting = [one for one in auto["batches"] if one["batch_bucket"] >= own.cell.batch_size]
-    source = min(fitting, key=lambda one: int(one["batch_bucket"]))["source"] if fitting else None
-    return str(auto["sweep"]) if source == "sweep" else ADVISED_BY.get(str(source), "unknown")
 
 
 # Parity, and whether the sweep is valid.

@@ -20,14 +20,8 @@ from loadtests.report.summaries import Summary, Verdict
 
 HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share")
 
-LEFT_OUT = {"tokens/s", "kernel share", f"against {BASELINE}", "in time/s"}
+LEFT_OUT = {"tokens/s", "kernel share", f"against {BASELINE}"}
 """Columns that a narrow terminal has no room for."""
-
-OF_LOAD = (
-    "mode", "requests/s", "against", "rounds", "concurrency", "offered", "served", "in time", "rejected",
-    "cut", "latency", "95th",
-)  # fmt: skip
-"""What the heads of load's columns begin with that a terminal shows."""
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
@@ -55,8 +49,8 @@ def print_findings(findings: Findings, console: Console) -> None:
         console.print(as_rich(section.tables[0], {"latency", "its latency"}))
     if section := load_section(findings.load, findings.summaries):
         for table in section.tables:
-            more = {head for head in table.heads if not head.startswith(OF_LOAD)}
-            console.print(as_rich(table, more.union(left_out)))
+            if table.title:  # without one it has details of the table before it
+                console.print(as_rich(table, left_out))
         say(f"{section.note}\n")
     say(wording.headline(findings), "bold")
     for _, sentence in wording.reasons(findings):

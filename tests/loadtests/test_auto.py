@@ -175,8 +175,7 @@ def test_more_rounds_are_never_for_auto(tmp_path: Path) -> None:
 
 def test_its_speed_is_that_of_the_best_mode_by_the_rule_of_all_verdicts(made: Path) -> None:
     text = (made / "report.md").read_text()
-    for shown in ("compiled 100 %", "the sweep A"):
-        assert shown in text
+    assert "compiled 100 %" in text
     assert len(re.findall(r"compiled \| [\d.]+ ms \| .* no detectable difference \|", text)) == 2
 
 

@@ -262,15 +262,10 @@ TIED = CLEAR | {"inference_mode": 0.4}
 
 
 def made_in(root: Path, dtype: str, relative: Mapping[str, float] = CLEAR, plan: Plan = PLAN) -> Path:
-    """A run in `dtype`, whose requests wrote one of two texts by turns; in bfloat16 a third, each time."""
+    """A run in `dtype`."""
     folder = make_results(root / dtype, dict(relative), plan=plan, seed=len(dtype))
     edit_run(folder, lambda run: run.engine.update(dtype=dtype))
 
-    def write_text(row: dict[str, Any]) -> None:
-        first = dtype == "bfloat16" and row["index"] == 0
-        row["text_digest"] = "other" if first else f"text {row['index']}"
-
-    edit_rows(folder, write_text)
     return folder
 
 
@@ -356,7 +351,7 @@ def test_the_page_needs_no_network_and_its_tables_have_all_columns(
     assert json.loads((out / "runs.json").read_text()) == found
     tables = [re.findall(r"^\|.*\|$", part, re.MULTILINE) for part in text.split("\n\n")]
     widths = [{row.count("|") for row in rows} for rows in tables if rows]
-    assert len(widths) == 1 + 2 + 1
+    assert len(widths) == 1 + 2
     assert all(len(one) == 1 for one in widths)
     with pytest.raises(RowsError, match="named twice"):
         make_picture([folders[0], folders[0]], tmp_path)
@@ -434,21 +429,6 @@ def test_a_ratio_is_float32s_latency_over_that_of_the_same_mode_with_the_scatter
     assert run["speedup"]["high"] == pytest.approx(expected.high)
 
 
-def test_how_often_texts_equal_float32s_is_counted(
-    precisions: Picture, folders: list[Path], tmp_path: Path
-) -> None:
-    """Of every visit the first request of two wrote another text in bfloat16."""
-    bfloat16, float32, autocast = precisions[1]["precision"]["distances"]
-    assert float32["equal_texts"] is None
-    assert autocast["equal_texts"] == autocast["requests"] > 0
-    assert bfloat16["requests"] == autocast["requests"]
-    assert 2 * bfloat16["equal_texts"] == bfloat16["requests"]
-    other = made_in(tmp_path, "bfloat16", CLEAR, make_plan("quick", 2, MODES, [1, 4]))
-    found = make_picture([folders[1], other], tmp_path / "out")
-    assert found["precision"]["distances"][1]["equal_texts"] is None
-    assert "other prompts" in (tmp_path / "out" / "runs.html").read_text()
-
-
 @pytest.mark.parametrize(("rounds", "ratio"), [(2, pytest.approx(4, rel=0.1)), (1, None)])
 def test_too_few_rounds_have_no_verdict_and_one_has_no_ratio(
     tmp_path: Path, rounds: int, ratio: object
@@ -472,7 +452,6 @@ def test_runs_that_differ_in_more_than_precision_or_not_in_it_are_not_compared_b
     edit_run(other, lambda run: run.engine.update(changed))
     found = make_picture([folders[0], other], tmp_path / "out")
     assert found["precision"] is None
-    assert "How far from" not in (tmp_path / "out" / "runs.html").read_text()
 
 
 def test_sweeps_that_agree_are_said_to_and_not_asked_which_is_fastest(repeats: Picture) -> None:
