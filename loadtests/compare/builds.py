@@ -146,13 +146,13 @@ def _left_out(before: Side, after: Side) -> dict[str, str]:
     """The cells that are not compared, and why."""
     found = dict[str, str]()
     single = len(before.sweeps) == len(after.sweeps) == 1
-    for side, other in ((before, after), (after, before)):
-        found |= dict.fromkeys(side.cells.keys() - other.cells.keys(), f"only in {side.path}")
-        found |= dict.fromkeys(side.partial, f"not in every sweep of {side.path}")
-    for name, cell in (before.cells | after.cells).items():
+    for name, cell in (before.planned | after.planned).items():
+        lacking = [str(side.path) for side in (before, after) if name not in side.cells]
         if cell.mode == AUTO:
             found[name] = "runs what each sweep was advised, which is no difference of builds"
-        elif name not in found and single:
+        elif lacking:
+            found[name] = f"not in every sweep of {' and '.join(lacking)}"
+        elif single:
             rounds = min(len(side.latencies(cell)[0]) for side in (before, after))
             if rounds < MINIMUM_ROUNDS:
                 found[name] = f"{rounds} rounds, at least {MINIMUM_ROUNDS} are needed in a single sweep"

@@ -27,7 +27,7 @@ from loadtests.compare.runs import (
 )
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import wording
-from loadtests.report.formatting import UNKNOWN, colour, listed, milliseconds, share_span, significant, span
+from loadtests.report.formatting import colour, listed, milliseconds, share_span, significant, span
 from loadtests.report.load import Ladder, LoadCell, LoadGroup
 from loadtests.report.load_section import conditions, value
 from loadtests.report.page import Section, Table, Text, write_page
@@ -224,8 +224,11 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     rows.append([Text("mode to ship"), *map(Text, answers)])
     noise = [ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
     rows.append([Text(f"{BASELINE} against itself"), *map(Text, noise)])
-    shares = [_kernel_share(one) if one else Text("–") for one in shared.verdicts]
-    rows.append([Text(f"kernel share of {BASELINE}'s decode"), *shares])
+    shares = [
+        _share(one.baseline.decode.index, one.baseline.decode.interval) if one else "–"
+        for one in shared.verdicts
+    ]
+    rows.append([Text(f"kernel share of {BASELINE}'s decode"), *map(Text, shares)])
     heads, note = ["mode", *(entry.name for entry in shared.entries)], f"Lowest latency: {shared.winner}."
     if repeated:
         heads.insert(1, f"all {len(shared.entries)} sweeps")
@@ -258,11 +261,6 @@ def _answer(verdict: Verdict) -> str | None:
     """The mode to ship; None where that is not resolved."""
     choice = verdict.choice
     return choice.ship if choice and choice.state != "not resolved" else None
-
-
-def _kernel_share(verdict: Verdict) -> Text:
-    decode = verdict.baseline.decode
-    return Text(_share(decode.index, decode.interval), under=(wording.limit(decode) or UNKNOWN,))
 
 
 def _share(value: float | None, interval: Interval | None) -> str:

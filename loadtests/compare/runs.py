@@ -144,20 +144,13 @@ class Side:
 
         In an open loop each run's arrival rates follow its own capacity: such cells differ in load.
         """
-        shared = set.intersection(*self._measured)
-        return {name: cell for name, cell in self._comparable.items() if name in shared}
+        measured = (set(sweep.rounds["cell"].to_list()) for sweep in self.sweeps)
+        shared = set.intersection(*measured)
+        return {name: cell for name, cell in self.planned.items() if name in shared}
 
     @cached_property
-    def partial(self) -> set[str]:
-        """The names of cells of the same kind that some of its sweeps have measured and others have not."""
-        return self._comparable.keys() & set.union(*self._measured) - self.cells.keys()
-
-    @cached_property
-    def _measured(self) -> list[set[str]]:
-        return [set(sweep.rounds["cell"].to_list()) for sweep in self.sweeps]
-
-    @cached_property
-    def _comparable(self) -> dict[str, Cell]:
+    def planned(self) -> dict[str, Cell]:
+        """The same, as planned in one of the sweeps."""
         planned = (cell for sweep in self.sweeps for cell in sweep.run.plan.cells)
         return {cell.name: cell for cell in planned if not cell.open_loop and not cell.control}
 

@@ -1,13 +1,13 @@
-"""The report's section on load: knees, every rate and the ladder of concurrencies, as tables and charts."""
+"""The report's section on load: knees and every rate, as tables and a chart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle
 
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import colour, listed, milliseconds, significant, span
+from loadtests.report.formatting import colour, listed, significant, span
 from loadtests.report.load import (
     QUANTILES,
     SECONDS,
@@ -25,13 +25,10 @@ from loadtests.report.wording import pair
 from service.statistics.intervals import SETTLING_SHARE, Interval, least_requests
 
 
-def load_section(findings: LoadFindings, summaries: Sequence[Summary]) -> Section | None:
-    """None where there is neither open loop nor several concurrencies."""
-    tables = [*load_tables(findings), *concurrency_tables(summaries)]
-    if not tables:
-        return None
-    note = f"{findings.criterion.meaning} {_READING}" if findings.cells else ""
-    return Section("Under load", note, tables)
+def load_section(findings: LoadFindings) -> Section | None:
+    """None without an open loop."""
+    note = f"{findings.criterion.meaning} {_READING}"
+    return Section("Under load", note, [*load_tables(findings)]) if findings.groups else None
 
 
 _READING = (
@@ -131,38 +128,6 @@ def value(interval: Interval | None, scale: float = 1.0) -> Text:
         return Text("–")
     known = replace(interval, low=max(0.0, interval.low))
     return Text(significant(known.value * scale), span(known, scale))
-
-
-# The ladder of concurrencies.
-
-
-def concurrency_tables(summaries: Sequence[Summary]) -> Iterator[Table]:
-    """Of closed-loop cells, per conditions with several concurrencies a row per mode and concurrency."""
-    found: dict[Ladder, list[Summary]] = {}
-    for one in summaries:
-        if not one.cell.open_loop and not one.cell.control:
-            found.setdefault(ladder_of(one.cell), []).append(one)
-    heads = ("mode", "concurrency", "requests/s", "tokens/s", "latency", "95th percentile")
-    for (batch, prompts, tokens, _), own in sorted(found.items()):
-        if len({one.cell.concurrency for one in own}) > 1:
-            modes = list(dict.fromkeys(one.cell.mode for one in own))
-            own.sort(key=lambda one: (modes.index(one.cell.mode), one.cell.concurrency))
-            title = f"Concurrency: Batch {batch}, {prompts} prompts, {tokens} new tokens"
-            yield Table(title, heads, [_concurrency(one) for one in own])
-
-
-def _concurrency(summary: Summary) -> list[Text]:
-    """Answers per second are tokens per second over the tokens of one request."""
-    cell, tokens = summary.cell, summary.tokens_per_second
-    scale = 1 / (cell.batch_size * cell.new_tokens)
-    return [
-        Text(cell.mode, colour=colour(cell.mode)),
-        Text(str(cell.concurrency)),
-        Text(significant(tokens.value * scale), span(tokens, scale)),
-        Text(significant(tokens.value)),
-        Text(milliseconds(summary.latency.value), span(summary.latency, 1e3)),
-        Text(milliseconds(summary.latency_p95_seconds)),
-    ]
 
 
 def saturation(findings: Findings) -> Plot | None:

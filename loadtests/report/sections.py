@@ -76,7 +76,7 @@ def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
     run = findings.results.run
     found = [
         auto_section(findings),
-        load_section(findings.load, findings.summaries),
+        load_section(findings.load),
         Section("The ladder", *_ladder(findings), plots=plots),
         _fusion_section(findings),
         Section(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.text import Text as Styled
 
@@ -14,7 +12,6 @@ from loadtests.report.findings import Findings
 from loadtests.report.formatting import significant
 from loadtests.report.load_section import load_section
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_rich
-from loadtests.report.results import read_results
 from loadtests.report.sections import auto_section, kernel_share
 from loadtests.report.summaries import Summary, Verdict
 
@@ -24,13 +21,8 @@ LEFT_OUT = {"tokens/s", "kernel share", f"against {BASELINE}"}
 """Columns that a narrow terminal has no room for."""
 
 
-def print_table(folder: Path | str, console: Console | None = None) -> None:
-    """Print the tables and the answer of a results folder. Raises RowsError where it has no results."""
-    print_findings(Findings(read_results(folder)), console or Console())
-
-
 def print_findings(findings: Findings, console: Console) -> None:
-    """As `print_table`, of results that have been read already."""
+    """Print the tables and the answer."""
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     left_out = LEFT_OUT if console.width < NARROW else ()
@@ -47,7 +39,7 @@ def print_findings(findings: Findings, console: Console) -> None:
         say(f"  → {_conclusion(verdict)}\n", "bold")
     if section := auto_section(findings):
         console.print(as_rich(section.tables[0], {"latency", "its latency"}))
-    if section := load_section(findings.load, findings.summaries):
+    if section := load_section(findings.load):
         for table in section.tables:
             if table.title:  # without one it has details of the table before it
                 console.print(as_rich(table, left_out))

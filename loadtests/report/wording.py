@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, span, times
-from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
+from loadtests.report.summaries import REMEDY, Requests, Summary, Verdict
 from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan
 from service.statistics.choice import MARGIN, Comparison
 from service.statistics.intervals import Interval
@@ -234,12 +234,6 @@ def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
     if None in ends:
         return None
     return sum(end[0] for end in ends if end), sum(end[1] for end in ends if end)
-
-
-def limit(decode: PhaseMeans) -> str | None:
-    """On a GPU the class of decode's kernel share, on a CPU its headroom: 'headroom 2.61× (2.20–3.31)'."""
-    room = decode.headroom
-    return decode.bound if room is None else f"headroom {ratio(room)}"
 
 
 def crossing(found: CrossoverSpan) -> str:

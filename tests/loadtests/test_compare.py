@@ -200,7 +200,7 @@ def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> N
     make_results(few, plan=plan)
     found = compare_builds(root / "old", few)
     assert len(found.cells) == 2
-    assert set(found.left_out.values()) == {f"only in {root / 'old'}"}
+    assert set(found.left_out.values()) == {f"not in every sweep of {few}"}
 
 
 def test_too_few_rounds_in_a_single_sweep_are_left_out_with_the_reason(root: Path, tmp_path: Path) -> None:

@@ -9,15 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 import launchbound
 from loadtests import library
-from loadtests.plan.cells import Cell, PlanError, Slo, parse_slo
-from loadtests.plan.presets import make_plan
+from loadtests.plan.cells import PlanError, Slo, parse_slo
 from loadtests.report.csv_files import KNEES_FILE, LOAD_FILE, load_records
 from loadtests.report.findings import Findings
 from loadtests.report.load import LoadGroup, ModeKnee
@@ -238,19 +236,3 @@ def test_the_tables_are_written_only_where_there_is_load(loaded: Path, tmp_path:
     make_report(make_results(tmp_path))
     assert not (tmp_path / KNEES_FILE).exists()
     assert "Under load" not in (tmp_path / "report.md").read_text()
-
-
-def test_several_concurrencies_are_a_table(tmp_path: Path) -> None:
-    plan = make_plan("quick", 1, modes=["eager", "inference_mode"], batch_sizes=[1])
-    more = [Cell(mode=c.mode, batch_size=1, concurrency=4, control=c.control) for c in plan.cells]
-    make_results(tmp_path, plan=msgspec.structs.replace(plan, cells=(*plan.cells, *more)))
-    make_report(tmp_path)
-    text = (tmp_path / "report.md").read_text()
-    assert "### Concurrency: Batch 1, short prompts, 32 new tokens" in text
-    table = text.split("### Concurrency")[1].split("\n##")[0]
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:3]]
-        for line in table.splitlines()
-        if line.startswith("| ")
-    ]
-    assert rows[2:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]

@@ -26,7 +26,7 @@ from loadtests.report.report_files import all_plots, make_report
 from loadtests.report.results import read_results
 from loadtests.report.sections import sections
 from loadtests.report.surroundings import environment, reproduce
-from loadtests.report.terminal import print_table
+from loadtests.report.terminal import print_findings
 from loadtests.report.wording import saved
 from loadtests.run.run_file import SweepRun, read_run
 from service.modes import MODES, Effect, Mode, default_modes
@@ -251,7 +251,7 @@ def test_every_committed_run_can_be_reported_again(folder: Path, tmp_path: Path)
 
 def printed(folder: Path, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_table(folder, console)
+    print_findings(findings(folder), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return str(text)
 
