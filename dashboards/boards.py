@@ -42,7 +42,6 @@ NO_GPU = "no GPU"
 
 
 def overview() -> Dashboard:
-    """Build the board."""
     rows = {
         "Now": _now(),
         "By mode, over the time shown": [_table(), _split(), _speedup()],
@@ -139,7 +138,6 @@ def _tokens() -> list[Panel]:
 
 
 def dispatch() -> Dashboard:
-    """Build the board."""
     rows = {
         "Kernel share": [_dispatched(), _kernel_share(), _samples()],
         "One step, by batch, over the time shown": _steps(),
@@ -254,7 +252,6 @@ NO_CLIENT = "no load generator"
 
 
 def load() -> Dashboard:
-    """Build the board."""
     rows = {
         "Load generator and service": _client_and_server(),
         "Queue": _queue(),

@@ -47,7 +47,6 @@ def _text(made: Dashboard) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dashboards.build", description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail where a board is not current"

@@ -180,7 +180,6 @@ def _coloured(panel: P, colours: Mapping[str, str]) -> P:
 
 
 def _coloured_names() -> DynamicConfigValue:
-    """A mode's name in the mode's colour."""
     named = {mode: {"color": colour, "text": mode} for mode, colour in MODE_COLOURS.items()}
     return DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": named}])
 

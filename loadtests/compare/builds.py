@@ -92,7 +92,6 @@ class BuildComparison:
     left_out: dict[str, str]
 
     def with_word(self, word: Word) -> list[CellChange]:
-        """The cells of this verdict."""
         return [one for one in self.cells if one.word == word]
 
     @property
@@ -112,7 +111,6 @@ class BuildComparison:
 
     @property
     def exit_code(self) -> int:
-        """0, 1 or 3."""
         return EXIT_CODES[self.decision]
 
 
@@ -320,7 +318,6 @@ def _why(one: CellChange) -> str:
 
 
 def table(found: BuildComparison) -> Table:
-    """One row per cell."""
     return Table("", HEADS, [_row(one) for one in found.cells])
 
 
@@ -345,7 +342,6 @@ def markdown(found: BuildComparison) -> str:
 
 
 def print_comparison(found: BuildComparison, console: Console) -> None:
-    """The verdict, the table and the sentences on a terminal."""
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     console.print(Styled(headline(found), style="bold"), soft_wrap=True)

@@ -183,7 +183,6 @@ def place_of_group(group: Group, shared: Sequence[Group]) -> str:
 
 
 def _lowest(shared: Mapping[str, Shared], under_load: bool) -> str:
-    """Which run is fastest at which batch, and where none is."""
     if not shared and under_load:
         return "These runs have open-loop cells in common alone: their knees and rates stand below."
     if not shared:
@@ -199,7 +198,6 @@ def _lowest(shared: Mapping[str, Shared], under_load: bool) -> str:
 
 
 def _runs(entries: Sequence[Entry], apart: Sequence[str]) -> Table:
-    """What each run is, by the facts in which they differ."""
     rows = []
     for entry in entries:
         results = entry.findings.results
@@ -258,7 +256,6 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
 
 
 def _answer(verdict: Verdict) -> str | None:
-    """The mode to ship; None where that is not resolved."""
     choice = verdict.choice
     return choice.ship if choice and choice.state != "not resolved" else None
 
@@ -340,7 +337,6 @@ class Repeated:
 
 
 def _agreed(repeated: Mapping[str, Repeated]) -> str:
-    """Which mode the sweeps name at which batch, and where their answers do not agree; by place."""
     sweeps = len(next(iter(repeated.values())).answers)
     agreed: dict[str, list[str]] = {}
     apart: dict[str, list[str]] = {}

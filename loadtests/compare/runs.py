@@ -117,7 +117,6 @@ NAMING = (
 
 
 def contrasts(runs: Iterable[SweepRun], facts: Mapping[str, Reading]) -> list[Contrast]:
-    """The facts in which `runs` differ."""
     read = [facts_of(run, facts) for run in runs]
     values = {fact: tuple(dict.fromkeys(one[fact] for one in read)) for fact in facts}
     return [Contrast(fact, different) for fact, different in values.items() if len(different) > 1]
@@ -255,12 +254,10 @@ class Entry:
 
     @property
     def failed(self) -> list[str]:
-        """The names of the gates that did not pass."""
         return [gate.name for gate in self.findings.results.failed_gates]
 
     @property
     def valid(self) -> bool:
-        """Whether all its gates passed."""
         return not self.failed
 
     def verdict(self, group: object) -> Verdict | None:
@@ -299,7 +296,6 @@ def entries_of(results: Sequence[Results], labels: Sequence[str] | None = None) 
 
 
 def differing(entries: Sequence[Entry], facts: Iterable[str] = FACTS) -> list[str]:
-    """The facts in which the runs differ."""
     return [fact for fact in facts if len({entry.facts[fact] for entry in entries}) > 1]
 
 
@@ -390,7 +386,6 @@ class Shared:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """For programs."""
         runs = [
             {
                 "run": one.entry.letter,

@@ -51,7 +51,6 @@ def no_formula(value: object) -> object:
 
 
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
-    """`summary.csv`, one record per cell."""
     for summary in findings.summaries:
         comparison = summary.comparison
         plain, back, cell = summary.against_plain, summary.payback, summary.cell

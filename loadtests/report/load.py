@@ -88,7 +88,6 @@ class Criterion:
 
     @property
     def meaning(self) -> str:
-        """What it takes for a rate to count as served."""
         share = f"{100 * self.least_share:.4g} %"
         if self.slo is None:
             return (
@@ -212,7 +211,6 @@ class LoadCell:
 
     @property
     def sent(self) -> int:
-        """Requests that were sent."""
         return sum(block.sent for block in self.blocks)
 
     @property
@@ -273,7 +271,6 @@ class LoadCell:
 
     @property
     def _judged(self) -> int:
-        """Requests of a block that are judged."""
         return self.cell.requests - settling(self.cell.requests)
 
     @cached_property
@@ -338,7 +335,6 @@ Ladder = tuple[int, PromptSet, int, Arrivals]
 
 
 def ladder_of(cell: Cell) -> Ladder:
-    """That of a cell."""
     return (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.arrivals)
 
 
@@ -384,7 +380,6 @@ class LoadGroup:
 
 
 def load_groups(cells: Sequence[LoadCell], criterion: Criterion) -> list[LoadGroup]:
-    """All groups, by batch size and conditions."""
     groups: dict[Ladder, dict[str, list[LoadCell]]] = {}
     for one in cells:
         groups.setdefault(ladder_of(one.cell), {}).setdefault(one.cell.mode, []).append(one)
@@ -449,5 +444,4 @@ class LoadFindings:
 
     @cached_property
     def groups(self) -> list[LoadGroup]:
-        """The knees, by batch size and conditions."""
         return load_groups(self.cells, self.criterion)

@@ -111,7 +111,6 @@ class Plot:
 
     @property
     def height(self) -> int:
-        """In pixels."""
         return int(self.figure.layout.height)
 
     @property

@@ -25,13 +25,11 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
 
 def translucent(hexadecimal: str, alpha: float) -> str:
-    """A colour like #3D85C6 with transparency."""
     red, green, blue = (int(hexadecimal[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 
 
 def base(x: str, y: str, height: int = 380) -> go.Figure:
-    """An empty figure with axis titles."""
     figure = go.Figure()
     figure.update_layout(
         template=None,
@@ -76,7 +74,6 @@ def line(figure: go.Figure, of: str, name: str, x: Sequence[float], y: Sequence[
 
 
 def _by_mode(findings: Findings) -> dict[str, list[Summary]]:
-    """The main conditions' cells by mode, in the ladder's order, by batch size."""
     modes: dict[str, list[Summary]] = {}
     for verdict in findings.main:
         for summary in verdict.modes:
@@ -88,7 +85,6 @@ def _by_mode(findings: Findings) -> dict[str, list[Summary]]:
 
 
 def latency(findings: Findings) -> Plot | None:
-    """Latency against batch size; nothing for a single one, which the tables show."""
     figure = _against_batch(findings, lambda one: one.latency, 1e3, "latency per request, ms", "ms")
     caption = (
         "Lower is better; both axes are logarithmic. Lines are the typical round's median, bands its 95 % "
@@ -99,7 +95,6 @@ def latency(findings: Findings) -> Plot | None:
 
 
 def throughput(findings: Findings) -> Plot | None:
-    """Tokens per second against batch size; nothing for a single one."""
     figure = _against_batch(findings, lambda one: one.tokens_per_second, 1.0, "tokens per second", "tokens/s")
     caption = (
         "Higher is better. Where a line still rises steeply, a larger batch costs little. Where it flattens, "

@@ -68,7 +68,6 @@ def write_advice(findings: Findings) -> None:
 
 
 def advice(findings: Findings) -> dict[str, Any]:
-    """The document: what was swept, and the choice of each main batch size; None is what is not recorded."""
     run = findings.results.run
     names = ("model", "model_hash", "device_name", "dtype")
     return {
@@ -102,7 +101,6 @@ def _batches(findings: Findings) -> Iterator[dict[str, Any]]:
 
 
 def headline(findings: Findings) -> dict[str, Any]:
-    """A sentence, its validity, and the choice per batch size; None is what is unknown."""
     crossing = findings.crossover
     return {
         "text": wording.headline(findings),

@@ -158,7 +158,6 @@ class Results:
 
     @property
     def failed_gates(self) -> list[Gate]:
-        """Gates that make the sweep invalid."""
         return [gate for gate in self.gates if gate.failed]
 
     @property
@@ -168,7 +167,6 @@ class Results:
 
     @property
     def device(self) -> str:
-        """`cpu` or `cuda`."""
         return str(self.run.engine.get("device", "cpu"))
 
     @property
@@ -178,7 +176,6 @@ class Results:
 
     @property
     def open_loop_names(self) -> list[str]:
-        """The names of the open-loop cells."""
         return [cell.name for cell in self.run.plan.cells if cell.open_loop]
 
     @cached_property
@@ -234,7 +231,6 @@ class Results:
         return {str(name): rows for (name,), rows in found.partition_by("cell", as_dict=True).items()}
 
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
-        """`column` of `rounds` by round."""
         mine = self.rounds.filter(pl.col("cell") == cell)
         return dict(zip(mine["round"].to_list(), mine[column].to_list(), strict=True))
 

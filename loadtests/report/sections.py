@@ -35,7 +35,6 @@ from service.statistics.choice import CONFIDENCE, EQUIVALENT
 
 
 def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
-    """Everything that the templates need."""
     results = findings.results
     return {
         "headline": wording.headline(findings),
@@ -62,7 +61,6 @@ def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
 
 
 def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
-    """What a reader has to know before the answer, as tone and text."""
     results = findings.results
     if not results.failed_gates:
         count = sum(gate.passed is True and not gate.warning for gate in results.gates)
@@ -72,7 +70,6 @@ def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
-    """The sections below the answer, in their order."""
     run = findings.results.run
     found = [
         auto_section(findings),
@@ -273,7 +270,6 @@ def _design(findings: Findings, verdict: Verdict) -> Table:
 
 
 def auto_section(findings: Findings) -> Section | None:
-    """What `auto` ran, a row per group that has it; None without it."""
     rows = [_auto(verdict, own, findings) for verdict in findings.verdicts if (own := verdict.auto)]
     if not rows:
         return None
@@ -350,7 +346,6 @@ def _parity(parity: dict[str, Any] | None) -> list[str]:
 
 
 def _cold_start(status: dict[str, Any]) -> str:
-    """What all compilations of a mode take with an empty compile cache."""
     compilations = status.get("compilations") or []
     if not compilations:
         return "unknown" if status.get("compile_seconds") else "–"

@@ -78,7 +78,6 @@ class PhaseMeans:
 
     @property
     def step_dispatch_seconds(self) -> float | None:
-        """Dispatch of one step."""
         return (
             self.dispatch_seconds / self.steps if self.dispatch_seconds is not None and self.steps else None
         )
@@ -173,12 +172,10 @@ class Payback:
 
 
 def is_compiled(status: Mapping[str, Any]) -> bool:
-    """Whether this mode compiled anything, by its status."""
     return bool(status.get("compilations") or status.get("compile_seconds"))
 
 
 def bucket_of(batch_size: int, buckets: list[int]) -> int:
-    """The batch bucket that a batch runs in."""
     return min((bucket for bucket in buckets if bucket >= batch_size), default=batch_size)
 
 
@@ -265,7 +262,6 @@ class Summary:
 
     @property
     def runs_as(self) -> str | None:
-        """The effective mode, where it differs from the mode."""
         return self.effective if self.effective != self.cell.mode else None
 
     @property
@@ -275,7 +271,6 @@ class Summary:
 
     @property
     def phases(self) -> tuple[PhaseMeans, PhaseMeans]:
-        """Prefill and decode."""
         return (self.prefill, self.decode)
 
     @property
@@ -304,12 +299,10 @@ class Verdict:
 
     @property
     def batch_size(self) -> int:
-        """Batch size of the group."""
         return self.group[0]
 
     @property
     def baseline(self) -> Summary:
-        """Eager's cell."""
         return next(summary for summary in self.summaries if summary.is_baseline)
 
     @property
@@ -319,7 +312,6 @@ class Verdict:
 
     @property
     def shipped(self) -> Summary | None:
-        """The cell of the mode to ship."""
         return None if self.choice is None else self.of(self.choice.ship)
 
     def of(self, mode: str) -> Summary:
@@ -333,10 +325,8 @@ class Verdict:
 
     @property
     def candidates(self) -> list[Summary]:
-        """The modes to choose from: without `auto`."""
         return [summary for summary in self.summaries if summary.cell.candidate]
 
     @property
     def auto(self) -> Summary | None:
-        """The cell of `auto`; None without one."""
         return next((summary for summary in self.summaries if summary.cell.mode == AUTO), None)

@@ -12,7 +12,6 @@ from service.modes import AUTO, doubles
 
 
 def subject(run: SweepRun) -> list[str]:
-    """What was measured where, in a few short phrases."""
     engine, here = run.engine, run.environment
     on_gpu = engine.get("device") == "cuda"
     phrases = [

@@ -22,7 +22,6 @@ LEFT_OUT = {"tokens/s", "kernel share", f"against {BASELINE}"}
 
 
 def print_findings(findings: Findings, console: Console) -> None:
-    """Print the tables and the answer."""
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     left_out = LEFT_OUT if console.width < NARROW else ()
@@ -51,7 +50,6 @@ def print_findings(findings: Findings, console: Console) -> None:
 
 
 def _conclusion(verdict: Verdict) -> str:
-    """What to ship for this group, in one line."""
     if verdict.choice is None:
         return f"not resolved: {wording.gain(verdict)}"
     found = f"{verdict.choice.state}: {verdict.choice.ship}, {wording.gain(verdict)}"

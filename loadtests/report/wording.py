@@ -26,7 +26,6 @@ def compared(comparison: Comparison | None) -> str:
 
 
 def ratio(found: Interval) -> str:
-    """'2.93× (2.81–3.05)'."""
     return f"{times(found.value)} ({span(found)})"
 
 
@@ -59,7 +58,6 @@ def headline(findings: Findings) -> str:
 
 
 def _answer(verdicts: list[Verdict]) -> str:
-    """The batch sizes with one answer, in a sentence."""
     choice = verdicts[0].choice
     assert choice
     at = f"Batch {listed([str(v.batch_size) for v in verdicts])}"
@@ -92,7 +90,6 @@ def _apart(noise: Interval) -> float:
 
 
 def gain(verdict: Verdict) -> str:
-    """What the mode to ship gains, in one phrase."""
     choice, shipped = verdict.choice, verdict.shipped
     if choice is None or shipped is None:
         return f"fewer than {MINIMUM_ROUNDS} rounds: too few to tell modes apart"
@@ -122,7 +119,6 @@ def certainty(verdict: Verdict) -> list[str]:
 
 
 def reasons(findings: Findings) -> list[tuple[str, str]]:
-    """What stands below the answer, as label and text."""
     if not findings.main:
         return []
     found = [("Why", why(findings)), ("How far to trust it", trust(findings))]
@@ -170,7 +166,6 @@ def _dispatch_left(verdict: Verdict) -> str:
 
 
 def trust(findings: Findings) -> str:
-    """How far the speed-ups and the split can be trusted."""
     parts = len(findings.results.run.parts)
     starts = "one start of the service" if parts < 2 else f"{parts} starts of the service"
     split = "Dispatch and kernel are proved by the selftest of this machine."
@@ -186,7 +181,6 @@ def trust(findings: Findings) -> str:
 
 
 def would_change(findings: Findings) -> str:
-    """What the answer does not cover."""
     model = findings.results.run.engine.get("model", "one model")
     return (
         f"Measured here: {model}, {conditions(findings.main[0].group)}. A larger model, a "

@@ -171,5 +171,4 @@ def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -
 
 
 def printed(console: Console) -> Callable[[str], None]:
-    """A function that prints a line on `console` as it is."""
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

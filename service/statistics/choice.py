@@ -185,7 +185,6 @@ def baseline_of(modes: Iterable[str]) -> str:
 
 
 def _within(ratio: Interval, margin: float) -> bool:
-    """Whether the whole interval of a ratio lies within a factor of `margin` of 1."""
     return ratio.low >= 1 / margin and ratio.high <= margin
 
 
