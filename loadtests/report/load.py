@@ -304,7 +304,7 @@ class LoadCell:
         """
         if self.queue_wait is None:
             return None
-        return _mean(one.replayed_seconds and fmean(one.replayed_seconds) for one in self.blocks)
+        return _mean(fmean(one.replayed_seconds) if one.replayed_seconds else None for one in self.blocks)
 
     @cached_property
     def steady_wait(self) -> Interval | None:

@@ -19,7 +19,7 @@ from loadtests.report.load import (
     ladder_of,
 )
 from loadtests.report.page import Plot, Section, Table, Text
-from loadtests.report.plots import SYMBOLS, base, line, log_axis
+from loadtests.report.plots import LOG_AXIS, SYMBOLS, base, line
 from loadtests.report.summaries import Summary
 from loadtests.report.wording import pair
 from service.statistics.intervals import SETTLING_SHARE, Interval, least_requests
@@ -160,8 +160,7 @@ def saturation(findings: Findings) -> Plot | None:
                 hovertemplate="%{text}: %{x:.3g}/s, %{y:.4g} ms<extra></extra>",
             )
     figure.update_xaxes(rangemode="tozero")
-    ends = [1e3 * value for s in opened for value in (s.latency.value, s.latency_p95_seconds)]
-    figure.update_yaxes(**log_axis(ends))
+    figure.update_yaxes(**LOG_AXIS)
     caption = (
         "Open loop: requests arrive by a schedule, whether or not earlier ones have ended. Latency counts "
         "from the time each was due, so that no stall is hidden. Solid is the median, dotted the 95th "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -15,11 +15,14 @@ from plotly.subplots import make_subplots
 from dashboards.theme import PART_COLOURS
 from loadtests.plan.cells import BASELINE
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import colour, share_span, significant
+from loadtests.report.formatting import colour, share_span
 from loadtests.report.page import Plot
 from loadtests.report.summaries import Summary, Verdict
 from service.records import PHASES
 from service.statistics.intervals import Interval
+
+LOG_AXIS = {"type": "log", "dtick": "D2", "tickformat": "~g"}
+"""Ticks at 1, 2 and 5 times the powers of ten."""
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
@@ -42,19 +45,6 @@ def base(x: str, y: str, height: int = 380) -> go.Figure:
         yaxis={"title": {"text": y}, "automargin": True, "zeroline": False},
     )
     return figure
-
-
-def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
-    """A logarithmic axis around `values` with ticks at 1, 2 and 5 times the powers of ten."""
-    known = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
-    if not known:
-        return {"type": "log"}
-    low, high = min(known) / 1.25, max(known) * 1.25
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [tick for power in powers for step in (1, 2, 5) if low <= (tick := step * 10.0**power) <= high]
-    labels = [significant(tick, 1) for tick in ticks]
-    ends = [math.log10(low), math.log10(high)]
-    return {"type": "log", "tickvals": ticks, "ticktext": labels, "range": ends}
 
 
 def line(figure: go.Figure, of: str, name: str, x: Sequence[float], y: Sequence[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
@@ -108,17 +98,14 @@ def _against_batch(
 ) -> go.Figure | None:
     if len(findings.main) < 2:
         return None
-    figure, ends = base("batch size (prompts per request)", axis), list[float]()
+    figure = base("batch size (prompts per request)", axis)
     for mode, summaries in _by_mode(findings).items():
-        batches, name = [one.cell.batch_size for one in summaries], mode
+        batches = [one.cell.batch_size for one in summaries]
         values = [value(one) for one in summaries]
         low, middle, high = (
-            [scale * end for end in all_ends]
-            for all_ends in zip(*((one.low, one.value, one.high) for one in values), strict=True)
+            [scale * getattr(one, end) for one in values] for end in ("low", "value", "high")
         )
-        ends += middle
         if all(one.samples > 1 for one in values):
-            ends += low + high
             figure.add_scatter(
                 x=batches + batches[::-1],
                 y=high + low[::-1],
@@ -128,11 +115,11 @@ def _against_batch(
                 fillcolor=translucent(colour(mode), 0.18),
                 hoverinfo="skip",
                 showlegend=False,
-                legendgroup=name,
+                legendgroup=mode,
             )
-        hover = f"{name}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
-        line(figure, mode, name, batches, middle, hovertemplate=hover)
-    figure.update_yaxes(**log_axis(ends))
+        hover = f"{mode}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
+        line(figure, mode, mode, batches, middle, hovertemplate=hover)
+    figure.update_yaxes(**LOG_AXIS)
     sizes = [verdict.batch_size for verdict in findings.main]
     figure.update_xaxes(type="log", tickvals=sizes, ticktext=list(map(str, sizes)), tickangle=0)
     return figure
@@ -376,7 +363,7 @@ def timeline(findings: Findings) -> Plot | None:
             text=mine["cell"].to_list(),
             hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",
         )
-    figure.update_yaxes(**log_axis((1e3 * shown["latency_seconds"]).to_list()))
+    figure.update_yaxes(**LOG_AXIS)
     shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
     which = (
         "Every closed-loop request"
