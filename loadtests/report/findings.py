@@ -150,7 +150,7 @@ class Findings:
 
     def _summary(self, cell: Cell, rows: pl.DataFrame) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
-        group = cell.group
+        same = ("requests", "latency_p95_seconds", "prompt_tokens", "padded_prompt_tokens", "attended_tokens")
         estimated = means["estimated"]
         samples = {phase: self.results.samples[phase].get(cell.name) for phase in PHASES}
         prefill, decode = (
@@ -160,9 +160,8 @@ class Findings:
         return Summary(
             cell=cell,
             effective=None if cell.mode == AUTO else rows["effective_mode"][0],
-            requests=means["requests"],
+            **{name: means[name] for name in same},
             latency=typical(self.results.medians(cell.name)),
-            latency_p95_seconds=means["latency_p95_seconds"],
             mean_seconds=means["latency_mean_seconds"],
             tokens_per_second=typical(self.results.medians(cell.name, "tokens_per_second")),
             first_token=None if None in first_tokens.values() else typical(first_tokens),
@@ -171,13 +170,10 @@ class Findings:
             outside_seconds=means["outside_seconds_mean"],
             prefill=prefill,
             decode=decode,
-            prompt_tokens=means["prompt_tokens"],
-            padded_prompt_tokens=means["padded_prompt_tokens"],
-            attended_tokens=means["attended_tokens"],
             estimated=estimated,
             disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
-            comparison=self.compared(self._find(group, BASELINE), cell),
-            against_plain=None if cell.control else self.compared(self._plain(group), cell),
+            comparison=self.compared(self._find(cell.group, BASELINE), cell),
+            against_plain=None if cell.control else self.compared(self._plain(cell.group), cell),
             payback=self._payback(cell),
         )
 

@@ -77,16 +77,12 @@ def provisional(verdicts: list[Verdict]) -> list[str]:
     """One sentence where the machine was too busy for a reliable answer, else none."""
     cells = [summary for verdict in verdicts for summary in verdict.summaries]
     disturbed = sum(s.disturbed for s in cells)
-    noise = max((_apart(v.noise) for v in verdicts if v.noise), default=1.0)
+    reach = [end for v in verdicts if v.noise for end in (v.noise.high, 1 / max(v.noise.low, 1e-9))]
+    noise = max(reach, default=1.0)
     if 2 * disturbed <= len(cells) and noise < BUSY_NOISE:
         return []
     found = f"{disturbed} of {len(cells)} cells were disturbed, and {BASELINE} differs from itself by up to"
     return [f"Provisional: {found} {times(noise)}; measure again on a quiet machine."]
-
-
-def _apart(noise: Interval) -> float:
-    """How far a ratio's interval reaches from 1, as a factor."""
-    return max(noise.high, 1 / noise.low) if noise.low > 0 else float("inf")
 
 
 def gain(verdict: Verdict) -> str:
