@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text as Styled
 
-from loadtests.compare.runs import SAID, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
+from loadtests.compare.runs import NOTED, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_markdown, as_rich
@@ -135,7 +135,7 @@ def compare_builds(
     in_turn = swept_in_turn(*sides)
     confidence = confidence_of(len(kept))
     changes = [_change(*sides, name, in_turn, confidence) for name in kept]
-    differs = contrasts((sweep.run for side in sides for sweep in side.sweeps), SAID)
+    differs = contrasts((sweep.run for side in sides for sweep in side.sweeps), NOTED)
     cells, units = [change for change, _ in changes], [unit for _, unit in changes]
     return BuildComparison(*sides, forced, differs, allowed, units[0], in_turn, confidence, cells, left_out)
 
@@ -337,8 +337,8 @@ def _row(one: CellChange) -> list[Text]:
 
 def markdown(found: BuildComparison) -> str:
     """The verdict, the table and the sentences, for a pull request."""
-    told = [f"- {sentence}" for sentence in sentences(found)]
-    return "\n".join([f"**{headline(found)}**", "", as_markdown(table(found)), "", *told, ""])
+    listed_sentences = [f"- {sentence}" for sentence in sentences(found)]
+    return "\n".join([f"**{headline(found)}**", "", as_markdown(table(found)), "", *listed_sentences, ""])
 
 
 def print_comparison(found: BuildComparison, console: Console) -> None:

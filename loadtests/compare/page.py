@@ -75,8 +75,8 @@ def make_series_picture(folder: Path) -> dict[str, Any]:
         except RowsError as error:
             absent[run.dtype] = _why_absent(folder, run, error)
     if not results:
-        told = "; ".join(f"{dtype}: {why}" for dtype, why in absent.items())
-        raise RowsError(f"no run of {folder} has measured anything ({told})")
+        reasons = "; ".join(f"{dtype}: {why}" for dtype, why in absent.items())
+        raise RowsError(f"no run of {folder} has measured anything ({reasons})")
     return write_picture(entries_of(results), folder, absent)
 
 
@@ -178,7 +178,7 @@ def place_of_group(group: Group, shared: Sequence[Group]) -> str:
     batch, prompts, tokens, concurrency, _ = group
     words = (prompts, f"{tokens} tokens", f"c={concurrency}")
     differ = [len({one[number] for one in shared}) > 1 for number in (1, 2, 3)]
-    conditions = ", ".join(word for word, told in zip(words, differ, strict=True) if told)
+    conditions = ", ".join(word for word, differs in zip(words, differ, strict=True) if differs)
     return f"batch {batch}" + (f" ({conditions})" if conditions else "")
 
 
@@ -202,9 +202,9 @@ def _runs(entries: Sequence[Entry], apart: Sequence[str]) -> Table:
     for entry in entries:
         results = entry.findings.results
         valid = f"FAILED: {', '.join(entry.failed)}" if entry.failed else "yes"
-        told = (results.run.started, str(len(results.run.order)), valid, results.folder.name)
+        rest = (results.run.started, str(len(results.run.order)), valid, results.folder.name)
         facts = (entry.facts[fact] for fact in apart)
-        rows.append([Text(entry.letter, colour=entry.colour), *map(Text, [*facts, *told])])
+        rows.append([Text(entry.letter, colour=entry.colour), *map(Text, [*facts, *rest])])
     alike = ", ".join(f"{fact} {entries[0].facts[fact]}" for fact in FACTS if fact not in apart)
     heads = ["run", *apart, "started", "rounds", "valid", "folder"]
     note = f"Columns before “started” are what differs among them. Alike: {alike}."

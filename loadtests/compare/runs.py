@@ -68,11 +68,9 @@ def _commit(run: SweepRun) -> str | None:
 
 
 def _method(run: SweepRun) -> str:
-    """Of service and load generator. Folders of before it was recorded are alike only of the same commit."""
-    known = [value for value in (run.environment.get("method"), run.method) if value is not None]
-    if len(known) < 2:
-        return f"{UNKNOWN} (commit {run.environment.get('commit')})"
-    return str(known[0]) if known[0] == known[1] else f"{known[0]}, load generator {known[1]}"
+    """Of the service, and of the load generator where that has another."""
+    methods = dict.fromkeys((run.environment.get("method"), run.method))
+    return ", load generator ".join(map(str, methods))
 
 
 NEEDED: Mapping[str, Reading] = {
@@ -95,7 +93,7 @@ NEEDED: Mapping[str, Reading] = {
 }
 """What makes a difference of its own."""
 
-SAID: Mapping[str, Reading] = {
+NOTED: Mapping[str, Reading] = {
     "commit": _commit,
     "Python": _environment("python"),
     "system": _environment("system"),
@@ -106,7 +104,7 @@ SAID: Mapping[str, Reading] = {
 }
 """What a comparison is about, or what is usually without effect."""
 
-FACTS = {"model": _engine("model"), **NEEDED, **SAID}
+FACTS = {"model": _engine("model"), **NEEDED, **NOTED}
 """Of a run, in the order of the table."""
 
 NAMING = (

@@ -133,9 +133,8 @@ class Findings:
         found = (choose_each(groups, checks) for groups in families.values())
         return {group: choice for family in found for group, choice in family.items()}
 
-    def _find(self, group: Group, mode: str, control: bool = False) -> Cell | None:
-        key = (group, mode, control)
-        return next((c for c in self._cells if (c.group, c.mode, c.control) == key), None)
+    def _find(self, group: Group, mode: str) -> Cell | None:
+        return next((c for c in self._cells if (c.group, c.mode, c.control) == (group, mode, False)), None)
 
     def _plain(self, group: Group) -> Cell | None:
         """What the answer is against: the best mode without a compiler that was swept."""

@@ -85,7 +85,7 @@ def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
         if findings.others
         else None,
         _parity_section(run),
-        Section("Validity", "", [_gates(findings)], below=[*wording.rests_on(findings)]),
+        Section("Validity", "", [_gates(findings)]),
         Section("Where it was measured", "", below=[*environment(run)]),
         Section(
             "Measure it again",

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtests.report.formatting import cores, size
 from loadtests.run.run_file import PLAN_FILE, SweepRun
-from service.modes import AUTO, doubles
+from service.modes import AUTO
 
 
 def subject(run: SweepRun) -> list[str]:
@@ -51,8 +51,6 @@ def _of_engine(run: SweepRun) -> Iterator[tuple[str, str]]:
         yield "linear weights", f"{linears['layout']}: {linears['reason']}"
     if attention := engine.get("attention"):
         yield "attention", "; ".join(map(_attention, attention))
-    for mode, status in _left_out(run).items():
-        yield "left out", f"{mode}, which runs as {status['effective']} here: {status['reason']}"
     if engine.get("no_samples") and engine.get("device") == "cpu":
         yield "samples", f"none, so no step is split: {engine['no_samples']}"
     yield "engine", f"{_threads(engine)} on {cores(engine.get('cpus'))}"
@@ -71,25 +69,15 @@ def _attention(one: dict[str, Any]) -> str:
     return f"{one['phase']} at batch {one['batch']}: {backends}"
 
 
-def _left_out(run: SweepRun) -> dict[str, dict[str, Any]]:
-    """Modes that were served and not measured, because they run as another one that was."""
-    statuses = {status["mode"]: status for status in run.modes or run.modes_before}
-    doubled = doubles(statuses, str(run.engine.get("device", "cpu")))
-    measured = run.plan.modes
-    return {
-        mode: statuses[mode] for mode, other in doubled.items() if mode not in measured and other in measured
-    }
-
-
 def _memory(engine: dict[str, Any]) -> str:
     """The engine's memory by its own names; counts of retries and failures are not bytes."""
     known = {**(engine.get("memory") or {}), "peak resident": engine.get("peak_resident_bytes")}
-    told = [
+    shown = [
         f"{name.replace('_', ' ')} {value if name in ('alloc_retries', 'ooms') else size(value)}"
         for name, value in known.items()
         if value is not None
     ]
-    return ", ".join(told) or "not recorded"
+    return ", ".join(shown) or "not recorded"
 
 
 def _of_machine(run: SweepRun) -> Iterator[tuple[str, str]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, span, times
 from loadtests.report.summaries import REMEDY, Requests, Summary, Verdict
-from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan
+from service.statistics.boundedness import Crossover, CrossoverSpan
 from service.statistics.choice import MARGIN, Comparison
 from service.statistics.intervals import Interval
 from service.statistics.knee import BoundedEstimate
@@ -271,29 +269,6 @@ def _requests(requests: Requests) -> str:
     if isinstance(requests, str):
         return f"unknown: {REMEDY}" if requests == "unknown" else requests
     return counted(*requests)
-
-
-# How far to trust the split.
-
-
-def rests_on(findings: Findings) -> Iterator[tuple[str, str]]:
-    """What widens the intervals of dispatch and kernel besides counting, as label and text."""
-    phases = [phase for one in findings.main for summary in one.modes for phase in summary.phases]
-    counts = [phase.samples for phase in phases if phase.samples is not None]
-    if not counts:
-        return
-    classes, rate = findings.left_open
-    whose = "as a selftest that passes leaves open"
-    if findings.left_open != PROVED:
-        kind = "what the selftest leaves open" if findings.selftest else "without a selftest"
-        whose = f"{kind}; one that passes leaves {_points(PROVED.classes)} and {_points(PROVED.rate)}"
-    yield "samples", f"{sum(one.kernel + one.host for one in counts):,} of the engine's thread"
-    yield "taken for the other part", f"{_points(classes)} % of either part ({whose})"
-    yield "shifted by sampling", f"{_points(rate)} points of the share ({whose})"
-
-
-def _points(share: float) -> str:
-    return significant(100 * share, 2)
 
 
 # Load.

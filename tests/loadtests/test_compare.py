@@ -165,22 +165,6 @@ def test_a_service_that_did_not_say_its_machine_is_refused(root: Path, tmp_path:
         compare_builds(*sides)
 
 
-def test_folders_of_before_the_method_was_recorded_are_alike_of_one_commit_only(
-    root: Path, tmp_path: Path
-) -> None:
-    def forget(run: SweepRun) -> None:
-        run.method = None
-        run.environment.pop("method")
-
-    sides = [shutil.copytree(root / name, tmp_path / name) for name in ("old", "same")]
-    for side in sides:
-        edit_run(side, forget)
-    with pytest.raises(Unlike, match="method: not recorded"):
-        compare_builds(*sides)
-    edit_run(sides[1], lambda run: run.environment.update(commit="a" * 12))
-    assert compare_builds(*sides).forced == []
-
-
 def test_a_sweep_with_a_failed_gate_is_refused(root: Path, tmp_path: Path) -> None:
     bad = made(tmp_path / "bad", fail=1)
     with pytest.raises(Unlike, match=r"failed gates of .*no errors"):

@@ -14,7 +14,7 @@ from loadtests.report.proof import BOUNDS, NOT_PROVED, SPLIT_ROWS, Proof, left_o
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.summaries import NOTHING, Count, Summary, bucket_of, cost_of, pay_back
-from loadtests.report.wording import rests_on, saved, why
+from loadtests.report.wording import saved, why
 from loadtests.run.run_file import SweepRun
 from service.proof.over_http import judge_served
 from service.proof.worker import CHECKS
@@ -343,13 +343,11 @@ def proof(sweep: Path) -> Proof:
     return found(sweep).proof
 
 
-def test_what_the_selftest_leaves_open_is_told_where_it_is_added(sweep: Path) -> None:
+def test_what_the_selftest_leaves_open_is_named_where_the_interval_is_defined(sweep: Path) -> None:
     rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]
     write_selftest(sweep, rows=rows)
-    told = dict(rests_on(found(with_samples(sweep))))
-    assert told["taken for the other part"] == (
-        "15 % of either part (what the selftest leaves open; one that passes leaves 10 and 3.0)"
-    )
+    make_report(with_samples(sweep))
+    assert "15 % of either part taken for the other, 3 % of the share" in (sweep / "report.html").read_text()
 
 
 def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(sweep: Path) -> None:

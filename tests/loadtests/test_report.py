@@ -224,7 +224,7 @@ def test_everything_that_a_run_recorded_is_in_page_and_markdown(tmp_path: Path) 
 RECORDED = (
     "resident 700 MiB", "context 512", "padded to 16", "2,600", "page faults",
     "attended cache positions in the last step 64", "first token", "round 3 (memory read at 5.0 GB/s",
-    "round 8 (steal time 5.0%", "saved per request are dispatch", "kernel share", "of the engine",
+    "round 8 (steal time 5.0%", "saved per request are dispatch", "kernel share",
     "mean − typical", "cold start", "interval: ",
 )  # fmt: skip
 
