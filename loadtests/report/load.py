@@ -65,12 +65,8 @@ class Criterion:
 
     def limits(self, new_tokens: int) -> dict[Kind, float]:
         """The limits in seconds for requests of `new_tokens`; a single token has no time per further one."""
-        limits = dict(zip(SECONDS, self._limits, strict=True))
-        return {
-            kind: limit
-            for kind, limit in limits.items()
-            if limit is not None and (kind != "tpot" or new_tokens > 1)
-        }
+        kinds = zip(SECONDS, self._limits, strict=True)
+        return {kind: limit for kind, limit in kinds if limit and (kind != "tpot" or new_tokens > 1)}
 
     @property
     def _limits(self) -> tuple[float | None, float | None, float | None]:
@@ -163,6 +159,7 @@ def _block(number: int, rows: pl.DataFrame, cut: bool, cell: Cell, limits: dict[
     good = rows.filter(pl.col("ok")).sort("start")
     service = good["total_seconds"] - good["queue_seconds"]
     together = good["effective_batch"]
+    known = not (together.is_empty() or together.null_count())
     return Block(
         round=number,
         sent=rows.height,
@@ -180,7 +177,7 @@ def _block(number: int, rows: pl.DataFrame, cut: bool, cell: Cell, limits: dict[
         replayed_seconds=None
         if good["merged"].any()
         else replayed_waits(good["start"].to_list(), service.to_list()),
-        effective_batch=None if together.null_count() else together.to_numpy().mean().item(),
+        effective_batch=float(together.to_numpy().mean()) if known else None,
     )
 
 
@@ -379,23 +376,11 @@ class LoadGroup:
         return knee_ratio(first, second)
 
 
-def load_groups(cells: Sequence[LoadCell], criterion: Criterion) -> list[LoadGroup]:
-    groups: dict[Ladder, dict[str, list[LoadCell]]] = {}
-    for one in cells:
-        groups.setdefault(ladder_of(one.cell), {}).setdefault(one.cell.mode, []).append(one)
-    return [
-        LoadGroup(ladder, tuple(_knee(mode, own, criterion) for mode, own in modes.items()))
-        for ladder, modes in sorted(groups.items())
-    ]
-
-
 def _knee(mode: str, cells: Sequence[LoadCell], criterion: Criterion) -> ModeKnee:
     ordered = tuple(sorted(cells, key=lambda one: one.rate))
     points = [point for one in ordered if (point := one.point) is not None]
-    known = len(points) == len(ordered)
-    return ModeKnee(
-        mode, ordered, knee(points, criterion.least_share) if known else None, _too_short(ordered, criterion)
-    )
+    found = knee(points, criterion.least_share) if len(points) == len(ordered) else None
+    return ModeKnee(mode, ordered, found, _too_short(ordered, criterion))
 
 
 def _too_short(cells: Sequence[LoadCell], criterion: Criterion) -> int | None:
@@ -444,4 +429,10 @@ class LoadFindings:
 
     @cached_property
     def groups(self) -> list[LoadGroup]:
-        return load_groups(self.cells, self.criterion)
+        groups: dict[Ladder, dict[str, list[LoadCell]]] = {}
+        for one in self.cells:
+            groups.setdefault(ladder_of(one.cell), {}).setdefault(one.cell.mode, []).append(one)
+        return [
+            LoadGroup(ladder, tuple(_knee(mode, own, self.criterion) for mode, own in modes.items()))
+            for ladder, modes in sorted(groups.items())
+        ]

@@ -30,6 +30,8 @@ from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Ve
 from loadtests.report.surroundings import environment, reproduce, subject
 from loadtests.run.run_file import SweepRun
 from loadtests.run.validation import Gate
+from service.modes import AUTO
+from service.records import PHASES
 from service.statistics.choice import BASELINE as PLAIN
 from service.statistics.choice import CONFIDENCE, EQUIVALENT
 
@@ -72,7 +74,6 @@ def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
 def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
     run = findings.results.run
     found = [
-        auto_section(findings),
         load_section(findings.load),
         Section("The ladder", *_ladder(findings), plots=plots),
         _fusion_section(findings),
@@ -86,7 +87,7 @@ def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
         else None,
         _parity_section(run),
         Section("Validity", "", [_gates(findings)]),
-        Section("Where it was measured", "", below=[*environment(run)]),
+        Section("Where it was measured", "", below=environment(run)),
         Section(
             "Measure it again",
             f"Seed {run.seed} fixes every round's order, the prompts and the arrivals. All requests are in "
@@ -124,18 +125,16 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]), "first token",
         "tokens/s", "requests to pay back, this start", "from an empty cache",
     )  # fmt: skip
-    rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
+    rows = [[_mode(one, findings), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
         f"Batch {verdict.batch_size}: {wording.conditions(verdict.group)}", heads, rows, control.strip()
     )
     beside = "sync wait" if findings.results.device == "cuda" else "kernel"
-    phases = [
-        f"{phase} {part}" for phase in ("prefill", "decode") for part in ("dispatch", beside, "kernel share")
-    ]
+    phases = [f"{phase} {part}" for phase in PHASES for part in ("dispatch", beside, "kernel share")]
     faults = [one.minor_faults for one in verdict.summaries]
     shown = any((count or 0.0) >= wording.MANY_FAULTS for count in faults)
     heads = ("mode", "queue", *phases, "other", "outside", "mean latency", "mean − typical")
-    rows = [[_mode(one), *_parts(one, beside)] for one in verdict.summaries]
+    rows = [[_mode(one, findings), *_parts(one, beside)] for one in verdict.summaries]
     if shown:
         heads += ("page faults",)
         rows = [[*row, Text(whole(count))] for row, count in zip(rows, faults, strict=True)]
@@ -151,10 +150,20 @@ def _work(summary: Summary) -> str:
     )
 
 
-def _mode(summary: Summary) -> Text:
-    under = (wording.runs_as(summary), "disturbed" if summary.disturbed else None)
+def _mode(summary: Summary, findings: Findings) -> Text:
+    ran = _picked(summary, findings) if summary.cell.mode == AUTO else wording.runs_as(summary)
     again = " again (control)" if summary.cell.control else ""
-    return Text(summary.cell.mode + again, under=lines(*under), colour=colour(summary.cell.mode))
+    under = lines(ran, "disturbed" if summary.disturbed else None)
+    return Text(summary.cell.mode + again, under=under, colour=colour(summary.cell.mode))
+
+
+def _picked(auto: Summary, findings: Findings) -> str:
+    """'ran compiled 75 %, inference_mode 25 %'."""
+    picked = findings.results.measured.filter(pl.col("cell") == auto.cell.name)
+    counts = picked.group_by(pl.col("picked_mode").cast(pl.String)).len()
+    found = counts.sort("len", "picked_mode", descending=[True, False]).collect()
+    shares = (f"{mode} {100 * count / auto.requests:.3g} %" for mode, count in found.iter_rows())
+    return f"ran {', '.join(shares)}"
 
 
 def _speed(summary: Summary, plain: str) -> list[Text]:
@@ -264,44 +273,6 @@ def _design(findings: Findings, verdict: Verdict) -> Table:
     ]
     heads = ("kernels", "launched one by one", "replayed", "replaying buys")
     return Table(f"Batch {verdict.batch_size}", heads, rows)
-
-
-# auto.
-
-
-def auto_section(findings: Findings) -> Section | None:
-    rows = [_auto(verdict, own, findings) for verdict in findings.verdicts if (own := verdict.auto)]
-    if not rows:
-        return None
-    note = (
-        "Each of its requests ran in the mode that was advised for the batch size. Its speed is paired "
-        "within rounds with that of the fastest mode here (95 %)."
-    )
-    heads = ("batch", "auto ran", "latency", "fastest mode", "its latency", "speed against it")
-    return Section("auto", note, [Table("", heads, rows, left=2)])
-
-
-def _auto(verdict: Verdict, own: Summary, findings: Findings) -> list[Text]:
-    best = min(verdict.candidates, key=lambda one: one.latency.value)
-    if verdict.choice:
-        best = verdict.of(verdict.choice.fastest)
-    comparison = findings.compared(best.cell, own.cell)
-    return [
-        Text(f"{own.cell.batch_size}", under=(wording.conditions(own.cell.group),)),
-        Text(_picked(own, findings)),
-        Text(latency(own)),
-        Text(best.cell.mode),
-        Text(latency(best)),
-        compared(comparison) if comparison else Text("not in the same rounds"),
-    ]
-
-
-def _picked(own: Summary, findings: Findings) -> str:
-    """'compiled 75 %, inference_mode 25 %'."""
-    picked = findings.results.measured.filter(pl.col("cell") == own.cell.name)
-    counts = picked.group_by(pl.col("picked_mode").cast(pl.String)).len()
-    found = counts.sort("len", "picked_mode", descending=[True, False]).collect()
-    return ", ".join(f"{mode} {100 * count / own.requests:.3g} %" for mode, count in found.iter_rows())
 
 
 # Parity, and whether the sweep is valid.

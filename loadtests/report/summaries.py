@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group
-from service.modes import AUTO
 from service.records import Phase, SampleCounts
 from service.statistics.boundedness import (
     UNPROVED,
@@ -67,14 +66,6 @@ class PhaseMeans:
         shares = (self.index, self.interval.high, self.interval.low)
         value, low, high = (1 / share if share > 0 else math.inf for share in shares)
         return Interval(value, low, high, self.interval.samples)
-
-    @property
-    def kernel_ends(self) -> tuple[float, float] | None:
-        """The least and the most of wall time that the interval of dispatch leaves; None without one."""
-        wall, least, most = self.wall_seconds, self.dispatch_low_seconds, self.dispatch_high_seconds
-        if wall is None or least is None or most is None:
-            return None
-        return wall - most, wall - least
 
     @property
     def step_dispatch_seconds(self) -> float | None:
@@ -326,7 +317,3 @@ class Verdict:
     @property
     def candidates(self) -> list[Summary]:
         return [summary for summary in self.summaries if summary.cell.candidate]
-
-    @property
-    def auto(self) -> Summary | None:
-        return next((summary for summary in self.summaries if summary.cell.mode == AUTO), None)

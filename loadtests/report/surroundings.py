@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 from loadtests.report.formatting import cores, size
@@ -31,37 +30,41 @@ def _threads(engine: dict[str, Any]) -> str:
     return f"{threads} thread{'s' if threads != 1 else ''}"
 
 
-def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
+Row = tuple[str, str | None]
+"""Label and text; None: nothing to say."""
+
+
+def environment(run: SweepRun) -> list[tuple[str, str]]:
     """The measurement's environment and the load generator's, as label and text."""
-    yield from _of_engine(run)
-    yield from _of_machine(run)
-    yield from _of_run(run)
     workers = run.settings.get("workers", 1)
     processes = f"{workers} load processes and their master, all" if workers > 1 else "one process"
-    yield "load generator", f"{processes} on {cores(run.client.cpus)}"
+    generator = f"{processes} on {cores(run.client.cpus)}"
+    rows = [*_of_engine(run.engine), *_of_machine(run), *_of_run(run), ("load generator", generator)]
+    return [(label, text) for label, text in rows if text]
 
 
-def _of_engine(run: SweepRun) -> Iterator[tuple[str, str]]:
-    engine = run.engine
+def _of_engine(engine: dict[str, Any]) -> list[Row]:
     shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
-    yield "model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"
-    yield "model hash", str(engine.get("model_hash"))
-    yield "device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"
-    if linears := engine.get("linears"):
-        yield "linear weights", f"{linears['layout']}: {linears['reason']}"
-    if attention := engine.get("attention"):
-        yield "attention", "; ".join(map(_attention, attention))
-    if engine.get("no_samples") and engine.get("device") == "cpu":
-        yield "samples", f"none, so no step is split: {engine['no_samples']}"
-    yield "engine", f"{_threads(engine)} on {cores(engine.get('cpus'))}"
-    yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
-    if blas := engine.get("blas"):
-        yield "BLAS", blas
-    yield "memory", _memory(engine)
-    if (batching := engine.get("batching", "off")) != "off":
-        window = engine.get("batch_window_ms")
-        yield "requests merged", batching if window is None else f"{batching} of {window:g} ms"
-    yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
+    linears, cuda, window = engine.get("linears"), engine.get("cuda"), engine.get("batch_window_ms")
+    batching = engine.get("batching", "off")
+    unsplit = engine.get("no_samples") if engine.get("device") == "cpu" else None
+    return [
+        ("model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"),
+        ("model hash", str(engine.get("model_hash"))),
+        ("device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"),
+        ("linear weights", linears and f"{linears['layout']}: {linears['reason']}"),
+        ("attention", "; ".join(map(_attention, engine.get("attention") or []))),
+        ("samples", unsplit and f"none, so no step is split: {unsplit}"),
+        ("engine", f"{_threads(engine)} on {cores(engine.get('cpus'))}"),
+        ("torch", f"{engine.get('torch')}" + (f", CUDA {cuda}" if cuda else "")),
+        ("BLAS", engine.get("blas")),
+        ("memory", _memory(engine)),
+        (
+            "requests merged",
+            None if batching == "off" else batching + (f" of {window:g} ms" if window is not None else ""),
+        ),
+        ("batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"),
+    ]
 
 
 def _attention(one: dict[str, Any]) -> str:
@@ -80,27 +83,25 @@ def _memory(engine: dict[str, Any]) -> str:
     return ", ".join(shown) or "not recorded"
 
 
-def _of_machine(run: SweepRun) -> Iterator[tuple[str, str]]:
+def _of_machine(run: SweepRun) -> list[Row]:
     """The service's machine; an older service does not say it, and ours would be the load generator's."""
     here = run.environment
-    if not here:
-        yield "machine", "unknown: the service is of a version that does not say"
-    else:
+    rows: list[Row] = [("machine", "unknown: the service is of a version that does not say")]
+    if here:
         each = here.get("threads_per_core")
         threads = "" if each is None else f" ({each} to a physical core, as the system says)"
-        yield "CPU", f"{here.get('cpu')}, {here.get('cores')} cores{threads}"
-        if features := here.get("cpu_features"):
-            yield "instruction sets", features
-        for gpu in here.get("gpus") or []:
-            yield "GPU", ", ".join(f"{name} {value}" for name, value in gpu.items())
-        yield "system", f"{here.get('distribution')}, {here.get('system')}, Python {here.get('python')}"
         clock, governor = here.get("cpu_megahertz") or "unknown", here.get("governor") or "not readable"
-        yield "clock", f"{clock} MHz, governor {governor}"
-    for part in run.parts:
-        for gpu in part.gpus:
-            yield "GPU while measured", _clocks(gpu)
+        gpus = (", ".join(f"{name} {value}" for name, value in gpu.items()) for gpu in here.get("gpus") or [])
+        rows = [
+            ("CPU", f"{here.get('cpu')}, {here.get('cores')} cores{threads}"),
+            ("instruction sets", here.get("cpu_features")),
+            *(("GPU", gpu) for gpu in gpus),
+            ("system", f"{here.get('distribution')}, {here.get('system')}, Python {here.get('python')}"),
+            ("clock", f"{clock} MHz, governor {governor}"),
+        ]
     load = ", ".join(f"{load:.2f}" for load in here.get("load_average") or [])
-    yield "load average", load or "unknown"
+    clocks = [("GPU while measured", _clocks(gpu)) for part in run.parts for gpu in part.gpus]
+    return [*rows, *clocks, ("load average", load or "unknown")]
 
 
 def _clocks(gpu: dict[str, Any]) -> str:
@@ -118,13 +119,14 @@ def _clocks(gpu: dict[str, Any]) -> str:
     return f"{', '.join(shown) or 'no numbers'}; {clocks}; {count} samples{idle}"
 
 
-def _of_run(run: SweepRun) -> Iterator[tuple[str, str]]:
+def _of_run(run: SweepRun) -> list[Row]:
     dirty = {True: " with uncommitted changes", False: ", clean", None: ""}[run.environment.get("dirty")]
-    yield "commit", f"{run.environment.get('commit') or 'unknown'}{dirty}"
     parts = f", in {len(run.parts)} parts" if len(run.parts) > 1 else ""
-    yield "run", f"{run.run}, {run.started} to {run.ended or 'unknown'}{parts}"
-    if run.overrides:
-        yield "options over the plan", ", ".join(f"{name} {value}" for name, value in run.overrides.items())
+    return [
+        ("commit", f"{run.environment.get('commit') or 'unknown'}{dirty}"),
+        ("run", f"{run.run}, {run.started} to {run.ended or 'unknown'}{parts}"),
+        ("options over the plan", ", ".join(f"{name} {value}" for name, value in run.overrides.items())),
+    ]
 
 
 def reproduce(run: SweepRun) -> list[str]:

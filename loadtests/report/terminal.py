@@ -12,7 +12,7 @@ from loadtests.report.findings import Findings
 from loadtests.report.formatting import significant
 from loadtests.report.load_section import load_section
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_rich
-from loadtests.report.sections import auto_section, kernel_share
+from loadtests.report.sections import kernel_share
 from loadtests.report.summaries import Summary, Verdict
 
 HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share")
@@ -36,8 +36,6 @@ def print_findings(findings: Findings, console: Console) -> None:
     for verdict in findings.verdicts:
         console.print(as_rich(_table(verdict), left_out))
         say(f"  → {_conclusion(verdict)}\n", "bold")
-    if section := auto_section(findings):
-        console.print(as_rich(section.tables[0], {"latency", "its latency"}))
     if section := load_section(findings.load):
         for table in section.tables:
             if table.title:  # without one it has details of the table before it

@@ -218,10 +218,13 @@ def _resolved(base: Summary, shipped: Summary) -> bool:
 
 def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
     """The least and the most kernel seconds per request that the intervals of dispatch leave."""
-    ends = [phase.kernel_ends for phase in summary.phases]
-    if None in ends:
-        return None
-    return sum(end[0] for end in ends if end), sum(end[1] for end in ends if end)
+    least, most = 0.0, 0.0
+    for phase in summary.phases:
+        wall, low, high = phase.wall_seconds, phase.dispatch_low_seconds, phase.dispatch_high_seconds
+        if wall is None or low is None or high is None:
+            return None
+        least, most = least + wall - high, most + wall - low
+    return least, most
 
 
 def crossing(found: CrossoverSpan) -> str:
