@@ -217,7 +217,7 @@ def document(found: BuildComparison) -> dict[str, Any]:
 
 
 DECISIONS: dict[Decision, str] = {
-    "slower": "Slower by more than {}, beyond doubt",
+    "slower": "Slower by more than {}",
     "not slower": "Not slower by more than {} in any cell",
     "undecided": "Undecided whether it is slower by more than {}",
 }

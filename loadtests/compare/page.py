@@ -64,9 +64,9 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def make_series_picture(folder: Path) -> dict[str, Any]:
-    """The same of the series in `folder`, written into it: its runs, and what those without results said.
+    """The same of the series in `folder`, written into it: its runs, and why others have no results.
 
-    Raises RowsError where no run of it has measured anything, with what they said.
+    Raises RowsError where no run of it has measured anything, with the reasons.
     """
     results, absent = list[Results](), dict[str, str]()
     for run in read_series(folder).runs:

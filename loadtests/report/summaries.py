@@ -225,7 +225,7 @@ class Summary:
     `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts` and
     `outside_seconds` add up to the latter. `estimated`: dispatch and kernel are
     shares of the wall time, a CPU's.
-    `comparison` is against the baseline's cell of the same group, `against_plain` against the best rung
+    `comparison` is against the baseline's cell of the same group, `against_plain` against the best mode
     without a compiler; None for that cell itself, or where the group has none.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,10 +68,11 @@ def report(
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import is_series
 
-    folder, picture = folders[0], None
+    folder = folders[0]
+    picture: Callable[[Path], bool] | None = None
     if len(folders) > 1:
         folder = out or results_path("runs")
-        picture = _picture_of(folders)
+        picture = partial(_picture_of_several, folders)
     elif out:
         bad_input("--out belongs to several folders: the report of one is written into it")
     elif is_fleet(folder):
@@ -91,15 +93,11 @@ def report(
     raise typer.Exit(0 if valid else EXIT_FAILED)
 
 
-def _picture_of(folders: Sequence[Path]) -> Callable[[Path], bool]:
-    """Writes a page over several runs, prints its headline and path; returns whether all are valid."""
+def _picture_of_several(folders: Sequence[Path], folder: Path) -> bool:
+    """Write a page over several runs, print its headline and path; returns whether all are valid."""
+    from loadtests.compare.page import PAGE_FILE, make_picture
 
-    def picture(folder: Path) -> bool:
-        from loadtests.compare.page import PAGE_FILE, make_picture
-
-        return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
-
-    return picture
+    return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
 
 
 def picture_of_series(folder: Path) -> bool:

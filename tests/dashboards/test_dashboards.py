@@ -123,17 +123,6 @@ def test_every_metric_of_the_catalogue_is_on_a_board() -> None:
     assert {PREFIX + row.name for row in CATALOGUE} - shown == ON_NO_BOARD
 
 
-def test_exemplars_are_asked_for_where_the_buckets_of_the_duration_are_read() -> None:
-    shown = {
-        (panel["title"], target["expr"])
-        for _, panel in PLACED
-        for target in panel["targets"]
-        if target.get("exemplar")
-    }
-    assert [title for title, _ in shown] == ["Latency p95"]
-    assert all("launchbound_request_duration_seconds_bucket" in expr for _, expr in shown)
-
-
 def test_every_mode_of_the_ladder_has_its_own_colour() -> None:
     assert list(MODE_COLOURS) == [*MODES, "fallback"]
     assert len(set(MODE_COLOURS.values())) == len(MODE_COLOURS)

@@ -198,7 +198,7 @@ def test_the_verb_begins_with_the_verdict_and_ends_with_one_json_line(root: Path
     done = run(root, str(root / "before"), str(root / "late"), "--fail-if-slower", "5%")
     lines = done.stdout.strip().splitlines()
     assert done.exit_code == 1
-    assert lines[0].startswith("Slower by more than 5.00 %, beyond doubt; 2 of 6 cells slower: compiled b=")
+    assert lines[0].startswith("Slower by more than 5.00 %; 2 of 6 cells slower: compiled b=")
     found = json.loads(lines[-1])
     assert (found["decision"], found["unit"], len(found["cells"])) == ("slower", "pairs of sweeps", CELLS)
     worst = next(one for one in found["cells"] if one["mode"] == "compiled")

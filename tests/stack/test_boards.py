@@ -145,16 +145,6 @@ def test_the_shown_parts_stack_to_the_mean_request(stack: Stack, instance: str) 
         assert stacked[sample.labels["mode"]] == pytest.approx(sample.points[0][1], rel=1e-6)
 
 
-def test_eager_is_as_fast_as_itself_and_each_batch_is_compared_with_its_own(stack: Stack) -> None:
-    (shown,) = [question for question in panel_queries() if question.panel == "Decode speed-up over eager"]
-    ratios = {
-        (sample.labels["mode"], sample.labels["batch"]): sample.points[0][1]
-        for sample in ask(stack, shown.expr, stack.service)
-    }
-    assert ratios.keys() == {(mode, str(batch)) for mode in running.MODES for batch in running.BATCH_SIZES}
-    assert all(ratio == 1 for (mode, _), ratio in ratios.items() if mode == "eager")
-
-
 @pytest.mark.parametrize("name", [variable["name"] for variable in VARIABLES])
 def test_a_variable_finds_values(stack: Stack, name: str) -> None:
     (definition,) = [variable["definition"] for variable in VARIABLES if variable["name"] == name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -50,15 +49,6 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
 
 def test_no_share_leaves_its_range() -> None:
     assert widened(0.05, 0.95, LeftOpen(0.1, 0.0)) == (0.0, 1.0)
-
-
-@given(kernel=counts, host=counts, unclassified=counts)
-def test_the_value_lies_within_its_interval_and_that_within_0_and_1(
-    kernel: int, host: int, unclassified: int
-) -> None:
-    found = dispatch_share(kernel, host, unclassified)
-    if found is not None:
-        assert 0 <= found.low <= found.value <= found.high <= 1
 
 
 def test_each_part_may_hold_some_of_the_other_however_many_samples_there_are() -> None:
@@ -124,16 +114,6 @@ def test_the_index_is_of_sums_one_round_leaves_it_open_and_no_time_leaves_none()
     assert alone is not None
     assert (alone.low, alone.high) == (0.0, 1.0)
     assert index_interval([]) is index_interval([split(0.0, 0.0)]) is None
-
-
-@given(st.lists(st.tuples(parts, parts), min_size=2, max_size=12), st.floats(0, 3))
-def test_the_interval_contains_the_value_and_stays_a_share(
-    rounds: list[tuple[float, float]], reach: float
-) -> None:
-    found = index_interval([split(*values, reach=min(reach, 1.0)) for values in rounds])
-    assert found is not None
-    assert 0 <= found.low <= found.value + 1e-12
-    assert found.value - 1e-12 <= found.high <= 1
 
 
 def index(low: float, high: float) -> Interval:

@@ -193,15 +193,6 @@ def test_the_confidence_of_a_check_makes_up_for_the_other_checks() -> None:
     assert confidence_of(3) == pytest.approx(1 - 0.05 / 3)
 
 
-@given(st.lists(rounds, min_size=2, max_size=5), st.randoms())
-def test_the_order_in_which_rounds_are_given_does_not_matter(
-    modes: list[dict[int, float]], random: Random
-) -> None:
-    named = dict(zip(LADDER, modes, strict=False))
-    mixed = {mode: dict(random.sample(list(own.items()), len(own))) for mode, own in named.items()}
-    assert choose(named) == choose(mixed)
-
-
 @given(st.lists(rounds, min_size=3, max_size=5))
 def test_what_is_shipped_is_the_fastest_or_within_the_margin_of_it(modes: list[dict[int, float]]) -> None:
     named = dict(zip(LADDER, modes, strict=False))
