@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -42,12 +41,6 @@ from service.statistics.intervals import Interval, geometric_mean
 def typical(rounds: Rounds) -> Interval:
     """The geometric mean of the rounds' medians with its t interval; ratios of it are the speed-ups."""
     return geometric_mean(list(rounds.values()))
-
-
-def slowest_over_fastest(by_mode: Mapping[str, Rounds]) -> float:
-    """Spread of the modes: the slowest's typical latency over the fastest's."""
-    values = [typical(rounds).value for rounds in by_mode.values()]
-    return max(values) / min(values)
 
 
 class Findings:

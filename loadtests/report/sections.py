@@ -10,7 +10,7 @@ import polars as pl
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
 from loadtests.report.answer import answer, compared, latency
-from loadtests.report.findings import Findings, slowest_over_fastest
+from loadtests.report.findings import Findings
 from loadtests.report.formatting import (
     colour,
     counted,
@@ -224,7 +224,7 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
     smallest, largest = findings.main[0], findings.main[-1]
     sentences = [wording.crossing(findings.crossover)]
     if largest is not smallest:
-        ends = [(end, _spread(end, findings)) for end in (smallest, largest)]
+        ends = [(end, _spread(end)) for end in (smallest, largest)]
         verb = "converge" if ends[1][1] < ends[0][1] else "do NOT converge"
         reach = ", ".join(f"{times(spread)} at batch {end.batch_size}" for end, spread in ends)
         sentences.append(f"The modes {verb} as the batch grows: slowest over fastest {reach}.")
@@ -235,8 +235,10 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
     return " ".join(sentences), [table] if known else []
 
 
-def _spread(end: Verdict, findings: Findings) -> float:
-    return slowest_over_fastest({s.cell.mode: findings.results.medians(s.cell.name) for s in end.candidates})
+def _spread(end: Verdict) -> float:
+    """The slowest mode's latency over the fastest's."""
+    latencies = [one.latency.value for one in end.candidates]
+    return max(latencies) / min(latencies)
 
 
 DESIGN = ("inference_mode", "cuda-graph", "compiled", "reduce-overhead")
