@@ -45,7 +45,7 @@ from service.statistics.choice import (
     paired,
     replicates,
 )
-from service.statistics.intervals import Interval, mean_interval
+from service.statistics.intervals import Interval
 
 PAGE_FILE = "runs.html"
 DOCUMENT_FILE = "runs.json"
@@ -231,8 +231,7 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     if repeated:
         heads.insert(1, f"all {len(shared.entries)} sweeps")
         note = repeated.agreement
-        index = Text(_share(repeated.index.value if repeated.index else None, repeated.index))
-        together = [*(repeated.over_all(mode) for mode in modes), Text(""), Text(""), index]
+        together = [*(repeated.over_all(mode) for mode in modes), *[Text("")] * 3]
         rows = [[row[0], text, *row[1:]] for row, text in zip(rows, together, strict=True)]
     title = f"Batch {shared.group[0]}: {wording.conditions(shared.group)}"
     return Table(title, heads, rows, note)
@@ -271,19 +270,15 @@ class Repeated:
     """One group of cells that all sweeps have.
 
     `named` is the answer of most sweeps, of `naming`. `gains` are speed-ups over `plain`, the best mode
-    without a compiler, by mode, of modes that all sweeps measured. `index` is the mean of the sweeps' kernel
-    shares of the baseline's decode, with Student's t interval over sweeps; None where one has none.
+    without a compiler, by mode, of modes that all sweeps measured.
     """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._verdicts = [verdict for verdict in shared.verdicts if verdict]
-        self.answers = [_answer(verdict) for verdict in self._verdicts]
+        self.answers = [_answer(verdict) for verdict in shared.verdicts if verdict]
         self.named, self.naming = most_named(self.answers)
         self.plain = baseline_of(mode for mode in shared.modes[0] if all(mode in own for own in shared.modes))
         self.gains = self._over(self.plain)
-        indices = [one for verdict in self._verdicts if (one := verdict.baseline.decode.index) is not None]
-        self.index = mean_interval(indices) if len(indices) == len(self._verdicts) else None
 
     def _over(self, reference: str) -> dict[str, OverSweeps]:
         """Latency of `reference` over that of each other mode, paired by round within each sweep."""
@@ -332,7 +327,6 @@ class Repeated:
                 {"mode": mode, "speedup": one.ratio, "deviation": one.deviation}
                 for mode, one in self.gains.items()
             ],
-            "device_bound_index": self.index,
         }
 
 

@@ -69,8 +69,8 @@ def _commit(run: SweepRun) -> str | None:
 
 def _method(run: SweepRun) -> str:
     """Of the service, and of the load generator where that has another."""
-    methods = dict.fromkeys((run.environment.get("method"), run.method))
-    return ", load generator ".join(map(str, methods))
+    both = (run.environment.get("method"), run.method)
+    return ", load generator ".join(dict.fromkeys(UNKNOWN if one is None else str(one) for one in both))
 
 
 NEEDED: Mapping[str, Reading] = {

@@ -101,6 +101,9 @@ def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
 
 # Each mode of a group.
 
+MANY_FAULTS = 10
+"""Page faults per request that are worth a column."""
+
 
 def _note_on_modes(findings: Findings) -> str:
     estimated = (
@@ -132,7 +135,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
     beside = "sync wait" if findings.results.device == "cuda" else "kernel"
     phases = [f"{phase} {part}" for phase in PHASES for part in ("dispatch", beside, "kernel share")]
     faults = [one.minor_faults for one in verdict.summaries]
-    shown = any((count or 0.0) >= wording.MANY_FAULTS for count in faults)
+    shown = any((count or 0.0) >= MANY_FAULTS for count in faults)
     heads = ("mode", "queue", *phases, "other", "outside", "mean latency", "mean − typical")
     rows = [[_mode(one, findings), *_parts(one, beside)] for one in verdict.summaries]
     if shown:

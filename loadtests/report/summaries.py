@@ -256,11 +256,6 @@ class Summary:
         return self.effective if self.effective != self.cell.mode else None
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether it is the cell that others are compared with."""
-        return self.cell.mode == BASELINE and not self.cell.control
-
-    @property
     def phases(self) -> tuple[PhaseMeans, PhaseMeans]:
         return (self.prefill, self.decode)
 
@@ -294,7 +289,7 @@ class Verdict:
 
     @property
     def baseline(self) -> Summary:
-        return next(summary for summary in self.summaries if summary.is_baseline)
+        return self.of(BASELINE)
 
     @property
     def plain(self) -> Summary:

@@ -14,9 +14,6 @@ from service.statistics.knee import BoundedEstimate
 BUSY_NOISE = 1.25
 """Where the baseline differs from itself by this factor, the machine was busy with something else."""
 
-MANY_FAULTS = 10
-"""Page faults per request that are worth a word."""
-
 
 def compared(comparison: Comparison | None) -> str:
     """'2.93× (2.81–3.05)', or a dash for what others are compared with."""
