@@ -44,7 +44,7 @@ NO_GPU = "no GPU"
 def overview() -> Dashboard:
     rows = {
         "Now": _now(),
-        "By mode, over the time shown": [_table(), _split(), _speedup()],
+        "By mode, over the time shown": _by_mode(),
         "Traffic": _traffic(),
         "Latency of whole requests": _latency(),
         "Tokens": _tokens(),
@@ -77,7 +77,7 @@ def _now() -> list[Panel]:
     ]
 
 
-def _table() -> Panel:
+def _by_mode() -> list[Panel]:
     def seconds(name: str, labels: str = OF_MODE) -> str:
         return mean(name, "mode", labels, SHOWN)
 
@@ -92,17 +92,12 @@ def _table() -> Panel:
         "kernel": seconds("request_kernel_seconds"),
     }
     units = dict.fromkeys(columns, "s") | {"requests": "short", "speed-up": "suffix:×"}
-    return grid("Modes", "none", columns, units=units, width=24)
-
-
-def _split() -> Panel:
-    parts = request_parts(SHOWN)
-    return bars_by_mode("Where a mean request went", "s", parts, colours=PART_COLOURS, width=12)
-
-
-def _speedup() -> Panel:
-    query = {MODE: speedup_over_eager(by_batch=True)}
-    return bars_by_batch("Decode speed-up over eager", "suffix:×", query, scale=AT_LEAST_ONE, width=12)
+    parts, gain = request_parts(SHOWN), {MODE: speedup_over_eager(by_batch=True)}
+    return [
+        grid("Modes", "none", columns, units=units, width=24),
+        bars_by_mode("Where a mean request went", "s", parts, colours=PART_COLOURS, width=12),
+        bars_by_batch("Decode speed-up over eager", "suffix:×", gain, scale=AT_LEAST_ONE, width=12),
+    ]
 
 
 def _traffic() -> list[Panel]:
@@ -138,31 +133,30 @@ def _tokens() -> list[Panel]:
 
 
 def dispatch() -> Dashboard:
+    parts = graph(
+        "Request time by part", "s", request_parts(NOW), colours=PART_COLOURS, stacked=True, width=24
+    )
     rows = {
-        "Kernel share": [_dispatched(), _kernel_share(), _samples()],
+        "Kernel share": _shares(),
         "One step, by batch, over the time shown": _steps(),
         "On a GPU": _device(),
         "What a step issues": _issued(),
         "Compiler": _compiler(),
-        "One mode at a time": [_by_part()],
+        "One mode at a time": [repeated(parts)],
     }
     return board("dispatch", rows)
 
 
-def _dispatched() -> Panel:
+def _shares() -> list[Panel]:
     dispatched = total_rate("request_dispatch_seconds_sum")
     taken = total_rate("request_duration_seconds_sum")
-    return graph("Dispatch share", "percentunit", {MODE: f"{dispatched} / ({taken} > 0)"})
-
-
-def _kernel_share() -> Panel:
-    share = f"avg by (mode, batch) ({series('device_bound_index')})"
-    return bars_by_batch("Kernel share", "percentunit", {MODE: share})
-
-
-def _samples() -> Panel:
-    query = {"{{side}}": total_rate("samples_total", "side")}
-    return graph("Samples", "cps", query, colours=SAMPLE_COLOURS, stacked=True, empty="no samples")
+    kernel_share = {MODE: f"avg by (mode, batch) ({series('device_bound_index')})"}
+    sides = {"{{side}}": total_rate("samples_total", "side")}
+    return [
+        graph("Dispatch share", "percentunit", {MODE: f"{dispatched} / ({taken} > 0)"}),
+        bars_by_batch("Kernel share", "percentunit", kernel_share),
+        graph("Samples", "cps", sides, colours=SAMPLE_COLOURS, stacked=True, empty="no samples"),
+    ]
 
 
 def _steps() -> list[Panel]:
@@ -240,11 +234,6 @@ def _compiler() -> list[Panel]:
         grid("Parity", "sci", parity, scale=PARITY, empty="not measured yet"),
         grid("What each mode really runs", "none", effective, width=24, empty="still warming"),
     ]
-
-
-def _by_part() -> Panel:
-    parts = request_parts(NOW)
-    return repeated(graph("Request time by part", "s", parts, colours=PART_COLOURS, stacked=True, width=24))
 
 
 CLIENT = 'mode=~"$mode"'
