@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.panels import Panel, bars_by_batch, bars_by_mode, board, graph, grid, number, repeated
@@ -136,7 +138,7 @@ def dispatch() -> Dashboard:
     parts = graph(
         "Request time by part", "s", request_parts(NOW), colours=PART_COLOURS, stacked=True, width=24
     )
-    rows = {
+    rows: Mapping[str, Sequence[Panel]] = {
         "Kernel share": _shares(),
         "One step, by batch, over the time shown": _steps(),
         "On a GPU": _device(),
