@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.panels import (
-    Panel,
-    PanelStyle,
-    Query,
-    bars_by_batch,
-    bars_by_mode,
-    board,
-    graph,
-    grid,
-    number,
-    repeated,
-)
+from dashboards.panels import Panel, bars_by_batch, bars_by_mode, board, graph, grid, number, repeated
 from dashboards.promql import (
     DECODE,
     HERE,
@@ -47,13 +38,15 @@ from dashboards.theme import (
 FAILED = OF_MODE + ', outcome=~"error|timeout|oom"'
 RUN_TO_AN_END = OF_MODE + ', outcome=~"ok|error|timeout|oom"'
 GENERATED = OF_MODE + ', kind="generated"'
+MODE = "{{mode}}"
+INSTANCE = "{{instance}}"
+NO_GPU = "no GPU"
 
 
 def overview() -> Dashboard:
-    """Build the board."""
     rows = {
         "Now": _now(),
-        "By mode, over the time shown": [_table(), _split(), _speedup()],
+        "By mode, over the time shown": _by_mode(),
         "Traffic": _traffic(),
         "Latency of whole requests": _latency(),
         "Tokens": _tokens(),
@@ -68,71 +61,64 @@ def _now() -> list[Panel]:
     in_time = total_rate("request_duration_seconds_bucket", "", OF_MODE + ', le="$slo"')
     # The histogram counts good endings only: a failed request is one that was not answered in time.
     due = f"{total_rate('request_duration_seconds_count', '')} + {failures}"
+    kept = f"{in_time} / (({due}) > 0)"
     generated = total_rate("tokens_total", "", GENERATED)
-    engine = Query(f"min({series('engine_up', HERE)})", "up")
+    engine, ready, not_ready = (
+        f"min({series('engine_up', HERE)})", f"sum({series('mode_ready')})", f"sum({series('mode_failed')})"
+    )  # fmt: skip
     return [
-        number(PanelStyle("Engine", "none", AT_LEAST_ONE, 3, 4, "no service"), engine),
+        number("Engine", "none", {"up": engine}, scale=AT_LEAST_ONE, width=3, empty="no service"),
+        number("Modes ready", "none", {"ready": ready}, scale=AT_LEAST_ONE, width=3, empty="none yet"),
         number(
-            PanelStyle("Modes ready", "none", AT_LEAST_ONE, 3, 4, "none yet"),
-            Query(f"sum({series('mode_ready')})", "ready"),
+            "Modes failed", "none", {"failed": not_ready}, scale=NONE_EXPECTED, width=3, empty="no service"
         ),
-        number(
-            PanelStyle("Modes failed", "none", NONE_EXPECTED, 3, 4, "no service"),
-            Query(f"sum({series('mode_failed')})", "failed"),
-        ),
-        number(PanelStyle("Requests", "reqps", width=4, height=4), Query(ended, "requests")),
-        number(PanelStyle("Failed", "percentunit", SHARE_LOST, 4, 4), Query(failed, "failed")),
-        number(
-            PanelStyle("Within SLO", "percentunit", SHARE_KEPT, 4, 4),
-            Query(f"{in_time} / (({due}) > 0)", "in time"),
-        ),
-        number(PanelStyle("Generated", "tokens/s", width=3, height=4), Query(generated, "tokens")),
+        number("Requests", "reqps", {"requests": ended}, width=4),
+        number("Failed", "percentunit", {"failed": failed}, scale=SHARE_LOST, width=4),
+        number("Within SLO", "percentunit", {"in time": kept}, scale=SHARE_KEPT, width=4),
+        number("Generated", "tokens/s", {"tokens": generated}, width=3),
     ]
 
 
-def _table() -> Panel:
-    def seconds(name: str, column: str, labels: str = OF_MODE) -> Query:
-        return Query(mean(name, "mode", labels, SHOWN), column)
+def _by_mode() -> list[Panel]:
+    def seconds(name: str, labels: str = OF_MODE) -> str:
+        return mean(name, "mode", labels, SHOWN)
 
-    columns = [
-        Query(f"sum by (mode) (increase({series('requests_total')}[{SHOWN}])) > 0", "requests"),
-        Query(speedup_over_eager(by_batch=False), "speed-up"),
-        seconds("step_batch_period_seconds", "decode step", OF_MODE + DECODE),
-        seconds("request_duration_seconds", "request mean"),
-        Query(quantile(0.95, "request_duration_seconds", window=SHOWN), "request p95"),
-        seconds("time_to_first_token_seconds", "first token"),
-        seconds("request_dispatch_seconds", "dispatch"),
-        seconds("request_kernel_seconds", "kernel"),
+    columns = {
+        "requests": f"sum by (mode) (increase({series('requests_total')}[{SHOWN}])) > 0",
+        "speed-up": speedup_over_eager(by_batch=False),
+        "decode step": seconds("step_batch_period_seconds", OF_MODE + DECODE),
+        "request mean": seconds("request_duration_seconds"),
+        "request p95": quantile(0.95, "request_duration_seconds", window=SHOWN),
+        "first token": seconds("time_to_first_token_seconds"),
+        "dispatch": seconds("request_dispatch_seconds"),
+        "kernel": seconds("request_kernel_seconds"),
+    }
+    units = dict.fromkeys(columns, "s") | {"requests": "short", "speed-up": "suffix:×"}
+    parts, gain = request_parts(SHOWN), {MODE: speedup_over_eager(by_batch=True)}
+    return [
+        grid("Modes", "none", columns, units=units, width=24),
+        bars_by_mode("Where a mean request went", "s", parts, colours=PART_COLOURS, width=12),
+        bars_by_batch("Decode speed-up over eager", "suffix:×", gain, scale=AT_LEAST_ONE, width=12),
     ]
-    units = {column.legend: "s" for column in columns} | {"requests": "short", "speed-up": "suffix:×"}
-    return grid(PanelStyle("Modes", "none", width=24), *columns, units=units)
-
-
-def _split() -> Panel:
-    parts = [Query(expr, part) for part, expr in request_parts(SHOWN).items()]
-    return bars_by_mode(PanelStyle("Where a mean request went", "s", width=12), *parts, colours=PART_COLOURS)
-
-
-def _speedup() -> Panel:
-    style = PanelStyle("Decode speed-up over eager", "suffix:×", AT_LEAST_ONE, width=12)
-    return bars_by_batch(style, Query(speedup_over_eager(by_batch=True), "{{mode}}"))
 
 
 def _traffic() -> list[Panel]:
     failed = total_rate("requests_total", "mode", FAILED)
     refused = total_rate("requests_rejected_total", "reason", HERE)
     return [
-        graph(PanelStyle("Rate", "reqps"), Query(total_rate("requests_total"), "{{mode}}")),
-        graph(PanelStyle("Failed requests", "reqps", NONE_EXPECTED), Query(failed, "{{mode}}")),
-        graph(PanelStyle("Refused", "reqps", NONE_EXPECTED), Query(refused, "{{reason}}")),
+        graph("Rate", "reqps", {MODE: total_rate("requests_total")}),
+        graph("Failed requests", "reqps", {MODE: failed}, scale=NONE_EXPECTED),
+        graph("Refused", "reqps", {"{{reason}}": refused}, scale=NONE_EXPECTED),
     ]
 
 
 def _latency() -> list[Panel]:
     return [
         graph(
-            PanelStyle(f"Latency p{round(q * 100)}", "s"),
-            Query(quantile(q, "request_duration_seconds"), "{{mode}}", exemplars=q == 0.95),
+            f"Latency p{round(q * 100)}",
+            "s",
+            {MODE: quantile(q, "request_duration_seconds")},
+            exemplars=q == 0.95,
         )
         for q in (0.5, 0.95, 0.99)
     ]
@@ -140,55 +126,39 @@ def _latency() -> list[Panel]:
 
 def _tokens() -> list[Panel]:
     first = "time_to_first_token_seconds"
+    medians = {"{{mode}} p50": quantile(0.5, first), "{{mode}} p95": quantile(0.95, first)}
     return [
-        graph(
-            PanelStyle("Time to first token", "s"),
-            Query(quantile(0.5, first), "{{mode}} p50"),
-            Query(quantile(0.95, first), "{{mode}} p95"),
-            dashed="p95",
-        ),
-        graph(
-            PanelStyle("Time per output token", "s"), Query(mean("time_per_output_token_seconds"), "{{mode}}")
-        ),
-        graph(
-            PanelStyle("Tokens generated", "tokens/s"),
-            Query(total_rate("tokens_total", "mode", GENERATED), "{{mode}}"),
-        ),
+        graph("Time to first token", "s", medians, dashed="p95"),
+        graph("Time per output token", "s", {MODE: mean("time_per_output_token_seconds")}),
+        graph("Tokens generated", "tokens/s", {MODE: total_rate("tokens_total", "mode", GENERATED)}),
     ]
 
 
 def dispatch() -> Dashboard:
-    """Build the board."""
-    rows = {
-        "Kernel share": [_dispatched(), _kernel_share(), _samples()],
+    parts = graph(
+        "Request time by part", "s", request_parts(NOW), colours=PART_COLOURS, stacked=True, width=24
+    )
+    rows: Mapping[str, Sequence[Panel]] = {
+        "Kernel share": _shares(),
         "One step, by batch, over the time shown": _steps(),
         "On a GPU": _device(),
         "What a step issues": _issued(),
         "Compiler": _compiler(),
-        "One mode at a time": [_by_part()],
+        "One mode at a time": [repeated(parts)],
     }
     return board("dispatch", rows)
 
 
-def _dispatched() -> Panel:
+def _shares() -> list[Panel]:
     dispatched = total_rate("request_dispatch_seconds_sum")
     taken = total_rate("request_duration_seconds_sum")
-    return graph(
-        PanelStyle("Dispatch share", "percentunit"),
-        Query(f"{dispatched} / ({taken} > 0)", "{{mode}}"),
-    )
-
-
-def _kernel_share() -> Panel:
-    share = Query(f"avg by (mode, batch) ({series('device_bound_index')})", "{{mode}}")
-    return bars_by_batch(PanelStyle("Kernel share", "percentunit"), share)
-
-
-def _samples() -> Panel:
-    style = PanelStyle("Samples", "cps", empty="no samples")
-    return graph(
-        style, Query(total_rate("samples_total", "side"), "{{side}}"), colours=SAMPLE_COLOURS, stacked=True
-    )
+    kernel_share = {MODE: f"avg by (mode, batch) ({series('device_bound_index')})"}
+    sides = {"{{side}}": total_rate("samples_total", "side")}
+    return [
+        graph("Dispatch share", "percentunit", {MODE: f"{dispatched} / ({taken} > 0)"}),
+        bars_by_batch("Kernel share", "percentunit", kernel_share),
+        graph("Samples", "cps", sides, colours=SAMPLE_COLOURS, stacked=True, empty="no samples"),
+    ]
 
 
 def _steps() -> list[Panel]:
@@ -200,105 +170,72 @@ def _steps() -> list[Panel]:
     }
     return [
         bars_by_batch(
-            PanelStyle(title, "s", width=12),
-            Query(mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN), "{{mode}}"),
+            title,
+            "s",
+            {MODE: mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN)},
+            width=12,
         )
         for title, (part, phase) in shown.items()
     ]
 
 
 def _device() -> list[Panel]:
+    """The last three are found at warm-up: calls queued back to back, profiled steps, the profiler's cost."""
     decode = OF_MODE + DECODE
     dispatched = quantile(0.5, "step_dispatch_seconds", labels=decode, only=WHERE_STEPS_ARE_MEASURED)
     spanned = quantile(0.5, "step_device_span_seconds", labels=decode)
+    queries = {"{{mode}} dispatch": dispatched, "{{mode}} span": spanned}
+    lines = {
+        "Device span p95": quantile(0.95, "step_device_span_seconds", labels=decode),
+        "Sync wait": mean("request_sync_wait_seconds"),
+        "Decode step p95": quantile(0.95, "step_period_seconds", labels=decode),
+    }
+    bars = {"Decode step on the device": "step_device_seconds", "Profiled kernels": "step_kernel_seconds"}
+    cost = {"ratio": f"avg by (mode) ({series('profiler_dispatch_ratio')})"}
     return [
-        graph(
-            PanelStyle("Dispatch against device span", "s", empty="no GPU"),
-            Query(dispatched, "{{mode}} dispatch"),
-            Query(spanned, "{{mode}} span"),
-            dashed="span",
+        graph("Dispatch against device span", "s", queries, dashed="span", empty=NO_GPU),
+        *(graph(title, "s", {MODE: query}, empty=NO_GPU) for title, query in lines.items()),
+        *(
+            bars_by_batch(title, "s", {MODE: f"avg by (mode, batch) ({series(name, decode)})"}, empty=NO_GPU)
+            for title, name in bars.items()
         ),
-        graph(
-            PanelStyle("Device span p95", "s", empty="no GPU"),
-            Query(quantile(0.95, "step_device_span_seconds", labels=decode), "{{mode}}"),
-        ),
-        graph(
-            PanelStyle("Sync wait", "s", empty="no GPU"), Query(mean("request_sync_wait_seconds"), "{{mode}}")
-        ),
-        graph(
-            PanelStyle("Decode step p95", "s", empty="no GPU"),
-            Query(quantile(0.95, "step_period_seconds", labels=decode), "{{mode}}"),
-        ),
-        *_found_at_warm_up(decode),
-    ]
-
-
-def _found_at_warm_up(decode: str) -> list[Panel]:
-    """Calls queued back to back, profiled steps, the profiler's cost."""
-    shown = {"Decode step on the device": "step_device_seconds", "Profiled kernels": "step_kernel_seconds"}
-    by_batch = [
-        bars_by_batch(
-            PanelStyle(title, "s", empty="no GPU"),
-            Query(f"avg by (mode, batch) ({series(name, decode)})", "{{mode}}"),
-        )
-        for title, name in shown.items()
-    ]
-    cost = Query(f"avg by (mode) ({series('profiler_dispatch_ratio')})", "ratio")
-    return [
-        *by_batch,
-        bars_by_mode(PanelStyle("Dispatch after the profiler", "suffix:×", width=24, empty="no GPU"), cost),
+        bars_by_mode("Dispatch after the profiler", "suffix:×", cost, width=24, empty=NO_GPU),
     ]
 
 
 def _issued() -> list[Panel]:
-    counts = [
-        Query(f"max by (mode, phase) ({series(f'step_{what}')})", what)
+    counts = {
+        what: f"max by (mode, phase) ({series(f'step_{what}')})"
         for what in ("operators", "kernels", "launches")
-    ]
-    captured = f"sum by (mode) ({series('cudagraph_captures_total')}) > 0"
+    }
+    captured = {"graphs": f"sum by (mode) ({series('cudagraph_captures_total')}) > 0"}
     return [
-        grid(PanelStyle("Operators, kernels, launches", "none", empty="no profiled request"), *counts),
-        graph(
-            PanelStyle("Graph replays", "cps", empty="no GPU"),
-            Query(total_rate("cudagraph_replays_total"), "{{mode}}"),
-        ),
-        bars_by_mode(PanelStyle("Graphs captured", "none", empty="no graphs"), Query(captured, "graphs")),
+        grid("Operators, kernels, launches", "none", counts, empty="no profiled request"),
+        graph("Graph replays", "cps", {MODE: total_rate("cudagraph_replays_total")}, empty=NO_GPU),
+        bars_by_mode("Graphs captured", "none", captured, empty="no graphs"),
     ]
 
 
 def _compiler() -> list[Panel]:
-    fallbacks = total_rate("fallbacks_total")
-    warm_up = f"max by (mode, cache) ({series('warmup_seconds')})"
-    effective = f"max by (mode, effective, reason) ({series('mode_effective_info')})"
-    parity = f"max by (mode) ({series('mode_parity_max_abs_logit_difference')})"
+    compiled = {"seconds": mean_since_start("compile_seconds")}
+    warm_up = {"seconds": f"max by (mode, cache) ({series('warmup_seconds')})"}
+    effective = {"": f"max by (mode, effective, reason) ({series('mode_effective_info')})"}
+    parity = {"largest difference": f"max by (mode) ({series('mode_parity_max_abs_logit_difference')})"}
+    counters = (
+        ("Graph breaks", "cps", "graph_breaks_total"),
+        ("Recompiles", "cps", "recompiles_total"),
+        ("Fallbacks", "reqps", "fallbacks_total"),
+    )
     return [
-        graph(
-            PanelStyle("Graph breaks", "cps", NONE_EXPECTED),
-            Query(total_rate("graph_breaks_total"), "{{mode}}"),
+        *(
+            graph(title, unit, {MODE: total_rate(name)}, scale=NONE_EXPECTED)
+            for title, unit, name in counters
         ),
-        graph(
-            PanelStyle("Recompiles", "cps", NONE_EXPECTED), Query(total_rate("recompiles_total"), "{{mode}}")
-        ),
-        graph(PanelStyle("Fallbacks", "reqps", NONE_EXPECTED), Query(fallbacks, "{{mode}}")),
-        bars_by_mode(
-            PanelStyle("Compilations", "s", empty="nothing compiled"),
-            Query(mean_since_start("compile_seconds"), "seconds"),
-        ),
-        grid(PanelStyle("Warm-up", "s", empty="still warming"), Query(warm_up, "seconds")),
-        grid(
-            PanelStyle("Parity", "sci", PARITY, empty="not measured yet"), Query(parity, "largest difference")
-        ),
-        grid(
-            PanelStyle("What each mode really runs", "none", width=24, empty="still warming"),
-            Query(effective, ""),
-        ),
+        bars_by_mode("Compilations", "s", compiled, empty="nothing compiled"),
+        grid("Warm-up", "s", warm_up, empty="still warming"),
+        grid("Parity", "sci", parity, scale=PARITY, empty="not measured yet"),
+        grid("What each mode really runs", "none", effective, width=24, empty="still warming"),
     ]
-
-
-def _by_part() -> Panel:
-    parts = [Query(expr, part) for part, expr in request_parts(NOW).items()]
-    style = PanelStyle("Request time by part", "s", width=24)
-    return repeated(graph(style, *parts, colours=PART_COLOURS, stacked=True))
 
 
 CLIENT = 'mode=~"$mode"'
@@ -306,7 +243,6 @@ NO_CLIENT = "no load generator"
 
 
 def load() -> Dashboard:
-    """Build the board."""
     rows = {
         "Load generator and service": _client_and_server(),
         "Queue": _queue(),
@@ -318,119 +254,94 @@ def load() -> Dashboard:
 
 
 def _client_and_server() -> list[Panel]:
-    sent = total_rate("loadtest_requests_total", "", CLIENT)
-    seen = mean("loadtest_latency_seconds", "", CLIENT)
-    p95 = quantile(0.95, "loadtest_latency_seconds", labels=CLIENT)
+    users = {"users": f"sum({series('loadtest_users', '')})"}
+    rates = {
+        "client": total_rate("loadtest_requests_total", "", CLIENT),
+        "server": total_rate("requests_total", ""),
+    }
+    means = {
+        "client": mean("loadtest_latency_seconds", "", CLIENT),
+        "server": mean("request_duration_seconds", ""),
+    }
+    p95 = {MODE: quantile(0.95, "loadtest_latency_seconds", labels=CLIENT)}
     return [
-        graph(
-            PanelStyle("Users", "none", width=6, empty=NO_CLIENT),
-            Query(f"sum({series('loadtest_users', '')})", "users"),
-            colours=SIDE_COLOURS,
-        ),
-        graph(
-            PanelStyle("Client and server rate", "reqps", width=6),
-            Query(sent, "client"),
-            Query(total_rate("requests_total", ""), "server"),
-            colours=SIDE_COLOURS,
-        ),
-        graph(
-            PanelStyle("Client latency over server latency", "s", width=6),
-            Query(seen, "client"),
-            Query(mean("request_duration_seconds", ""), "server"),
-            colours=SIDE_COLOURS,
-        ),
-        graph(PanelStyle("Client p95", "s", width=6, empty=NO_CLIENT), Query(p95, "{{mode}}")),
+        graph("Users", "none", users, colours=SIDE_COLOURS, width=6, empty=NO_CLIENT),
+        graph("Client and server rate", "reqps", rates, colours=SIDE_COLOURS, width=6),
+        graph("Client latency over server latency", "s", means, colours=SIDE_COLOURS, width=6),
+        graph("Client p95", "s", p95, width=6, empty=NO_CLIENT),
     ]
 
 
 def _queue() -> list[Panel]:
-    refused = total_rate("requests_rejected_total", "reason", HERE)
-    progress = f"sum by (mode) ({series('requests_in_progress')})"
+    depth = {INSTANCE: f"sum by (instance) ({series('queue_depth', HERE)})"}
+    progress = {MODE: f"sum by (mode) ({series('requests_in_progress')})"}
+    refused = {"{{reason}}": total_rate("requests_rejected_total", "reason", HERE)}
     return [
-        graph(
-            PanelStyle("Queue depth", "none", width=6),
-            Query(f"sum by (instance) ({series('queue_depth', HERE)})", "{{instance}}"),
-        ),
-        graph(PanelStyle("In progress", "none", width=6), Query(progress, "{{mode}}")),
-        graph(PanelStyle("Queue time", "s", width=6), Query(mean("request_queue_seconds"), "{{mode}}")),
-        graph(PanelStyle("Refused by reason", "reqps", NONE_EXPECTED, 6), Query(refused, "{{reason}}")),
+        graph("Queue depth", "none", depth, width=6),
+        graph("In progress", "none", progress, width=6),
+        graph("Queue time", "s", {MODE: mean("request_queue_seconds")}, width=6),
+        graph("Refused by reason", "reqps", refused, scale=NONE_EXPECTED, width=6),
     ]
 
 
 def _outcomes() -> list[Panel]:
+    outcomes = {"{{outcome}}": total_rate("requests_total", "outcome")}
+    rows = {MODE: mean("step_batch_rows"), "{{mode}}, per request": mean("batch_size")}
     return [
-        graph(
-            PanelStyle("Outcomes", "reqps"),
-            Query(total_rate("requests_total", "outcome"), "{{outcome}}"),
-            colours=OUTCOME_COLOURS,
-        ),
-        graph(
-            PanelStyle("Sequences per decode step", "none"),
-            Query(mean("step_batch_rows"), "{{mode}}"),
-            Query(mean("batch_size"), "{{mode}}, per request"),
-        ),
-        graph(
-            PanelStyle("Profiled or sampled requests", "reqps"),
-            Query(total_rate("profiled_requests_total"), "{{mode}}"),
-        ),
+        graph("Outcomes", "reqps", outcomes, colours=OUTCOME_COLOURS),
+        graph("Sequences per decode step", "none", rows),
+        graph("Profiled or sampled requests", "reqps", {MODE: total_rate("profiled_requests_total")}),
     ]
 
 
 def _processes() -> list[Panel]:
     observing = total_rate("instrumentation_seconds_total", "", HERE)
+    per_second = f"{observing} / ({total_rate('request_duration_seconds_sum', '', HERE)} > 0)"
     restarts = f"sum(increase({series('engine_restarts_total', HERE)}[{SHOWN}]))"
     switches = total_rate("engine_involuntary_switches_total", "instance", HERE)
     lag = quantile(0.99, "event_loop_lag_seconds", "", HERE)
-    per_second = f"{observing} / ({total_rate('request_duration_seconds_sum', '', HERE)} > 0)"
+    up = {INSTANCE: f"min by (instance) ({series('engine_up', HERE)})"}
+    connections = {
+        INSTANCE: f"max by (instance) ({series('connections', HERE)})",
+        "most, {{instance}}": f"max by (instance) ({series('connections_max', HERE)})",
+    }
     return [
-        graph(
-            PanelStyle("Engine up", "none", AT_LEAST_ONE, 4),
-            Query(f"min by (instance) ({series('engine_up', HERE)})", "{{instance}}"),
-        ),
+        graph("Engine up", "none", up, scale=AT_LEAST_ONE, width=4),
         number(
-            PanelStyle("Engine restarts", "none", NONE_EXPECTED, 4, empty="no service"),
-            Query(restarts, "restarts"),
+            "Engine restarts",
+            "none",
+            {"restarts": restarts},
+            scale=NONE_EXPECTED,
+            width=4,
+            height=8,
+            empty="no service",
         ),
-        graph(PanelStyle("Involuntary switches", "cps", width=5), Query(switches, "{{instance}}")),
-        graph(
-            PanelStyle("Instrumentation", "percentunit", SHARE_LOST, 5), Query(per_second, "of request time")
-        ),
-        graph(PanelStyle("Event loop lag", "s", width=6), Query(lag, "p99")),
-        graph(
-            PanelStyle("Connections", "none", width=6),
-            Query(f"max by (instance) ({series('connections', HERE)})", "{{instance}}"),
-            Query(f"max by (instance) ({series('connections_max', HERE)})", "most, {{instance}}"),
-        ),
+        graph("Involuntary switches", "cps", {INSTANCE: switches}, width=5),
+        graph("Instrumentation", "percentunit", {"of request time": per_second}, scale=SHARE_LOST, width=5),
+        graph("Event loop lag", "s", {"p99": lag}, width=6),
+        graph("Connections", "none", connections, width=6),
     ]
 
 
 def _memory() -> list[Panel]:
     kinds = ("reserved", "allocated", "active", "inactive_split")
 
-    def allocator(stat: str) -> list[Query]:
+    def allocator(stat: str) -> dict[str, str]:
         labels = HERE + f', stat="{stat}"'
-        return [
-            Query(f"sum by (instance) ({series(f'memory_{kind}_bytes', labels)})", f"{{{{instance}}}} {kind}")
+        return {
+            f"{INSTANCE} {kind}": f"sum by (instance) ({series(f'memory_{kind}_bytes', labels)})"
             for kind in kinds
-        ]
+        }
 
     out_of_memory = total_rate("requests_total", "mode", OF_MODE + ', outcome="oom"', NOW)
     retries = total_rate("memory_alloc_retries_total", "instance", HERE)
     failures = total_rate("memory_ooms_total", "instance", HERE)
+    utilisation = "max by (gpu) (DCGM_FI_DEV_GPU_UTIL{})"
     return [
-        graph(PanelStyle("Allocator", "bytes", empty="no GPU"), *allocator("current")),
-        graph(PanelStyle("Allocator peak", "bytes", empty="no GPU"), *allocator("peak")),
-        graph(
-            PanelStyle("Allocator retries", "cps", NONE_EXPECTED, empty="no GPU"),
-            Query(retries, "{{instance}}"),
-        ),
-        graph(
-            PanelStyle("Failed allocations", "cps", NONE_EXPECTED, empty="no GPU"),
-            Query(failures, "{{instance}}"),
-        ),
-        graph(PanelStyle("Out of memory", "reqps", NONE_EXPECTED), Query(out_of_memory, "{{mode}}")),
-        graph(
-            PanelStyle("GPU utilisation", "percent", empty="no GPU exporter"),
-            Query("max by (gpu) (DCGM_FI_DEV_GPU_UTIL{})", "GPU {{gpu}}"),
-        ),
+        graph("Allocator", "bytes", allocator("current"), empty=NO_GPU),
+        graph("Allocator peak", "bytes", allocator("peak"), empty=NO_GPU),
+        graph("Allocator retries", "cps", {INSTANCE: retries}, scale=NONE_EXPECTED, empty=NO_GPU),
+        graph("Failed allocations", "cps", {INSTANCE: failures}, scale=NONE_EXPECTED, empty=NO_GPU),
+        graph("Out of memory", "reqps", {MODE: out_of_memory}, scale=NONE_EXPECTED),
+        graph("GPU utilisation", "percent", {"GPU {{gpu}}": utilisation}, empty="no GPU exporter"),
     ]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from grafana_foundation_sdk.builders import barchart, common, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.builders.dashboard import (
@@ -41,44 +40,41 @@ Panel = timeseries.Panel | stat.Panel | barchart.Panel | table.Panel
 P = TypeVar("P", timeseries.Panel, stat.Panel, barchart.Panel, table.Panel)
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One expression and the name of its series (a legend template, or a table's column).
+Queries = Mapping[str, str]
+"""By the name of a series (a legend template, or a table's column) its expression."""
 
-    `exemplars`: lines over time show the requests too that the expression's buckets point to.
+
+class Style(TypedDict, total=False):
+    """How a panel looks; `width` (8) and `height` (8) are in Grafana's grid of 24 columns.
+
+    `empty` ("no traffic") is shown where no query has data.
     """
 
-    expr: str
-    legend: str
-    exemplars: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PanelStyle:
-    """Title, unit, size and no-data text of a panel. Its description is in descriptions.toml under `title`.
-
-    `width` and `height` are in Grafana's grid (24 columns). `empty` is shown where no query has data.
-    """
-
-    title: str
-    unit: str
-    scale: Scale = PLAIN
-    width: int = 8
-    height: int = 8
-    empty: str = "no traffic"
+    scale: Scale
+    width: int
+    height: int
+    empty: str
 
 
 def graph(
-    style: PanelStyle,
-    *queries: Query,
+    title: str,
+    unit: str,
+    queries: Queries,
+    *,
     colours: Mapping[str, str] = MODE_COLOURS,
     stacked: bool = False,
     dashed: str | None = None,
+    exemplars: bool = False,
+    **style: Unpack[Style],
 ) -> timeseries.Panel:
-    """Lines over time; with `stacked`, areas on top of each other; names that end in `dashed` are dashed."""
-    panel = _dressed(timeseries.Panel(), style)
-    for index, query in enumerate(queries):
-        panel.with_target(_target(query, index))
+    """Lines over time; with `stacked`, areas on top of each other; names that end in `dashed` are dashed.
+
+    `exemplars`: the requests too that the expressions' buckets point to.
+    """
+    panel = _dressed(timeseries.Panel(), title, unit, style)
+    for target in _targets(queries):
+        target.range().format(PromQueryFormat.TIME_SERIES)
+        panel.with_target(target.exemplar(True) if exemplars else target)
     legend = common.VizLegendOptions().show_legend(True).display_mode(shapes.LegendDisplayMode.LIST)
     panel.legend(legend.placement(shapes.LegendPlacement.BOTTOM))
     tooltip = common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI)
@@ -86,7 +82,7 @@ def graph(
     panel.line_width(2).fill_opacity(60 if stacked else 8).show_points(shapes.VisibilityMode.AUTO).min(0)
     if stacked:
         panel.stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
-    if style.scale.steps:
+    if "scale" in style:
         line = common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED)
         panel.thresholds_style(line)
     if dashed:
@@ -95,21 +91,26 @@ def graph(
     return _coloured(panel, colours)
 
 
-def number(style: PanelStyle, query: Query) -> stat.Panel:
+def number(title: str, unit: str, queries: Queries, **style: Unpack[Style]) -> stat.Panel:
     """One large figure, coloured by its thresholds."""
-    panel = _dressed(stat.Panel(), style).with_target(_target(query, 0))
+    panel = _dressed(stat.Panel(), title, unit, {"height": 4, **style})
+    for target in _targets(queries):
+        panel.with_target(target.range().format(PromQueryFormat.TIME_SERIES))
     panel.color_scheme(FieldColor().mode(FieldColorModeId.THRESHOLDS))
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     return panel.color_mode(shapes.BigValueColorMode.VALUE).graph_mode(shapes.BigValueGraphMode.AREA)
 
 
 def bars_by_mode(
-    style: PanelStyle, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS
+    title: str,
+    unit: str,
+    queries: Queries,
+    *,
+    colours: Mapping[str, str] = MODE_COLOURS,
+    **style: Unpack[Style],
 ) -> barchart.Panel:
     """One bar per mode, stacked from one query per part; of a single query, in the mode's own colour."""
-    panel = _dressed(barchart.Panel(), style)
-    for index, query in enumerate(queries):
-        panel.with_target(_target(query, index, as_table=True))
+    panel = _tabled(_dressed(barchart.Panel(), title, unit, style), queries)
     for step in (_step("merge"), _columns(queries), _step("sortBy", sort=[{"field": "mode"}])):
         panel.with_transformation(step)
     panel.x_field("mode").stacking(shapes.StackingMode.NORMAL).orientation(shapes.VizOrientation.HORIZONTAL)
@@ -118,26 +119,26 @@ def bars_by_mode(
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), colours)
 
 
-def bars_by_batch(style: PanelStyle, query: Query) -> barchart.Panel:
+def bars_by_batch(title: str, unit: str, queries: Queries, **style: Unpack[Style]) -> barchart.Panel:
     """Groups of bars: one group per batch bucket, one bar per mode."""
-    panel = _dressed(barchart.Panel(), style).with_target(_target(query, 0, as_table=True))
+    panel = _tabled(_dressed(barchart.Panel(), title, unit, style), queries)
     for step in _matrix(row="batch", column="mode"):
         panel.with_transformation(step)
     panel.x_field("batch\\mode").orientation(shapes.VizOrientation.VERTICAL)
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), MODE_COLOURS)
 
 
-def grid(style: PanelStyle, *queries: Query, units: Mapping[str, str] | None = None) -> table.Panel:
-    """A table: a row per label set that the queries share, a column per query under its legend.
+def grid(
+    title: str, unit: str, queries: Queries, *, units: Mapping[str, str] | None = None, **style: Unpack[Style]
+) -> table.Panel:
+    """A table: a row per label set that the queries share, a column per query under its name.
 
-    A query without a legend gets no column: only its labels are shown.
+    A query without a name gets no column: only its labels are shown.
     """
-    panel = _dressed(table.Panel(), style)
-    for index, query in enumerate(queries):
-        panel.with_target(_target(query, index, as_table=True))
+    panel = _tabled(_dressed(table.Panel(), title, unit, style), queries)
     panel.with_transformation(_step("merge")).with_transformation(_columns(queries))
-    for column, unit in (units or {}).items():
-        panel.override_by_name(column, [DynamicConfigValue(id_val="unit", value=unit)])
+    for column, of_column in (units or {}).items():
+        panel.override_by_name(column, [DynamicConfigValue(id_val="unit", value=of_column)])
     as_text = DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"})
     return panel.override_by_name("mode", [_coloured_names(), as_text]).show_header(True).filterable(True)
 
@@ -147,22 +148,27 @@ def repeated(panel: P) -> P:
     return panel.repeat("mode").repeat_direction("h").max_per_row(2)
 
 
-def _dressed(panel: P, style: PanelStyle) -> P:
-    panel.title(style.title).unit(style.unit).datasource(DATASOURCE)
-    panel.span(style.width).height(style.height).no_value(style.empty)
-    steps = [Threshold(value=None, color=style.scale.base)]
-    steps += [Threshold(value=value, color=colour) for value, colour in style.scale.steps]
-    return panel.thresholds(ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+def _dressed(panel: P, title: str, unit: str, style: Style) -> P:
+    scale = style.get("scale", PLAIN)
+    panel.title(title).unit(unit).datasource(DATASOURCE)
+    panel.span(style.get("width", 8)).height(style.get("height", 8))
+    steps = [Threshold(value=None, color=scale.base)]
+    steps += [Threshold(value=value, color=colour) for value, colour in scale.steps]
+    panel.thresholds(ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+    return panel.no_value(style.get("empty", "no traffic"))
 
 
-def _target(query: Query, index: int, as_table: bool = False) -> prometheus.Dataquery:
-    target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend)
-    target.ref_id(chr(ord("A") + index)).datasource(DATASOURCE)
-    if as_table:
-        return target.instant().format(PromQueryFormat.TABLE)
-    if query.exemplars:
-        target.exemplar(True)
-    return target.range().format(PromQueryFormat.TIME_SERIES)
+def _targets(queries: Queries) -> Iterator[prometheus.Dataquery]:
+    for index, (name, expr) in enumerate(queries.items()):
+        target = prometheus.Dataquery().expr(expr).legend_format(name).datasource(DATASOURCE)
+        yield target.ref_id(chr(ord("A") + index))
+
+
+def _tabled(panel: P, queries: Queries) -> P:
+    """With the value of each query now, as a column."""
+    for target in _targets(queries):
+        panel.with_target(target.instant().format(PromQueryFormat.TABLE))
+    return panel
 
 
 def _coloured(panel: P, colours: Mapping[str, str]) -> P:
@@ -174,7 +180,6 @@ def _coloured(panel: P, colours: Mapping[str, str]) -> P:
 
 
 def _coloured_names() -> DynamicConfigValue:
-    """A mode's name in the mode's colour."""
     named = {mode: {"color": colour, "text": mode} for mode, colour in MODE_COLOURS.items()}
     return DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": named}])
 
@@ -183,12 +188,12 @@ def _step(kind: str, **options: object) -> DataTransformerConfig:
     return DataTransformerConfig(id_val=kind, options=options)
 
 
-def _columns(queries: tuple[Query, ...]) -> DataTransformerConfig:
-    """Drop the time and call each query's value column by its legend, in the queries' order."""
+def _columns(queries: Queries) -> DataTransformerConfig:
+    """Drop the time and call each query's value column by its name, in the queries' order."""
     letters = [chr(ord("A") + index) for index in range(len(queries))]
     values = [f"Value #{letter}" for letter in letters] if len(queries) > 1 else ["Value"]
-    names = {value: query.legend for value, query in zip(values, queries, strict=True)}
-    dropped = {"Time": True} | {value: True for value, legend in names.items() if not legend}
+    names = dict(zip(values, queries, strict=True))
+    dropped = {"Time": True} | {value: True for value, name in names.items() if not name}
     order = {name: index for index, name in enumerate(["mode", *values])}
     return _step("organize", excludeByName=dropped, renameByName=names, indexByName=order)
 

@@ -47,11 +47,9 @@ def watch(
     where Prometheus does not start.
     """
     targets = {"launchbound": [urlsplit(service).netloc], "locust": [LOAD_GENERATOR]}
-    beside: AbstractContextManager[str | None] = (
-        local_prometheus(binary, folder, targets, f"{scrape_seconds}s", port, owned)
-        if binary
-        else nullcontext()
-    )
+    beside: AbstractContextManager[str | None] = nullcontext()
+    if binary:
+        beside = local_prometheus(binary, folder, targets, f"{scrape_seconds}s", port, owned)
     try:
         with beside as prometheus:
             for line in _lines(service, prometheus, scrape_seconds):
@@ -92,11 +90,8 @@ def _ended(addresses: Mapping[str, str]) -> str | None:
 def configuration(targets: Mapping[str, Sequence[str]], interval: str) -> str:
     """The committed configuration for fixed addresses: job → ["host:port", …]; other jobs are left out."""
     content = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
-    content["global"] = {
-        "scrape_interval": interval,
-        "scrape_timeout": interval,
-        "evaluation_interval": interval,
-    }
+    names = ("scrape_interval", "scrape_timeout", "evaluation_interval")
+    content["global"] = dict.fromkeys(names, interval)
     content["rule_files"] = [str(CONFIGURATION.parent / name) for name in content["rule_files"]]
     content["scrape_configs"] = [
         {"job_name": job["job_name"], "static_configs": [{"targets": list(targets[job["job_name"]])}]}

@@ -28,7 +28,7 @@ from locust.runners import WorkerRunner
 
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
 from loadtests.run.exporter import PORT, Exporter
-from loadtests.run.plain_locust import batch_step, count_requests
+from loadtests.run.plain_locust import count_requests
 from service.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")
@@ -187,7 +187,7 @@ class LaunchboundUser(FastHttpUser):
     def generate(self) -> None:
         """POST to a mode; anything but a 200 is a failure with the service's own message."""
         mode = random.choice(self.load.modes)
-        batch = batch_step(self.environment) or random.choice(self.load.batch_sizes)
+        batch = random.choice(self.load.batch_sizes)
         body = {"prompts": random.choices(self.load.prompts, k=batch), "max_new_tokens": self.load.new_tokens}
         with self.client.post(
             f"/v1/modes/{mode}/generate",

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text as Styled
 
-from loadtests.compare.runs import SAID, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
+from loadtests.compare.runs import NOTED, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_markdown, as_rich
@@ -23,8 +23,6 @@ from service.statistics.choice import (
     LATENCY_SCATTER,
     POWER,
     RATIO_SCATTER,
-    Difference,
-    Scatter,
     Unit,
     Word,
     confidence_of,
@@ -36,7 +34,7 @@ from service.statistics.intervals import Interval
 Decision = Literal["not slower", "slower", "undecided"]
 
 EXIT_CODES: dict[Decision | None, int] = {None: 0, "not slower": 0, "slower": 1, "undecided": 3}
-"""Of the command, by the decision; None: none was asked for. 2 is bad input, as everywhere."""
+"""Of the command, by the decision; None: none was asked for."""
 
 NO_DIFFERENCE: Word = "no detectable difference"
 SHOWN = 3
@@ -85,8 +83,7 @@ class BuildComparison:
     before: Side
     after: Side
     forced: list[Contrast]
-    said: list[Contrast]
-    stated: Scatter | None
+    differs: list[Contrast]
     allowed: float | None
     unit: Unit
     in_turn: bool
@@ -95,7 +92,6 @@ class BuildComparison:
     left_out: dict[str, str]
 
     def with_word(self, word: Word) -> list[CellChange]:
-        """The cells of this verdict."""
         return [one for one in self.cells if one.word == word]
 
     @property
@@ -115,24 +111,16 @@ class BuildComparison:
 
     @property
     def exit_code(self) -> int:
-        """0, 1 or 3."""
         return EXIT_CODES[self.decision]
 
 
 def compare_builds(
-    before: Path | str,
-    after: Path | str,
-    *,
-    allowed: float | None = None,
-    scatter: float | None = None,
-    force: bool = False,
+    before: Path | str, after: Path | str, *, allowed: float | None = None, force: bool = False
 ) -> BuildComparison:
     """Compare the sweep or sweeps in `after` with those in `before`.
 
-    `allowed` is a slow-down as a share (0.05: 5 %). `scatter`, a share too, replaces the project's own figure
-    for how much sweeps of one build scatter, which counts only with one sweep on each side. Raises RowsError
-    for a folder that cannot be read or has no cell in common with the other, and Unlike, one of them, for
-    sweeps that are not alike, unless `force`.
+    `allowed` is a slow-down as a share (0.05: 5 %). Raises RowsError for a folder that cannot be read or has
+    no cell in common with the other, and Unlike, one of them, for sweeps that are not alike, unless `force`.
     """
     sides = read_side(Path(before)), read_side(Path(after))
     forced = unlike(*sides, force)
@@ -144,29 +132,25 @@ def compare_builds(
             f"{before} and {after} have no closed-loop cell to compare ({reasons or 'none measured'}): "
             "sweep both with one plan"
         )
-    stated = None if scatter is None else Scatter(scatter)
     in_turn = swept_in_turn(*sides)
     confidence = confidence_of(len(kept))
-    changes = [_change(*sides, name, stated, in_turn, confidence) for name in kept]
-    said = contrasts((sweep.run for side in sides for sweep in side.sweeps), SAID)
-    units = [latency.unit for _, latency in changes]
-    cells = [change for change, _ in changes]
-    return BuildComparison(
-        *sides, forced, said, stated, allowed, units[0], in_turn, confidence, cells, left_out
-    )
+    changes = [_change(*sides, name, in_turn, confidence) for name in kept]
+    differs = contrasts((sweep.run for side in sides for sweep in side.sweeps), NOTED)
+    cells, units = [change for change, _ in changes], [unit for _, unit in changes]
+    return BuildComparison(*sides, forced, differs, allowed, units[0], in_turn, confidence, cells, left_out)
 
 
 def _left_out(before: Side, after: Side) -> dict[str, str]:
     """The cells that are not compared, and why."""
     found = dict[str, str]()
     single = len(before.sweeps) == len(after.sweeps) == 1
-    for side, other in ((before, after), (after, before)):
-        found |= dict.fromkeys(side.cells.keys() - other.cells.keys(), f"only in {side.path}")
-        found |= dict.fromkeys(side.partial, f"not in every sweep of {side.path}")
-    for name, cell in (before.cells | after.cells).items():
+    for name, cell in (before.planned | after.planned).items():
+        lacking = [str(side.path) for side in (before, after) if name not in side.cells]
         if cell.mode == AUTO:
             found[name] = "runs what each sweep was advised, which is no difference of builds"
-        elif name not in found and single:
+        elif lacking:
+            found[name] = f"not in every sweep of {' and '.join(lacking)}"
+        elif single:
             rounds = min(len(side.latencies(cell)[0]) for side in (before, after))
             if rounds < MINIMUM_ROUNDS:
                 found[name] = f"{rounds} rounds, at least {MINIMUM_ROUNDS} are needed in a single sweep"
@@ -174,16 +158,16 @@ def _left_out(before: Side, after: Side) -> dict[str, str]:
 
 
 def _change(
-    before: Side, after: Side, name: str, stated: Scatter | None, in_turn: bool, confidence: float
-) -> tuple[CellChange, Difference]:
-    """One cell, and the difference of its latencies."""
+    before: Side, after: Side, name: str, in_turn: bool, confidence: float
+) -> tuple[CellChange, Unit]:
+    """One cell, and what the intervals of its latencies rest on."""
     cell = before.cells[name]
     seconds = [[list(rounds.values()) for rounds in side.latencies(cell)] for side in (before, after)]
-    latency = difference(seconds[0], seconds[1], stated or LATENCY_SCATTER, in_turn)
+    latency = difference(seconds[0], seconds[1], LATENCY_SCATTER, in_turn)
     ratio, relative = latency.interval(confidence), None
     ratios = before.ratios(cell), after.ratios(cell)
     if ratios[0] is not None and ratios[1] is not None:
-        relative = difference(ratios[0], ratios[1], stated or RATIO_SCATTER, in_turn).interval(confidence)
+        relative = difference(ratios[0], ratios[1], RATIO_SCATTER, in_turn).interval(confidence)
     change = CellChange(
         cell=name,
         mode=cell.mode,
@@ -202,7 +186,7 @@ def _change(
             for part in PARTS
         },
     )
-    return change, latency
+    return change, latency.unit
 
 
 def _typical(sweeps: Sequence[Sequence[float]]) -> float:
@@ -223,7 +207,7 @@ def document(found: BuildComparison) -> dict[str, Any]:
         "before": {"path": str(found.before.path), "sweeps": len(found.before.sweeps)},
         "after": {"path": str(found.after.path), "sweeps": len(found.after.sweeps)},
         "unlike": msgspec.to_builtins(found.forced),
-        "differs": msgspec.to_builtins(found.said),
+        "differs": msgspec.to_builtins(found.differs),
         "unit": found.unit,
         "in_turn": found.in_turn,
         "confidence": found.confidence,
@@ -233,7 +217,7 @@ def document(found: BuildComparison) -> dict[str, Any]:
 
 
 DECISIONS: dict[Decision, str] = {
-    "slower": "Slower by more than {}, beyond doubt",
+    "slower": "Slower by more than {}",
     "not slower": "Not slower by more than {} in any cell",
     "undecided": "Undecided whether it is slower by more than {}",
 }
@@ -266,7 +250,7 @@ def sentences(found: BuildComparison) -> Iterator[str]:
     if found.forced:
         unlike_facts = "; ".join(map(str, found.forced))
         yield f"FORCED: these are not alike, and what follows mixes it all: {unlike_facts}."
-    differs = "; ".join(map(str, found.said)) or "nothing that is recorded"
+    differs = "; ".join(map(str, found.differs)) or "nothing that is recorded"
     yield f"Compared: {found.before} with {found.after}. Differs: {differs}."
     against = [one for one in found.cells if one.word != NO_DIFFERENCE and one.word_against_baseline]
     if against and all(one.word_against_baseline == NO_DIFFERENCE for one in against):
@@ -294,16 +278,11 @@ def _unit(found: BuildComparison) -> str:
             "Intervals rest on whole sweeps: two-sample t, their variance pooled over both builds. The "
             "builds were not swept in turn, so a machine that has changed between them reads as a difference."
         )
-    if found.stated is not None:
-        taken = f"{significant(100 * found.stated.deviation)} %, as stated"
-    else:
-        latency, ratio = (
-            f"{significant(100 * one.deviation, 2)} %" for one in (LATENCY_SCATTER, RATIO_SCATTER)
-        )
-        taken = f"{latency} ({ratio} against {BASELINE}), as on the reference machine: yours may differ"
+    latency, ratio = (f"{significant(100 * one.deviation, 2)} %" for one in (LATENCY_SCATTER, RATIO_SCATTER))
     return (
         "One sweep of each build: intervals rest on rounds (Welch) and on how much sweeps of one build are "
-        f"taken to scatter, {taken}. Several sweeps of each, in turn, measure it instead."
+        f"taken to scatter, {latency} ({ratio} against {BASELINE}), as on the reference machine: yours may "
+        "differ. Several sweeps of each, in turn, measure it instead."
     )
 
 
@@ -328,18 +307,17 @@ def _why(one: CellChange) -> str:
     if one.word == NO_DIFFERENCE:
         return ""
     least = 0.1 * abs(one.after_seconds - one.before_seconds)
-    known = {part: value for part, value in one.parts_change_seconds.items() if value is not None}
+    known = {part: value for part, value in one.parts_change_seconds.items() if value}
     ranked = sorted(known.items(), key=lambda item: -abs(item[1]))
-    told = [
-        f"{part.replace('_', ' ')} {'+' if value >= 0 else '−'}{milliseconds(abs(value))}"
+    shown = [
+        f"{part.replace('_', ' ')} {'+' if value > 0 else '−'}{milliseconds(abs(value))}"
         for part, value in ranked
-        if abs(value) >= least > 0
+        if abs(value) >= least
     ]
-    return listed(told[:SHOWN])
+    return listed(shown[:SHOWN])
 
 
 def table(found: BuildComparison) -> Table:
-    """One row per cell."""
     return Table("", HEADS, [_row(one) for one in found.cells])
 
 
@@ -359,12 +337,11 @@ def _row(one: CellChange) -> list[Text]:
 
 def markdown(found: BuildComparison) -> str:
     """The verdict, the table and the sentences, for a pull request."""
-    told = [f"- {sentence}" for sentence in sentences(found)]
-    return "\n".join([f"**{headline(found)}**", "", as_markdown(table(found)), "", *told, ""])
+    listed_sentences = [f"- {sentence}" for sentence in sentences(found)]
+    return "\n".join([f"**{headline(found)}**", "", as_markdown(table(found)), "", *listed_sentences, ""])
 
 
 def print_comparison(found: BuildComparison, console: Console) -> None:
-    """The verdict, the table and the sentences on a terminal."""
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     console.print(Styled(headline(found), style="bold"), soft_wrap=True)

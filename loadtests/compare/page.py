@@ -19,7 +19,6 @@ from loadtests.compare.runs import (
     FACTS,
     Entry,
     Shared,
-    best,
     differing,
     entries_of,
     groups,
@@ -28,15 +27,14 @@ from loadtests.compare.runs import (
 )
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import wording
-from loadtests.report.formatting import UNKNOWN, colour, listed, milliseconds, share_span, significant, span
+from loadtests.report.formatting import colour, listed, milliseconds, share_span, significant, span
 from loadtests.report.load import Ladder, LoadCell, LoadGroup
 from loadtests.report.load_section import conditions, value
-from loadtests.report.page import Plot, Section, Table, Text, write_page
-from loadtests.report.plots import base, batch_axis, log_axis, whiskers
+from loadtests.report.page import Section, Table, Text, write_page
 from loadtests.report.results import Results, read_results
-from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
-from loadtests.run.rows import RowsError, each_row
+from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series
 from service.statistics.choice import (
     LATENCY_SCATTER,
@@ -47,7 +45,7 @@ from service.statistics.choice import (
     paired,
     replicates,
 )
-from service.statistics.intervals import Interval, mean_interval
+from service.statistics.intervals import Interval
 
 PAGE_FILE = "runs.html"
 DOCUMENT_FILE = "runs.json"
@@ -55,9 +53,6 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 SCATTER_TEXT = f"{significant(100 * LATENCY_SCATTER.deviation, 2)} %"
 """How much sweeps of one build scatter: of the reference machine, as one run of each cannot show it."""
-
-RARE = 0.05
-"""Sweeps whose scatter has a smaller chance scatter by more than their rounds."""
 
 
 def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -69,9 +64,9 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def make_series_picture(folder: Path) -> dict[str, Any]:
-    """The same of the series in `folder`, written into it: its runs, and what those without results said.
+    """The same of the series in `folder`, written into it: its runs, and why others have no results.
 
-    Raises RowsError where no run of it has measured anything, with what they said.
+    Raises RowsError where no run of it has measured anything, with the reasons.
     """
     results, absent = list[Results](), dict[str, str]()
     for run in read_series(folder).runs:
@@ -80,8 +75,8 @@ def make_series_picture(folder: Path) -> dict[str, Any]:
         except RowsError as error:
             absent[run.dtype] = _why_absent(folder, run, error)
     if not results:
-        told = "; ".join(f"{dtype}: {why}" for dtype, why in absent.items())
-        raise RowsError(f"no run of {folder} has measured anything ({told})")
+        reasons = "; ".join(f"{dtype}: {why}" for dtype, why in absent.items())
+        raise RowsError(f"no run of {folder} has measured anything ({reasons})")
     return write_picture(entries_of(results), folder, absent)
 
 
@@ -109,7 +104,7 @@ def write_picture(
 def picture(
     entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the templates need besides the plots, and `runs.json`: null is what is not known.
+    """What the templates need, and `runs.json`: null is what is not known.
 
     Where all runs are of one build on one machine the question is whether they agree (`ask_repeats`), else
     which is fastest.
@@ -122,40 +117,29 @@ def picture(
     if ask_repeats and not apart and len(entries) > 1:
         repeated = {one.group: Repeated(one) for one in shared if None not in one.verdicts}
     tables = [_table(one, repeated.get(one.group)) for one in shared]
-    sections = [Section("The runs", "", [_runs(entries, apart)])]
-    precision = None
     if repeated:
         answer = _agreed({places[group]: one for group, one in repeated.items()})
-        sections.append(Section("Does the answer replicate?", "", tables, _crossings(entries)))
+        crossings = [(one.name, crossing(one.findings.crossover)) for one in entries]
+        side_by_side = Section("Does the answer replicate?", "", tables, crossings)
     else:
         answer = _lowest({places[one.group]: one for one in shared}, bool(load))
-        sections.append(Section("Side by side", "", tables))
-    if reference and shared:
-        distances = [_distance(entry, reference) for entry in entries]
-        sections.append(_far(entries, reference, distances))
-        precision = {
-            "reference": reference.letter,
-            "baseline": BASELINE,
-            "scatter": LATENCY_SCATTER.deviation,
-            "groups": [one.precision_numbers for one in shared],
-            "distances": distances,
-        }
-    drawn = plots(entries)
+        side_by_side = Section("Side by side", "", tables)
+    headline = warning(entries, absent) + answer
     context = {
-        "headline": warning(entries, absent) + answer,
+        "headline": headline,
         "subject": f"{len(entries)} runs side by side",
         "entries": entries,
         "absent": absent,
         "repeats": bool(repeated),
         "reference": reference.name if reference and shared else None,
-        "sections": [*sections, *load, *([Section("Plots", plots=drawn)] if drawn else [])],
+        "sections": [Section("The runs", "", [_runs(entries, apart)]), side_by_side, *load],
         "said": [(entry.letter, wording.headline(entry.findings)) for entry in entries],
         "scatter": SCATTER_TEXT,
         "least_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
     }
     found = {
-        "headline": context["headline"],
+        "headline": headline,
         "differing": apart,
         "absent": dict(absent),
         "runs": [
@@ -169,7 +153,12 @@ def picture(
             for entry in entries
         ],
         "groups": [one.numbers for one in shared],
-        "precision": precision,
+        "precision": {
+            "reference": reference.letter,
+            "groups": [one.precision_numbers for one in shared],
+        }
+        if reference and shared
+        else None,
         "repeats": {"sweeps": len(entries), "groups": [one.numbers for one in repeated.values()]}
         if repeated
         else None,
@@ -189,12 +178,11 @@ def place_of_group(group: Group, shared: Sequence[Group]) -> str:
     batch, prompts, tokens, concurrency, _ = group
     words = (prompts, f"{tokens} tokens", f"c={concurrency}")
     differ = [len({one[number] for one in shared}) > 1 for number in (1, 2, 3)]
-    conditions = ", ".join(word for word, told in zip(words, differ, strict=True) if told)
+    conditions = ", ".join(word for word, differs in zip(words, differ, strict=True) if differs)
     return f"batch {batch}" + (f" ({conditions})" if conditions else "")
 
 
 def _lowest(shared: Mapping[str, Shared], under_load: bool) -> str:
-    """Which run is fastest at which batch, and where none is."""
     if not shared and under_load:
         return "These runs have open-loop cells in common alone: their knees and rates stand below."
     if not shared:
@@ -210,14 +198,13 @@ def _lowest(shared: Mapping[str, Shared], under_load: bool) -> str:
 
 
 def _runs(entries: Sequence[Entry], apart: Sequence[str]) -> Table:
-    """What each run is, by the facts in which they differ."""
     rows = []
     for entry in entries:
         results = entry.findings.results
         valid = f"FAILED: {', '.join(entry.failed)}" if entry.failed else "yes"
-        told = (results.run.started, str(len(results.run.order)), valid, results.folder.name)
+        rest = (results.run.started, str(len(results.run.order)), valid, results.folder.name)
         facts = (entry.facts[fact] for fact in apart)
-        rows.append([Text(entry.letter, colour=entry.colour), *map(Text, [*facts, *told])])
+        rows.append([Text(entry.letter, colour=entry.colour), *map(Text, [*facts, *rest])])
     alike = ", ".join(f"{fact} {entries[0].facts[fact]}" for fact in FACTS if fact not in apart)
     heads = ["run", *apart, "started", "rounds", "valid", "folder"]
     note = f"Columns before “started” are what differs among them. Alike: {alike}."
@@ -231,19 +218,23 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     rows = [
         [Text(mode, colour=colour(mode)), *(_cell(shared, mode, *one) for one in numbered)] for mode in modes
     ]
-    rows.append([Text("mode to ship"), *(Text(_shipped(one) if one else "–") for one in shared.verdicts)])
+    answers = [(_answer(one) or "not resolved") if one else "–" for one in shared.verdicts]
+    rows.append([Text("mode to ship"), *map(Text, answers)])
     noise = [ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
     rows.append([Text(f"{BASELINE} against itself"), *map(Text, noise)])
-    shares = [_kernel_share(one) if one else Text("–") for one in shared.verdicts]
-    rows.append([Text(f"kernel share of {BASELINE}'s decode"), *shares])
+    shares = [
+        _share(one.baseline.decode.index, one.baseline.decode.interval) if one else "–"
+        for one in shared.verdicts
+    ]
+    rows.append([Text(f"kernel share of {BASELINE}'s decode"), *map(Text, shares)])
     heads, note = ["mode", *(entry.name for entry in shared.entries)], f"Lowest latency: {shared.winner}."
     if repeated:
         heads.insert(1, f"all {len(shared.entries)} sweeps")
         note = repeated.agreement
-        index = Text(_share(repeated.index.value if repeated.index else None, repeated.index))
-        together = [*(repeated.over_all(mode) for mode in modes), Text(""), Text(""), index]
+        together = [*(repeated.over_all(mode) for mode in modes), *[Text("")] * 3]
         rows = [[row[0], text, *row[1:]] for row, text in zip(rows, together, strict=True)]
-    return Table(shared.title, heads, rows, note)
+    title = f"Batch {shared.group[0]}: {wording.conditions(shared.group)}"
+    return Table(title, heads, rows, note)
 
 
 def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Text:
@@ -263,71 +254,13 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     return Text(milliseconds(latency.value), span(latency, 1e3), tuple(under), word)
 
 
-def _shipped(verdict: Verdict) -> str:
-    return _answer(verdict) or "not resolved"
-
-
 def _answer(verdict: Verdict) -> str | None:
-    """The mode to ship; None where that is not resolved."""
     choice = verdict.choice
     return choice.ship if choice and choice.state != "not resolved" else None
 
 
-def _kernel_share(verdict: Verdict) -> Text:
-    decode = verdict.baseline.decode
-    return Text(_share(decode.index, decode.interval), under=(wording.limit(decode) or UNKNOWN,))
-
-
 def _share(value: float | None, interval: Interval | None) -> str:
     return "–" if value is None else f"{value:.2f} ({share_span(interval)})"
-
-
-# What a precision buys: each mode beside the same mode in the run of the reference.
-
-
-def _distance(entry: Entry, reference: Entry) -> dict[str, Any]:
-    """How many texts equal the reference's, and the largest difference of logits within the run."""
-    run = entry.findings.results.run
-    known = [parity for mode in run.plan.modes if (parity := run.mode(mode).get("parity"))]
-    worst = max(known, key=lambda one: float(one["max_abs_logit_difference"]), default=None)
-    equal, requests = _equal_texts(entry, reference)
-    return {"run": entry.letter, "equal_texts": equal, "requests": requests, "parity_in_run": worst}
-
-
-def _equal_texts(entry: Entry, reference: Entry) -> tuple[int | None, int | None]:
-    """Of the baseline's requests that both runs have: how many have equal texts, and how many there are.
-
-    None where they were not sent the same prompts, which follow from seed, round and index alone.
-    """
-    runs = [one.findings.results.run for one in (entry, reference)]
-    prompts = {(run.seed, str(run.settings.get("prompt_file"))) for run in runs}
-    if entry is reference or len(prompts) > 1:
-        return None, None
-    own, others = (
-        {
-            (row.cell, row.round, row.index): row.text_digest
-            for row in each_row(one.findings.results.folder)
-            if row.counts and row.mode == BASELINE and None not in (row.index, row.text_digest)
-        }
-        for one in (entry, reference)
-    )
-    shared = own.keys() & others.keys()
-    return (sum(own[one] == others[one] for one in shared), len(shared)) if shared else (None, None)
-
-
-def _far(entries: Sequence[Entry], reference: Entry, distances: Sequence[dict[str, Any]]) -> Section:
-    rows = []
-    for entry, found in zip(entries, distances, strict=True):
-        texts, parity = "not known: other prompts, or no texts kept", "not checked"
-        if entry is reference:
-            texts = "is the reference"
-        elif found["requests"] is not None:
-            texts = f"{found['equal_texts']} of {found['requests']} requests"
-        if worst := found["parity_in_run"]:
-            parity = f"{worst['max_abs_logit_difference']:.1e} of {worst['tolerance']:.1e} allowed"
-        rows.append([Text(entry.name, colour=entry.colour), Text(texts), Text(parity)])
-    table = Table("", ["run", "equal texts", "parity within the run"], rows, left=3)
-    return Section(f"How far from {reference.name}", "", [table])
 
 
 # Whether sweeps of one build agree.
@@ -337,19 +270,15 @@ class Repeated:
     """One group of cells that all sweeps have.
 
     `named` is the answer of most sweeps, of `naming`. `gains` are speed-ups over `plain`, the best mode
-    without a compiler, by mode, of modes that all sweeps measured. `index` is the mean of the sweeps' kernel
-    shares of the baseline's decode, with Student's t interval over sweeps; None where one has none.
+    without a compiler, by mode, of modes that all sweeps measured.
     """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._verdicts = [verdict for verdict in shared.verdicts if verdict]
-        self.answers = [_answer(verdict) for verdict in self._verdicts]
+        self.answers = [_answer(verdict) for verdict in shared.verdicts if verdict]
         self.named, self.naming = most_named(self.answers)
         self.plain = baseline_of(mode for mode in shared.modes[0] if all(mode in own for own in shared.modes))
         self.gains = self._over(self.plain)
-        indices = [one for verdict in self._verdicts if (one := verdict.baseline.decode.index) is not None]
-        self.index = mean_interval(indices) if len(indices) == len(self._verdicts) else None
 
     def _over(self, reference: str) -> dict[str, OverSweeps]:
         """Latency of `reference` over that of each other mode, paired by round within each sweep."""
@@ -380,62 +309,46 @@ class Repeated:
         gain = self.gains.get(mode)
         if gain is None:
             return Text("–")
-        beyond = ""
-        if gain.chance is not None and gain.chance < RARE:
-            chance = "< 0.0001" if gain.chance < 0.0001 else f"= {significant(gain.chance, 1)}"
-            beyond = f", beyond their rounds (p {chance})"
-        scatter = f"sweeps scatter by {100 * gain.deviation:.1f} %{beyond}"
+        scatter = f"sweeps scatter by {100 * gain.deviation:.1f} %"
         return Text(f"{ratio(gain.ratio)} over {self.plain}", under=(scatter,))
 
     @property
     def numbers(self) -> dict[str, Any]:
         """For programs; ratios are speed-ups."""
-        batch, prompts, tokens, concurrency, _ = self._shared.group
-        gains = [
-            {"mode": mode, "speedup": one.ratio, "deviation": one.deviation, "chance": one.chance}
-            for mode, one in self.gains.items()
-        ]
         return {
-            "batch_size": batch,
-            "prompt_set": prompts,
-            "new_tokens": tokens,
-            "concurrency": concurrency,
+            "batch_size": self._shared.group[0],
+            "conditions": wording.conditions(self._shared.group),
             "answers": self.answers,
             "named": self.named,
             "naming": self.naming,
             "replicates": self.replicates,
             "baseline": self.plain,
-            "over_baseline": gains,
-            "device_bound_index": self.index,
+            "over_baseline": [
+                {"mode": mode, "speedup": one.ratio, "deviation": one.deviation}
+                for mode, one in self.gains.items()
+            ],
         }
 
 
 def _agreed(repeated: Mapping[str, Repeated]) -> str:
-    """Which mode the sweeps name at which batch, and where their answers do not agree; by place."""
     sweeps = len(next(iter(repeated.values())).answers)
     agreed: dict[str, list[str]] = {}
-    apart: dict[int, list[str]] = {}
+    apart: dict[str, list[str]] = {}
     for place, one in repeated.items():
-        if one.named is not None and one.replicates:
-            named = f"{one.named} in {one.naming} of {sweeps}"
-            agreed.setdefault(named, []).append(place)
+        if one.replicates:
+            agreed.setdefault(f"{one.named} in {one.naming} of {sweeps}", []).append(place)
+        elif one.naming:
+            reason = f"no mode is the answer of more than {one.naming} of {sweeps}"
+            apart.setdefault(reason, []).append(place)
         else:
-            apart.setdefault(one.naming, []).append(place)
+            apart.setdefault("no sweep's answer is resolved", []).append(place)
     parts = [f"{named} at {listed(at)}" for named, at in agreed.items()]
-    said = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
-    for most, at in apart.items():
-        reason = f"no mode is the answer of more than {most} of {sweeps}"
-        if most == 0:
-            reason = "no sweep's answer is resolved"
-        said.append(f"The answer does not replicate at {listed(at)}: {reason}.")
-    return " ".join(said)
+    sentences = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
+    sentences += [f"The answer does not replicate at {listed(at)}: {why}." for why, at in apart.items()]
+    return " ".join(sentences)
 
 
-def _crossings(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    return [(one.name, crossing(one.findings.crossover)) for one in entries]
-
-
-# Under load, and the plots.
+# Under load.
 
 
 def _load(entries: Sequence[Entry]) -> list[Section]:
@@ -449,18 +362,16 @@ def _load(entries: Sequence[Entry]) -> list[Section]:
 
 def _under_load(runs: Sequence[tuple[Entry, LoadGroup]]) -> Section:
     modes = list(dict.fromkeys(one.mode for _, group in runs for one in group.knees))
-    found = [(modes.index(one.mode), entry, one) for entry, group in runs for one in group.knees]
-    found.sort(key=lambda one: (one[0], one[1].letter))
-    knees, rates = [], []
-    for place, entry, knee in found:
-        head = [Text(knee.mode, colour=colour(knee.mode)), Text(entry.name)]
-        knees.append([*head, Text(*wording.pair(knee.estimate))])
-        rates += [((place, one.rate, entry.letter), [*head, *_rate(one)]) for one in knee.cells]
-    rates.sort(key=lambda one: one[0])
-    heads = ["mode", "run", "offered/s", "effective batch", "served/s", "in time/s", "p50, ms", "p99, ms"]
+    found = [(one, entry) for entry, group in runs for one in group.knees]
+    found.sort(key=lambda one: (modes.index(one[0].mode), one[1].letter))
+    knees = [[*_who(one.mode, entry), Text(*wording.pair(one.estimate))] for one, entry in found]
+    cells = [(cell, entry) for one, entry in found for cell in one.cells]
+    cells.sort(key=lambda one: (modes.index(one[0].cell.mode), one[0].rate, one[1].letter))
+    rates = [[*_who(one.cell.mode, entry), *_rate(one)] for one, entry in cells]
+    heads = ["offered/s", "effective batch", "served/s", "in time/s", "p50, ms", "p99, ms", "cut"]
     tables = [
         Table("The knee", ["mode", "run", "knee, requests/s"], knees, left=2),
-        Table("Every rate", [*heads, "cut"], [row for _, row in rates], left=2),
+        Table("Every rate", ["mode", "run", *heads], rates, left=2),
     ]
     meanings = [(entry.letter, entry.findings.load.criterion.meaning) for entry, _ in runs]
     note = (
@@ -470,67 +381,11 @@ def _under_load(runs: Sequence[tuple[Entry, LoadGroup]]) -> Section:
     return Section(f"Under load: {conditions(runs[0][1])}", note, tables, meanings)
 
 
+def _who(mode: str, entry: Entry) -> list[Text]:
+    return [Text(mode, colour=colour(mode)), Text(entry.name)]
+
+
 def _rate(one: LoadCell) -> list[Text]:
     rates = [value(found) for found in (one.effective_batch, one.served_rate, one.goodput)]
     latencies = [value(one.quantiles["e2e"][share], 1e3) for share in (0.5, 0.99)]
     return [Text(f"{one.rate:.4g}"), *rates, *latencies, Text(f"{one.cut} of {len(one.blocks)}")]
-
-
-def plots(entries: Sequence[Entry]) -> list[Plot]:
-    """Of each run's mode to ship against batch, of the first conditions that the runs share."""
-    shared = groups(entries)
-    main = [group for group in shared if group[1:] == shared[0][1:]]
-    found = []
-    for name, title, caption, axis, scale in _PLOTS:
-        figure, ends = base("batch size (prompts per request)", axis, height=340), list[float]()
-        for entry in entries:
-            summaries = [best(verdict) for group in main if (verdict := entry.verdict(group))]
-            drawn = [(one, plotted) for one in summaries if (plotted := _plotted(one, name))]
-            ends += [scale * value.value for _, value in drawn]
-            figure.add_scatter(
-                x=[one.cell.batch_size for one, _ in drawn],
-                y=[scale * value.value for _, value in drawn],
-                name=entry.name,
-                mode="lines+markers",
-                line={"color": entry.colour, "width": 2.5},
-                marker={"size": 8},
-                error_y=whiskers([value for _, value in drawn], scale),
-                text=[one.cell.mode for one, _ in drawn],
-                hovertemplate=f"{entry.letter}, batch %{{x}}: %{{y:.4g}} (%{{text}})<extra></extra>",
-            )
-        figure.update_xaxes(**batch_axis([group[0] for group in main]))
-        figure.update_yaxes(**({"rangemode": "tozero"} if name == "speedup" else log_axis(ends)))
-        found.append(Plot(name, title, caption, figure, half=name != "speedup"))
-    return found if main else []
-
-
-_PLOTS = (
-    (
-        "latency",
-        "Latency against batch size",
-        "Of each run's mode to ship; lower is better. Whiskers are 95 % intervals over rounds.",
-        "latency, ms",
-        1e3,
-    ),
-    (
-        "throughput",
-        "Tokens per second against batch size",
-        "Of the same modes; higher is better.",
-        "tokens per second",
-        1.0,
-    ),
-    (
-        "speedup",
-        f"Speed-up over {BASELINE}",
-        "Of the mode to ship, paired within its own run: what the ladder gains there, not how fast the run "
-        "is.",
-        f"speed-up over {BASELINE}, ×",
-        1.0,
-    ),
-)
-
-
-def _plotted(summary: Summary, name: str) -> Interval | None:
-    if name == "speedup":
-        return summary.comparison.speedup if summary.comparison else None
-    return summary.latency if name == "latency" else summary.tokens_per_second

@@ -16,6 +16,7 @@ from loadtests.report.findings import Findings
 from loadtests.report.formatting import listed
 from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.wording import conditions
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RUN_FILE, RunError, SweepRun
 from loadtests.run.target import linear_layout
@@ -67,11 +68,9 @@ def _commit(run: SweepRun) -> str | None:
 
 
 def _method(run: SweepRun) -> str:
-    """Of service and load generator. Folders of before it was recorded are alike only of the same commit."""
-    known = [value for value in (run.environment.get("method"), run.method) if value is not None]
-    if len(known) < 2:
-        return f"{UNKNOWN} (commit {run.environment.get('commit')})"
-    return str(known[0]) if known[0] == known[1] else f"{known[0]}, load generator {known[1]}"
+    """Of the service, and of the load generator where that has another."""
+    both = (run.environment.get("method"), run.method)
+    return ", load generator ".join(dict.fromkeys(UNKNOWN if one is None else str(one) for one in both))
 
 
 NEEDED: Mapping[str, Reading] = {
@@ -94,7 +93,7 @@ NEEDED: Mapping[str, Reading] = {
 }
 """What makes a difference of its own."""
 
-SAID: Mapping[str, Reading] = {
+NOTED: Mapping[str, Reading] = {
     "commit": _commit,
     "Python": _environment("python"),
     "system": _environment("system"),
@@ -105,18 +104,17 @@ SAID: Mapping[str, Reading] = {
 }
 """What a comparison is about, or what is usually without effect."""
 
-FACTS = {"model": _engine("model"), **NEEDED, **SAID}
+FACTS = {"model": _engine("model"), **NEEDED, **NOTED}
 """Of a run, in the order of the table."""
 
 NAMING = (
     "model", "dtype", "device", "the service's processor", "threads", "torch", "commit", "context", LAYOUT,
     "batching",
 )  # fmt: skip
-"""Which of them name a run, the first that tell runs apart."""
+"""Which of them name a run, where they differ."""
 
 
 def contrasts(runs: Iterable[SweepRun], facts: Mapping[str, Reading]) -> list[Contrast]:
-    """The facts in which `runs` differ."""
     read = [facts_of(run, facts) for run in runs]
     values = {fact: tuple(dict.fromkeys(one[fact] for one in read)) for fact in facts}
     return [Contrast(fact, different) for fact, different in values.items() if len(different) > 1]
@@ -143,20 +141,13 @@ class Side:
 
         In an open loop each run's arrival rates follow its own capacity: such cells differ in load.
         """
-        shared = set.intersection(*self._measured)
-        return {name: cell for name, cell in self._comparable.items() if name in shared}
+        measured = (set(sweep.rounds["cell"].to_list()) for sweep in self.sweeps)
+        shared = set.intersection(*measured)
+        return {name: cell for name, cell in self.planned.items() if name in shared}
 
     @cached_property
-    def partial(self) -> set[str]:
-        """The names of cells of the same kind that some of its sweeps have measured and others have not."""
-        return self._comparable.keys() & set.union(*self._measured) - self.cells.keys()
-
-    @cached_property
-    def _measured(self) -> list[set[str]]:
-        return [set(sweep.rounds["cell"].to_list()) for sweep in self.sweeps]
-
-    @cached_property
-    def _comparable(self) -> dict[str, Cell]:
+    def planned(self) -> dict[str, Cell]:
+        """The same, as planned in one of the sweeps."""
         planned = (cell for sweep in self.sweeps for cell in sweep.run.plan.cells)
         return {cell.name: cell for cell in planned if not cell.open_loop and not cell.control}
 
@@ -261,12 +252,10 @@ class Entry:
 
     @property
     def failed(self) -> list[str]:
-        """The names of the gates that did not pass."""
         return [gate.name for gate in self.findings.results.failed_gates]
 
     @property
     def valid(self) -> bool:
-        """Whether all its gates passed."""
         return not self.failed
 
     def verdict(self, group: object) -> Verdict | None:
@@ -295,9 +284,9 @@ def entries_of(results: Sequence[Results], labels: Sequence[str] | None = None) 
     """The runs of `results`, at most 26, lettered in this order; called `labels` where they are given."""
     facts = [facts_of(one.run) for one in results]
     if labels is None:
-        naming = _naming(facts)
-        told = [", ".join(own[fact] for fact in naming) for own in facts]
-        labels = [label or one.folder.name for label, one in zip(told, results, strict=True)]
+        naming = [fact for fact in NAMING if len({own[fact] for own in facts}) > 1]
+        names = [", ".join(own[fact] for fact in naming) for own in facts]
+        labels = [name or one.folder.name for name, one in zip(names, results, strict=True)]
     return [
         Entry(LETTERS[number], label, PALETTE[number % len(PALETTE)], own, Findings(one))
         for number, (one, own, label) in enumerate(zip(results, facts, labels, strict=True))
@@ -305,20 +294,7 @@ def entries_of(results: Sequence[Results], labels: Sequence[str] | None = None) 
 
 
 def differing(entries: Sequence[Entry], facts: Iterable[str] = FACTS) -> list[str]:
-    """The facts in which the runs differ."""
     return [fact for fact in facts if len({entry.facts[fact] for entry in entries}) > 1]
-
-
-def _naming(facts: Sequence[dict[str, str]]) -> list[str]:
-    """As few of NAMING as tell the runs apart, as far as they do."""
-    chosen: list[str] = []
-    told_apart = 1
-    for fact in NAMING:
-        apart = len({tuple(one[name] for name in [*chosen, fact]) for one in facts})
-        if apart > told_apart:
-            chosen.append(fact)
-            told_apart = apart
-    return chosen
 
 
 def groups(entries: Sequence[Entry]) -> list[Group]:
@@ -344,59 +320,54 @@ def reference_of(entries: Sequence[Entry]) -> Entry | None:
 
 @dataclass(frozen=True, slots=True)
 class RunMode:
-    """One mode in one run; `rounds` are its median latencies by round, in seconds."""
+    """One mode in one run."""
 
     entry: Entry
     summary: Summary
-    rounds: Rounds
+
+    @property
+    def rounds(self) -> Rounds:
+        """Its median latencies by round, in seconds."""
+        return self.entry.findings.results.medians(self.summary.cell.name)
 
 
-def times_as_fast(first: RunMode, second: RunMode) -> Interval | None:
-    """Latency of `first` over that of `second` in another run, with the allowance; None below two rounds."""
-    if min(len(first.rounds), len(second.rounds)) < 2:
-        return None
-    sides = [list(second.rounds.values())], [list(first.rounds.values())]
-    return difference(*sides, LATENCY_SCATTER).interval()
+def between(first: RunMode, second: RunMode) -> tuple[Interval | None, Word]:
+    """How many times as fast `second` is as `first` of another run, with the allowance, and in a word.
 
-
-def word_between(first: RunMode, second: RunMode) -> Word:
-    """How `second` compares with `first` of another run; `undecided` below 8 rounds."""
-    found = times_as_fast(second, first)
-    if found is None or min(len(first.rounds), len(second.rounds)) < MINIMUM_ROUNDS:
-        return "undecided"
-    return word_of(found)
+    No interval below two rounds, and `undecided` below 8.
+    """
+    before, after = (list(one.rounds.values()) for one in (first, second))
+    least = min(len(before), len(after))
+    if least < 2:
+        return None, "undecided"
+    speedup = difference([after], [before], LATENCY_SCATTER).interval()
+    change = difference([before], [after], LATENCY_SCATTER).interval()
+    return speedup, word_of(change) if least >= MINIMUM_ROUNDS else "undecided"
 
 
 class Shared:
-    """One group of cells in all runs, lists by run; modes are compared with the run `reference`, if any."""
+    """One group of cells in all runs, lists by run; modes are compared with the run `reference`, if any.
+
+    `ranked` are the runs that have it, in the mode that each would ship there, the lowest latency first;
+    `alike`: the lowest of several is not told apart from any other.
+    """
 
     def __init__(self, entries: Sequence[Entry], group: Group, reference: Entry | None = None) -> None:
         self.entries = entries
         self.group = group
         self.verdicts = [entry.verdict(group) for entry in entries]
         self.modes = [
-            {
-                one.cell.mode: RunMode(entry, one, entry.findings.results.medians(one.cell.name))
-                for one in (verdict.candidates if verdict else [])
-            }
+            {one.cell.mode: RunMode(entry, one) for one in (verdict.candidates if verdict else [])}
             for entry, verdict in zip(entries, self.verdicts, strict=True)
         ]
         self.reference = reference
         self._of_reference = self.modes[list(entries).index(reference)] if reference else {}
         found = [own[best(v).cell.mode] for v, own in zip(self.verdicts, self.modes, strict=True) if v]
         self.ranked = sorted(found, key=lambda one: one.summary.latency.value)
-        """The runs that have it, in the mode that each would ship there, the lowest latency first."""
-        others = [one for one in self.ranked[1:] if word_between(one, self.ranked[0]) != "faster"]
+        others = [one for one in self.ranked[1:] if between(one, self.ranked[0])[1] != "faster"]
         letters = sorted(one.entry.letter for one in others)
         self.near = f" (not apart from {listed(letters)})" if letters else ""
         self.alike = 0 < len(others) == len(self.ranked) - 1
-        """Whether the lowest of several runs is not apart from any other."""
-
-    @property
-    def title(self) -> str:
-        """Its batch size and the other conditions."""
-        batch, prompts, tokens, concurrency, _ = self.group
-        return f"Batch {batch}: {prompts} prompts, {tokens} new tokens, concurrency {concurrency}"
 
     @property
     def winner(self) -> str:
@@ -405,18 +376,14 @@ class Shared:
         return f"{first.entry.name} with {first.summary.cell.mode}{self.near}"
 
     def against_reference(self, mode: str, number: int) -> tuple[Interval | None, Word] | None:
-        """How much faster `mode` is in run `number` than in the reference, the allowance included, in a word.
-
-        None in the reference, without one, and where either lacks the mode. No interval below two rounds.
-        """
+        """How much faster `mode` is in run `number` than in the reference; None where nothing is compared."""
         first, own = self._of_reference.get(mode), self.modes[number].get(mode)
         if first is None or own is None or first is own:
             return None
-        return times_as_fast(first, own), word_between(first, own)
+        return between(first, own)
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """For programs."""
         runs = [
             {
                 "run": one.entry.letter,
@@ -428,23 +395,22 @@ class Shared:
             }
             for one in self.ranked
         ]
-        conditions = self.title.partition(": ")[2]
-        return {"batch_size": self.group[0], "conditions": conditions, "winner": self.winner, "runs": runs}
+        return {
+            "batch_size": self.group[0],
+            "conditions": conditions(self.group),
+            "winner": self.winner,
+            "runs": runs,
+        }
 
     @property
     def precision_numbers(self) -> dict[str, Any]:
         """What precision buys each mode, for programs."""
-        letters = [entry.letter for entry in self.entries]
         modes = []
         for mode in dict.fromkeys(mode for own in self.modes for mode in own):
-            found = [self.against_reference(mode, number) or (None, None) for number in range(len(letters))]
-            runs = zip(letters, found, strict=True)
-            modes.append(
-                {"mode": mode, "runs": [{"run": one, "speedup": r, "word": word} for one, (r, word) in runs]}
-            )
-        noise = [verdict.noise if verdict else None for verdict in self.verdicts]
-        return {
-            "batch_size": self.group[0],
-            "modes": modes,
-            "noise": [{"run": one, "ratio": ratio} for one, ratio in zip(letters, noise, strict=True)],
-        }
+            found = [self.against_reference(mode, number) for number in range(len(self.entries))]
+            runs = [
+                {"run": entry.letter, "speedup": one and one[0], "word": one and one[1]}
+                for entry, one in zip(self.entries, found, strict=True)
+            ]
+            modes.append({"mode": mode, "runs": runs})
+        return {"batch_size": self.group[0], "modes": modes}

@@ -117,7 +117,6 @@ def _bars(summaries: Sequence[Summary], without: str) -> str:
 
 
 def latency(summary: Summary) -> str:
-    """The typical round's median."""
     return milliseconds(summary.latency.value)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from loadtests.report.findings import Findings
-from loadtests.report.load import QUANTILES, SECONDS, LoadFindings
+from loadtests.report.load import QUANTILES, SECONDS, LoadCell, LoadFindings
 from loadtests.report.summaries import Count, PhaseMeans, Requests
 from service.statistics.intervals import Interval
 from service.statistics.knee import BoundedEstimate
@@ -51,21 +52,15 @@ def no_formula(value: object) -> object:
 
 
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
-    """`summary.csv`, one record per cell."""
     for summary in findings.summaries:
-        comparison = summary.comparison
-        plain, back, cell = summary.against_plain, summary.payback, summary.cell
+        comparison, plain = summary.comparison, summary.against_plain
+        back, cell, decode = summary.payback, summary.cell, summary.decode
+        names = ("control", "batch_size", "prompt_set", "new_tokens", "concurrency", "load", "rate")
         yield {
             "cell": cell.name,
             "mode": cell.mode,
             "effective_mode": summary.effective,
-            "control": cell.control,
-            "batch_size": cell.batch_size,
-            "prompt_set": cell.prompt_set,
-            "new_tokens": cell.new_tokens,
-            "concurrency": cell.concurrency,
-            "load": cell.load,
-            "rate": cell.rate,
+            **{name: getattr(cell, name) for name in names},
             "requests": summary.requests,
             "rounds": summary.latency.samples,
             **_spread("latency_seconds", summary.latency),
@@ -77,15 +72,15 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             "mean_less_typical_seconds": summary.skew_seconds,
             **_spread("time_to_first_token_seconds", summary.first_token),
             **_phase(summary.prefill),
-            **_phase(summary.decode),
-            "device_bound_index": summary.decode.index,
-            "bound": summary.decode.bound,
-            **_spread("headroom", summary.decode.headroom),
+            **_phase(decode),
+            "device_bound_index": decode.index,
+            "bound": decode.bound,
+            **_spread("headroom", decode.headroom),
             "disturbed": summary.disturbed,
             **_spread("speedup", comparison.speedup if comparison else None),
-            "word": comparison.word if comparison else None,
+            "word": comparison and comparison.word,
             **_spread("speedup_over_plain", plain.speedup if plain else None),
-            "word_against_plain": plain.word if plain else None,
+            "word_against_plain": plain and plain.word,
             **_count("payback_requests", back.requests),
             **_count("cold_payback_requests", back.cold_requests),
             "payback_reference": back.reference,
@@ -94,25 +89,24 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
 
 def _phase(phase: PhaseMeans) -> dict[str, float | None]:
     parts = ("wall", "dispatch", "dispatch_low", "dispatch_high", "kernel", "sync_wait")
+    share = phase.interval
     return {
         **{f"{phase.name}_{part}_seconds_mean": getattr(phase, f"{part}_seconds") for part in parts},
         f"{phase.name}_minor_faults_mean": phase.minor_faults,
         f"{phase.name}_index": phase.index,
-        f"{phase.name}_index_low": phase.interval.low if phase.interval else None,
-        f"{phase.name}_index_high": phase.interval.high if phase.interval else None,
+        f"{phase.name}_index_low": share and share.low,
+        f"{phase.name}_index_high": share and share.high,
     }
 
 
 def _count(name: str, requests: Requests) -> dict[str, int | None]:
-    found = requests if isinstance(requests, Count) else None
-    ends = (None, None, None) if found is None else (found.typical, found.least, found.most)
+    ends = requests if isinstance(requests, Count) else (None, None, None)
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def _spread(name: str, interval: Interval | None) -> dict[str, float | None]:
-    if interval is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    ends = (interval.value, interval.low, interval.high) if interval else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def load_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:
@@ -133,18 +127,18 @@ def load_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:
             **_finite_spread("goodput_per_second", one.goodput),
             **_finite_spread("attainment", one.attainment),
             **_finite_spread("effective_batch", one.effective_batch),
-            **{
-                key: value
-                for kind in SECONDS
-                for share in QUANTILES
-                for key, value in _finite_spread(
-                    f"{kind}_p{100 * share:.0f}_seconds", one.quantiles[kind][share]
-                ).items()
-            },
-            **_finite_spread("queue_mean_seconds", one.queue_waits.measured),
-            **_finite_spread("queue_replayed_seconds", one.queue_waits.replayed),
-            **_finite_spread("queue_pollaczek_khinchine_seconds", one.queue_waits.steady),
+            **_quantiles(one),
+            **_finite_spread("queue_mean_seconds", one.queue_wait),
+            **_finite_spread("queue_replayed_seconds", one.replayed_wait),
+            **_finite_spread("queue_pollaczek_khinchine_seconds", one.steady_wait),
         }
+
+
+def _quantiles(one: LoadCell) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for kind, share in product(SECONDS, QUANTILES):
+        found |= _finite_spread(f"{kind}_p{100 * share:.0f}_seconds", one.quantiles[kind][share])
+    return found
 
 
 def knee_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -42,12 +41,6 @@ from service.statistics.intervals import Interval, geometric_mean
 def typical(rounds: Rounds) -> Interval:
     """The geometric mean of the rounds' medians with its t interval; ratios of it are the speed-ups."""
     return geometric_mean(list(rounds.values()))
-
-
-def slowest_over_fastest(by_mode: Mapping[str, Rounds]) -> float:
-    """Spread of the modes: the slowest's typical latency over the fastest's."""
-    values = [typical(rounds).value for rounds in by_mode.values()]
-    return max(values) / min(values)
 
 
 class Findings:
@@ -95,7 +88,7 @@ class Findings:
         main = self.results.run.plan.main_groups
         return [v for v in self.verdicts if v.group in main] or self.verdicts[:1]
 
-    @cached_property
+    @property
     def others(self) -> list[Verdict]:
         """Verdicts under other conditions: longer prompts, more tokens, concurrency."""
         return [verdict for verdict in self.verdicts if verdict not in self.main]
@@ -133,9 +126,8 @@ class Findings:
         found = (choose_each(groups, checks) for groups in families.values())
         return {group: choice for family in found for group, choice in family.items()}
 
-    def _find(self, group: Group, mode: str, control: bool = False) -> Cell | None:
-        key = (group, mode, control)
-        return next((c for c in self._cells if (c.group, c.mode, c.control) == key), None)
+    def _find(self, group: Group, mode: str) -> Cell | None:
+        return next((c for c in self._cells if (c.group, c.mode, c.control) == (group, mode, False)), None)
 
     def _plain(self, group: Group) -> Cell | None:
         """What the answer is against: the best mode without a compiler that was swept."""
@@ -150,7 +142,7 @@ class Findings:
 
     def _summary(self, cell: Cell, rows: pl.DataFrame) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
-        group = cell.group
+        same = ("requests", "latency_p95_seconds", "prompt_tokens", "padded_prompt_tokens", "attended_tokens")
         estimated = means["estimated"]
         samples = {phase: self.results.samples[phase].get(cell.name) for phase in PHASES}
         prefill, decode = (
@@ -160,9 +152,8 @@ class Findings:
         return Summary(
             cell=cell,
             effective=None if cell.mode == AUTO else rows["effective_mode"][0],
-            requests=means["requests"],
+            **{name: means[name] for name in same},
             latency=typical(self.results.medians(cell.name)),
-            latency_p95_seconds=means["latency_p95_seconds"],
             mean_seconds=means["latency_mean_seconds"],
             tokens_per_second=typical(self.results.medians(cell.name, "tokens_per_second")),
             first_token=None if None in first_tokens.values() else typical(first_tokens),
@@ -171,13 +162,10 @@ class Findings:
             outside_seconds=means["outside_seconds_mean"],
             prefill=prefill,
             decode=decode,
-            prompt_tokens=means["prompt_tokens"],
-            padded_prompt_tokens=means["padded_prompt_tokens"],
-            attended_tokens=means["attended_tokens"],
             estimated=estimated,
             disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
-            comparison=self.compared(self._find(group, BASELINE), cell),
-            against_plain=None if cell.control else self.compared(self._plain(group), cell),
+            comparison=self.compared(self._find(cell.group, BASELINE), cell),
+            against_plain=None if cell.control else self.compared(self._plain(cell.group), cell),
             payback=self._payback(cell),
         )
 

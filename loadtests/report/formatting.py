@@ -49,7 +49,6 @@ def counted(typical: int, least: int, most: int) -> str:
 
 
 def cores(cpus: Sequence[int] | None) -> str:
-    """The processor cores of a process by their numbers."""
     if not cpus:
         return "any core"
     return f"core{'s' if len(cpus) != 1 else ''} {', '.join(map(str, cpus))}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -64,39 +65,32 @@ class Criterion:
 
     def limits(self, new_tokens: int) -> dict[Kind, float]:
         """The limits in seconds for requests of `new_tokens`; a single token has no time per further one."""
-        if self.slo is None:
-            return {}
-        all_limits: dict[Kind, float | None] = {
-            "e2e": self.slo.e2e_seconds,
-            "ttft": self.slo.ttft_seconds,
-            "tpot": self.slo.tpot_seconds if new_tokens > 1 else None,
-        }
-        return {kind: limit for kind, limit in all_limits.items() if limit is not None}
+        kinds = zip(SECONDS, self._limits, strict=True)
+        return {kind: limit for kind, limit in kinds if limit and (kind != "tpot" or new_tokens > 1)}
+
+    @property
+    def _limits(self) -> tuple[float | None, float | None, float | None]:
+        slo = self.slo
+        return (slo.e2e_seconds, slo.ttft_seconds, slo.tpot_seconds) if slo else (None, None, None)
 
     @property
     def within(self) -> str:
         """The end of a sentence: 'within 100 ms, first token within 50 ms'."""
         if self.slo is None:
             return "before it saturates"
-        limits = {
-            "within {}": self.slo.e2e_seconds,
-            "the first token within {}": self.slo.ttft_seconds,
-            "at most {} per further token": self.slo.tpot_seconds,
-        }
-        shown = [text.format(_milliseconds(limit)) for text, limit in limits.items() if limit is not None]
-        return listed(shown)
+        texts = ("within {}", "the first token within {}", "at most {} per further token")
+        limits = zip(texts, self._limits, strict=True)
+        return listed([text.format(f"{1e3 * limit:.4g} ms") for text, limit in limits if limit is not None])
 
     @property
     def meaning(self) -> str:
-        """What it takes for a rate to count as served."""
         share = f"{100 * self.least_share:.4g} %"
         if self.slo is None:
-            return f"A rate counts as served where answers leave at {share} of the rate offered, or more."
+            return (
+                f"A rate counts as served where answers leave at {share} of the rate offered, or more. There "
+                "is no objective: `--slo` of `sweep` or `report`, or `[slo]` of a plan, sets one."
+            )
         return f"A rate counts as served where at least {share} of the requests are answered {self.within}."
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.4g} ms"
 
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -129,14 +123,8 @@ class Block:
     latencies: dict[Kind, Values]
     queue_seconds: Values
     service_seconds: Values
-    replayed_seconds: Values | None
+    replayed_seconds: list[float] | None
     effective_batch: float | None
-
-    def share(self, criterion: Criterion) -> float | None:
-        """What decides whether its rate was served."""
-        if self.cut:
-            return 0.0
-        return self.kept_up_share if criterion.slo is None else self.met_share
 
 
 def blocks(results: Results, cell: Cell, criterion: Criterion) -> Iterator[Block]:
@@ -169,9 +157,9 @@ def _block(number: int, rows: pl.DataFrame, cut: bool, cell: Cell, limits: dict[
         in_time = None if in_time is None else 0
         latencies = dict.fromkeys(latencies, np.full(cell.requests - settling(cell.requests), np.inf))
     good = rows.filter(pl.col("ok")).sort("start")
-    service = (good["total_seconds"] - good["queue_seconds"]).to_numpy()
-    in_turn = not good["merged"].any()
+    service = good["total_seconds"] - good["queue_seconds"]
     together = good["effective_batch"]
+    known = not (together.is_empty() or together.null_count())
     return Block(
         round=number,
         sent=rows.height,
@@ -185,20 +173,17 @@ def _block(number: int, rows: pl.DataFrame, cut: bool, cell: Cell, limits: dict[
         met_share=None if in_time is None else in_time / judged.height,
         latencies=latencies,
         queue_seconds=good["queue_seconds"].to_numpy(),
-        service_seconds=service,
-        replayed_seconds=np.array(replayed_waits(good["start"].to_list(), service.tolist()))
-        if in_turn
-        else None,
-        effective_batch=None
-        if together.null_count() or together.is_empty()
-        else float(together.to_numpy().mean()),
+        service_seconds=service.to_numpy(),
+        replayed_seconds=None
+        if good["merged"].any()
+        else replayed_waits(good["start"].to_list(), service.to_list()),
+        effective_batch=float(together.to_numpy().mean()) if known else None,
     )
 
 
 def _ended(rows: pl.DataFrame) -> list[float | None]:
     """When each request was answered; None where it was not."""
-    ended = (rows["start"] + rows["latency_seconds"]).to_list()
-    return [end if ok else None for end, ok in zip(ended, rows["ok"].to_list(), strict=True)]
+    return rows.select(pl.when("ok").then(pl.col("start") + pl.col("latency_seconds"))).to_series().to_list()
 
 
 def _in_time(answers: pl.DataFrame, limits: dict[Kind, float]) -> int | None:
@@ -207,43 +192,6 @@ def _in_time(answers: pl.DataFrame, limits: dict[Kind, float]) -> int | None:
         return None
     within = pl.all_horizontal(pl.col(f"{kind}_judged") <= limit for kind, limit in limits.items())
     return answers.filter(within).height
-
-
-@dataclass(frozen=True, slots=True)
-class QueueWaits:
-    """Mean waits in the queue in seconds, means over rounds; None where one does not apply.
-
-    `replayed` follows from the instants at which the requests were sent and their own time in the service,
-    for any arrivals; it does not know the queue's clock. It takes all of that time as the engine's, although
-    the front works on one request while the engine serves another, and so reads a little high under load.
-    `steady` is Pollaczek and Khinchine's, for Poisson arrivals below saturation after an infinite time: a
-    block, which starts empty, waits less. Neither applies where requests are merged.
-    """
-
-    measured: Interval | None = None
-    replayed: Interval | None = None
-    steady: Interval | None = None
-
-
-def _queue_waits(cell: Cell, rate: float, blocks: Sequence[Block]) -> QueueWaits:
-    """The waits of `cell`; none where a block has no answer or no time in the queue."""
-    if not blocks or any(not one.answers or np.isnan(one.queue_seconds).any() for one in blocks):
-        return QueueWaits()
-    measured = mean_interval([float(one.queue_seconds.mean()) for one in blocks])
-    replayed = [one.replayed_seconds for one in blocks if one.replayed_seconds is not None]
-    if len(replayed) < len(blocks):
-        return QueueWaits(measured)
-    waits = mean_interval([float(seconds.mean()) for seconds in replayed])
-    return QueueWaits(measured, waits, _steady(cell, rate, blocks))
-
-
-def _steady(cell: Cell, rate: float, blocks: Sequence[Block]) -> Interval | None:
-    """From each round's service times; None for other arrivals, refused requests or a busy round."""
-    if cell.arrivals != "poisson" or any(one.cut or one.rejected for one in blocks):
-        return None
-    waits = [pollaczek_khinchine(rate, one.service_seconds.tolist()) for one in blocks]
-    known = [wait for wait in waits if wait is not None]
-    return mean_interval(known) if len(known) == len(waits) else None
 
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -260,7 +208,6 @@ class LoadCell:
 
     @property
     def sent(self) -> int:
-        """Requests that were sent."""
         return sum(block.sent for block in self.blocks)
 
     @property
@@ -302,8 +249,8 @@ class LoadCell:
     @cached_property
     def attainment(self) -> Interval | None:
         """The share of requests in time, mean over rounds; None without an objective, or where not known."""
-        shares = [block.met_share for block in self.blocks if block.met_share is not None]
-        if len(shares) < len(self.blocks):
+        shares = _all_known(block.met_share for block in self.blocks)
+        if shares is None:
             return None
         point = met_point(self.rate, shares, self._judged)
         return Interval(point.share, point.low, point.high, len(shares))
@@ -311,15 +258,16 @@ class LoadCell:
     @cached_property
     def point(self) -> RatePoint | None:
         """What was served of its rate, as the knee takes it; None where a block cannot be judged."""
-        shares = [share for block in self.blocks if (share := block.share(self.criterion)) is not None]
-        if len(shares) < len(self.blocks):
-            return None
-        found = kept_up_point if self.criterion.slo is None else met_point
-        return found(self.rate, shares, self._judged)
+        keeping_up = self.criterion.slo is None
+        shares = _all_known(
+            0.0 if block.cut else block.kept_up_share if keeping_up else block.met_share
+            for block in self.blocks
+        )
+        found = kept_up_point if keeping_up else met_point
+        return None if shares is None else found(self.rate, shares, self._judged)
 
     @property
     def _judged(self) -> int:
-        """Requests of a block that are judged."""
         return self.cell.requests - settling(self.cell.requests)
 
     @cached_property
@@ -334,17 +282,57 @@ class LoadCell:
     @cached_property
     def effective_batch(self) -> Interval | None:
         """Sequences per step that a request ran with, mean over rounds; None where that is not known."""
-        known = [block.effective_batch for block in self.blocks if block.effective_batch is not None]
-        return mean_interval(known) if known and len(known) == len(self.blocks) else None
+        return _mean(block.effective_batch for block in self.blocks)
 
     @cached_property
-    def queue_waits(self) -> QueueWaits:
-        """The queue's mean wait as measured, and as it has to be."""
-        return _queue_waits(self.cell, self.rate, self.blocks)
+    def queue_wait(self) -> Interval | None:
+        """Seconds in the queue, mean over rounds; None where a block has no answer or no queue time."""
+        if any(not one.answers or np.isnan(one.queue_seconds).any() for one in self.blocks):
+            return None
+        return _mean(float(one.queue_seconds.mean()) for one in self.blocks)
+
+    @cached_property
+    def replayed_wait(self) -> Interval | None:
+        """What that has to be, by the instants of sending and the requests' own time in the service alone.
+
+        For any arrivals; it does not know the queue's clock. It takes all of that time as the engine's,
+        although the front works on one request while the engine serves another, and so reads a little high
+        under load. None where requests are merged.
+        """
+        if self.queue_wait is None:
+            return None
+        return _mean(fmean(one.replayed_seconds) if one.replayed_seconds else None for one in self.blocks)
+
+    @cached_property
+    def steady_wait(self) -> Interval | None:
+        """Pollaczek and Khinchine's, after an infinite time: a block, which starts empty, waits less.
+
+        None for other arrivals than Poisson's, merged or refused requests, or a round past saturation.
+        """
+        refused = any(one.cut or one.rejected for one in self.blocks)
+        if self.replayed_wait is None or self.cell.arrivals != "poisson" or refused:
+            return None
+        return _mean(pollaczek_khinchine(self.rate, one.service_seconds.tolist()) for one in self.blocks)
+
+
+def _all_known(values: Iterable[float | None]) -> list[float] | None:
+    """None where one of them is."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else None
+
+
+def _mean(values: Iterable[float | None]) -> Interval | None:
+    known = _all_known(values)
+    return mean_interval(known) if known else None
 
 
 Ladder = tuple[int, PromptSet, int, Arrivals]
 """Batch size, prompt set, new tokens and arrivals: what the rates of one knee have in common."""
+
+
+def ladder_of(cell: Cell) -> Ladder:
+    return (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.arrivals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,29 +376,11 @@ class LoadGroup:
         return knee_ratio(first, second)
 
 
-def load_groups(cells: Sequence[LoadCell], criterion: Criterion) -> list[LoadGroup]:
-    """All groups, by batch size and conditions."""
-    groups: dict[Ladder, dict[str, list[LoadCell]]] = {}
-    for one in cells:
-        cell = one.cell
-        ladder = (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.arrivals)
-        groups.setdefault(ladder, {}).setdefault(cell.mode, []).append(one)
-    return [
-        LoadGroup(ladder, tuple(_knee(mode, own, criterion) for mode, own in modes.items()))
-        for ladder, modes in sorted(groups.items())
-    ]
-
-
 def _knee(mode: str, cells: Sequence[LoadCell], criterion: Criterion) -> ModeKnee:
     ordered = tuple(sorted(cells, key=lambda one: one.rate))
     points = [point for one in ordered if (point := one.point) is not None]
-    known = len(points) == len(ordered)
-    return ModeKnee(
-        mode,
-        ordered,
-        knee(points, criterion.least_share) if known else None,
-        _too_short(ordered, criterion),
-    )
+    found = knee(points, criterion.least_share) if len(points) == len(ordered) else None
+    return ModeKnee(mode, ordered, found, _too_short(ordered, criterion))
 
 
 def _too_short(cells: Sequence[LoadCell], criterion: Criterion) -> int | None:
@@ -443,7 +413,6 @@ class LoadFindings:
 
     def __init__(self, results: Results, slo: Slo | None = None) -> None:
         self.results = results
-        self.given = slo is not None
         self.criterion = Criterion(slo or results.run.plan.slo)
 
     @cached_property
@@ -460,17 +429,10 @@ class LoadFindings:
 
     @cached_property
     def groups(self) -> list[LoadGroup]:
-        """The knees, by batch size and conditions."""
-        return load_groups(self.cells, self.criterion)
-
-    @property
-    def source(self) -> str:
-        """Where the objectives come from, for a reader."""
-        if self.criterion.slo is None:
-            return "There is no objective: `--slo` of `sweep` or `report`, or `[slo]` of a plan, sets one."
-        if not self.given:
-            return "The objectives are those of the plan."
-        own = self.results.run.plan.slo
-        return "The objectives were given for this report; " + (
-            "the plan has none." if own is None else f"the plan's are: {Criterion(own).meaning}"
-        )
+        groups: dict[Ladder, dict[str, list[LoadCell]]] = {}
+        for one in self.cells:
+            groups.setdefault(ladder_of(one.cell), {}).setdefault(one.cell.mode, []).append(one)
+        return [
+            LoadGroup(ladder, tuple(_knee(mode, own, self.criterion) for mode, own in modes.items()))
+            for ladder, modes in sorted(groups.items())
+        ]

@@ -1,35 +1,34 @@
-"""The report's section on load: knees, every rate and the ladder of concurrencies, as tables and charts."""
+"""The report's section on load: knees and every rate, as tables and a chart."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import cycle
 
-import plotly.graph_objects as go
-
-from loadtests.plan.cells import Cell
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import colour, listed, milliseconds, significant, span
-from loadtests.report.load import QUANTILES, SECONDS, LoadCell, LoadFindings, LoadGroup, ModeKnee
+from loadtests.report.formatting import colour, listed, significant, span
+from loadtests.report.load import (
+    QUANTILES,
+    SECONDS,
+    Ladder,
+    LoadCell,
+    LoadFindings,
+    LoadGroup,
+    ModeKnee,
+    ladder_of,
+)
 from loadtests.report.page import Plot, Section, Table, Text
-from loadtests.report.plots import SYMBOLS, base, line, log_axis, whiskers
+from loadtests.report.plots import LOG_AXIS, SYMBOLS, base, line
 from loadtests.report.summaries import Summary
 from loadtests.report.wording import pair
 from service.statistics.intervals import SETTLING_SHARE, Interval, least_requests
 
-Conditions = tuple[int, str, int]
-"""Batch size, prompt set, new tokens."""
 
-
-def load_section(findings: LoadFindings, summaries: Sequence[Summary]) -> Section | None:
-    """None where there is neither open loop nor several concurrencies."""
-    tables = [*load_tables(findings), *concurrency_tables(summaries)]
-    if not tables:
-        return None
-    note = f"{findings.criterion.meaning} {findings.source} {_READING}" if findings.cells else ""
-    return Section("Under load", note, tables)
+def load_section(findings: LoadFindings) -> Section | None:
+    """None without an open loop."""
+    note = f"{findings.criterion.meaning} {_READING}"
+    return Section("Under load", note, [*load_tables(findings)]) if findings.groups else None
 
 
 _READING = (
@@ -108,7 +107,6 @@ def _offered(one: LoadCell) -> list[Text]:
 
 
 def _served(one: LoadCell) -> list[Text]:
-    waits = one.queue_waits
     return [
         *(value(found) for found in (one.served_rate, one.goodput)),
         value(one.attainment, 100.0),
@@ -116,7 +114,7 @@ def _served(one: LoadCell) -> list[Text]:
         Text(str(one.sent)),
         Text(str(one.rejected)),
         Text(f"{one.cut} of {len(one.blocks)}"),
-        *(value(found, 1e3) for found in (waits.measured, waits.replayed, waits.steady)),
+        *(value(found, 1e3) for found in (one.queue_wait, one.replayed_wait, one.steady_wait)),
     ]
 
 
@@ -132,183 +130,40 @@ def value(interval: Interval | None, scale: float = 1.0) -> Text:
     return Text(significant(known.value * scale), span(known, scale))
 
 
-# The ladder of concurrencies.
-
-
-def concurrency_ladders(summaries: Sequence[Summary]) -> dict[Conditions, dict[str, list[Summary]]]:
-    """Closed-loop cells by conditions and mode, by concurrency; only conditions with several of them."""
-    found: dict[Conditions, dict[str, list[Summary]]] = {}
-    for summary in sorted(summaries, key=lambda one: one.cell.concurrency):
-        cell = summary.cell
-        if not cell.open_loop and not cell.control:
-            own = found.setdefault((cell.batch_size, cell.prompt_set, cell.new_tokens), {})
-            own.setdefault(cell.mode, []).append(summary)
-    return {
-        conditions: modes
-        for conditions, modes in sorted(found.items())
-        if len({one.cell.concurrency for own in modes.values() for one in own}) > 1
-    }
-
-
-def requests_per_second(summary: Summary) -> float:
-    """Answers per second of a closed-loop cell: its tokens per second over the tokens of one request."""
-    return summary.tokens_per_second.value / (summary.cell.batch_size * summary.cell.new_tokens)
-
-
-def concurrency_tables(summaries: Sequence[Summary]) -> Iterator[Table]:
-    """One table per conditions, a row per mode and concurrency."""
-    heads = ("mode", "concurrency", "requests/s", "tokens/s", "latency", "95th percentile")
-    for (batch, prompts, tokens), modes in concurrency_ladders(summaries).items():
-        title = f"Concurrency: Batch {batch}, {prompts} prompts, {tokens} new tokens"
-        yield Table(title, heads, [_concurrency(one) for own in modes.values() for one in own])
-
-
-def _concurrency(summary: Summary) -> list[Text]:
-    requests = requests_per_second(summary)
-    scale = requests / summary.tokens_per_second.value
-    return [
-        Text(summary.cell.mode, colour=colour(summary.cell.mode)),
-        Text(str(summary.cell.concurrency)),
-        Text(significant(requests), span(summary.tokens_per_second, scale)),
-        Text(significant(summary.tokens_per_second.value)),
-        Text(milliseconds(summary.latency.value), span(summary.latency, 1e3)),
-        Text(milliseconds(summary.latency_p95_seconds)),
-    ]
-
-
-def goodput(findings: Findings) -> Plot | None:
-    """Answers per second, in time where there are objectives, against arrivals; knees on the diagonal."""
-    groups = findings.load.groups
-    if not groups:
-        return None
-    objective = findings.load.criterion.slo is not None
-    figure = base("arrivals per second", f"answers{' in time' if objective else ''} per second")
-    most = max(cell.rate for group in groups for one in group.knees for cell in one.cells)
-    figure.add_scatter(
-        x=[0, most],
-        y=[0, most],
-        mode="lines",
-        name="all served",
-        line={"color": "#8A94A6", "width": 1, "dash": "dot"},
-        hoverinfo="skip",
-    )
-    for number, group in enumerate(groups):
-        for one in group.knees:
-            _add_goodput(figure, one, _name(findings, group, one.mode), SYMBOLS[number % len(SYMBOLS)])
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(rangemode="tozero")
-    answers, past = (
-        ("answers in time", "falls, because the queue takes the time that a request has")
-        if objective
-        else ("answers", "stays flat at what the mode can do")
-    )
-    caption = (
-        "Below the knee all that arrives is served: a line follows the dotted diagonal. Past it the line "
-        f"{past}. Diamonds are the knees with their 95 % intervals."
-    )
-    return Plot("goodput", f"The knee: {answers} against arrivals", caption, figure)
-
-
-def _add_goodput(figure: go.Figure, one: ModeKnee, name: str, symbol: str) -> None:
-    x, y = [cell.rate for cell in one.cells], [(cell.goodput or cell.served_rate).value for cell in one.cells]
-    hover = f"{name}: %{{y:.4g}} of %{{x:.4g}} per second<extra></extra>"
-    line(figure, one.mode, name, x, y, marker={"symbol": symbol, "size": 7}, hovertemplate=hover)
-    estimate = one.estimate
-    if estimate is None or not estimate.value.known or not estimate.low or math.isinf(estimate.high):
-        return
-    knee = estimate.value.low
-    figure.add_scatter(
-        x=[knee],
-        y=[knee],
-        error_x=whiskers([Interval(knee, estimate.low, estimate.high, 0)]),
-        name=f"knee of {name}",
-        legendgroup=name,
-        showlegend=False,
-        mode="markers",
-        marker={"symbol": "diamond", "size": 11, "color": colour(one.mode)},
-        hovertemplate=f"knee of {name}: %{{x:.4g}} per second<extra></extra>",
-    )
-
-
-def _name(findings: Findings, group: LoadGroup, mode: str) -> str:
-    """With the conditions where there are several."""
-    batch, prompts, tokens, arrivals = group.ladder
-    if len(findings.load.groups) == 1:
-        return mode
-    kind = "" if arrivals == "poisson" else f" {arrivals}"
-    return f"{mode} b={batch} {prompts} n={tokens}{kind}"
-
-
 def saturation(findings: Findings) -> Plot | None:
     """Open loop: latency from the intended start against the arrival rate."""
     rates = findings.results.run.client.rates
-    opened = [s for s in findings.summaries if s.cell.name in rates]
+    opened = sorted((s for s in findings.summaries if s.cell.name in rates), key=lambda s: rates[s.cell.name])
     if not opened:
         return None
     figure = base("arrivals per second", "latency from the intended start, ms")
-    ladders: dict[tuple[str, tuple[Any, ...]], list[Summary]] = {}
-    for one in sorted(opened, key=lambda s: rates[s.cell.name]):
-        ladders.setdefault((one.cell.mode, _conditions(one.cell)), []).append(one)
-    conditions = list(dict.fromkeys(_conditions(one.cell) for one in opened))
-    for (mode, own), mine in ladders.items():
-        symbol = SYMBOLS[conditions.index(own) % len(SYMBOLS)]
+    ladders: dict[tuple[Ladder, str], list[Summary]] = {}
+    for one in opened:
+        ladders.setdefault((ladder_of(one.cell), one.cell.mode), []).append(one)
+    symbols = dict(zip(dict.fromkeys(ladder for ladder, _ in ladders), cycle(SYMBOLS), strict=False))
+    for (ladder, mode), own in ladders.items():
         for name, dash, width, values in (
-            (f"{mode} b={own[0]}", "solid", 2.5, [s.latency.value for s in mine]),
-            ("95th percentile", "dot", 1.5, [s.latency_p95_seconds for s in mine]),
+            (f"{mode} b={ladder[0]}", "solid", 2.5, [s.latency.value for s in own]),
+            ("95th percentile", "dot", 1.5, [s.latency_p95_seconds for s in own]),
         ):
             line(
                 figure,
                 mode,
                 name,
-                [rates[s.cell.name] for s in mine],
+                [rates[s.cell.name] for s in own],
                 [1e3 * value for value in values],
-                legendgroup=f"{mode} {own}",
+                legendgroup=f"{mode} {ladder}",
                 showlegend=dash == "solid",
-                marker={"symbol": symbol, "size": 7},
+                marker={"symbol": symbols[ladder], "size": 7},
                 line={"color": colour(mode), "width": width, "dash": dash},
-                text=[s.cell.name for s in mine],
+                text=[s.cell.name for s in own],
                 hovertemplate="%{text}: %{x:.3g}/s, %{y:.4g} ms<extra></extra>",
             )
     figure.update_xaxes(rangemode="tozero")
-    ends = [1e3 * value for s in opened for value in (s.latency.value, s.latency_p95_seconds)]
-    figure.update_yaxes(**log_axis(ends))
+    figure.update_yaxes(**LOG_AXIS)
     caption = (
         "Open loop: requests arrive by a schedule, whether or not earlier ones have ended. Latency counts "
         "from the time each was due, so that no stall is hidden. Solid is the median, dotted the 95th "
         "percentile."
     )
     return Plot("saturation", "Latency under open-loop load", caption, figure)
-
-
-def _conditions(cell: Cell) -> tuple[int, str, int, str]:
-    return (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.arrivals)
-
-
-def concurrency(findings: Findings) -> Plot | None:
-    """Closed loop: latency against answers per second, along the concurrencies."""
-    ladders = concurrency_ladders(findings.summaries)
-    if not ladders:
-        return None
-    figure = base("answers per second", "latency per request, ms")
-    for (batch, prompts, tokens), modes in ladders.items():
-        for number, (mode, own) in enumerate(modes.items()):
-            name = mode + (f" b={batch} {prompts} n={tokens}" if len(ladders) > 1 else "")
-            line(
-                figure,
-                mode,
-                name,
-                [requests_per_second(s) for s in own],
-                [1e3 * s.latency.value for s in own],
-                text=[f"c={s.cell.concurrency}" for s in own],
-                mode="lines+markers+text" if number == 0 else "lines+markers",
-                textposition="top center",
-                textfont={"size": 10},
-                hovertemplate=f"{name}, %{{text}}: %{{x:.4g}}/s at %{{y:.4g}} ms<extra></extra>",
-            )
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(rangemode="tozero")
-    caption = (
-        "Closed loop: each point keeps c requests in flight. Once the engine is busy all the time, further "
-        "requests in flight add latency and no throughput: the line turns upwards."
-    )
-    return Plot("concurrency", "Latency against throughput, along the concurrencies", caption, figure)

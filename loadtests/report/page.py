@@ -111,7 +111,6 @@ class Plot:
 
     @property
     def height(self) -> int:
-        """In pixels."""
         return int(self.figure.layout.height)
 
     @property
@@ -134,11 +133,7 @@ class Section:
 
 
 def write_page(
-    out: Path,
-    name: str,
-    context: Mapping[str, Any],
-    templates: Path = TEMPLATES,
-    written: str | None = None,
+    out: Path, name: str, context: Mapping[str, Any], templates: Path = TEMPLATES, written: str | None = None
 ) -> None:
     """Write the page `name` and its Markdown into `out`, as `written` where it has another name there."""
     bundle = PLOTLY_BUNDLE.read_text(encoding="utf-8")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import plotly.graph_objects as go
@@ -14,24 +15,24 @@ from plotly.subplots import make_subplots
 from dashboards.theme import PART_COLOURS
 from loadtests.plan.cells import BASELINE
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import colour, share_span, significant
+from loadtests.report.formatting import colour, share_span
 from loadtests.report.page import Plot
-from loadtests.report.summaries import PhaseMeans, Summary, Verdict
-from loadtests.run.machine import marked_rounds
+from loadtests.report.summaries import Summary, Verdict
 from service.records import PHASES
 from service.statistics.intervals import Interval
+
+LOG_AXIS = {"type": "log", "dtick": "D2", "tickformat": "~g"}
+"""Ticks at 1, 2 and 5 times the powers of ten."""
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
 
 def translucent(hexadecimal: str, alpha: float) -> str:
-    """A colour like #3D85C6 with transparency."""
     red, green, blue = (int(hexadecimal[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 
 
 def base(x: str, y: str, height: int = 380) -> go.Figure:
-    """An empty figure with axis titles."""
     figure = go.Figure()
     figure.update_layout(
         template=None,
@@ -44,36 +45,6 @@ def base(x: str, y: str, height: int = 380) -> go.Figure:
         yaxis={"title": {"text": y}, "automargin": True, "zeroline": False},
     )
     return figure
-
-
-def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
-    """A logarithmic axis around `values` with ticks at 1, 2 and 5 times the powers of ten."""
-    known = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
-    if not known:
-        return {"type": "log"}
-    low, high = min(known) / 1.25, max(known) * 1.25
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [tick for power in powers for step in (1, 2, 5) if low <= (tick := step * 10.0**power) <= high]
-    labels = [significant(tick, 1) for tick in ticks]
-    ends = [math.log10(low), math.log10(high)]
-    return {"type": "log", "tickvals": ticks, "ticktext": labels, "range": ends}
-
-
-def batch_axis(sizes: Sequence[int]) -> dict[str, Any]:
-    """A logarithmic axis with a tick per batch size."""
-    return {"type": "log", "tickvals": sizes, "ticktext": [str(size) for size in sizes], "tickangle": 0}
-
-
-def whiskers(values: Sequence[Interval], scale: float = 1.0) -> dict[str, Any]:
-    """The intervals of `values` as error bars."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [scale * (one.high - one.value) for one in values],
-        "arrayminus": [scale * (one.value - one.low) for one in values],
-        "thickness": 2,
-        "width": 5,
-    }
 
 
 def line(figure: go.Figure, of: str, name: str, x: Sequence[float], y: Sequence[float], **more: Any) -> None:  # noqa: ANN401 - plotly is untyped
@@ -92,21 +63,7 @@ def line(figure: go.Figure, of: str, name: str, x: Sequence[float], y: Sequence[
     )
 
 
-def _shade(figure: go.Figure, x: tuple[float, float], tone: str, text: str, place: str) -> None:
-    """A shaded span of time with a word on it."""
-    figure.add_vrect(
-        x0=x[0],
-        x1=x[1],
-        line={"width": 0},
-        layer="below",
-        fillcolor=tone,
-        annotation={"text": text, "font": {"size": 11}},
-        annotation_position=place,
-    )
-
-
 def _by_mode(findings: Findings) -> dict[str, list[Summary]]:
-    """The main conditions' cells by mode, in the ladder's order, by batch size."""
     modes: dict[str, list[Summary]] = {}
     for verdict in findings.main:
         for summary in verdict.modes:
@@ -118,7 +75,6 @@ def _by_mode(findings: Findings) -> dict[str, list[Summary]]:
 
 
 def latency(findings: Findings) -> Plot | None:
-    """Latency against batch size; nothing for a single one, which the tables show."""
     figure = _against_batch(findings, lambda one: one.latency, 1e3, "latency per request, ms", "ms")
     caption = (
         "Lower is better; both axes are logarithmic. Lines are the typical round's median, bands its 95 % "
@@ -129,7 +85,6 @@ def latency(findings: Findings) -> Plot | None:
 
 
 def throughput(findings: Findings) -> Plot | None:
-    """Tokens per second against batch size; nothing for a single one."""
     figure = _against_batch(findings, lambda one: one.tokens_per_second, 1.0, "tokens per second", "tokens/s")
     caption = (
         "Higher is better. Where a line still rises steeply, a larger batch costs little. Where it flattens, "
@@ -143,17 +98,14 @@ def _against_batch(
 ) -> go.Figure | None:
     if len(findings.main) < 2:
         return None
-    figure, ends = base("batch size (prompts per request)", axis), list[float]()
+    figure = base("batch size (prompts per request)", axis)
     for mode, summaries in _by_mode(findings).items():
-        batches, name = [one.cell.batch_size for one in summaries], mode
+        batches = [one.cell.batch_size for one in summaries]
         values = [value(one) for one in summaries]
         low, middle, high = (
-            [scale * end for end in all_ends]
-            for all_ends in zip(*((one.low, one.value, one.high) for one in values), strict=True)
+            [scale * getattr(one, end) for one in values] for end in ("low", "value", "high")
         )
-        ends += middle
         if all(one.samples > 1 for one in values):
-            ends += low + high
             figure.add_scatter(
                 x=batches + batches[::-1],
                 y=high + low[::-1],
@@ -163,12 +115,13 @@ def _against_batch(
                 fillcolor=translucent(colour(mode), 0.18),
                 hoverinfo="skip",
                 showlegend=False,
-                legendgroup=name,
+                legendgroup=mode,
             )
-        hover = f"{name}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
-        line(figure, mode, name, batches, middle, hovertemplate=hover)
-    figure.update_yaxes(**log_axis(ends))
-    figure.update_xaxes(**batch_axis([verdict.batch_size for verdict in findings.main]))
+        hover = f"{mode}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
+        line(figure, mode, mode, batches, middle, hovertemplate=hover)
+    figure.update_yaxes(**LOG_AXIS)
+    sizes = [verdict.batch_size for verdict in findings.main]
+    figure.update_xaxes(type="log", tickvals=sizes, ticktext=list(map(str, sizes)), tickangle=0)
     return figure
 
 
@@ -201,7 +154,14 @@ def speedups(findings: Findings) -> Plot | None:
             name=mode,
             mode="markers",
             marker={"size": 11, "color": colour(mode)},
-            error_y=whiskers(list(found.values())),
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [ratio.high - ratio.value for ratio in found.values()],
+                "arrayminus": [ratio.value - ratio.low for ratio in found.values()],
+                "thickness": 2,
+                "width": 5,
+            },
             customdata=[[ratio.low, ratio.high] for ratio in found.values()],
             hovertemplate=mode + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
         )
@@ -221,54 +181,20 @@ def speedups(findings: Findings) -> Plot | None:
     return Plot("speedup", f"Speed-up against {BASELINE}", caption, figure)
 
 
-def trade_off(findings: Findings) -> Plot | None:
-    """Latency against throughput along the batch sizes."""
-    if len(findings.main) < 2:
-        return None
-    figure = base("throughput, tokens per second", "latency per request, ms")
-    modes = _by_mode(findings)
-    for mode, own in modes.items():
-        name, labelled = mode, mode in (next(iter(modes)), list(modes)[-1])
-        line(
-            figure,
-            mode,
-            name,
-            [s.tokens_per_second.value for s in own],
-            [1e3 * s.latency.value for s in own],
-            text=[f"b={s.cell.batch_size}" for s in own],
-            mode="lines+markers+text" if labelled else "lines+markers",
-            textposition="top center" if mode == BASELINE else "bottom center",
-            textfont={"size": 10},
-            hovertemplate=f"{name}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
-        )
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(rangemode="tozero")
-    caption = (
-        "Each line goes through the batch sizes (b) of one mode. Further right and lower is better. Where a "
-        "line turns upwards, more throughput costs latency in proportion."
-    )
-    return Plot("trade-off", "Latency against throughput, along the batch sizes", caption, figure)
-
-
 # Where the time goes.
 
 Segment = tuple[str, str, str, Callable[[Summary], float | None]]
 """Name, colour, pattern, and its mean seconds per request."""
 
 
-def _segments(device: str) -> list[Segment]:
+def _segments(device: str) -> Iterator[Segment]:
     """The parts of a bar in the order in which they are stacked; they sum to the server's total."""
-    beside = "sync_wait" if device == "cuda" else "kernel"
-    found: list[Segment] = [("queue", PART_COLOURS["queue"], "", lambda s: s.parts["queue"])]
-    for place, (phase, pattern) in enumerate(zip(PHASES, ("/", ""), strict=True)):
-        for part in ("dispatch", beside):
-            name = part.replace("_", " ")
-            found.append((f"{phase} {name}", PART_COLOURS[name], pattern, _of_phase(place, part)))
-    return [*found, ("other", PART_COLOURS["other"], "", lambda s: s.parts["other"])]
-
-
-def _of_phase(place: int, part: str) -> Callable[[Summary], float | None]:
-    return lambda summary: getattr(summary.phases[place], f"{part}_seconds")
+    yield "queue", PART_COLOURS["queue"], "", lambda s: s.parts["queue"]
+    for phase, pattern in zip(PHASES, ("/", ""), strict=True):
+        for part in ("dispatch", "sync_wait" if device == "cuda" else "kernel"):
+            name, seconds = part.replace("_", " "), attrgetter(f"{phase}.{part}_seconds")
+            yield f"{phase} {name}", PART_COLOURS[name], pattern, seconds
+    yield "other", PART_COLOURS["other"], "", lambda s: s.parts["other"]
 
 
 def parts(findings: Findings) -> Plot | None:
@@ -284,7 +210,7 @@ def parts(findings: Findings) -> Plot | None:
     for segment in _segments(device):
         if any(segment[3](s) is not None for verdict in findings.main for s in verdict.modes):
             for column, verdict in enumerate(findings.main, start=1):
-                _add_bars(findings, figure, column, verdict, segment)
+                _add_bars(figure, column, verdict, segment)
     figure.update_xaxes(title={"text": "ms"}, nticks=5, rangemode="tozero")
     figure.update_yaxes(title=None, automargin=True, showgrid=False)
     figure.update_layout(
@@ -304,7 +230,7 @@ def parts(findings: Findings) -> Plot | None:
     return Plot("parts", title, caption, figure, least_width=150 + 150 * count)
 
 
-def _add_bars(findings: Findings, figure: go.Figure, column: int, verdict: Verdict, segment: Segment) -> None:
+def _add_bars(figure: go.Figure, column: int, verdict: Verdict, segment: Segment) -> None:
     name, tone, pattern, value = segment
     modes = verdict.modes[::-1]
     figure.add_bar(
@@ -337,12 +263,7 @@ _COLOUR_BAR = {
     "cmax": 1,
     "colorscale": _SCALE,
     "showscale": True,
-    "colorbar": {
-        "title": {"text": "kernel share"},
-        "tickvals": [0, 0.2, 0.5, 1],
-        "thickness": 12,
-        "outlinewidth": 0,
-    },
+    "colorbar": {"title": {"text": "kernel share"}, "tickvals": [0, 0.2, 0.5, 1], "thickness": 12},
 }
 """Markers of a trace without points, there for the colour bar: on bars plotly.js warns about the text."""
 
@@ -358,7 +279,7 @@ def index_map(findings: Findings) -> Plot | None:
     modes = [summary.cell.mode for summary in verdicts[0].modes][::-1]
     figure = base("", "", height=110 + 52 * len(modes))
     for column, verdict in enumerate(verdicts):
-        _add_column(findings, figure, column, verdict, modes)
+        _add_column(figure, column, verdict, modes)
     figure.add_scatter(x=[None], y=[None], mode="markers", marker=_COLOUR_BAR, hoverinfo="skip")
     figure.update_xaxes(
         title=None,
@@ -368,7 +289,7 @@ def index_map(findings: Findings) -> Plot | None:
         tickvals=list(range(len(verdicts))),
         ticktext=[f"batch {verdict.batch_size}" for verdict in verdicts],
     )
-    figure.update_yaxes(title=None, showgrid=False)
+    figure.update_yaxes(title=None, showgrid=False, categoryorder="array", categoryarray=modes)
     figure.update_layout(margin={"t": 36, "b": 16}, barmode="overlay", bargap=0.1, showlegend=False)
     how = (
         "Below 0.2 launch-bound: the device waits for the host, a mode with less dispatch helps. From 0.5 "
@@ -381,18 +302,17 @@ def index_map(findings: Findings) -> Plot | None:
     return Plot("index", "Kernel share of decode", caption, figure, half=True, least_width=least_width)
 
 
-def _add_column(
-    findings: Findings, figure: go.Figure, column: int, verdict: Verdict, modes: list[str]
-) -> None:
-    decodes = [verdict.of(mode).decode for mode in modes]
-    indices = [decode.index for decode in decodes]
+def _add_column(figure: go.Figure, column: int, verdict: Verdict, modes: list[str]) -> None:
+    known = [(mode, decode) for mode in modes if (decode := verdict.of(mode).decode).index is not None]
+    indices = [decode.index for _, decode in known]
+    small = "<b>{:.2f}</b><br><span style='font-size:10px'>{}</span>"
     figure.add_bar(
-        y=list(modes),
-        x=[None if index is None else _CELL_WIDTH for index in indices],
+        y=[mode for mode, _ in known],
+        x=[_CELL_WIDTH] * len(known),
         base=column - _CELL_WIDTH / 2,
         orientation="h",
-        marker={"color": [_colour_of(index) for index in indices], "line": {"width": 0}},
-        text=["" if d.index is None else f"<b>{d.index:.2f}</b><br>{_ends(d)}" for d in decodes],
+        marker={"color": sample_colorscale(_SCALE, indices), "line": {"width": 0}},
+        text=[small.format(decode.index, share_span(decode.interval)) for _, decode in known],
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
@@ -400,17 +320,6 @@ def _add_column(
         customdata=indices,
         hovertemplate=f"%{{y}}, batch {verdict.batch_size}: %{{customdata:.3f}}<extra></extra>",
     )
-
-
-def _ends(decode: PhaseMeans) -> str:
-    return f"<span style='font-size:10px'>{share_span(decode.interval)}</span>"
-
-
-def _colour_of(index: float | None) -> str:
-    if index is None:
-        return "rgba(0,0,0,0)"
-    (colour,) = sample_colorscale(_SCALE, [index])
-    return str(colour)
 
 
 # Over time.
@@ -430,9 +339,15 @@ def timeline(findings: Findings) -> Plot | None:
     figure = base("seconds since the first request", "latency, ms")
     warm = rows.filter(pl.col("stage") == "warmup")
     for _, of_part in warm.group_by("part", maintain_order=True):
-        x = (of_part["at"].item(0), of_part["at"].item(-1))
-        _shade(figure, x, translucent("#8A94A6", 0.2), "warm-up", "top left")
-    _shade_marked(figure, rows, findings)
+        figure.add_vrect(
+            x0=of_part["at"].item(0),
+            x1=of_part["at"].item(-1),
+            line={"width": 0},
+            layer="below",
+            fillcolor=translucent("#8A94A6", 0.2),
+            annotation={"text": "warm-up", "font": {"size": 11}},
+            annotation_position="top left",
+        )
     sizes = sorted(rows["batch_size"].unique().to_list())
     every = -(-rows.height // MOST_POINTS)
     shown = rows.gather_every(every)
@@ -448,7 +363,7 @@ def timeline(findings: Findings) -> Plot | None:
             text=mine["cell"].to_list(),
             hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",
         )
-    figure.update_yaxes(**log_axis((1e3 * shown["latency_seconds"]).to_list()))
+    figure.update_yaxes(**LOG_AXIS)
     shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
     which = (
         "Every closed-loop request"
@@ -463,8 +378,7 @@ def timeline(findings: Findings) -> Plot | None:
 
 
 def _in_order(findings: Findings) -> pl.DataFrame:
-    """The closed loop's answers by their start; `at` is seconds since the first, without gaps between "
-    "parts."""
+    """The closed loop's answers by their start; `at` is seconds since the first, without gaps."""
     shown = ("start", "stage", "round", "part", "batch_size", "mode", "cell", "latency_seconds")
     opened = pl.col("cell").cast(pl.String).is_in(findings.results.open_loop_names)
     closed = findings.results.rows.lazy().filter(
@@ -475,14 +389,3 @@ def _in_order(findings: Findings) -> pl.DataFrame:
     gap = pl.when(pl.col("part") != pl.col("part").shift(1)).then(pl.col("start").diff()).otherwise(0.0)
     gaps = gap.fill_null(0.0).cum_sum()
     return rows.with_columns((pl.col("start") - pl.col("start").first() - gaps).alias("at"))
-
-
-def _shade_marked(figure: go.Figure, rows: pl.DataFrame, findings: Findings) -> None:
-    """Rounds in which the machine was not itself."""
-    for marked in marked_rounds(findings.results.run.machine_by_round):
-        mine = rows.filter((pl.col("stage") == "measure") & (pl.col("round") == marked.round))
-        if not mine.is_empty():
-            ends = mine["at"] + mine["latency_seconds"]
-            text = f"round {marked.round} marked"
-            x = (mine["at"].item(0), ends.sort().item(-1))
-            _shade(figure, x, translucent("#E9A23B", 0.18), text, "bottom left")

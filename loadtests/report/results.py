@@ -110,17 +110,27 @@ def _interval_of_measured() -> list[pl.Expr]:
     ]
 
 
+def _mean_of(name: str) -> pl.Expr:
+    return pl.col(f"{name}_seconds").mean().alias(f"{name}_seconds_mean")
+
+
 _LATENCY = pl.col("latency_from_intended_seconds")
 """Latency as reported; in a closed loop every request is due when it is sent."""
 
+_OF_A_CELL = (
+    "mode", "effective_mode", "control", "batch_size", "prompt_set", "new_tokens", "concurrency", "load",
+    "rate",
+)  # fmt: skip
 
-def _phase_means() -> list[pl.Expr]:
-    """Wall, dispatch and kernel of each phase, means per request."""
-    return [
-        pl.col(f"{phase}_{part}_seconds").mean().alias(f"{phase}_{part}_seconds_mean")
-        for phase in PHASES
-        for part in ("wall", "dispatch", "kernel")
-    ]
+_TIMES = [
+    *(_mean_of(part) for part in (*PARTS, "total")),
+    (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+]
+"""What a request's latency consists of, means per request."""
+
+_TIMES_OF_PHASES = [
+    _mean_of(f"{phase}_{part}") for phase in PHASES for part in ("wall", "dispatch", "kernel")
+]
 
 
 def _visit_seconds() -> pl.Expr:
@@ -148,12 +158,15 @@ class Results:
 
     @property
     def failed_gates(self) -> list[Gate]:
-        """Gates that make the sweep invalid."""
         return [gate for gate in self.gates if gate.failed]
 
     @property
+    def warnings(self) -> list[Gate]:
+        """Gates that did not pass, and leave the sweep valid."""
+        return [gate for gate in self.gates if gate.warning and gate.passed is False]
+
+    @property
     def device(self) -> str:
-        """`cpu` or `cuda`."""
         return str(self.run.engine.get("device", "cpu"))
 
     @property
@@ -163,7 +176,6 @@ class Results:
 
     @property
     def open_loop_names(self) -> list[str]:
-        """The names of the open-loop cells, by load or by a rate of their own."""
         return [cell.name for cell in self.run.plan.cells if cell.open_loop]
 
     @cached_property
@@ -184,24 +196,12 @@ class Results:
         return (
             good.group_by("cell", "round", maintain_order=True)
             .agg(
-                pl.col(
-                    "mode",
-                    "effective_mode",
-                    "control",
-                    "batch_size",
-                    "prompt_set",
-                    "new_tokens",
-                    "concurrency",
-                    "load",
-                    "rate",
-                ).first(),
+                pl.col(_OF_A_CELL).first(),
                 pl.len().alias("requests"),
                 _LATENCY.median().alias("latency_seconds"),
                 pl.when(overlap).then(overlapping).otherwise(alone).alias("tokens_per_second"),
-                *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
-                pl.col("total_seconds").mean().alias("total_seconds_mean"),
-                (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
-                *_phase_means(),
+                *_TIMES,
+                *_TIMES_OF_PHASES,
                 pl.col("time_to_first_token_seconds").median(),
                 pl.col("involuntary_switches", "steps").sum(),
             )
@@ -217,9 +217,7 @@ class Results:
             pl.len().alias("requests"),
             _LATENCY.quantile(0.95, "linear").alias("latency_p95_seconds"),
             _LATENCY.mean().alias("latency_mean_seconds"),
-            *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
-            pl.col("total_seconds").mean().alias("total_seconds_mean"),
-            (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+            *_TIMES,
             pl.col("prompt_tokens", "padded_prompt_tokens", "attended_tokens").mean(),
             pl.col("involuntary_switches", "steps").sum(),
             (pl.col("dispatch_source") != "measured").any().alias("estimated"),
@@ -233,7 +231,6 @@ class Results:
         return {str(name): rows for (name,), rows in found.partition_by("cell", as_dict=True).items()}
 
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
-        """`column` of `rounds` by round."""
         mine = self.rounds.filter(pl.col("cell") == cell)
         return dict(zip(mine["round"].to_list(), mine[column].to_list(), strict=True))
 

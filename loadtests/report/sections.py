@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
 
-from loadtests.peers.results import PeersError, PeersRun, read_peers
-from loadtests.peers.tables import leaving
-from loadtests.peers.tables import milliseconds as peers_milliseconds
-from loadtests.peers.tables import ratio as peers_ratio
-from loadtests.peers.tables import summaries as peers_summaries
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
 from loadtests.report.answer import answer, compared, latency
-from loadtests.report.findings import Findings, slowest_over_fastest
+from loadtests.report.findings import Findings
 from loadtests.report.formatting import (
     colour,
     counted,
@@ -33,17 +26,17 @@ from loadtests.report.formatting import (
 )
 from loadtests.report.load_section import load_section
 from loadtests.report.page import Plot, Section, Table, Text, lines
-from loadtests.report.roofline import roofline_section
-from loadtests.report.summaries import PhaseMeans, Requests, Summary, Verdict
-from loadtests.report.surroundings import environment, mode_status, reproduce, subject
+from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
+from loadtests.report.surroundings import environment, reproduce, subject
 from loadtests.run.run_file import SweepRun
 from loadtests.run.validation import Gate
+from service.modes import AUTO
+from service.records import PHASES
 from service.statistics.choice import BASELINE as PLAIN
-from service.statistics.choice import CONFIDENCE, EQUIVALENT, Comparison
+from service.statistics.choice import CONFIDENCE, EQUIVALENT
 
 
-def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = None) -> dict[str, Any]:
-    """Everything that the templates need; `peers` is the comparison with other runtimes."""
+def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
     results = findings.results
     return {
         "headline": wording.headline(findings),
@@ -51,14 +44,8 @@ def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = 
         "notices": list(_notices(findings)),
         "subject": subject(results.run),
         "answer": answer(findings.main, findings),
-        "reasons": [
-            ("Why", wording.why(findings)),
-            ("How far to trust it", wording.trust(findings)),
-            ("What would change it", wording.would_change(findings)),
-        ]
-        if findings.main
-        else [],
-        "sections": sections(findings, plots, peers),
+        "reasons": wording.reasons(findings),
+        "sections": sections(findings, plots),
         "device": results.device,
         "run": results.run,
         "minimum_rounds": MINIMUM_ROUNDS,
@@ -76,23 +63,18 @@ def context(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None = 
 
 
 def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
-    """What a reader has to know before the answer, as tone and text."""
     results = findings.results
     if not results.failed_gates:
         count = sum(gate.passed is True and not gate.warning for gate in results.gates)
         yield "", f"Valid run: all {count} checks of the sweep passed (errors, parity, counts, load)"
-    for gate in results.gates:
-        if gate.warning and gate.passed is False:
-            yield "warn", f"warning: {gate.name}: {gate.detail}"
+    for gate in results.warnings:
+        yield "warn", f"warning: {gate.name}: {gate.detail}"
 
 
-def sections(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None) -> list[Section]:
-    """The sections below the answer, in their order."""
+def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
     run = findings.results.run
     found = [
-        peers_section(peers) if peers else None,
-        auto_section(findings),
-        load_section(findings.load, findings.summaries),
+        load_section(findings.load),
         Section("The ladder", *_ladder(findings), plots=plots),
         _fusion_section(findings),
         Section(
@@ -100,11 +82,12 @@ def sections(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None) 
             _note_on_modes(findings),
             [table for verdict in findings.verdicts for table in mode_tables(verdict, findings)],
         ),
-        _other_conditions(findings),
-        roofline_section(findings),
+        Section("Under other conditions", "", [answer(findings.others, findings)])
+        if findings.others
+        else None,
         _parity_section(run),
-        Section("Validity", "", list(_validity(findings))),
-        Section("Where it was measured", "", below=[*environment(findings.results)]),
+        Section("Validity", "", [_gates(findings)]),
+        Section("Where it was measured", "", below=environment(run)),
         Section(
             "Measure it again",
             f"Seed {run.seed} fixes every round's order, the prompts and the arrivals. All requests are in "
@@ -116,13 +99,10 @@ def sections(findings: Findings, plots: Sequence[Plot], peers: PeersRun | None) 
     return [section for section in found if section]
 
 
-def _other_conditions(findings: Findings) -> Section | None:
-    if not findings.others:
-        return None
-    return Section("Under other conditions", "", [answer(findings.others, findings)])
-
-
 # Each mode of a group.
+
+MANY_FAULTS = 10
+"""Page faults per request that are worth a column."""
 
 
 def _note_on_modes(findings: Findings) -> str:
@@ -148,18 +128,16 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]), "first token",
         "tokens/s", "requests to pay back, this start", "from an empty cache",
     )  # fmt: skip
-    rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
+    rows = [[_mode(one, findings), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
         f"Batch {verdict.batch_size}: {wording.conditions(verdict.group)}", heads, rows, control.strip()
     )
     beside = "sync wait" if findings.results.device == "cuda" else "kernel"
-    phases = [
-        f"{phase} {part}" for phase in ("prefill", "decode") for part in ("dispatch", beside, "kernel share")
-    ]
+    phases = [f"{phase} {part}" for phase in PHASES for part in ("dispatch", beside, "kernel share")]
     faults = [one.minor_faults for one in verdict.summaries]
-    shown = any((count or 0.0) >= wording.MANY_FAULTS for count in faults)
+    shown = any((count or 0.0) >= MANY_FAULTS for count in faults)
     heads = ("mode", "queue", *phases, "other", "outside", "mean latency", "mean − typical")
-    rows = [[_mode(one), *_parts(one, beside)] for one in verdict.summaries]
+    rows = [[_mode(one, findings), *_parts(one, beside)] for one in verdict.summaries]
     if shown:
         heads += ("page faults",)
         rows = [[*row, Text(whole(count))] for row, count in zip(rows, faults, strict=True)]
@@ -175,13 +153,20 @@ def _work(summary: Summary) -> str:
     )
 
 
-def _mode(summary: Summary) -> Text:
-    under = (
-        wording.runs_as(summary),
-        "disturbed" if summary.disturbed else None,
-    )
+def _mode(summary: Summary, findings: Findings) -> Text:
+    ran = _picked(summary, findings) if summary.cell.mode == AUTO else wording.runs_as(summary)
     again = " again (control)" if summary.cell.control else ""
-    return Text(summary.cell.mode + again, under=lines(*under), colour=colour(summary.cell.mode))
+    under = lines(ran, "disturbed" if summary.disturbed else None)
+    return Text(summary.cell.mode + again, under=under, colour=colour(summary.cell.mode))
+
+
+def _picked(auto: Summary, findings: Findings) -> str:
+    """'ran compiled 75 %, inference_mode 25 %'."""
+    picked = findings.results.measured.filter(pl.col("cell") == auto.cell.name)
+    counts = picked.group_by(pl.col("picked_mode").cast(pl.String)).len()
+    found = counts.sort("len", "picked_mode", descending=[True, False]).collect()
+    shares = (f"{mode} {100 * count / auto.requests:.3g} %" for mode, count in found.iter_rows())
+    return f"ran {', '.join(shares)}"
 
 
 def _speed(summary: Summary, plain: str) -> list[Text]:
@@ -240,45 +225,34 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
     if not findings.main:
         return "", []
     smallest, largest = findings.main[0], findings.main[-1]
-    told = [wording.crossing(findings.crossover)]
+    sentences = [wording.crossing(findings.crossover)]
     if largest is not smallest:
-        ends = [(end, _spread(end, findings)) for end in (smallest, largest)]
+        ends = [(end, _spread(end)) for end in (smallest, largest)]
         verb = "converge" if ends[1][1] < ends[0][1] else "do NOT converge"
         reach = ", ".join(f"{times(spread)} at batch {end.batch_size}" for end, spread in ends)
-        told.append(f"The modes {verb} as the batch grows: slowest over fastest {reach}.")
-    if absent := _no_fusion(findings):
-        told.append(f"Fusion × launch is not shown: {absent}.")
-    steps = [(one, one.decode.step_dispatch_seconds) for one in smallest.candidates]
-    known = [(one, seconds) for one, seconds in steps if seconds is not None]
-    heads = ["", *(one.cell.mode for one, _ in known)]
-    row = [Text(f"dispatch of a decode step at batch {smallest.batch_size}")]
-    row += [Text(microseconds(seconds)) for _, seconds in known]
-    return " ".join(told), [Table("", heads, [row])] if known else []
+        sentences.append(f"The modes {verb} as the batch grows: slowest over fastest {reach}.")
+    steps = {one.cell.mode: one.decode.step_dispatch_seconds for one in smallest.candidates}
+    known = {mode: seconds for mode, seconds in steps.items() if seconds is not None}
+    row = [f"dispatch of a decode step at batch {smallest.batch_size}", *map(microseconds, known.values())]
+    table = Table("", ["", *known], [[*map(Text, row)]])
+    return " ".join(sentences), [table] if known else []
 
 
-def _spread(end: Verdict, findings: Findings) -> float:
-    return slowest_over_fastest({s.cell.mode: findings.results.medians(s.cell.name) for s in end.candidates})
+def _spread(end: Verdict) -> float:
+    """The slowest mode's latency over the fastest's."""
+    latencies = [one.latency.value for one in end.candidates]
+    return max(latencies) / min(latencies)
 
 
 DESIGN = ("inference_mode", "cuda-graph", "compiled", "reduce-overhead")
 """By operators, each kernel launched; the same kernels replayed; fused kernels launched; fused, replayed."""
 
 
-def _no_fusion(findings: Findings) -> str | None:
-    """Why there is no 2×2; None where there is one."""
-    if findings.results.device != "cuda":
-        return "without CUDA no graph can be replayed, so only fusion can vary"
-    swept = {summary.cell.mode for verdict in findings.main for summary in verdict.modes}
-    if missing := [mode for mode in DESIGN if mode not in swept]:
-        needed = listed(list(DESIGN))
-        return f"it needs {needed}, and this sweep left out {listed(missing)}; sweep with --modes all"
-    ran = {mode: findings.results.run.mode(mode).get("effective") or mode for mode in DESIGN}
-    other = [f"{mode} ran as {effective}" for mode, effective in ran.items() if effective != mode]
-    return listed(other) if other else None
-
-
 def _fusion_section(findings: Findings) -> Section | None:
-    if not findings.main or _no_fusion(findings):
+    """None where one of the four was not swept, or ran as something else, as without CUDA."""
+    swept = {summary.cell.mode for verdict in findings.main for summary in verdict.modes}
+    ran = [findings.results.run.mode(mode).get("effective") or mode for mode in DESIGN]
+    if not swept.issuperset(DESIGN) or tuple(ran) != DESIGN or findings.results.device != "cuda":
         return None
     note = (
         "Latency per request with kernels as they are or fused, launched one by one by the host or replayed "
@@ -306,152 +280,6 @@ def _design(findings: Findings, verdict: Verdict) -> Table:
     return Table(f"Batch {verdict.batch_size}", heads, rows)
 
 
-# auto, and runtimes outside PyTorch.
-
-
-ADVISED_BY = {"live": "requests served before the sweep", "default": "nobody"}
-"""By the source that the service names; a sweep has a name of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class AutoRun:
-    """`auto` in one group of cells. `requests` that count, by the mode that ran, most first.
-
-    `comparison` is of `own` against `best`, the fastest mode of the group; None: no round has both.
-    """
-
-    own: Summary
-    best: Summary
-    requests: dict[str, int]
-    comparison: Comparison | None
-    advised_by: str
-
-    @property
-    def shares(self) -> str:
-        """'compiled 75 %, inference_mode 25 %'."""
-        total = sum(self.requests.values())
-        return ", ".join(f"{mode} {100 * count / total:.3g} %" for mode, count in self.requests.items())
-
-
-def auto_runs(findings: Findings) -> list[AutoRun]:
-    """One for each group that has `auto`, in the order of the verdicts."""
-    found = (_auto_run(verdict, findings) for verdict in findings.verdicts)
-    return [one for one in found if one is not None]
-
-
-def auto_numbers(verdict: Verdict, findings: Findings) -> dict[str, Any] | None:
-    """The same for programs; None without `auto`."""
-    found = _auto_run(verdict, findings)
-    if found is None:
-        return None
-    ratio = found.comparison.speedup if found.comparison else None
-    return {
-        "requests": found.requests,
-        "best": found.best.cell.mode,
-        "speedup": None if ratio is None else [ratio.value, ratio.low, ratio.high],
-        "word": found.comparison.word if found.comparison else None,
-    }
-
-
-def _auto_run(verdict: Verdict, findings: Findings) -> AutoRun | None:
-    own = verdict.auto
-    if own is None:
-        return None
-    fastest = min(verdict.candidates, key=lambda one: one.latency.value)
-    best = verdict.of(verdict.choice.fastest) if verdict.choice else fastest
-    return AutoRun(
-        own=own,
-        best=best,
-        requests=_picked(own, findings),
-        comparison=findings.compared(best.cell, own.cell),
-        advised_by=_advised_by(findings.results.run, own),
-    )
-
-
-def _picked(own: Summary, findings: Findings) -> dict[str, int]:
-    counted = (
-        findings.results.measured.filter(pl.col("cell") == own.cell.name)
-        .group_by(pl.col("picked_mode").cast(pl.String))
-        .len()
-        .sort("len", "picked_mode", descending=[True, False])
-        .collect()
-    )
-    return dict(counted.iter_rows())
-
-
-def _advised_by(run: SweepRun, own: Summary) -> str:
-    """Who advised at the start, on the smallest bucket that the batch fits in."""
-    auto = run.auto or {"batches": []}
-    fitting = [one for one in auto["batches"] if one["batch_bucket"] >= own.cell.batch_size]
-    source = min(fitting, key=lambda one: int(one["batch_bucket"]))["source"] if fitting else None
-    return str(auto["sweep"]) if source == "sweep" else ADVISED_BY.get(str(source), "unknown")
-
-
-def auto_section(findings: Findings) -> Section | None:
-    """What `auto` ran; None without it."""
-    found = auto_runs(findings)
-    if not found:
-        return None
-    note = (
-        "Each of its requests ran in the mode that was advised for the batch size. Its speed is paired "
-        "within rounds with that of the fastest mode here (95 %)."
-    )
-    return Section("auto", note, [auto_table(found)])
-
-
-def auto_table(found: Sequence[AutoRun]) -> Table:
-    """A row per group that has `auto`."""
-    rows = [
-        [
-            Text(f"{one.own.cell.batch_size}", under=(wording.conditions(one.own.cell.group),)),
-            Text(one.shares),
-            Text(one.advised_by),
-            Text(latency(one.own)),
-            Text(one.best.cell.mode),
-            Text(latency(one.best)),
-            compared(one.comparison) if one.comparison else Text("not in the same rounds"),
-        ]
-        for one in found
-    ]
-    heads = (
-        "batch", "auto ran", "advised by", "latency", "fastest mode", "its latency", "speed against it",
-    )  # fmt: skip
-    return Table("", heads, rows, left=3)
-
-
-def comparable(folder: Path, sweep: SweepRun) -> PeersRun:
-    """The comparison in `folder`. Raises PeersError for another model or processor than that of `sweep`."""
-    run = read_peers(folder)
-    for what, theirs, ours in (
-        ("model", run.model_hash, sweep.engine.get("model_hash")),
-        ("processor", run.environment.get("cpu"), sweep.environment.get("cpu")),
-    ):
-        if theirs != ours:
-            raise PeersError(f"{folder} was measured on {what} {theirs}, this sweep on {ours}: compare like")
-    return run
-
-
-def peers_section(run: PeersRun) -> Section:
-    """What leaving PyTorch would buy, from a comparison with other runtimes made apart."""
-    found = peers_summaries(run)
-    rows = []
-    for one in found:
-        if one.best_mode is None or one.best_outside is None:
-            continue
-        seconds = {standing.contestant.name: standing.seconds.value for standing in one.standings}
-        told = [text for name in (one.best_mode, one.best_outside) for text in (name, seconds[name])]
-        cells = [text if isinstance(text, str) else peers_milliseconds(text) for text in told]
-        rows.append([Text(str(one.batch)), *map(Text, cells), Text(peers_ratio(one.leaving))])
-    sentence = leaving(found)
-    source = (
-        f"Whole model calls, measured {run.started}, commit {str(run.environment.get('commit'))[:8]}, "
-        f"{run.prompt_tokens} prompt and {run.new_tokens} new tokens, {run.rounds} rounds, on one core."
-    )
-    heads = ("batch", "fastest mode", "ms", "fastest runtime outside PyTorch", "ms", "ratio")
-    note = " ".join(filter(None, [run.incomplete, sentence[:1].upper() + sentence[1:], source]))
-    return Section("Outside PyTorch", note, [Table("", heads, rows)] if rows else [])
-
-
 # Parity, and whether the sweep is valid.
 
 
@@ -464,33 +292,49 @@ def _parity_section(run: SweepRun) -> Section:
         "mode", "parity", "largest logit difference", "greedy tokens", "warm-up", "cache", "compiled",
         "cold start", "what this mode removes",
     )  # fmt: skip
-    rows = [_status_row(mode_status(run, mode)) for mode in run.plan.ladder_modes]
+    rows = [_status(mode, run.mode(mode)) for mode in run.plan.ladder_modes]
     return Section("Parity and warm-up", note, [Table("", heads, rows, left=2)])
 
 
-def _status_row(status: Mapping[str, str]) -> list[Text]:
-    under = (
-        () if status["effective"] == status["mode"] else (f"as {status['effective']}: {status['reason']}",)
-    )
-    mode = Text(status["mode"], under=under, colour=colour(status["mode"]))
-    names = ("parity", "difference", "tokens", "warmup", "cache", "compiled", "cold_start", "removes")
-    return [mode, *(Text(status[name]) for name in names)]
+def _status(mode: str, status: dict[str, Any]) -> list[Text]:
+    effective, warmup = status.get("effective") or "unknown", status.get("warmup_seconds")
+    under = () if effective == mode else (f"as {effective}: {status.get('reason') or ''}",)
+    seconds = [c["seconds"] for c in status.get("compilations") or []] or status.get("compile_seconds")
+    texts = [
+        *_parity(status.get("parity")),
+        f"{significant(warmup)} s" if warmup else "–",
+        status.get("cache") or "–",
+        f"{len(seconds)} in {significant(sum(seconds))} s" if seconds else "–",
+        _cold_start(status),
+        status.get("removes") or "",
+    ]
+    return [Text(mode, under=under, colour=colour(mode)), *map(Text, texts)]
 
 
-def _validity(findings: Findings) -> Iterator[Table]:
+def _parity(parity: dict[str, Any] | None) -> list[str]:
+    if not parity:
+        return ["not checked", "–", "–"]
+    return [
+        "in parity" if parity["passed"] else "OUT OF PARITY",
+        f"{parity['max_abs_logit_difference']:.1e} of {parity['tolerance']:.0e} allowed",
+        f"{parity['differing_tokens']} of {parity['positions']} differ, {parity['near_ties']} near ties",
+    ]
+
+
+def _cold_start(status: dict[str, Any]) -> str:
+    compilations = status.get("compilations") or []
+    if not compilations:
+        return "unknown" if status.get("compile_seconds") else "–"
+    seconds = [c["seconds"] if c["cold"] else c.get("cold_seconds") for c in compilations]
+    return f"unknown: {REMEDY}" if None in seconds else f"{significant(sum(seconds))} s"
+
+
+def _gates(findings: Findings) -> Table:
     rows = [
         [Text(gate.name), Text("", word=_verdict(gate)), Text(gate.detail)] for gate in findings.results.gates
     ]
     rows.append([Text("selftest"), Text(""), Text(findings.proof.selftest)])
-    yield Table("", ("check", "verdict", "detail"), rows, left=3)
-    if added := [*wording.rests_on(findings)]:
-        note = (
-            "An interval of dispatch and kernel adds up these errors. More rounds or new tokens narrow "
-            "counting alone."
-        )
-        yield Table(
-            "What the split rests on", ("", "main conditions"), [[*map(Text, row)] for row in added], note, 2
-        )
+    return Table("", ("check", "verdict", "detail"), rows, left=3)
 
 
 def _verdict(gate: Gate) -> str:

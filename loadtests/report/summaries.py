@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group
-from service.modes import AUTO
 from service.records import Phase, SampleCounts
 from service.statistics.boundedness import (
     UNPROVED,
@@ -34,10 +33,10 @@ _MEANS = (
 class PhaseMeans:
     """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request.
 
-    None: not measured on this device, or not recorded in this folder. `typical_faults` is the median of the
-    requests' page faults. `index` is the kernel share. Its `interval` is that of the cell's `samples`, or
-    without any the dispatch interval of the rows and the scatter of the rounds. None where rows of an
-    estimate carry no interval. `estimated`: dispatch and kernel are on one timeline, a CPU's.
+    None: not measured on this device, or not recorded in this folder. `index` is the kernel share. Its
+    `interval` is that of the cell's `samples`, or without any the dispatch interval of the rows and the
+    scatter of the rounds; None where rows of an estimate carry no interval. `estimated`: dispatch and kernel
+    are on one timeline, a CPU's.
     """
 
     name: Phase
@@ -49,7 +48,6 @@ class PhaseMeans:
     kernel_seconds: float | None
     sync_wait_seconds: float | None
     minor_faults: float | None
-    typical_faults: float | None
     samples: SampleCounts | None
     estimated: bool
     index: float | None
@@ -70,24 +68,10 @@ class PhaseMeans:
         return Interval(value, low, high, self.interval.samples)
 
     @property
-    def kernel_ends(self) -> tuple[float, float] | None:
-        """The least and the most of wall time that the interval of dispatch leaves; None without one."""
-        wall, least, most = self.wall_seconds, self.dispatch_low_seconds, self.dispatch_high_seconds
-        if wall is None or least is None or most is None:
-            return None
-        return wall - most, wall - least
-
-    @property
     def step_dispatch_seconds(self) -> float | None:
-        """Dispatch of one step."""
         return (
             self.dispatch_seconds / self.steps if self.dispatch_seconds is not None and self.steps else None
         )
-
-    @property
-    def step_wall_seconds(self) -> float | None:
-        """Wall time of one step."""
-        return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
 
 
 def phase_of(
@@ -112,7 +96,6 @@ def phase_of(
     return PhaseMeans(
         name=name,
         **means,
-        typical_faults=rows.select(pl.col(f"{name}_minor_faults").median()).item(),
         samples=samples,
         estimated=estimated,
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
@@ -180,12 +163,10 @@ class Payback:
 
 
 def is_compiled(status: Mapping[str, Any]) -> bool:
-    """Whether this mode compiled anything, by its status."""
     return bool(status.get("compilations") or status.get("compile_seconds"))
 
 
 def bucket_of(batch_size: int, buckets: list[int]) -> int:
-    """The batch bucket that a batch runs in."""
     return min((bucket for bucket in buckets if bucket >= batch_size), default=batch_size)
 
 
@@ -244,7 +225,7 @@ class Summary:
     `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts` and
     `outside_seconds` add up to the latter. `estimated`: dispatch and kernel are
     shares of the wall time, a CPU's.
-    `comparison` is against the baseline's cell of the same group, `against_plain` against the best rung
+    `comparison` is against the baseline's cell of the same group, `against_plain` against the best mode
     without a compiler; None for that cell itself, or where the group has none.
     """
 
@@ -272,17 +253,10 @@ class Summary:
 
     @property
     def runs_as(self) -> str | None:
-        """The effective mode, where it differs from the mode."""
         return self.effective if self.effective != self.cell.mode else None
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether it is the cell that others are compared with."""
-        return self.cell.mode == BASELINE and not self.cell.control
-
-    @property
     def phases(self) -> tuple[PhaseMeans, PhaseMeans]:
-        """Prefill and decode."""
         return (self.prefill, self.decode)
 
     @property
@@ -311,13 +285,11 @@ class Verdict:
 
     @property
     def batch_size(self) -> int:
-        """Batch size of the group."""
         return self.group[0]
 
     @property
     def baseline(self) -> Summary:
-        """Eager's cell."""
-        return next(summary for summary in self.summaries if summary.is_baseline)
+        return self.of(BASELINE)
 
     @property
     def plain(self) -> Summary:
@@ -326,7 +298,6 @@ class Verdict:
 
     @property
     def shipped(self) -> Summary | None:
-        """The cell of the mode to ship."""
         return None if self.choice is None else self.of(self.choice.ship)
 
     def of(self, mode: str) -> Summary:
@@ -340,10 +311,4 @@ class Verdict:
 
     @property
     def candidates(self) -> list[Summary]:
-        """The modes to choose from: without `auto`."""
         return [summary for summary in self.summaries if summary.cell.candidate]
-
-    @property
-    def auto(self) -> Summary | None:
-        """The cell of `auto`; None without one."""
-        return next((summary for summary in self.summaries if summary.cell.mode == AUTO), None)

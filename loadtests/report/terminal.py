@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.text import Text as Styled
 
@@ -14,40 +12,16 @@ from loadtests.report.findings import Findings
 from loadtests.report.formatting import significant
 from loadtests.report.load_section import load_section
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_rich
-from loadtests.report.results import read_results
-from loadtests.report.sections import auto_runs, auto_table, kernel_share
+from loadtests.report.sections import kernel_share
 from loadtests.report.summaries import Summary, Verdict
 
 HEADS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share")
 
-LEFT_OUT = {"tokens/s", "kernel share", f"against {BASELINE}", "in time/s"}
+LEFT_OUT = {"tokens/s", "kernel share", f"against {BASELINE}"}
 """Columns that a narrow terminal has no room for."""
-
-OF_LOAD = (
-    *(
-        "mode",
-        "requests/s",
-        "against",
-        "rounds",
-        "concurrency",
-        "offered",
-        "served",
-        "in time",
-        "rejected",
-        "cut",
-    ),
-    *("latency", "95th"),
-)
-"""What the heads of load's columns begin with that a terminal shows."""
-
-
-def print_table(folder: Path | str, console: Console | None = None) -> None:
-    """Print the tables and the answer of a results folder. Raises RowsError where it has no results."""
-    print_findings(Findings(read_results(folder)), console or Console())
 
 
 def print_findings(findings: Findings, console: Console) -> None:
-    """As `print_table`, of results that have been read already."""
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, WIDTH))
     left_out = LEFT_OUT if console.width < NARROW else ()
@@ -57,28 +31,23 @@ def print_findings(findings: Findings, console: Console) -> None:
 
     for gate in findings.results.failed_gates:
         say(f"NOT VALID  {gate.name}: {gate.detail}", "bold red")
-    for gate in findings.results.gates:
-        if gate.warning and gate.passed is False:
-            say(f"warning  {gate.name}: {gate.detail}", "yellow")
+    for gate in findings.results.warnings:
+        say(f"warning  {gate.name}: {gate.detail}", "yellow")
     for verdict in findings.verdicts:
         console.print(as_rich(_table(verdict), left_out))
         say(f"  → {_conclusion(verdict)}\n", "bold")
-    if found := auto_runs(findings):
-        console.print(as_rich(auto_table(found), {"latency", "its latency"}))
-    if section := load_section(findings.load, findings.summaries):
+    if section := load_section(findings.load):
         for table in section.tables:
-            more = {head for head in table.heads if not head.startswith(OF_LOAD)}
-            console.print(as_rich(table, more.union(left_out)))
+            if table.title:  # without one it has details of the table before it
+                console.print(as_rich(table, left_out))
         say(f"{section.note}\n")
     say(wording.headline(findings), "bold")
-    if findings.main:
-        for sentence in (wording.why(findings), wording.trust(findings), wording.would_change(findings)):
-            say(sentence)
+    for _, sentence in wording.reasons(findings):
+        say(sentence)
     say(wording.crossing(findings.crossover))
 
 
 def _conclusion(verdict: Verdict) -> str:
-    """What to ship for this group, in one line."""
     if verdict.choice is None:
         return f"not resolved: {wording.gain(verdict)}"
     found = f"{verdict.choice.state}: {verdict.choice.ship}, {wording.gain(verdict)}"

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import (
-    counted,
-    in_seconds,
-    listed,
-    milliseconds,
-    significant,
-    span,
-    times,
-)
-from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
-from service.records import SampleCounts
-from service.statistics.boundedness import PROVED, Crossover, CrossoverSpan, counting_error
+from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, span, times
+from loadtests.report.summaries import REMEDY, Requests, Summary, Verdict
+from service.statistics.boundedness import Crossover, CrossoverSpan
 from service.statistics.choice import MARGIN, Comparison
 from service.statistics.intervals import Interval
 from service.statistics.knee import BoundedEstimate
 
 BUSY_NOISE = 1.25
 """Where the baseline differs from itself by this factor, the machine was busy with something else."""
-
-MANY_FAULTS = 10
-"""Page faults per request that are worth a word."""
 
 
 def compared(comparison: Comparison | None) -> str:
@@ -35,7 +21,6 @@ def compared(comparison: Comparison | None) -> str:
 
 
 def ratio(found: Interval) -> str:
-    """'2.93× (2.81–3.05)'."""
     return f"{times(found.value)} ({span(found)})"
 
 
@@ -68,7 +53,6 @@ def headline(findings: Findings) -> str:
 
 
 def _answer(verdicts: list[Verdict]) -> str:
-    """The batch sizes with one answer, in a sentence."""
     choice = verdicts[0].choice
     assert choice
     at = f"Batch {listed([str(v.batch_size) for v in verdicts])}"
@@ -88,20 +72,15 @@ def provisional(verdicts: list[Verdict]) -> list[str]:
     """One sentence where the machine was too busy for a reliable answer, else none."""
     cells = [summary for verdict in verdicts for summary in verdict.summaries]
     disturbed = sum(s.disturbed for s in cells)
-    noise = max((_apart(v.noise) for v in verdicts if v.noise), default=1.0)
+    reach = [end for v in verdicts if v.noise for end in (v.noise.high, 1 / max(v.noise.low, 1e-9))]
+    noise = max(reach, default=1.0)
     if 2 * disturbed <= len(cells) and noise < BUSY_NOISE:
         return []
     found = f"{disturbed} of {len(cells)} cells were disturbed, and {BASELINE} differs from itself by up to"
     return [f"Provisional: {found} {times(noise)}; measure again on a quiet machine."]
 
 
-def _apart(noise: Interval) -> float:
-    """How far a ratio's interval reaches from 1, as a factor."""
-    return max(noise.high, 1 / noise.low) if noise.low > 0 else float("inf")
-
-
 def gain(verdict: Verdict) -> str:
-    """What the mode to ship gains, in one phrase."""
     choice, shipped = verdict.choice, verdict.shipped
     if choice is None or shipped is None:
         return f"fewer than {MINIMUM_ROUNDS} rounds: too few to tell modes apart"
@@ -119,22 +98,29 @@ def certainty(verdict: Verdict) -> list[str]:
     choice = verdict.choice
     if choice is None:
         return []
-    told = []
+    found = []
     if choice.ship not in (choice.fastest, choice.baseline):
-        told.append(f"{choice.fastest} is within {MARGIN_PERCENT} of it, and less simple")
+        found.append(f"{choice.fastest} is within {MARGIN_PERCENT} of it, and less simple")
     if choice.unresolved:
         ran = next((one.comparison.speedup.samples for one in verdict.modes if one.comparison), 0)
-        told.append(f"{listed(list(choice.unresolved))} may be the right one: {ran} rounds do not tell")
+        found.append(f"{listed(list(choice.unresolved))} may be the right one: {ran} rounds do not tell")
         if choice.rounds_needed:
-            told.append(f"about {choice.rounds_needed:,} rounds would")
-    return told
+            found.append(f"about {choice.rounds_needed:,} rounds would")
+    return found
+
+
+def reasons(findings: Findings) -> list[tuple[str, str]]:
+    if not findings.main:
+        return []
+    found = [("Why", why(findings)), ("How far to trust it", trust(findings))]
+    return [one for one in (*found, ("What would change it", would_change(findings))) if one[1]]
 
 
 def why(findings: Findings) -> str:
     """Where the time that the answer saves comes from, at the smallest and the largest batch size."""
     shipped = [(one, one.shipped) for one in findings.main if one.shipped and one.shipped is not one.plain]
     if not shipped:
-        return _dispatch_left(findings.main[0]) if findings.main else ""
+        return _dispatch_left(findings.main[0])
     ends = shipped if len(shipped) < 2 else [shipped[0], shipped[-1]]
     cuda = findings.results.device == "cuda"
     return " ".join(_saved_by(verdict.plain, best, verdict.batch_size, cuda) for verdict, best in ends)
@@ -145,23 +131,21 @@ def _saved_by(plain: Summary, best: Summary, batch: int, cuda: bool) -> str:
     total, at = plain.mean_seconds - best.mean_seconds, f"At batch {batch},"
     if total <= 0:
         return f"{at} nothing is saved in the mean: the typical round is faster, single requests are not."
-    saved = {part: _less(part, plain, best) for part in ("dispatch", "kernel")}
-    if saved["dispatch"] is None:
+    dispatch, kernel = (_less(part, plain, best) for part in ("dispatch", "kernel"))
+    if dispatch is None:
         return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are saved per request."
-    told = f"{at} {saved['dispatch']} of the {milliseconds(total)} saved per request are dispatch"
-    if cuda:
-        return f"{told}."
+    text = f"{at} {dispatch} of the {milliseconds(total)} saved per request are dispatch"
+    if cuda or kernel is None:
+        return f"{text}."
     if not _resolved(plain, best):
-        return f"{told}; whether kernels got faster too is not resolved."
-    return f"{told}, {saved['kernel']} kernels." if saved["kernel"] is not None else f"{told}."
+        return f"{text}; whether kernels got faster too is not resolved."
+    return f"{text}, {kernel} kernels."
 
 
 def _less(part: str, before: Summary, after: Summary) -> str | None:
     """By how many milliseconds `part` of a request got shorter; None where it is not known."""
-    seconds = before.parts[part], after.parts[part]
-    if seconds[0] is None or seconds[1] is None:
-        return None
-    return significant(1e3 * (seconds[0] - seconds[1]))
+    first, second = before.parts[part], after.parts[part]
+    return None if first is None or second is None else significant(1e3 * (first - second))
 
 
 def _dispatch_left(verdict: Verdict) -> str:
@@ -173,7 +157,6 @@ def _dispatch_left(verdict: Verdict) -> str:
 
 
 def trust(findings: Findings) -> str:
-    """How far the speed-ups and the split can be trusted."""
     parts = len(findings.results.run.parts)
     starts = "one start of the service" if parts < 2 else f"{parts} starts of the service"
     split = "Dispatch and kernel are proved by the selftest of this machine."
@@ -189,11 +172,9 @@ def trust(findings: Findings) -> str:
 
 
 def would_change(findings: Findings) -> str:
-    """What the answer does not cover."""
-    verdicts = findings.main
-    swept = f"{conditions(verdicts[0].group)}" if verdicts else ""
+    model = findings.results.run.engine.get("model", "one model")
     return (
-        f"Measured here: {findings.results.run.engine.get('model', 'one model')}, {swept}. A larger model, a "
+        f"Measured here: {model}, {conditions(findings.main[0].group)}. A larger model, a "
         "longer prompt or another batch size may have another answer."
     )
 
@@ -210,19 +191,14 @@ def conditions(group: Group) -> str:
 def saved(verdict: Verdict) -> list[str]:
     """How the mean times of the plain mode change in the mode to ship: '2.00 → 1.00 ms dispatch'.
 
-    None where it is that one.
+    Empty where it is that one.
     """
     base, shipped = verdict.plain, verdict.shipped
     if shipped is None or shipped is base:
         return []
-    parts = [(part, base.parts[part], shipped.parts[part]) for part in ("dispatch", "kernel")]
-    told = [
-        f"{_change(before, after)} {part}" for part, before, after in parts if None not in (before, after)
-    ]
-    faults = [typical_faults(summary) for summary in (base, shipped)]
-    if None not in faults and (faults[0] or 0) - (faults[1] or 0) >= MANY_FAULTS:
-        told.append(f"{(faults[0] or 0) - (faults[1] or 0):,.0f} page faults fewer")
-    return [f"{_change(base.mean_seconds, shipped.mean_seconds)} in all", *told]
+    changes = {part: (base.parts[part], shipped.parts[part]) for part in ("dispatch", "kernel")}
+    known = [f"{_change(*both)} {part}" for part, both in changes.items() if None not in both]
+    return [f"{_change(base.mean_seconds, shipped.mean_seconds)} in all", *known]
 
 
 def _change(before: float | None, after: float | None) -> str:
@@ -239,25 +215,13 @@ def _resolved(base: Summary, shipped: Summary) -> bool:
 
 def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
     """The least and the most kernel seconds per request that the intervals of dispatch leave."""
-    ends = [phase.kernel_ends for phase in summary.phases]
-    if None in ends:
-        return None
-    return sum(end[0] for end in ends if end), sum(end[1] for end in ends if end)
-
-
-def typical_faults(summary: Summary) -> float | None:
-    """Minor page faults of a typical request, of both phases; None where they were not recorded.
-
-    A median: what a single request had is no reason for a mean.
-    """
-    counts = [phase.typical_faults for phase in summary.phases if phase.typical_faults is not None]
-    return sum(counts) if counts else None
-
-
-def limit(decode: PhaseMeans) -> str | None:
-    """On a GPU the class of decode's kernel share, on a CPU its headroom: 'headroom 2.61× (2.20–3.31)'."""
-    room = decode.headroom
-    return decode.bound if room is None else f"headroom {ratio(room)}"
+    least, most = 0.0, 0.0
+    for phase in summary.phases:
+        wall, low, high = phase.wall_seconds, phase.dispatch_low_seconds, phase.dispatch_high_seconds
+        if wall is None or low is None or high is None:
+            return None
+        least, most = least + wall - high, most + wall - low
+    return least, most
 
 
 def crossing(found: CrossoverSpan) -> str:
@@ -292,57 +256,19 @@ def paid_back(summary: Summary) -> list[str]:
     if isinstance(back.requests, str) or cost is None:
         return [_requests(back.requests), *against]
     every = f"{in_seconds(cost.all_seconds)} for all batch sizes"
-    told = [_requests(back.requests), f"compiled in {in_seconds(cost.seconds)} ({cost.cache} cache), {every}"]
+    found = [
+        _requests(back.requests),
+        f"compiled in {in_seconds(cost.seconds)} ({cost.cache} cache), {every}",
+    ]
     if cost.cache != "cold":
-        told.append(f"{_requests(back.cold_requests)} from an empty cache ({in_seconds(cost.cold_seconds)})")
-    return [*told, *against]
+        found.append(f"{_requests(back.cold_requests)} from an empty cache ({in_seconds(cost.cold_seconds)})")
+    return [*found, *against]
 
 
 def _requests(requests: Requests) -> str:
     if isinstance(requests, str):
         return f"unknown: {REMEDY}" if requests == "unknown" else requests
     return counted(*requests)
-
-
-# How far to trust the split.
-
-
-def rests_on(findings: Findings) -> Iterator[tuple[str, str]]:
-    """What the intervals of dispatch and kernel add up, of the main conditions' samples; label and text."""
-    sampled = [
-        (f"{summary.cell.mode}, {phase.name}, batch {verdict.batch_size}", phase.samples)
-        for verdict in findings.main
-        for summary in verdict.modes
-        for phase in summary.phases
-        if phase.samples is not None
-    ]
-    if not sampled:
-        return
-    classes, rate = findings.left_open
-    whose = "as a selftest that passes leaves open"
-    if findings.left_open != PROVED:
-        kind = "what the selftest leaves open" if findings.selftest else "without a selftest"
-        whose = f"{kind}; one that passes leaves {_points(PROVED.classes)} and {_points(PROVED.rate)}"
-    yield "samples", f"{sum(one.kernel + one.host for _, one in sampled):,} of the engine's thread"
-    yield "taken for the other part", f"{_points(classes)} % of either part ({whose})"
-    yield "shifted by sampling", f"{_points(rate)} points of the share ({whose})"
-    case, worst = max(sampled, key=lambda one: _counting(one[1]))
-    yield "counting", f"at most {_points(_counting(worst))} points of the share ({case})"
-    case, worst = max(sampled, key=lambda one: _unclassified(one[1]))
-    share = _points(_unclassified(worst))
-    yield "in code of no class", f"at most {share} % of the samples, at either end ({case})"
-
-
-def _counting(one: SampleCounts) -> float:
-    return counting_error(one.kernel, one.host)
-
-
-def _unclassified(one: SampleCounts) -> float:
-    return one.unclassified / (one.kernel + one.host + one.unclassified)
-
-
-def _points(share: float) -> str:
-    return significant(100 * share, 2)
 
 
 # Load.

@@ -14,7 +14,7 @@ from service.cli.options import bad_input, report_extra_needed
 app = typer.Typer()
 
 
-def _share(text: str | None, option: str) -> float | None:
+def _share(text: str | None) -> float | None:
     """'5%' or '5' as 0.05; None for None. Ends the program for anything else."""
     if text is None:
         return None
@@ -23,7 +23,7 @@ def _share(text: str | None, option: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < 10:
-        bad_input(f"{option} {text} is no share: give it in percent, as 5%")
+        bad_input(f"--fail-if-slower {text} is no share: give it in percent, as 5%")
     return value
 
 
@@ -35,12 +35,6 @@ def compare(
         str | None,
         typer.Option(
             metavar="P%", help="Exit with 1 where a cell is slower by more, 3 where it is undecided."
-        ),
-    ] = None,
-    scatter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="P%", help="How much sweeps of one build scatter here; counts with one sweep each."
         ),
     ] = None,
     force: Annotated[
@@ -55,10 +49,9 @@ def compare(
         from loadtests.compare.builds import markdown as as_markdown
     from loadtests.run.rows import RowsError
 
-    allowed = _share(fail_if_slower, "--fail-if-slower")
-    stated = _share(scatter, "--scatter")
+    allowed = _share(fail_if_slower)
     try:
-        found = compare_builds(before, after, allowed=allowed, scatter=stated, force=force)
+        found = compare_builds(before, after, allowed=allowed, force=force)
     except RowsError as error:
         bad_input(error)
     if markdown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,20 +19,18 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def conclude(folder: Path, console: Console, peers: Path | None = None, slo: Slo | None = None) -> bool:
+def conclude(folder: Path, console: Console, slo: Slo | None = None) -> bool:
     """Write and print the report, and one JSON line last; returns whether the sweep is valid.
 
     `slo` judges the open-loop cells in place of the plan's objectives. Raises RowsError without rows, and
     ModuleNotFoundError without the packages of the extra `report`.
     """
-    headline = reported(folder, console, peers, slo)
+    headline = reported(folder, console, slo)
     last_line(folder, headline, bool(headline["valid"]))
     return bool(headline["valid"])
 
 
-def reported(
-    folder: Path, console: Console, peers: Path | None = None, slo: Slo | None = None
-) -> dict[str, Any]:
+def reported(folder: Path, console: Console, slo: Slo | None = None) -> dict[str, Any]:
     """Write the report of one sweep, print its table and its path; returns the headline. Raises as above."""
     from loadtests.report.findings import Findings
     from loadtests.report.report_files import write_report
@@ -39,7 +38,7 @@ def reported(
     from loadtests.report.terminal import print_findings
 
     findings = Findings(read_results(folder), slo)
-    headline = write_report(findings, peers)
+    headline = write_report(findings)
     print_findings(findings, console)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     return headline
@@ -48,9 +47,6 @@ def reported(
 @app.command(epilog="Example: launchbound report results/20261127T120000Z-95b86229")
 def report(
     folders: Annotated[list[Path], typer.Argument(help="A results folder of `sweep`, or several.")],
-    peers: Annotated[
-        Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
-    ] = None,
     slo: Annotated[
         str | None,
         typer.Option(
@@ -59,8 +55,7 @@ def report(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Of several folders: output folder; default results/<UTC>-runs."),
+        Path | None, typer.Option(help="Of several folders: output folder; default results/<UTC>-runs.")
     ] = None,
 ) -> None:
     """Write a folder's report again from its rows, its gates checked anew; of several runs, one page.
@@ -68,32 +63,29 @@ def report(
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 4 disk full.
     """
     from loadtests.fleet.plan import is_fleet
-    from loadtests.peers.results import PeersError
     from loadtests.plan.cells import PlanError, parse_slo
     from loadtests.run.folder import DiskFull, disk_full_named, results_path
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import is_series
 
-    several = len(folders) > 1
-    of_fleet = not several and is_fleet(folders[0])
-    series = not several and is_series(folders[0])
-    if (several or series or of_fleet) and (peers or slo):
-        bad_input("--peers and --slo belong to the report of one sweep: name its folder")
-    if out and not several:
+    folder = folders[0]
+    picture: Callable[[Path], bool] | None = None
+    if len(folders) > 1:
+        folder = out or results_path("runs")
+        picture = partial(_picture_of_several, folders)
+    elif out:
         bad_input("--out belongs to several folders: the report of one is written into it")
-    written = (out or results_path("runs")) if several else folders[0]
+    elif is_fleet(folder):
+        picture = picture_of_fleet
+    elif is_series(folder):
+        picture = picture_of_series
+    if picture and slo:
+        bad_input("--slo belongs to the report of one sweep: name its folder")
     try:
         judged_by = parse_slo(slo) if slo else None
-        with disk_full_named(written), report_extra_needed():
-            if of_fleet:
-                valid = picture_of_fleet(written)
-            elif series:
-                valid = picture_of_series(written)
-            elif several:
-                valid = _picture_of_several(folders, written)
-            else:
-                valid = conclude(written, Console(), peers, judged_by)
-    except (PeersError, PlanError, RowsError, FileNotFoundError) as error:
+        with disk_full_named(folder), report_extra_needed():
+            valid = picture(folder) if picture else conclude(folder, Console(), judged_by)
+    except (PlanError, RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)
@@ -177,5 +169,4 @@ def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -
 
 
 def printed(console: Console) -> Callable[[str], None]:
-    """A function that prints a line on `console` as it is."""
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -82,18 +82,6 @@ def widened(low: float, high: float, left_open: LeftOpen = UNPROVED) -> tuple[fl
     return max(0.0, (low - rate - classes) / (1 - classes)), min(1.0, (high + rate) / (1 - classes))
 
 
-def counting_error(kernel: int, host: int) -> float:
-    """How far the 95 % interval of either share reaches from it, by the number of samples; 1 without any.
-
-    To the side on which it reaches farther: near 0 and 1 that is nearly all of its width.
-    """
-    samples = kernel + host
-    if not samples:
-        return 1.0
-    low, high = _wilson(host, samples)
-    return max(high - host / samples, host / samples - low)
-
-
 def _wilson(found: int, samples: int) -> tuple[float, float]:
     """The score interval of a share (Wilson 1927): it holds where none or all were found, too."""
     share, z2 = found / samples, _Z * _Z
@@ -275,23 +263,6 @@ def decode_bytes(step_bytes: Mapping[str, float], rows: float, positions: float)
     """
     per_row = positions * step_bytes["cache_per_position"] + step_bytes["activations_per_row"]
     return step_bytes["weights"] + rows * per_row
-
-
-def decode_flops(step_flops: Mapping[str, float], rows: float, positions: float) -> float:
-    """Floating-point operations of a decode step of `rows` sequences, each of which attends to `positions`.
-
-    rows · (per_row + positions · per_position), by the keys of `step_flops`, the fields of
-    `records.StepFlops`: the compute term of Pope et al., section 2, with attention added.
-    """
-    return rows * (step_flops["per_row"] + positions * step_flops["per_position"])
-
-
-def attended_positions(prompt_tokens: float, steps: float) -> float:
-    """Cache positions that a decode step attends to, the mean over `steps` steps after a prompt.
-
-    The first writes at position `prompt_tokens` and attends to one more; each further one to one more again.
-    """
-    return prompt_tokens + (steps + 1) / 2
 
 
 def roofline(bytes_per_step: float, kernel_seconds: Interval, bytes_per_second: float) -> Roofline | None:

@@ -73,7 +73,7 @@ class Comparison:
     @property
     def equivalent(self) -> bool:
         """Whether the whole interval lies within 2 % of 1: equal for every practical purpose."""
-        return self.speedup.low >= 1 / EQUIVALENT and self.speedup.high <= EQUIVALENT
+        return _within(self.speedup, EQUIVALENT)
 
 
 State = Literal["faster", "equivalent", "not resolved"]
@@ -121,10 +121,7 @@ def compare(baseline: Rounds, candidate: Rounds, confidence: float = CONFIDENCE)
     speedup = paired_ratio(*paired(baseline, candidate), confidence)
     if speedup.samples < MINIMUM_ROUNDS:
         return Comparison(speedup, "undecided")
-    told_apart = Comparison(speedup, "faster" if speedup.value > 1 else "slower")
-    if told_apart.equivalent or not speedup.excludes_one:
-        return Comparison(speedup, "no detectable difference")
-    return told_apart
+    return Comparison(speedup, _word(speedup, above="faster", below="slower"))
 
 
 def choose(by_mode: Mapping[str, Rounds], confidence: float = CONFIDENCE) -> Choice | None:
@@ -188,7 +185,6 @@ def baseline_of(modes: Iterable[str]) -> str:
 
 
 def _within(ratio: Interval, margin: float) -> bool:
-    """Whether the whole interval of a ratio lies within a factor of `margin` of 1."""
     return ratio.low >= 1 / margin and ratio.high <= margin
 
 
@@ -310,10 +306,13 @@ def difference(baseline: Sweeps, candidate: Sweeps, scatter: Scatter, in_turn: b
 
 def word_of(change: Interval) -> Word:
     """`slower` or `faster` where the interval of candidate / baseline excludes 1 and reaches beyond 2 %."""
-    within = change.low >= 1 / EQUIVALENT and change.high <= EQUIVALENT
-    if within or not change.excludes_one:
+    return _word(change, above="slower", below="faster")
+
+
+def _word(ratio: Interval, above: Word, below: Word) -> Word:
+    if _within(ratio, EQUIVALENT) or not ratio.excludes_one:
         return "no detectable difference"
-    return "slower" if change.value > 1 else "faster"
+    return above if ratio.value > 1 else below
 
 
 def apart(more: Interval, less: Interval, scatter: Scatter, confidence: float = CONFIDENCE) -> bool:
@@ -333,22 +332,19 @@ def apart(more: Interval, less: Interval, scatter: Scatter, confidence: float = 
 class OverSweeps:
     """A ratio over several sweeps: their geometric mean, with Student's t interval over them.
 
-    `deviation` is the standard deviation of the sweeps' mean logarithms; 0.04 is about 4 %. `chance` is how
-    often sweeps would scatter at least as much if all of it came from their rounds; None: rounds do not say.
+    `deviation` is the standard deviation of the sweeps' mean logarithms; 0.04 is about 4 %.
     """
 
     ratio: Interval
     deviation: float
-    chance: float | None
 
 
 def over_sweeps(sweeps: Sweeps) -> OverSweeps:
     """What `sweeps`, each the ratios of its rounds, say together. Raises ValueError below two sweeps."""
     if len(sweeps) < 2:
         raise ValueError("what sweeps say together needs two of them")
-    logs = [[math.log(value) for value in rounds] for rounds in sweeps]
-    means = [fmean(rounds) for rounds in logs]
-    return OverSweeps(exponential(mean_interval(means)), stdev(means), _chance(logs))
+    means = [fmean(map(math.log, rounds)) for rounds in sweeps]
+    return OverSweeps(exponential(mean_interval(means)), stdev(means))
 
 
 def most_named(answers: Sequence[str | None]) -> tuple[str | None, int]:
@@ -376,8 +372,7 @@ def _of_sweeps(baseline: Sequence[float], candidate: Sequence[float]) -> Differe
     freedom = sum(len(side) - 1 for side in sides)
     pooled = sum((len(side) - 1) * variance(side) for side in sides if len(side) > 1) / freedom
     error = math.sqrt(pooled * sum(1 / len(side) for side in sides))
-    smaller = min(map(len, sides))
-    return Difference(fmean(candidate) - fmean(baseline), error, freedom, "sweeps", smaller)
+    return Difference(fmean(candidate) - fmean(baseline), error, freedom, "sweeps", min(map(len, sides)))
 
 
 def _of_rounds(baseline: Sequence[float], candidate: Sequence[float], scatter: Scatter) -> Difference:
@@ -392,18 +387,6 @@ def _of_rounds(baseline: Sequence[float], candidate: Sequence[float], scatter: S
 
 def _exp(exponent: float) -> float:
     return math.exp(exponent) if exponent < 700 else math.inf
-
-
-def _chance(logs: Sequence[Sequence[float]]) -> float | None:
-    """Welch's test that all sweeps have one mean, whatever the scatter of their rounds (Biometrika 38, 1951).
-
-    None where a sweep has a single round, or rounds that do not scatter.
-    """
-    from scipy.stats import f_oneway  # where sweeps are compared: its import takes long
-
-    if min(map(len, logs)) < 2 or not all(variance(rounds) for rounds in logs):
-        return None
-    return float(f_oneway(*logs, equal_var=False).pvalue)
 
 
 STEPS_PER_SWITCH = 20

@@ -130,7 +130,7 @@ def welch(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
 Values = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 TAIL_REQUESTS = 5
-"""A quantile is said where so many requests lie beyond it: p50 needs 10 requests, p90 50, p99 500."""
+"""A quantile is shown where so many requests lie beyond it: p50 needs 10 requests, p90 50, p99 500."""
 
 
 def least_requests(share: float) -> int:

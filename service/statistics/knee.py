@@ -122,7 +122,6 @@ def knee_ratio(first: BoundedEstimate, second: BoundedEstimate) -> BoundedEstima
 
 
 def _falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The non-increasing sequence nearest to `values` in weighted squares."""
     from scipy.optimize import isotonic_regression  # where there are knees: its import takes long
 
     return [float(value) for value in isotonic_regression(values, weights=weights, increasing=False).x]

@@ -173,15 +173,8 @@ def test_more_rounds_are_never_for_auto(tmp_path: Path) -> None:
     assert len(run.order) == plan.rounds
 
 
-def test_its_speed_is_that_of_the_best_mode_by_the_rule_of_all_verdicts(made: Path) -> None:
-    for batch in make_report(made)["batches"]:
-        found = batch["auto"]
-        assert (found["best"], found["word"]) == ("compiled", "no detectable difference")
-        assert found["speedup"][1] < 1 < found["speedup"][2]
-        assert found["requests"] == {"compiled": 8 * 2}
-    text = (made / "report.md").read_text()
-    for told in ("compiled 100 %", "no detectable difference", "the sweep A"):
-        assert told in text
+def test_the_modes_that_it_ran_stand_beside_its_latency(made: Path) -> None:
+    assert len(re.findall(r"^\| auto; ran compiled 100 % \|", (made / "report.md").read_text(), re.M)) == 4
 
 
 @pytest.mark.parametrize("auto_runs", ["compiled", "eager"])
@@ -190,10 +183,9 @@ def test_it_is_never_shipped_equivalent_or_paid_back(tmp_path: Path, auto_runs: 
     headline = make_report(make_results(tmp_path, plan=plan, auto_runs=auto_runs))
     (batch,) = headline["batches"]
     assert (batch["ship"], batch["fastest"], batch["equivalent"]) == ("inference_mode", "inference_mode", [])
-    assert batch["auto"]["word"] == ("faster" if auto_runs == "compiled" else "slower")
     assert not re.search(rf"(?<!-){AUTO}(?!-)", headline["text"])
     findings = Findings(read_results(tmp_path))
-    own = findings.main[0].auto
+    own = findings.main[0].of(AUTO)
     assert own.payback.requests == "nothing to pay back"
 
 

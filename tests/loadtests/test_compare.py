@@ -165,22 +165,6 @@ def test_a_service_that_did_not_say_its_machine_is_refused(root: Path, tmp_path:
         compare_builds(*sides)
 
 
-def test_folders_of_before_the_method_was_recorded_are_alike_of_one_commit_only(
-    root: Path, tmp_path: Path
-) -> None:
-    def forget(run: SweepRun) -> None:
-        run.method = None
-        run.environment.pop("method")
-
-    sides = [shutil.copytree(root / name, tmp_path / name) for name in ("old", "same")]
-    for side in sides:
-        edit_run(side, forget)
-    with pytest.raises(Unlike, match="method: not recorded"):
-        compare_builds(*sides)
-    edit_run(sides[1], lambda run: run.environment.update(commit="a" * 12))
-    assert compare_builds(*sides).forced == []
-
-
 def test_a_sweep_with_a_failed_gate_is_refused(root: Path, tmp_path: Path) -> None:
     bad = made(tmp_path / "bad", fail=1)
     with pytest.raises(Unlike, match=r"failed gates of .*no errors"):
@@ -200,7 +184,7 @@ def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> N
     make_results(few, plan=plan)
     found = compare_builds(root / "old", few)
     assert len(found.cells) == 2
-    assert set(found.left_out.values()) == {f"only in {root / 'old'}"}
+    assert set(found.left_out.values()) == {f"not in every sweep of {few}"}
 
 
 def test_too_few_rounds_in_a_single_sweep_are_left_out_with_the_reason(root: Path, tmp_path: Path) -> None:
@@ -214,7 +198,7 @@ def test_the_verb_begins_with_the_verdict_and_ends_with_one_json_line(root: Path
     done = run(root, str(root / "before"), str(root / "late"), "--fail-if-slower", "5%")
     lines = done.stdout.strip().splitlines()
     assert done.exit_code == 1
-    assert lines[0].startswith("Slower by more than 5.00 %, beyond doubt; 2 of 6 cells slower: compiled b=")
+    assert lines[0].startswith("Slower by more than 5.00 %; 2 of 6 cells slower: compiled b=")
     found = json.loads(lines[-1])
     assert (found["decision"], found["unit"], len(found["cells"])) == ("slower", "pairs of sweeps", CELLS)
     worst = next(one for one in found["cells"] if one["mode"] == "compiled")
@@ -262,15 +246,10 @@ TIED = CLEAR | {"inference_mode": 0.4}
 
 
 def made_in(root: Path, dtype: str, relative: Mapping[str, float] = CLEAR, plan: Plan = PLAN) -> Path:
-    """A run in `dtype`, whose requests wrote one of two texts by turns; in bfloat16 a third, each time."""
+    """A run in `dtype`."""
     folder = make_results(root / dtype, dict(relative), plan=plan, seed=len(dtype))
     edit_run(folder, lambda run: run.engine.update(dtype=dtype))
 
-    def write_text(row: dict[str, Any]) -> None:
-        first = dtype == "bfloat16" and row["index"] == 0
-        row["text_digest"] = "other" if first else f"text {row['index']}"
-
-    edit_rows(folder, write_text)
     return folder
 
 
@@ -350,14 +329,13 @@ def test_the_page_needs_no_network_and_its_tables_have_all_columns(
     assert "Runs are not paired" in page
     assert "8.2 %" in page
     assert not re.search(r'(src|href)="(?!data:)', page)
-    assert page.count('data-plot="') == 3
     assert page.count("eager against itself") == 2
     text = (out / "runs.md").read_text()
     assert f"# {found['headline']}" in text
     assert json.loads((out / "runs.json").read_text()) == found
     tables = [re.findall(r"^\|.*\|$", part, re.MULTILINE) for part in text.split("\n\n")]
     widths = [{row.count("|") for row in rows} for rows in tables if rows]
-    assert len(widths) == 1 + 2 + 1
+    assert len(widths) == 1 + 2
     assert all(len(one) == 1 for one in widths)
     with pytest.raises(RowsError, match="named twice"):
         make_picture([folders[0], folders[0]], tmp_path)
@@ -405,12 +383,8 @@ def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_ba
     assert "Under load" in (tmp_path / "picture" / "runs.html").read_text()
 
 
-@pytest.mark.parametrize("options", [["--out", "x"], ["--peers", "x"]])
-def test_options_that_do_not_fit_the_number_of_folders_are_bad_input(
-    folders: list[Path], options: list[str]
-) -> None:
-    several = folders if "--peers" in options else folders[:1]
-    done = CliRunner().invoke(launchbound.app, ["report", *map(str, several), *options])
+def test_the_output_folder_of_several_is_bad_input_for_one(folders: list[Path]) -> None:
+    done = CliRunner().invoke(launchbound.app, ["report", str(folders[0]), "--out", "x"])
     assert done.exit_code == 2
 
 
@@ -439,21 +413,6 @@ def test_a_ratio_is_float32s_latency_over_that_of_the_same_mode_with_the_scatter
     assert run["speedup"]["high"] == pytest.approx(expected.high)
 
 
-def test_how_often_texts_equal_float32s_is_counted(
-    precisions: Picture, folders: list[Path], tmp_path: Path
-) -> None:
-    """Of every visit the first request of two wrote another text in bfloat16."""
-    bfloat16, float32, autocast = precisions[1]["precision"]["distances"]
-    assert float32["equal_texts"] is None
-    assert autocast["equal_texts"] == autocast["requests"] > 0
-    assert bfloat16["requests"] == autocast["requests"]
-    assert 2 * bfloat16["equal_texts"] == bfloat16["requests"]
-    other = made_in(tmp_path, "bfloat16", CLEAR, make_plan("quick", 2, MODES, [1, 4]))
-    found = make_picture([folders[1], other], tmp_path / "out")
-    assert found["precision"]["distances"][1]["equal_texts"] is None
-    assert "other prompts" in (tmp_path / "out" / "runs.html").read_text()
-
-
 @pytest.mark.parametrize(("rounds", "ratio"), [(2, pytest.approx(4, rel=0.1)), (1, None)])
 def test_too_few_rounds_have_no_verdict_and_one_has_no_ratio(
     tmp_path: Path, rounds: int, ratio: object
@@ -477,7 +436,6 @@ def test_runs_that_differ_in_more_than_precision_or_not_in_it_are_not_compared_b
     edit_run(other, lambda run: run.engine.update(changed))
     found = make_picture([folders[0], other], tmp_path / "out")
     assert found["precision"] is None
-    assert "How far from" not in (tmp_path / "out" / "runs.html").read_text()
 
 
 def test_sweeps_that_agree_are_said_to_and_not_asked_which_is_fastest(repeats: Picture) -> None:
@@ -517,8 +475,6 @@ def test_what_sweeps_say_together_rests_on_sweeps_and_not_on_their_rounds(
         assert gains["compiled"]["value"] == pytest.approx(math.exp(fmean(map(math.log, own))))
         assert gains["compiled"]["samples"] == 5
         assert group["named"] == "compiled"
-        shares = [index for v in verdicts if (index := v.baseline.decode.index) is not None]
-        assert group["device_bound_index"]["value"] == pytest.approx(fmean(shares))
 
 
 @pytest.mark.parametrize(
@@ -542,7 +498,7 @@ def test_groups_and_modes_that_one_sweep_lacks_are_left_out(tmp_path: Path) -> N
 
 
 @pytest.mark.browser
-def test_the_page_draws_and_does_not_scroll_sideways(folders: list[Path], tmp_path: Path) -> None:
+def test_the_page_does_not_scroll_sideways(folders: list[Path], tmp_path: Path) -> None:
     """Nor by what a run has said that was not measured, which may be a path."""
     from tests.support.browser import NARROW, WIDE, chromium, tab
 
@@ -550,6 +506,5 @@ def test_the_page_draws_and_does_not_scroll_sideways(folders: list[Path], tmp_pa
     with chromium() as browser:
         for size in (WIDE, NARROW):
             with tab(browser, tmp_path.as_uri(), size) as opened:
-                opened.open("/runs.html", ready="#speedup .main-svg")
-                assert opened.page.locator(".plot .main-svg").count() >= 3
+                opened.open("/runs.html", ready="footer")
                 assert opened.reach() <= size[0]

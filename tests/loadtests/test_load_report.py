@@ -9,20 +9,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 import launchbound
 from loadtests import library
-from loadtests.plan.cells import Cell, PlanError, Slo, parse_slo
-from loadtests.plan.presets import make_plan
+from loadtests.plan.cells import PlanError, Slo, parse_slo
 from loadtests.report.csv_files import KNEES_FILE, LOAD_FILE, load_records
 from loadtests.report.findings import Findings
 from loadtests.report.load import LoadGroup, ModeKnee
 from loadtests.report.load_section import load_tables
-from loadtests.report.report_files import all_plots, make_report
+from loadtests.report.report_files import make_report
 from loadtests.report.results import Results, read_results
 from service.statistics.intervals import settling
 from service.statistics.knee import Bounds
@@ -108,7 +106,6 @@ def test_other_objectives_move_the_knee_and_the_report_of_the_command_says_whose
     assert "answered within 50 ms" in done.stdout
     assert json.loads(done.stdout.splitlines()[-1])["path"] == folder
     text = Path(folder, "report.md").read_text()
-    assert "The objectives were given for this report; the plan's are: A rate counts as served where" in text
     assert "at least 90 % of the requests are answered within 50 ms" in text
     refused = runner.invoke(launchbound.app, ["report", folder, "--slo", "latency=1"])
     assert refused.exit_code == 2
@@ -239,20 +236,3 @@ def test_the_tables_are_written_only_where_there_is_load(loaded: Path, tmp_path:
     make_report(make_results(tmp_path))
     assert not (tmp_path / KNEES_FILE).exists()
     assert "Under load" not in (tmp_path / "report.md").read_text()
-
-
-def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
-    plan = make_plan("quick", 1, modes=["eager", "inference_mode"], batch_sizes=[1])
-    more = [Cell(mode=c.mode, batch_size=1, concurrency=4, control=c.control) for c in plan.cells]
-    make_results(tmp_path, plan=msgspec.structs.replace(plan, cells=(*plan.cells, *more)))
-    make_report(tmp_path)
-    text = (tmp_path / "report.md").read_text()
-    assert "### Concurrency: Batch 1, short prompts, 32 new tokens" in text
-    table = text.split("### Concurrency")[1].split("\n##")[0]
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:3]]
-        for line in table.splitlines()
-        if line.startswith("| ")
-    ]
-    assert rows[2:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]
-    assert "concurrency" in [plot.id for plot in all_plots(Findings(results(tmp_path)))]

@@ -102,7 +102,7 @@ def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_
     run.parts[0].gpus = clocks_summary(tmp_path / "clocks.csv")
     write_run(tmp_path, run)
     results = read_results(tmp_path)
-    shown = [text for label, text in environment(results) if label == "GPU while measured"]
+    shown = [text for label, text in environment(results.run) if label == "GPU while measured"]
     assert len(shown) == 3
     assert "1755 MHz SM (1200 to 1980)" in shown[0]
     assert (

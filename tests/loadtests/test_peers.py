@@ -36,13 +36,9 @@ from loadtests.peers.results import (
 )  # fmt: skip
 from loadtests.peers.run import PeersPlan, run_peers
 from loadtests.peers.tables import added_ratio, leaving, markdown, service_standings, summaries
-from loadtests.report.report_files import make_report
-from loadtests.report.sections import comparable, peers_section
-from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.target import Target
 from tests.support import fake_service
 from tests.support.fake_service import Script, timings
-from tests.support.made_results import CLEAR, make_results
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, until
 
@@ -219,7 +215,6 @@ def test_an_interrupted_comparison_is_kept_and_says_so(
     assert {row.round for row in run.rows} == {0}
     assert run.incomplete == "INCOMPLETE: interrupted; 1 of 2 rounds of model calls finished."
     assert f"**{run.incomplete}**" in (tmp_path / "peers.md").read_text()
-    assert peers_section(run).note.startswith("INCOMPLETE: interrupted")
 
 
 @pytest.mark.parametrize(
@@ -236,38 +231,6 @@ def test_a_service_that_cannot_be_compared_is_refused(
 ) -> None:
     with pytest.raises(PeersError, match=said):
         compare(script, **engine)
-
-
-def peers_of(sweep: SweepRun, folder: Path) -> Path:
-    """A comparison on the machine and model of `sweep`."""
-    run = made_run({"eager": 0.040, "compiled": 0.026, "ort": 0.020})
-    run.model_hash = sweep.engine["model_hash"]
-    run.environment = {"cpu": sweep.environment.get("cpu"), "commit": "0123456789ab"}
-    folder.mkdir()
-    write_peers(folder, run)
-    return folder
-
-
-@pytest.mark.slow
-def test_a_sweeps_report_shows_a_comparison_where_it_is_given(tmp_path: Path) -> None:
-    folder = make_results(tmp_path, CLEAR)
-    make_report(folder)
-    for name in ("report.html", "report.md"):
-        assert "Outside PyTorch" not in (folder / name).read_text()
-    make_report(folder, peers_of(read_run(folder), tmp_path / "peers"))
-    for name in ("report.html", "report.md"):
-        text = (folder / name).read_text()
-        for shown in ("Outside PyTorch", "leaving PyTorch would buy 1.3", "commit 01234567"):
-            assert shown in text
-
-
-def test_a_comparison_of_another_processor_is_refused(tmp_path: Path) -> None:
-    sweep = read_run(make_results(tmp_path, CLEAR))
-    peers = peers_of(sweep, tmp_path / "peers")
-    assert comparable(peers, sweep).model == "tiny"
-    sweep.environment["cpu"] = "another"
-    with pytest.raises(PeersError, match="processor"):
-        comparable(peers, sweep)
 
 
 # ---------------------------------------------------------------- their processes

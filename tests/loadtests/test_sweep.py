@@ -217,7 +217,7 @@ def test_options_over_a_plan_and_the_plan_itself_are_kept(
     run.plan_from_file = True
     assert f"--plan {PLAN_FILE} " in reproduce(run)[-1]
     assert ("options over the plan", "modes ['eager', 'compiled'], batch_sizes [1]") in environment(
-        read_results(tmp_path)
+        read_results(tmp_path).run
     )
 
 

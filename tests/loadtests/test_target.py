@@ -13,8 +13,6 @@ import launchbound
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.plan_file import toml_of
 from loadtests.plan.presets import make_plan
-from loadtests.report.results import read_results
-from loadtests.report.surroundings import environment
 from loadtests.run import target
 from loadtests.run.run_file import Part
 from loadtests.run.target import (
@@ -26,7 +24,7 @@ from loadtests.run.target import (
     without_doubles,
 )
 from service.cli.sweep import PlanOptions, chosen_plan
-from tests.support.fake_service import STEP_SECONDS, Script, engine_status, fake_service, mode_status
+from tests.support.fake_service import Script, engine_status, fake_service
 from tests.support.made_results import edit_run, make_results
 
 POLL_SECONDS = 600.0
@@ -143,12 +141,3 @@ def test_a_sweep_without_its_doubles_is_resumed_by_its_own_plan_file(tmp_path: P
         options = ["--resume", str(tmp_path), "--plan", str(tmp_path / "plan.toml")]
         done = CliRunner().invoke(launchbound.app, ["sweep", *options])
         assert refusal in done.stderr
-
-
-def test_the_report_names_what_was_served_and_left_out_with_the_reason(tmp_path: Path) -> None:
-    make_results(tmp_path, dict.fromkeys(STEP_SECONDS, 1.0))
-    names = {"mode": "cuda-graph", "effective": "inference_mode", "reason": "a CPU has none"}
-    doubled = mode_status("inference_mode", "ready") | names
-    edit_run(tmp_path, lambda run: run.modes.append(doubled))
-    rows = [text for label, text in environment(read_results(tmp_path)) if label == "left out"]
-    assert rows == ["cuda-graph, which runs as inference_mode here: a CPU has none"]

@@ -66,16 +66,15 @@ def stack(
                 "all targets scraped",
             )
             _, before = running.get(f"{url}/metrics")
-            served = 0
             for _ in range(ROUNDS):
                 running.advance_gpu(front)
-                served += running.drive(url, exporter, 1)
+                running.drive(url, exporter, 1)
                 _await_scrape(prometheus, len(every))
             running.restart_gpu(front)
             _await_scrape(prometheus, len(every))
             at = _await_scrape(prometheus, len(every))
             _, after = running.get(f"{url}/metrics")
-            yield Stack(prometheus, at, address, gpu, served, before, after)
+            yield Stack(prometheus, at, address, gpu, before, after)
     clients.shutdown()
     clients.server_close()
 

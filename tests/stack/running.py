@@ -20,7 +20,7 @@ BATCH_SIZES = (2,)
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What ran: `served` requests answered with 200, `before` and `after` the service's page around them.
+    """What ran: `before` and `after` are the service's page around the load.
 
     Every target had been scraped `at` this time; a later scrape may fail on a busy machine.
     """
@@ -29,7 +29,6 @@ class Stack:
     at: float
     service: str
     gpu: str
-    served: int
     before: str
     after: str
 
@@ -53,11 +52,8 @@ def generate(url: str, mode: str, batch_size: int, **more: object) -> int:
     return httpx.post(path, json=body, timeout=30, trust_env=False).status_code
 
 
-def drive(url: str, exporter: Exporter, rounds: int) -> int:
-    """Visit every mode and batch size `rounds` times, per mode once profiled and once sampled, be refused.
-
-    Returns how many were served.
-    """
+def drive(url: str, exporter: Exporter, rounds: int) -> None:
+    """Visit every mode and batch size `rounds` times, per mode once profiled and once sampled, be refused."""
     exporter.users.set(1)
     for _ in range(rounds):
         for mode in MODES:
@@ -69,7 +65,6 @@ def drive(url: str, exporter: Exporter, rounds: int) -> int:
                 assert generate(url, mode, 1, **{examined: True}) == 200
     assert generate(url, "no_such_mode", 1) == 404
     assert generate(url, "eager", 0) == 422
-    return rounds * len(MODES) * (len(BATCH_SIZES) + 2)
 
 
 MODES_ON_A_GPU = ("eager", "reduce-overhead")

@@ -145,16 +145,6 @@ def test_the_shown_parts_stack_to_the_mean_request(stack: Stack, instance: str) 
         assert stacked[sample.labels["mode"]] == pytest.approx(sample.points[0][1], rel=1e-6)
 
 
-def test_eager_is_as_fast_as_itself_and_each_batch_is_compared_with_its_own(stack: Stack) -> None:
-    (shown,) = [question for question in panel_queries() if question.panel == "Decode speed-up over eager"]
-    ratios = {
-        (sample.labels["mode"], sample.labels["batch"]): sample.points[0][1]
-        for sample in ask(stack, shown.expr, stack.service)
-    }
-    assert ratios.keys() == {(mode, str(batch)) for mode in running.MODES for batch in running.BATCH_SIZES}
-    assert all(ratio == 1 for (mode, _), ratio in ratios.items() if mode == "eager")
-
-
 @pytest.mark.parametrize("name", [variable["name"] for variable in VARIABLES])
 def test_a_variable_finds_values(stack: Stack, name: str) -> None:
     (definition,) = [variable["definition"] for variable in VARIABLES if variable["name"] == name]
@@ -245,21 +235,6 @@ def test_every_family_moves_in_every_mode_unless_it_is_listed(stack: Stack) -> N
         moved = {key for key, value in series.items() if value != before[name].get(key)}
         modes = {dict(labels).get("mode") for _, labels in moved}
         assert modes >= (set(running.MODES) if "mode" in dict(next(iter(series))[1]) else {None}), name
-
-
-def test_the_list_names_only_what_is_exported(stack: Stack) -> None:
-    assert STILL.keys() <= by_family(stack.after).keys()
-
-
-def test_the_counters_hold_what_was_sent(stack: Stack) -> None:
-    before, after = by_family(stack.before)["requests"], by_family(stack.after)["requests"]
-    ok = {
-        dict(labels)["mode"]: value - before[name, labels]
-        for (name, labels), value in after.items()
-        if ("outcome", "ok") in labels and name.endswith("_total")
-    }
-    assert sum(ok.values()) == stack.served
-    assert {mode for mode, value in ok.items() if value} == set(running.MODES)
 
 
 def test_a_mode_has_a_bounded_number_of_series(stack: Stack) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from itertools import combinations
 from pathlib import Path
 from random import Random
 
@@ -17,7 +16,6 @@ from service.statistics.choice import (
     Scatter,
     Sweeps,
     apart,
-    confidence_of,
     difference,
     most_named,
     over_sweeps,
@@ -162,38 +160,6 @@ def committed() -> dict[str, dict[int, tuple[float, float]]]:
     return found
 
 
-def as_rounds(mean: float, error: float) -> list[float]:
-    """16 rounds of this mean and standard error."""
-    reach = error * math.sqrt(15)
-    return [math.exp(mean + reach * (-1) ** n) for n in range(16)]
-
-
-def differing_pairs(scatter: Scatter) -> int:
-    cells = committed()
-    confidence = confidence_of(len(cells))
-    return sum(
-        word_of(difference([as_rounds(*one[a])], [as_rounds(*one[b])], scatter).interval(confidence)) != SAME
-        for one in cells.values()
-        for a, b in combinations(range(11, 16), 2)
-    )
-
-
-def test_no_two_of_five_real_sweeps_of_one_build_differ_and_by_rounds_alone_some_would() -> None:
-    assert differing_pairs(LATENCY_SCATTER) == 0
-    assert differing_pairs(NONE) > 10
-
-
-@pytest.mark.parametrize("first", list(combinations(range(11, 16), 2)))
-def test_no_split_of_five_real_sweeps_of_one_build_differs(first: tuple[int, int]) -> None:
-    cells = committed()
-    rest = [seed for seed in range(11, 16) if seed not in first]
-    for one in cells.values():
-        sides = [[[math.exp(one[seed][0])] for seed in seeds] for seeds in (first, rest)]
-        found = difference(*sides, NONE)
-        assert found.unit == "sweeps"
-        assert word_of(found.interval(confidence_of(len(cells)))) == SAME
-
-
 def test_the_assumed_scatter_is_that_of_the_committed_sweeps() -> None:
     beyond = []
     for one in committed().values():
@@ -216,16 +182,6 @@ def test_its_interval_is_students_over_sweeps_and_not_over_rounds() -> None:
         (math.exp(expected.low), math.exp(expected.high))
     )
     assert found.ratio.samples == 5
-
-
-def test_sweeps_that_scatter_as_their_rounds_do_are_rarely_called_otherwise() -> None:
-    chances = [over_sweeps([drawn(0.5, 0.05, 12) for _ in range(5)]).chance or 0.0 for _ in range(400)]
-    assert 8 <= sum(chance < 0.05 for chance in chances) <= 36
-    apart = over_sweeps([drawn(0.5 + 0.1 * n, 0.02, 12) for n in range(5)]).chance
-    assert apart is not None
-    assert apart < 1e-6
-    assert over_sweeps([[2.0], [2.1, 2.2]]).chance is None  # rounds that say nothing
-    assert over_sweeps([[2.0, 2.0], [2.1, 2.2]]).chance is None
 
 
 @pytest.mark.parametrize(
