@@ -26,6 +26,7 @@ from loadtests.report.formatting import (
 )
 from loadtests.report.load_section import load_section
 from loadtests.report.page import Plot, Section, Table, Text, lines
+from loadtests.report.roofline import roofline_section
 from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
 from loadtests.report.surroundings import environment, reproduce, subject
 from loadtests.run.run_file import SweepRun
@@ -85,6 +86,7 @@ def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
         Section("Under other conditions", "", [answer(findings.others, findings)])
         if findings.others
         else None,
+        roofline_section(findings),
         _parity_section(run),
         Section("Validity", "", [_gates(findings)]),
         Section("Where it was measured", "", below=environment(run)),

@@ -265,6 +265,23 @@ def decode_bytes(step_bytes: Mapping[str, float], rows: float, positions: float)
     return step_bytes["weights"] + rows * per_row
 
 
+def decode_flops(step_flops: Mapping[str, float], rows: float, positions: float) -> float:
+    """Floating-point operations of a decode step of `rows` sequences, each of which attends to `positions`.
+
+    rows · (per_row + positions · per_position), by the keys of `step_flops`, the fields of
+    `records.StepFlops`: the compute term of Pope et al., section 2, with attention added.
+    """
+    return rows * (step_flops["per_row"] + positions * step_flops["per_position"])
+
+
+def attended_positions(prompt_tokens: float, steps: float) -> float:
+    """Cache positions that a decode step attends to, the mean over `steps` steps after a prompt.
+
+    The first writes at position `prompt_tokens` and attends to one more; each further one to one more again.
+    """
+    return prompt_tokens + (steps + 1) / 2
+
+
 def roofline(bytes_per_step: float, kernel_seconds: Interval, bytes_per_second: float) -> Roofline | None:
     """`bytes_per_step` in `kernel_seconds` against a bandwidth of `bytes_per_second`.
 

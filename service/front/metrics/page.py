@@ -1,4 +1,4 @@
-"""Write the table of metrics in docs/observability.md by the catalogue, or with --check fail if it is not current.
+"""Write the table of metrics of docs/observability.md by the catalogue, or with --check fail if it is old.
 
 `python -m service.front.metrics.page --write | --check`; exit code 1 if it is not current.
 """
