@@ -34,9 +34,6 @@ STEP_LIMIT_SECONDS = 60.0
 swapped.
 """
 
-STEP_BUSY_SECONDS = 4.0
-"""The same of CPU time in one thread: a step of a small model takes milliseconds of it."""
-
 
 class Inbox:
     """A socket to the front that never blocks while there is work: not even where the front stalls."""
@@ -50,7 +47,7 @@ class Inbox:
         self._paused_until_ns = 0
         self._running: set[str] = set()
         self._cancelled: set[str] = set()
-        self.expect_steps_of(0.0, 0.0)
+        self.expect_steps_of(0.0)
         self._doing = self._serving
         self._told: Doing | None = None
         self._tell_ns = 0
@@ -61,15 +58,9 @@ class Inbox:
         self._doing = doing
         self._tell(perf_counter_ns())
 
-    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        """Between two calls of `receive`, this thread may take so long and use so much CPU time, or the least
-        above.
-        """
-        self._serving = Doing(
-            what=SERVING,
-            limit_seconds=max(STEP_LIMIT_SECONDS, seconds),
-            busy_limit_seconds=max(STEP_BUSY_SECONDS, busy_seconds),
-        )
+    def expect_steps_of(self, seconds: float) -> None:
+        """Between two calls of `receive`, this thread may take so long, or STEP_LIMIT_SECONDS."""
+        self._serving = Doing(what=SERVING, limit_seconds=max(STEP_LIMIT_SECONDS, seconds))
 
     def _tell(self, now_ns: int) -> None:
         if self._doing != self._told or now_ns > self._tell_ns:
@@ -213,7 +204,7 @@ class LocalInbox:
     def announce(self, doing: Doing) -> None:
         """Nobody waits for a sign of life."""
 
-    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
+    def expect_steps_of(self, seconds: float) -> None:
         """Nobody waits for a step."""
 
     def take(self) -> Job | None:

@@ -29,7 +29,6 @@ from tests.chaos.process_faults import (
     cache_refused,
     engine_hit,
     engine_killed_with_requests,
-    engine_loops,
     front_killed,
     front_killed_importing,
     front_stopped,
@@ -57,7 +56,6 @@ def _of_engine() -> Iterator[Fault]:
     for stage in STAGES:
         yield Fault(f"engine killed, {stage}", REPLACED, engine_hit(signal.SIGKILL, at(stage)))
         yield Fault(f"engine stopped, {stage}", NOTICED, engine_hit(signal.SIGSTOP, at(stage)))
-    yield Fault("engine in an endless loop, step", "503 within 15 s, replaced", engine_loops)
     must = f"{REPLACED}, tokens as before"
     yield Fault("engine killed, compiled modes serving", must, engine_killed_compiled)
     yield Fault("engine killed, requests running", "503 within 2 s", engine_killed_with_requests)

@@ -12,11 +12,9 @@ from time import time
 
 import pytest
 
-from service.engine import generation
 from tests.chaos.clock_faults import SteppedClock
 from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, sweep_amiss
 from tests.chaos.load_faults import Flood, Lag, Sample, Served, judge
-from tests.chaos.process_faults import LOOP
 from tests.chaos.victim import NotPossible
 from tests.support.fake_service import Script, fake_service
 from tests.support.processes import without
@@ -118,11 +116,3 @@ def test_a_wait_is_counted_in_services_of_its_own_time() -> None:
     slow = [Served(0.0, 2.0, 2.0), Served(0.0, 4.0, 2.0), Served(0.0, 6.0, 2.0)]
     fast = [Served(6.0, 6.5, 0.5), Served(6.0, 7.0, 0.5)]
     assert Flood(served=[*slow, *fast]).services_waited() == [1.0, 2.0, 3.0, 1.0, 2.0]
-
-
-def test_the_endless_loop_stands_where_a_prompt_is_prefilled(monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out = generation.lay_out  # type: ignore[attr-defined]
-    monkeypatch.setattr(generation, "lay_out", lay_out)  # what puts it back afterwards
-    exec(LOOP, {})
-    assert generation.lay_out is not lay_out  # type: ignore[attr-defined]
-    assert "lay_out" in generation.prefill.__code__.co_names

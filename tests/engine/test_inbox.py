@@ -181,22 +181,20 @@ def test_a_job_does_not_begin_under_the_limits_of_what_was_announced_before_it(
     sockets.inbox.receive()
     heard(sockets)
     sockets.inbox.take()
-    assert [(doing.what, doing.busy_limit_seconds) for doing in heard(sockets)] == [
-        (SERVING, inbox.STEP_BUSY_SECONDS)
-    ]
+    assert [doing.what for doing in heard(sockets)] == [SERVING]
 
 
 def test_a_model_with_slow_steps_has_as_long_for_one_and_no_model_less_than_the_least(
     sockets: SocketPair, clock: Callable[[float], None]
 ) -> None:
     limits = []
-    for seconds, busy_seconds in ((0.1, 0.1), (90.0, 70.0)):
-        sockets.inbox.expect_steps_of(seconds, busy_seconds)
+    for seconds in (0.1, 90.0):
+        sockets.inbox.expect_steps_of(seconds)
         sockets.inbox.take()
         clock(2.0)
         sockets.inbox.receive()
-        limits += [(doing.limit_seconds, doing.busy_limit_seconds) for doing in heard(sockets)]
-    assert limits == [(inbox.STEP_LIMIT_SECONDS, inbox.STEP_BUSY_SECONDS), (90.0, 70.0)]
+        limits += [doing.limit_seconds for doing in heard(sockets)]
+    assert limits == [inbox.STEP_LIMIT_SECONDS, 90.0]
 
 
 class Told(LocalInbox):
@@ -205,20 +203,19 @@ class Told(LocalInbox):
     def __init__(self) -> None:
         super().__init__([])
         self.said: list[Doing] = []
-        self.expected: tuple[float, float] | None = None
+        self.expected: float | None = None
 
     def announce(self, doing: Doing) -> None:
         self.said.append(doing)
 
-    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        self.expected = (seconds, busy_seconds)
+    def expect_steps_of(self, seconds: float) -> None:
+        self.expected = seconds
 
 
 def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
     class Stages:
         doing = "warming up eager"
         reference_seconds = 5.0
-        reference_busy_seconds = 3.0
 
     stages, told, order = Stages(), Told(), []
 
@@ -233,7 +230,7 @@ def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
         continue
     assert order == [("eager", 1), ("compiled", 2)]
     assert {doing.limit_seconds for doing in told.said} == {loop.PIECE_SECONDS}
-    assert told.expected == (loop.SLOWER * 5.0, loop.SLOWER * 3.0)
+    assert told.expected == loop.SLOWER * 5.0
 
 
 def test_the_engine_process_connects_and_speaks_before_it_imports_torch() -> None:

@@ -4,9 +4,8 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 (mode → state at start, else ready), `detail` (why one has failed), `exit` (end at once with this code),
 `later_exit` (in every start but the first), `no_samples` (why its steps are not sampled), `silent` (announces
 no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
-`doing` (what its signs of life say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes`
-(limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold). A prompt that is no
-command, or token ids, completes to one word per token.
+`doing` (what its signs of life say), `prompt_bytes` (limit of one), `says` (on standard error), `pause_fails`
+(the first pause does not hold). A prompt that is no command, or token ids, completes to one word per token.
 """
 
 from __future__ import annotations
@@ -109,8 +108,7 @@ class FakeEngine:
             raise SystemExit("the front has ended")
         if time.monotonic() > self.beat_due:
             self.beat_due = time.monotonic() + 0.5
-            doing, busy = self.options.get("doing", SERVING), self.options.get("busy_limit")
-            self.send(Doing(what=doing, limit_seconds=10.0, busy_limit_seconds=busy))
+            self.send(Doing(what=self.options.get("doing", SERVING), limit_seconds=10.0))
         if not self.stream.wait(min(milliseconds, 500)):
             return
         try:
@@ -202,9 +200,6 @@ class FakeEngine:
                 os._exit(int(argument or 7))
             case "!kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "!spin":
-                while True:
-                    continue
             case "!garbage":
                 self.stream.send(b"\xc1 no message")
             case "!problem":
