@@ -2,10 +2,11 @@
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `detail` (why one has failed), `exit` (end at once with this code),
-`later_exit` (in every start but the first), `no_samples` (why its steps are not sampled), `silent` (announces
-no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
-`doing` (what its signs of life say), `prompt_bytes` (limit of one), `says` (on standard error), `pause_fails`
-(the first pause does not hold). A prompt that is no command, or token ids, completes to one word per token.
+`later_exit` (a code, and a file that marks the first start, that serves), `no_samples` (why its steps are not
+sampled), `silent` (announces no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never
+connects), `cold` (never warm), `doing` (what its signs of life say), `prompt_bytes` (its limit), `says` (on
+standard error), `pause_fails` (the first pause does not hold). A prompt that is no command, or token ids,
+completes to one word per token.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -383,8 +385,11 @@ class FakeEngine:
 def main() -> int:
     options = json.loads(sys.argv[1])
     settings = msgspec.json.decode(sys.argv[2], type=EngineSettings)
-    if "later_exit" in options and not settings.address.endswith("-engine-1"):
-        options["exit"] = options["later_exit"]
+    if "later_exit" in options:
+        code, mark = options["later_exit"]
+        if Path(mark).exists():
+            options["exit"] = code
+        Path(mark).touch()
     if "exit" in options:
         print(options.get("says", "as commanded"), file=sys.stderr)
         return int(options["exit"])
