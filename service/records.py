@@ -529,14 +529,9 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
-    """Pause once the jobs sent before this are done, and answer with `Paused`; later jobs wait.
-
-    It holds for `lease_seconds` from then on, and as long again from each further Pause of the same id: an
-    engine whose front hangs or dies serves again after the lease.
-    """
+    """Pause once the jobs sent before are done, and answer with `Paused`; later jobs wait for a Resume."""
 
     id: int
-    lease_seconds: float
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
@@ -606,13 +601,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
-    """The answer to Pause `id`: from now on the engine runs nothing.
-
-    `holds` False answers a renewal that came after the lease had run out: the engine has served since.
-    """
+    """The answer to Pause `id`: from now on the engine runs nothing."""
 
     id: int
-    holds: bool
 
 
 class Doing(msgspec.Struct, frozen=True, kw_only=True, tag="doing"):

@@ -43,8 +43,7 @@ class Inbox:
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._waiting: deque[Job | Pause] = deque()
-        self._pause_id = 0
-        self._paused_until_ns = 0
+        self.paused = False
         self._running: set[str] = set()
         self._cancelled: set[str] = set()
         self.expect_steps_of(0.0)
@@ -90,9 +89,9 @@ class Inbox:
             if self._has(message.id):  # else it has ended meanwhile
                 self._cancelled.add(message.id)
         elif isinstance(message, Pause):
-            self._pause(message)
+            self._waiting.append(message)
         elif isinstance(message, Resume):
-            self._paused_until_ns = 0
+            self.paused = False
             self._waiting = deque(waiting for waiting in self._waiting if not isinstance(waiting, Pause))
         elif isinstance(message, Stop):
             self.stopped = True
@@ -115,7 +114,8 @@ class Inbox:
         self._running.clear()
         first = self._waiting.popleft() if self._waiting else None
         if isinstance(first, Pause):
-            self._begin_pause(first)
+            self.paused = True
+            self.send(Paused(id=first.id))
             first = None
         if isinstance(first, Job):
             self._running.add(first.id)
@@ -140,26 +140,6 @@ class Inbox:
         """A job that was taken or has joined has ended."""
         self._running.discard(job.id)
         self._cancelled.discard(job.id)
-
-    @property
-    def paused(self) -> bool:
-        """Whether a pause is in force: the engine then does not serve."""
-        return perf_counter_ns() < self._paused_until_ns
-
-    def _pause(self, pause: Pause) -> None:
-        if pause.id != self._pause_id:
-            self._waiting.append(pause)
-        elif self.paused:
-            self._begin_pause(pause)
-        else:
-            self.send(Paused(id=pause.id, holds=False))
-
-    def _begin_pause(self, pause: Pause) -> None:
-        begins = pause.id != self._pause_id
-        self._pause_id = pause.id
-        self._paused_until_ns = perf_counter_ns() + round(pause.lease_seconds * 1e9)
-        if begins:
-            self.send(Paused(id=pause.id, holds=True))
 
     @property
     def idle(self) -> bool:

@@ -168,7 +168,7 @@ def _assemble(
     served = ServedRequests()
     auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
     listeners = recorder, EngineLog(settings, build, address), served, auto
-    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, *listeners)
+    client = EngineClient(settings.modes, settings.max_queue, *listeners)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), settings)
     request_log = RequestLog(settings.log_requests)

@@ -40,8 +40,8 @@ def module_command(module: str) -> tuple[str, ...]:
     return sys.executable, "-m", module
 
 
-Started = Callable[[Process, "ChildSocket", "ProcessWatch"], asyncio.Future[str]]
-"""A child has started. Returns the future of a reason to end it."""
+Started = Callable[[Process, "ChildSocket", "ProcessWatch"], None]
+"""Gets what has been started."""
 
 
 async def run_child(
@@ -65,8 +65,8 @@ async def run_child(
         ):
             process = await spawn(command, settings_for(socket.address), cores, output)
             process_watch = ProcessWatch(process.pid, doing=doing or STARTING)
-            terminate = started(process, socket, process_watch)
-            reason = await _watch(NAMES[component], process, socket, process_watch, terminate)
+            started(process, socket, process_watch)
+            reason = await _watch(NAMES[component], process, socket, process_watch)
             return reason, process.returncode
     except OSError as error:
         return f"{NAMES[component]} could not be started: {error}", None
@@ -91,30 +91,23 @@ async def spawn(
         )
 
 
-async def _watch(
-    name: str,
-    process: Process,
-    socket: ChildSocket,
-    process_watch: ProcessWatch,
-    terminate: asyncio.Future[str],
-) -> str:
-    """Wait for the end of the process; kill it once `terminate` has a reason or a message cannot be decoded.
+async def _watch(name: str, process: Process, socket: ChildSocket, process_watch: ProcessWatch) -> str:
+    """Wait for the end of the process; kill it where it hangs or a message of it cannot be decoded.
 
-    `terminate` gets a reason where the process hangs. Returns how it ended; all that it started has then
-    ended too.
+    Returns how it ended; all that it started has then ended too.
     """
     exited = asyncio.create_task(process.wait())
-    watching = asyncio.create_task(_check_until_hung(process_watch, terminate))
+    hung = asyncio.create_task(_until_hung(process_watch))
     try:
-        ends: set[asyncio.Future[Any]] = {exited, terminate, socket.broken}
+        ends: set[asyncio.Future[Any]] = {exited, hung, socket.broken}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if exited.done():
             # Its last messages count, and may arrive in the socket a moment later.
             await asyncio.sleep(LAST_MESSAGES_SECONDS)
             socket.drain()
             return f"{name} ended {_how(exited.result())}"
-        if terminate.done():
-            why = terminate.result()
+        if hung.done():
+            why = hung.result()
         else:
             why = f"sent a message that cannot be decoded ({socket.broken.result()})"
         process.kill()
@@ -125,7 +118,7 @@ async def _watch(
         raise
     finally:
         exited.cancel()
-        watching.cancel()
+        hung.cancel()
         kill_group(process.pid)  # else its compilers would run on
 
 
@@ -327,9 +320,7 @@ STILL_SECONDS = 8.0
 class ProcessWatch:
     """Decides whether a process hangs: it exceeds the time that it announced, or stands still.
 
-    A process that is stopped or waits for a lock stands still; one in an endless loop exceeds its time.
-    `watching` False: the process is stopped on purpose.
-    """
+    A process that is stopped or waits for a lock stands still; one in an endless loop exceeds its time."""
 
     def __init__(
         self, pid: int, examine: Callable[[int], Activity | None] = activity, doing: Doing = STARTING
@@ -340,7 +331,6 @@ class ProcessWatch:
         self._still_seconds = 0.0
         self._last: Activity | None = None
         self.doing = doing
-        self.watching = True
 
     def heard(self, doing: Doing | None = None) -> None:
         """A message arrived; `doing` where it is one."""
@@ -354,8 +344,6 @@ class ProcessWatch:
 
         A longer time than between two checks means that this process was suspended, and counts only in part.
         """
-        if not self.watching:
-            return None
         passed = min(passed_seconds, 2 * CHECK_SECONDS)
         self._quiet_seconds += passed
         doing = self.doing
@@ -378,13 +366,12 @@ def _stands_still(before: Activity, now: Activity, doing: Doing) -> bool:
     return not now.at_work and now.cpu_seconds == before.cpu_seconds
 
 
-async def _check_until_hung(process_watch: ProcessWatch, terminate: asyncio.Future[str]) -> None:
-    """Check a process until it hangs; then `terminate` is the reason."""
+async def _until_hung(process_watch: ProcessWatch) -> str:
+    """Check a process until it hangs; returns why it counts as hung."""
     before = monotonic()
-    while not terminate.done():
+    while True:
         await asyncio.sleep(CHECK_SECONDS)
         now = monotonic()
-        reason = process_watch.hung(now - before)
+        if (reason := process_watch.hung(now - before)) is not None:
+            return reason
         before = now
-        if reason is not None and not terminate.done():
-            terminate.set_result(reason)

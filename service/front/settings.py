@@ -169,7 +169,6 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     drain_seconds: float = Field(default=20.0, ge=0, le=3600, allow_inf_nan=False)
     hang_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
-    anatomy_pause_seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
     anatomy_idle_seconds: float = Field(default=300.0, ge=0, le=86400, allow_inf_nan=False)
     front_cpus: Cores = None
     log_format: Literal["text", "json"] = "text"

@@ -6,10 +6,8 @@ import asyncio
 import logging
 import math
 import os
-import signal
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -20,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from service.front.child_process import ChildSocket, ProcessWatch, module_command, run_child
+from service.front.child_process import ChildSocket, ProcessWatch, kill_group, module_command, run_child
 from service.front.engine_client import EngineClient
 from service.front.errors import (
     AnatomyBusy,
@@ -37,8 +35,8 @@ from service.records import Doing, EngineSettings, Finding, FromAnatomy, Ready, 
 
 log = logging.getLogger("launchbound.anatomy")
 
-RENEW_SECONDS = 1.0
-"""How often the lease is renewed, and the oldest waiting request looked at."""
+CHECK_SECONDS = 1.0
+"""How often the oldest waiting request is looked at."""
 
 BUSY_RETRY_SECONDS = 5
 
@@ -58,8 +56,7 @@ def unheard(*_: object) -> None:
 class StudyResult:
     """A finding as JSON, and the `files` that it wrote, by name.
 
-    `seconds`: the `wait` for the engine, the `start` of the process where there was none, the `study`, and
-    for how long of these two it was `suspended` for requests.
+    `seconds`: the `wait` for the engine, the `start` of the process where there was none, and the `study`.
     """
 
     body: bytes
@@ -72,13 +69,13 @@ class StudyResult:
 
 
 class StudyRunner:
-    """Admits studies, pauses the engine for them, and suspends them for requests that waited too long."""
+    """Admits studies, pauses the engine for them, and ends them for requests that waited too long."""
 
     def __init__(self, client: EngineClient, process: AnatomyProcess, settings: Settings) -> None:
         self._client = client
         self._settings = settings
         # No request waits for a study longer than half its own timeout.
-        self._longest_wait = min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2)
+        self._longest_wait = settings.request_timeout_seconds / 2
         self.process = process
         self.sweeps = SweepTracker(client.pause.break_off)
         self._busy = False
@@ -152,7 +149,7 @@ class StudyRunner:
         encoded = msgspec.json.encode(arguments)
         working = asyncio.create_task(self._work(name, encoded, heard, seconds))
         try:
-            seconds["suspended"] = await self._attend(working, heard)
+            await self._attend(working)
             return StudyResult(working.result(), seconds)
         finally:
             if not working.done():
@@ -170,42 +167,28 @@ class StudyRunner:
         seconds["study"] = monotonic() - began - seconds["start"]
         return body
 
-    async def _attend(self, work: asyncio.Task[bytes], heard: Heard) -> float:
-        """Keep the engine paused until `work` is done; returns the seconds for which `work` was suspended."""
-        pause = self._client.pause
-        suspended = 0.0
-        limit = self._settings.hang_seconds
+    async def _attend(self, work: asyncio.Task[bytes]) -> None:
+        """Wait for the end of `work`, for as long as it may take and requests may wait for it."""
+        pause, limit = self._client.pause, self._settings.hang_seconds
         ends = monotonic() + limit
         while True:
             assert pause.lost is not None
-            ends_it: set[asyncio.Future[Any]] = {work, pause.lost}
-            await asyncio.wait(ends_it, timeout=RENEW_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            events: set[asyncio.Future[Any]] = {work, pause.lost}
+            await asyncio.wait(events, timeout=CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if pause.lost.done():
                 raise pause.lost.result()
             if work.done():
-                if pause.overdue:
-                    message = "the engine's pause ran out, so the study may have been disturbed; try again"
-                    raise StudyInterrupted(message)
-                return suspended
-            if monotonic() - suspended > ends:
+                return
+            if monotonic() > ends:
                 raise DeadlinePassed(
                     f"the study took more than {limit:g} s and was given up: ask for fewer"
                     " rounds, sizes, modes or batches, or set LAUNCHBOUND_HANG_SECONDS higher"
                 )
             if self._client.longest_wait_seconds() > self._longest_wait:
-                heard("suspended, while the engine serves requests that have waited", None, None)
-                suspended += await self._suspend_for_requests()
-                heard("going on", None, None)
-            pause.renew()
-
-    async def _suspend_for_requests(self) -> float:
-        """Suspend the process while the engine serves what has waited; returns the seconds that took."""
-        began = monotonic()
-        self.process.suspend()
-        self._client.pause.end()
-        await self._client.pause.begin()
-        self.process.resume()
-        return monotonic() - began
+                raise StudyInterrupted(
+                    f"a request has waited for more than {self._longest_wait:g} s: run the study again when"
+                    " there is less to serve"
+                )
 
     def _end_idle(self) -> None:
         log.info("no study for %g s: the anatomy process ends", self._settings.anatomy_idle_seconds)
@@ -284,14 +267,12 @@ class AnatomyProcess:
         Raises StudyInterrupted where it ends before that.
         """
         if self._running is not None and not self._running.done():
-            ending = self._ending or self._terminate.done()
-            if not ending and (self._process is None or self._process.returncode is None):
+            if not self._ending and (self._process is None or self._process.returncode is None):
                 return
             await asyncio.wait({self._running})
         self._ending = False
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
-        self._terminate: asyncio.Future[str] = loop.create_future()
         self.doing = "starting"
         self._running = asyncio.create_task(self._run_process(), name="anatomy-process")
         await self._wait_for(self._ready)
@@ -307,48 +288,30 @@ class AnatomyProcess:
         if self._socket is not None:
             study = Study(id=self._studies, name=name, arguments=arguments)
             self._socket.send(msgspec.msgpack.encode(study))
-        self._announce(STUDYING)
+        self._expect(STUDYING)
         await self._wait_for(self._end)
-        self._announce(AT_REST)
+        self._expect(AT_REST)
         self.doing = AT_REST.what
         return self._end.result()
 
-    def suspend(self) -> None:
-        """Stop the process and its compilers (SIGSTOP); they use no core until `resume`."""
-        self._announce(None)
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-        self._announce(STUDYING)
-
     async def end(self, in_order: bool) -> None:
         """End the process, if there is one: by Stop and a timeout, or, not `in_order`, at once."""
-        running = self._running
-        if running is None or running.done():
+        if self._running is None or self._running.done():
             return
-        self._ending = True
-        self.resume()  # a suspended process handles no message and no SIGTERM
-        if in_order:
-            running.cancel()
-        else:
+        if not in_order:
             self.kill()
-        await asyncio.wait({running})
+        self._ending = True
+        self._running.cancel()
+        await asyncio.wait({self._running})
 
     def kill(self) -> None:
-        if self._running is not None and not self._terminate.done():
-            self._terminate.set_result("was no longer needed")
+        self._ending = True
+        kill_group(self.pid)
 
-    def _announce(self, doing: Doing | None) -> None:
-        """What the process is expected to do from now on; None: it is stopped on purpose."""
+    def _expect(self, doing: Doing) -> None:
+        """What the process does from now on."""
         if self._watch is not None:
-            self._watch.watching = doing is not None
             self._watch.heard(doing)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
 
     async def _wait_for(self, result: asyncio.Future[None] | asyncio.Future[bytes]) -> None:
         assert self._running is not None
@@ -369,11 +332,8 @@ class AnatomyProcess:
         finally:
             self._socket = self._process = self.doing = self._watch = None
 
-    def _started(
-        self, process: Process, socket: ChildSocket, process_watch: ProcessWatch
-    ) -> asyncio.Future[str]:
+    def _started(self, process: Process, socket: ChildSocket, process_watch: ProcessWatch) -> None:
         self._process, self._socket, self._watch = process, socket, process_watch
-        return self._terminate
 
     def _received(self, frame: bytes) -> None:
         """One message from the process. Raises msgspec.DecodeError for anything but a `FromAnatomy`."""
@@ -381,7 +341,7 @@ class AnatomyProcess:
         if self._watch is not None:
             self._watch.heard()
         if isinstance(message, Ready):
-            self._announce(AT_REST)
+            self._expect(AT_REST)
             self._ready.set_result(None)
         elif message.id != self._studies or self._end.done():
             return

@@ -141,11 +141,9 @@ class Supervisor:
         self._discard_compiled = code in CRASHES and self._was_loading_compiled()
         return reason + EXPLAINED.get(code or 0, ""), code
 
-    def _started(
-        self, process: Process, socket: ChildSocket, process_watch: ProcessWatch
-    ) -> asyncio.Future[str]:
+    def _started(self, process: Process, socket: ChildSocket, process_watch: ProcessWatch) -> None:
         self._process = process
-        return self._client.attach(socket.send, process_watch)
+        self._client.attach(socket.send, process_watch)
 
     def _was_loading_compiled(self) -> bool:
         """Whether the engine that has just ended had come to a mode that compiles, and was not warm yet."""

@@ -84,45 +84,20 @@ def taken(inbox: Inbox) -> str | None:
 
 
 def test_a_pause_is_queued_like_a_job_and_what_comes_after_it_waits(sockets: SocketPair) -> None:
-    sockets.deliver(job("before"), Pause(id=1, lease_seconds=LONG), job("after"))
+    sockets.deliver(job("before"), Pause(id=1), job("after"))
     assert taken(sockets.inbox) == "before"
     assert not sockets.inbox.paused
     assert sockets.silent()
     assert taken(sockets.inbox) is None
     assert sockets.inbox.paused
-    assert sockets.receive(Paused) == Paused(id=1, holds=True)
+    assert sockets.receive(Paused) == Paused(id=1)
     assert taken(sockets.inbox) is None
     sockets.deliver(Resume())
     assert taken(sockets.inbox) == "after"
 
 
-def test_a_pause_ends_with_its_lease_where_it_is_not_prolonged(sockets: SocketPair) -> None:
-    sockets.deliver(Pause(id=1, lease_seconds=SHORT), job("after"))
-    sockets.inbox.take()
-    assert sockets.receive(Paused) == Paused(id=1, holds=True)
-    assert taken(sockets.inbox) == "after"
-
-
-def test_a_pause_of_the_same_id_renews_the_lease_without_another_answer(sockets: SocketPair) -> None:
-    sockets.deliver(Pause(id=1, lease_seconds=LONG))
-    sockets.inbox.take()
-    sockets.receive(Paused)
-    sockets.deliver(Pause(id=1, lease_seconds=SHORT))
-    assert not sockets.inbox.paused
-    assert sockets.silent()
-
-
-def test_a_pause_whose_lease_ran_out_is_not_renewed_and_the_front_is_notified(sockets: SocketPair) -> None:
-    sockets.deliver(Pause(id=1, lease_seconds=SHORT))
-    sockets.inbox.take()
-    sockets.receive(Paused)
-    sockets.deliver(Pause(id=1, lease_seconds=LONG))
-    assert sockets.receive(Paused) == Paused(id=1, holds=False)
-    assert not sockets.inbox.paused
-
-
 def test_a_queued_pause_is_dropped_by_a_resume(sockets: SocketPair) -> None:
-    sockets.deliver(Pause(id=1, lease_seconds=LONG), job("after"), Resume())
+    sockets.deliver(Pause(id=1), job("after"), Resume())
     assert taken(sockets.inbox) == "after"
     assert sockets.silent()
 

@@ -88,14 +88,6 @@ def test_any_message_is_a_sign_of_life() -> None:
     assert watch.doing == SERVES
 
 
-def test_one_that_is_stopped_on_purpose_is_left_alone_until_it_goes_on() -> None:
-    watch = watch_of(lambda _: STOPPED, SERVES)
-    watch.watching = False
-    assert not any(watch.hung(CHECK_SECONDS) for _ in range(600))
-    watch.watching = True
-    assert looks_until_hung(watch)[0] <= NOTICED_SECONDS
-
-
 def test_where_the_kernel_tells_nothing_the_limit_holds() -> None:
     seconds, _ = looks_until_hung(watch_of(lambda _: None, SERVES))
     assert seconds == SERVES.limit_seconds + CHECK_SECONDS

@@ -122,18 +122,6 @@ def test_each_further_failure_in_a_row_waits_twice_as_long_up_to_a_limit(own_fro
         assert supervisor._failed("as commanded") == waited
 
 
-def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() -> None:
-    settings = {"request_timeout_seconds": 0.1, "hang_seconds": 0.1}
-    with running(settings, doing="warming up compiled") as front:
-        front.await_ready()
-        client: Any = front.state.client
-        missed, looks = client._missed, []
-        client._missed = lambda pending: (looks.append(pending), missed(pending))
-        assert front.command("!stall").status_code == 504
-        until(lambda: len(looks) > 2, "some looks at the request")
-        assert front.state.supervisor.starts == 1
-
-
 @pytest.mark.parametrize(
     ("states", "discards"),
     [({"compiled": "warming"}, True), ({"eager": "warming", "compiled": "cold"}, False), ({}, False)],
