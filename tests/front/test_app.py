@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import service.machine
-from service.front import app, launch, machine
+from service.front import app, launch
 from service.front.app import report_lag
 from service.front.launch import LaunchError, launched
 from service.front.machine import CoreClaims
@@ -61,20 +61,6 @@ def test_a_second_engine_on_a_core_is_named_and_no_other() -> None:
     again = CoreClaims(CORES)
     assert again.shared == []
     again.close()
-
-
-def test_where_claims_cannot_be_made_the_service_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forbidden:
-        def bind(self, _: str) -> None:
-            raise PermissionError(1, "not allowed here")
-
-        def close(self) -> None:
-            """Nothing is open."""
-
-    monkeypatch.setattr(machine.socket, "socket", lambda *_: Forbidden())
-    claims = CoreClaims(CORES)
-    assert claims.shared == []
-    assert "is not known: [Errno 1] not allowed here" in (claims.warning or "")
 
 
 def test_the_lag_is_the_time_beyond_the_interval_and_one_that_cannot_be_recorded_is_logged(

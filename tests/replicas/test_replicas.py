@@ -255,7 +255,7 @@ def test_an_engine_that_refuses_its_settings_or_fails_its_modes_ends_the_start_w
 def test_a_request_without_the_key_is_refused_and_not_held_while_an_engine_starts(tmp_path: Path) -> None:
     async def run() -> None:
         async with started(tmp_path, {"api_key": "secret"}) as one:
-            one.front._state.supervisor.failures.first_retry_seconds = 3600.0
+            one.front._state.supervisor.first_retry_seconds = 3600.0
             await without_engine(one.front)
             for key in ({}, {"Authorization": "Bearer wrong"}):
                 assert (await one.proxy.post(GENERATE, json=BODY, headers=key)).status_code == 401
