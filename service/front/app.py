@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from time import monotonic
@@ -180,10 +181,7 @@ async def report_lag(record: Callable[[float], None]) -> None:
     while True:
         due = monotonic() + LAG_INTERVAL_SECONDS
         await asyncio.sleep(LAG_INTERVAL_SECONDS)
-        try:
-            record(max(0.0, monotonic() - due))
-        except Exception:
-            log.exception("recording the lag of the event loop failed")
+        record(max(0.0, monotonic() - due))
 
 
 def _bad_input(message: str) -> int:
@@ -274,7 +272,7 @@ class Server(uvicorn.Server):
         self._state = state
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._draining: asyncio.Task[None] | None = None
+        self._draining: Future[None] | None = None
         self.unannounced: OSError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -300,16 +298,13 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._end_at_once)
         else:
             self._state.client.draining = True
-            self._loop.call_soon_threadsafe(self._begin_drain)
+            self._draining = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
 
     def _end_at_once(self) -> None:
         self._state.client.abandon()
         self._state.supervisor.kill()
         self._state.studies.process.kill()
         self.should_exit = self.force_exit = True
-
-    def _begin_drain(self) -> None:
-        self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
         await self._state.client.drain(self._state.settings.drain_seconds)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from service.front.access import WELL_FORMED
 from service.front.child_process import MOST_LINE_BYTES, ChildOutput
-from service.front.launch import read_text
+from service.front.launch import LINE
 from service.front.logs import (
     FORMATTERS,
     MOST_CHARACTERS,
@@ -68,9 +68,9 @@ def test_text_is_one_line_with_its_head_whatever_the_message_is(text: str) -> No
     line = TextFormatter().format(record("%s", "launchbound.api", text))
     assert is_plain(line)
     line.encode()
-    found = read_text(line)
+    found = LINE.fullmatch(line)
     assert found is not None
-    assert (found.level, found.component) == ("info", "api")
+    assert (found["level"], found["component"]) == ("info", "api")
 
 
 @given(ANY_TEXT)
@@ -98,9 +98,9 @@ def test_harmless_text_is_left_as_it_is(text: str) -> None:
 
 def test_no_exception_can_pretend_to_be_another_line() -> None:
     head, *trace = TextFormatter().format(raised(ValueError(f"{NASTY}\n{FORGED}"))).split("\n")
-    assert read_text(head) is not None
+    assert LINE.fullmatch(head)
     assert trace
-    assert all(line.startswith("    ") and is_plain(line) and read_text(line) is None for line in trace)
+    assert all(line.startswith("    ") and is_plain(line) and LINE.fullmatch(line) is None for line in trace)
 
 
 def test_an_exception_in_json_is_a_field_of_its_line() -> None:
@@ -207,12 +207,12 @@ def test_what_a_device_cannot_measure_is_null_and_not_shown_to_people(cuda_front
     with logged("text") as text:
         cuda_front.generate(headers={"X-Request-ID": "text"})
         (line,) = until(lambda: [one for one in text.lines if one.endswith("id text")], "its line")
-    found = read_text(line)
+    found = LINE.fullmatch(line)
     assert found is not None
     head = r"eager +200 ok +[\d.]+ ms  batch 1 +tokens +\d+ \+ 4 +queue [\d.]+  dispatch "
-    assert re.match(head, found.message)
-    assert "kernel" not in found.message
-    assert "wait " in found.message
+    assert re.match(head, found["message"])
+    assert "kernel" not in found["message"]
+    assert "wait " in found["message"]
 
 
 COMPLETIONS = "/v1/completions"
