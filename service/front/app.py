@@ -21,7 +21,7 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.front.access import DirectRoutesMiddleware, EntryMiddleware, Origins, exposure, require_key
+from service.front.access import EntryMiddleware, exposure, require_key
 from service.front.advice import AutoMode, ServedRequests
 from service.front.engine_client import EngineClient
 from service.front.limits import BoundedProtocol, Slots, allow_open_files
@@ -97,11 +97,7 @@ def create_app(
         responses=OF_ANY_REQUEST,
     )
     app.state.launchbound = state
-    app.add_middleware(
-        DirectRoutesMiddleware, settings=settings, routes=DIRECT_ROUTES, refuse=problems.refuse
-    )
-    origins = Origins(settings.host, settings.allowed_hosts)
-    app.add_middleware(EntryMiddleware, origins=origins, refuse=problems.refuse)
+    app.add_middleware(EntryMiddleware, settings=settings, direct=DIRECT_ROUTES, refuse=problems.refuse)
     problems.install(app)
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
