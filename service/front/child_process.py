@@ -31,6 +31,9 @@ STOP_SECONDS, TERMINATE_SECONDS = 2.0, 1.0
 
 LAST_MESSAGES_SECONDS = 0.02
 
+STARTING = Doing(what="starting", limit_seconds=60.0)
+"""Until an engine's first message, which it sends before it imports torch."""
+
 Component = Literal["engine", "anatomy"]
 
 NAMES = {"engine": "the engine", "anatomy": "the anatomy process"}
@@ -51,7 +54,7 @@ async def run_child(
     cores: set[int],
     received: Callable[[bytes], None],
     started: Started,
-    doing: Doing | None = None,
+    doing: Doing = STARTING,
 ) -> tuple[str, int | None]:
     """Run one child, from its socket to its end; returns how it ended, as a sentence, and its exit code.
 
@@ -64,7 +67,7 @@ async def run_child(
             closing(ChildOutput(component)) as output,
         ):
             process = await spawn(command, settings_for(socket.address), cores, output)
-            process_watch = ProcessWatch(process.pid, doing=doing or STARTING)
+            process_watch = ProcessWatch(process.pid, doing=doing)
             started(process, socket, process_watch)
             reason = await _watch(NAMES[component], process, socket, process_watch)
             return reason, process.returncode
@@ -204,16 +207,14 @@ class ChildSocket:
             self._loop.add_reader(stream.fileno(), self.drain)
 
     def _flush(self) -> None:
-        stream = self._stream
-        if stream is None:
-            return
+        assert self._stream is not None
         try:
-            stream.flush()
+            self._stream.flush()
         except ConnectionError:
-            self._disconnect(stream)
-            return
-        if not stream.unsent:
-            self._loop.remove_writer(stream.fileno())
+            self._disconnect(self._stream)
+        else:
+            if not self._stream.unsent:
+                self._loop.remove_writer(self._stream.fileno())
 
     def _disconnect(self, stream: FrameStream) -> None:
         self._loop.remove_reader(stream.fileno())
@@ -306,9 +307,6 @@ def activity(pid: int) -> Activity | None:
 
 CHECK_SECONDS = 1.0
 """How often a process is checked."""
-
-STARTING = Doing(what="starting", limit_seconds=60.0)
-"""Until an engine's first message, which it sends before it imports torch."""
 
 QUIET_SECONDS = 2.5
 """For so long after a message the process is not examined: an engine that serves sends one a second."""

@@ -171,14 +171,11 @@ class EngineClient:
         self._drain_ends = monotonic()
         self.pause.break_off(ShutDown("the service was shut down"))
         text = "the service was shut down before the answer was complete; send it again"
-        cut_off = self._fail_all(lambda: ShutDown(text))
-        for pending in cut_off:
-            self._post(Cancel(id=pending.job.id))
-        if cut_off:
+        if cut_off := self._fail_all(lambda: ShutDown(text)):
             log.error(
                 "shut down before %d accepted requests were answered: LAUNCHBOUND_DRAIN_SECONDS is how long "
                 "they may take",
-                len(cut_off),
+                cut_off,
             )
 
     def check(self, mode: str | None, follows: bool = False) -> None:
@@ -264,10 +261,12 @@ class EngineClient:
         self._send = None
         self.modes.clear()
         self._settle()
-        self._fail_all(
-            lambda: EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds)
-        )
-        self.pause.break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
+
+        def lost(remedy: str) -> EngineLost:
+            return EngineLost(f"{reason}; {remedy}", retry_after_seconds=retry_after_seconds)
+
+        self._fail_all(lambda: lost("send it again"))
+        self.pause.break_off(lost("try again"))
         for listener in self._listeners:
             listener.engine_lost()
 
@@ -287,15 +286,16 @@ class EngineClient:
         if not self._unfinished:
             self._none_left.set()
 
-    def _fail_all(self, error: Callable[[], LaunchboundError]) -> list[PendingRequest]:
-        """End all unfinished jobs without an outcome, each by an error of its own; returns them."""
+    def _fail_all(self, error: Callable[[], LaunchboundError]) -> int:
+        """Cancel all unfinished jobs, which end each by an error of its own; returns how many."""
         ended = list(self._unfinished.values())
         self._unfinished.clear()
         self._begun = None
         self._none_left.set()
         for pending in ended:
+            self._post(Cancel(id=pending.job.id))
             pending.fail(error())
-        return ended
+        return len(ended)
 
     def _post(self, message: ToEngine) -> None:
         if self._send is not None:
