@@ -177,12 +177,6 @@ async def slow_body(connection: Connection) -> None:
     await connection.trickle(b" " * 900)
 
 
-async def slow_large_body(connection: Connection) -> None:
-    """Sends a body byte by byte that takes a place before it is received."""
-    await connection.send(HEAD + b"Content-Length: 900000\r\n\r\n")
-    await connection.trickle(b" " * 900)
-
-
 async def half_open(connection: Connection) -> None:
     """Closes its half behind the request, and waits for what comes."""
     await connection.send(request())
@@ -214,7 +208,7 @@ async def vanishing_stream(connection: Connection) -> None:
 
 
 KINDS: tuple[Behaviour, ...] = (
-    silent, slow_head, slow_body, slow_large_body, half_open, unread, vanishing, vanishing_stream,
+    silent, slow_head, slow_body, half_open, unread, vanishing, vanishing_stream,
 )  # fmt: skip
 
 
@@ -269,7 +263,7 @@ SECONDS, EACH = 45.0, 40
 """Longer than the longest deadline of a connection (30 s); 320 clients at a time."""
 
 BEFORE = 30
-TIMED = ("silent", "slow_head", "slow_body", "slow_large_body", "half_open", "unread")
+TIMED = ("silent", "slow_head", "slow_body", "half_open", "unread")
 """The kinds that the service has to end."""
 
 BEYOND = 1024

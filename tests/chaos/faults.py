@@ -19,9 +19,8 @@ from tests.chaos.cache_faults import (
     terminated_compiling,
 )
 from tests.chaos.client_faults import beyond_the_cap, crowded
-from tests.chaos.clock_faults import clock_stepped
 from tests.chaos.disk_faults import cache_full, results_full, traces_full, traces_limited
-from tests.chaos.load_faults import LONG_SECONDS, bodies_attack, overloaded, soaked
+from tests.chaos.load_faults import LONG_SECONDS, overloaded, soaked
 from tests.chaos.process_faults import (
     anatomy_hit,
     anatomy_hit_at_rest,
@@ -103,10 +102,8 @@ def _of_folders() -> Iterator[Fault]:
 
 
 def _of_clients(soak_seconds: float) -> Iterator[Fault]:
-    yield Fault("wall clock stepped", "deadlines, timings and metrics hold, same engine", clock_stepped)
     yield Fault("slow, half-open and vanishing clients", "honest requests answered, none left", crowded)
     yield Fault("connections above the cap", "probes and scrapes answered within 1 s", beyond_the_cap)
-    yield Fault("bad bodies for 20 s", "refused; p99 of the event loop's lag ≤ 5 ms", bodies_attack)
     yield Fault(
         "10× overload for 60 s",
         "p99 of accepted ≤ (queue bound + 1) × service time, else 429; then as before",

@@ -1,4 +1,4 @@
-"""Bad bodies, overload, and a mixed load for a long time."""
+"""Overload, and a mixed load for a long time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
-from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean, median
 from time import monotonic, perf_counter
-from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -25,95 +22,6 @@ from loadtests.run.machine import off_cores
 from tests.chaos.client_faults import Answers, ask_in_turn, ratio_of, within_noise
 from tests.chaos.victim import BODY, PATIENCE_SECONDS, Experiment, Happened, Setup, Victim, victim
 from tests.front.test_bad_input import FLOODS
-
-ATTACKERS = 8
-ATTACK_SECONDS = 20.0
-MOST_LAG_SECONDS = 0.005
-SHARE = 0.99
-REFUSED = frozenset({400, 422, 429})
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """Readings of the loop's lag: how many, and how many up to each boundary in seconds."""
-
-    readings: float
-    up_to: dict[float, float]
-
-    def since(self, before: Lag) -> Lag:
-        """Those after `before`."""
-        grown = {boundary: count - before.up_to[boundary] for boundary, count in self.up_to.items()}
-        return Lag(self.readings - before.readings, grown)
-
-    def quantile(self, share: float) -> float:
-        """The first boundary below which `share` of the readings lie."""
-        return next(edge for edge, count in sorted(self.up_to.items()) if count >= share * self.readings)
-
-
-@dataclass(frozen=True, slots=True)
-class Attack:
-    """What came of it; `unharmed`: the same engine answers with the same tokens afterwards."""
-
-    statuses: Counter[int]
-    lag: Lag
-    unharmed: bool
-
-
-def bodies_attack(folder: Path) -> Happened:
-    """All kinds of bad bodies over eight connections, away from the front's core."""
-    with victim(folder) as service:
-        service.await_warm()
-        with off_cores(psutil.Process(service.process.pid).cpu_affinity()):
-            found = attacked(service, ATTACK_SECONDS)
-    p99 = found.lag.quantile(SHARE)
-    counts = ", ".join(f"{status} ({count})" for status, count in sorted(found.statuses.items()))
-    words = (
-        f"{found.statuses.total()} bodies over {ATTACKERS} connections answered with {counts}; p99 of "
-        f"{found.lag.readings:.0f} readings of the loop's lag ≤ {p99 * 1e3:g} ms"
-        f"{'' if found.unharmed else '; then served otherwise'}"
-    )
-    good = p99 <= MOST_LAG_SECONDS and found.statuses.keys() <= REFUSED and found.unharmed
-    numbers = {"lag_p99_at_most_seconds": p99, "bodies": found.statuses.total()}
-    return Happened(words, ATTACK_SECONDS, good, numbers)
-
-
-def attacked(service: Victim, seconds: float) -> Attack:
-    """Bad bodies for `seconds`, and longer where not every attacker has sent each kind."""
-    engine, tokens = service.engine(), service.generate().json()["outputs"]
-    before, end = lag(service), monotonic() + seconds
-    with ThreadPoolExecutor(ATTACKERS) as pool:
-        attackers = [pool.submit(attack, service.url, end, number) for number in range(ATTACKERS)]
-        statuses = sum((one.result() for one in attackers), Counter[int]())
-    found = lag(service).since(before)
-    unharmed = service.generate().json()["outputs"] == tokens and service.engine() == engine
-    return Attack(statuses, found, unharmed)
-
-
-def lag(service: Victim) -> Lag:
-    """The loop-lag metric as it is now."""
-    begin = 'event_loop_lag_seconds_bucket{le="'
-    up_to = {
-        math.inf if (edge := name.removeprefix(begin).rstrip('"}')) == "+Inf" else float(edge): count
-        for name, count in service.series().items()
-        if name.startswith(begin)
-    }
-    return Lag(up_to[math.inf], up_to)
-
-
-def attack(url: str, end: float, first: int) -> Counter[int]:
-    """Each kind of bad body once, from the one at place `first` on, and again until `end`; their statuses."""
-    statuses, kinds = Counter[int](), list(FLOODS.values())
-    bodies = islice(cycle(kinds), first % len(kinds), None)
-    with closing(HTTPConnection("127.0.0.1", urlsplit(url).port)) as connection:
-        while statuses.total() < len(kinds) or monotonic() < end:
-            path, body, _ = next(bodies)
-            with suppress(ConnectionError):  # answered and closed before all of it was sent
-                connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            answer.read()
-            statuses[answer.status] += 1
-    return statuses
-
 
 FACTOR = 10.0
 OVERLOAD_SECONDS = 60.0
