@@ -48,11 +48,7 @@ DIRECT_ROUTES = (
 """Where the latency of a request is measured in tenths of a millisecond."""
 
 LAG_INTERVAL_SECONDS = 0.25
-"""Work that holds the event loop longer is always seen, shorter work as often as its share of the time.
-
-Readings take a core that front and engine share from timed steps: 50 a second would mark steps of more than
-1 ms as disturbed. Their pace is the same with and without requests, so that all count alike.
-"""
+"""Readings take a core that front and engine share from timed steps: 50 a second would disturb these."""
 
 DESCRIPTION = """
 One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
@@ -197,8 +193,7 @@ the server, which has written all, does not notice that nobody reads.
 def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
     """A listening socket, port 0 for a free one; raises OSError where the port is taken.
 
-    The kernel drops connections that take nothing for `unread_seconds`, also those that the server has
-    closed; 0: when it likes.
+    The kernel drops connections that take nothing for `unread_seconds`; 0: when it likes.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)

@@ -45,7 +45,7 @@ RUN_SECONDS = 30.0
 
 
 Heard = Callable[[str, int | None, int | None], None]
-"""Takes what a study does now, and where it has parts that are alike, how many of how many are finished."""
+"""Takes what a study does now, and of parts that are alike how many of how many are finished."""
 
 
 def unheard(*_: object) -> None:
