@@ -23,13 +23,9 @@ import httpx
 import psutil
 
 from service.front.limits import RESERVED
-from service.statistics.intervals import Interval, unpaired_ratio
 from tests.chaos.victim import BODY, PATIENCE_SECONDS, Happened, Victim, seconds_until, victim
 from tests.support.processes import descendants
 from tests.support.serving import HEAD, until
-
-MOST_SLOWER = 1.05
-"""What counts as noise even where more requests would tell it from none."""
 
 
 @dataclass(slots=True)
@@ -71,35 +67,6 @@ def ask_while(going: Callable[[int], bool], url: str, outputs: object = None, **
 def ask(count: int, url: str, **body: object) -> Answers:
     """`count` requests."""
     return ask_while(lambda done: done < count, url, **body)
-
-
-def ask_in_turn(count: int, url: str, other: str, **body: object) -> tuple[Answers, Answers]:
-    """`count` requests to each of both, one after the other."""
-    both = Answers(), Answers()
-    for _ in range(count):
-        for found, where in zip(both, (url, other), strict=True):
-            one = ask(1, where, **body)
-            found.seconds += one.seconds
-            found.amiss += one.amiss
-            found.refused += one.refused
-    return both
-
-
-def within_noise(ratio: Interval) -> bool:
-    """Whether latencies whose `ratio` this is are the same, as far as can be told."""
-    return ratio.low <= 1.0 or ratio.value <= MOST_SLOWER
-
-
-def ratio_of(after: tuple[Answers, Answers], before: tuple[Answers, Answers]) -> Interval:
-    """Latency after over latency before, each over that of a control: the second, answered in turn with it.
-
-    A machine that became slower meanwhile is slower for both.
-    """
-    return unpaired_ratio(*(_over_control(*pair) for pair in (after, before)))
-
-
-def _over_control(own: Answers, control: Answers) -> list[float]:
-    return [one / other for one, other in zip(own.seconds, control.seconds, strict=True)]
 
 
 TRICKLE_SECONDS = 0.5

@@ -20,7 +20,7 @@ from tests.chaos.cache_faults import (
 )
 from tests.chaos.client_faults import beyond_the_cap, crowded
 from tests.chaos.disk_faults import cache_full, results_full, traces_full, traces_limited
-from tests.chaos.load_faults import LONG_SECONDS, overloaded, soaked
+from tests.chaos.load_faults import LONG_SECONDS, soaked
 from tests.chaos.process_faults import (
     anatomy_hit,
     anatomy_hit_at_rest,
@@ -104,11 +104,6 @@ def _of_folders() -> Iterator[Fault]:
 def _of_clients(soak_seconds: float) -> Iterator[Fault]:
     yield Fault("slow, half-open and vanishing clients", "honest requests answered, none left", crowded)
     yield Fault("connections above the cap", "probes and scrapes answered within 1 s", beyond_the_cap)
-    yield Fault(
-        "10× overload for 60 s",
-        "p99 of accepted ≤ (queue bound + 1) × service time, else 429; then as before",
-        overloaded,
-    )
     flat = "descriptors, threads and series flat"
     judged = soak_seconds >= LONG_SECONDS
     yield Fault(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, sweep_amiss
-from tests.chaos.load_faults import Flood, Sample, Served, judge
+from tests.chaos.load_faults import Sample, judge
 from tests.chaos.victim import NotPossible
 from tests.support.fake_service import Script, fake_service
 from tests.support.processes import without
@@ -79,9 +79,3 @@ def test_a_soak_in_which_memory_or_descriptors_grow_is_told() -> None:
 def test_a_soak_that_was_too_short_is_not_judged() -> None:
     with pytest.raises(ValueError, match="soak for longer"):
         judge(samples([1.0] * 9, [1.0] * 9), 50.0)
-
-
-def test_a_wait_is_counted_in_services_of_its_own_time() -> None:
-    slow = [Served(0.0, 2.0, 2.0), Served(0.0, 4.0, 2.0), Served(0.0, 6.0, 2.0)]
-    fast = [Served(6.0, 6.5, 0.5), Served(6.0, 7.0, 0.5)]
-    assert Flood(served=[*slow, *fast]).services_waited() == [1.0, 2.0, 3.0, 1.0, 2.0]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 
 import pytest
 
-from tests.chaos.client_faults import among, ask, beside_silent
+from tests.chaos.client_faults import among, beside_silent
 from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, traces_amiss
-from tests.chaos.load_faults import FACTOR, LONG, burst, flooded, sample
+from tests.chaos.load_faults import burst, sample
 from tests.chaos.victim import PATIENCE_SECONDS, NotPossible, Setup, Victim, victim
 from tests.support.processes import without
 from tests.support.serving import until
@@ -84,16 +82,6 @@ def test_honest_requests_go_on_beside_clients_that_are_slow_silent_half_open_or_
 def test_probes_go_on_beside_more_silent_clients_than_there_are_places(service: Victim) -> None:
     found = beside_silent(service, count=4 * CONNECTIONS, seconds=3.0)
     assert found.as_must, found.words
-
-
-def test_what_is_over_the_queue_is_refused_with_retry_after_and_the_rest_is_served(service: Victim) -> None:
-    body = {**LONG, "max_new_tokens": 16}
-    rate = FACTOR / median(ask(5, service.url, **body).seconds)
-    flood = asyncio.run(flooded(service, rate, 2.0, body))
-    assert flood.statuses.keys() == {200, 429}
-    assert not flood.amiss
-    service.at_rest()
-    assert service.generate().status_code == 200
 
 
 def test_a_mixed_load_leaves_nothing_running(service: Victim) -> None:
