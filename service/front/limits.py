@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import httptools
 import msgspec
@@ -76,7 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ the transport's events
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, _OpenTransport(transport)))
         self._reserved = self._slots.take(self)
         self._expect(None, self._head_seconds())
 
@@ -222,6 +222,20 @@ class _Parser(httptools.HttpRequestParser):
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._offered(data[offer.args[0] :])
+
+
+class _OpenTransport:
+    """Drops what is written once the connection was cut off: uvloop would raise, as the server does not ask."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
+        return getattr(self._transport, name)
 
 
 def _head_too_large() -> HeadTooLarge:
