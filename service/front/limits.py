@@ -225,7 +225,7 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class _OpenTransport:
-    """Drops what is written once the connection was cut off: uvloop would raise, as the server does not ask."""
+    """Drops what is written once the connection was cut off: uvloop raises then, and the server never asks."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
