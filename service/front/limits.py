@@ -225,7 +225,7 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class _OpenTransport:
-    """Drops what is written once the connection was cut off: uvloop raises then, and the server never asks."""
+    """Drops what is written after the connection was cut off, at which uvloop raises."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
