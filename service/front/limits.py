@@ -1,4 +1,4 @@
-"""Bounds on what clients can take: connections, heads, the time of heads and bodies.
+"""Bounds on what clients can take: connections, heads, the time of bodies, unread answers, memory.
 
 The server has no such limits with its fast parser: see docs/decisions/front.md.
 """
@@ -6,8 +6,14 @@ The server has no such limits with its fast parser: see docs/decisions/front.md.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import logging
 import resource
-from collections.abc import Callable, Iterable
+import termios
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 from typing import Any, Literal, cast
 
 import httptools
@@ -21,6 +27,7 @@ from service.front.errors import (
     HeadTooLarge,
     LaunchboundError,
     Malformed,
+    QueueFull,
     Rejection,
     TooManyConnections,
     TooSlow,
@@ -28,7 +35,19 @@ from service.front.errors import (
 )
 from service.front.settings import Settings
 
+log = logging.getLogger("launchbound.connections")
+
 MAX_HEAD_BYTES = 32_768
+MAX_HEADERS = 100
+
+MAX_PIECES = 8192
+"""Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
+
+MAX_DISCARDED_BYTES = 1_048_576
+"""How much of a body is read after its answer, for clients that send all before they read."""
+
+MAX_PIPELINED = 8
+"""Requests sent ahead on one connection; no client of ours sends any."""
 
 ANSWER_SECONDS = 1.0
 """From a body's deadline, at which its route answers 408, until its connection is closed."""
@@ -58,46 +77,76 @@ class BoundedProtocol(HttpToolsProtocol):
         self.parser = _Parser(self)
         self._settings = settings
         self._slots = slots
-        self._reserved = False
+        self._reserved = self._keeps_alive = False
         self._refused = refused
         self._refusal: LaunchboundError | None = None
-        self._arriving: Literal["head", "body"] | None = None
+        self._arriving: Literal["head", "body"] | None = "head"
+        self._begun = False
+        self._stage = self._timed_stage = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._head_bytes = self._unparsed_bytes = 0
+        self._unread: UnreadAnswer = None  # type: ignore[assignment]
+        self._head = _HeadSize()
+        self._pieces = self._discarded = 0
 
     @property
     def idle(self) -> bool:
-        """Whether no request has arrived yet."""
-        return self.cycle is None
+        """Whether the first head is incomplete, and none of it waits in the socket's buffer.
 
-    def refuse_connection(self) -> None:
+        The event loop accepts many connections in one go before it reads from any of them.
+        """
+        head_complete = self.cycle is not None
+        return not (head_complete or _bytes_to_read(self.transport))
+
+    def crowd_out(self) -> None:
         self._answer(self._too_many())
 
     # ------------------------------------------------------------ the transport's events
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, _OpenTransport(transport)))
+        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+        self._unread = UnreadAnswer(self.loop, self.transport, self._settings.unread_timeout_seconds)
         self._reserved = self._slots.take(self)
-        self._expect(None, self._head_seconds())
+        self._timer = self.loop.call_later(self._head_seconds(), self._late)
 
     def data_received(self, data: bytes) -> None:
-        self._unparsed_bytes += len(data)
+        head, before = self._head if self._begun else None, (self._head.parsed, self._pieces)
         super().data_received(data)
-        # The parser reports a field when it is complete, so one without end shows only in what arrives.
-        if self._unparsed_bytes > MAX_HEAD_BYTES:
+        unparsed = head is self._head and self._arriving and (head.parsed, self._pieces) == before
+        if unparsed and self._head.add_unparsed(len(data), self._pieces):
             self._answer(_head_too_large())
+        if self._stage != self._timed_stage:
+            self._set_timer()
+        if self._arriving is None and self.cycle.response_complete and not self.timeout_keep_alive_task:
+            # The server stops this timer at any byte, even an empty line or a body that was answered early.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._slots.leave(self)
-        self._expect(None, None)
+        self._unread.over()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread.paused()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread.over()
 
     # ------------------------------------------------------------ the parser's events
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = self._unparsed_bytes = 0
-        self._expect("head", self._head_seconds())
+        self._head = _HeadSize()
+        self._pieces = self._discarded = 0
+        self._arriving, self._begun = "head", True
+        self._stage += 1
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refuse(Malformed(f"more than {MAX_PIPELINED} requests were sent ahead: await the answers"))
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -111,33 +160,50 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
         if self.headers[-1][0] == b"transfer-encoding" and value.lower() != b"chunked":
             self._refuse(Malformed("of transfer encodings only chunked is served: send the body as it is"))
+        if len(self.headers) > MAX_HEADERS:
+            self._refuse(HeadTooLarge(f"a request may have {MAX_HEADERS} headers: send fewer"))
 
     def on_headers_complete(self) -> None:
         """The head is complete. If it offers another protocol, `offered` parses it again."""
-        self._unparsed_bytes = 0
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self._refuse(Malformed("CONNECT is for proxies: send the request itself"))
             return
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._refuse(Malformed(f"this is HTTP/{version}: send HTTP/1.1"))
         if self._reserved and httptools.parse_url(self.url).path.decode("latin-1") not in OPEN:
             self._refuse(self._too_many())
+        if version == "1.0":
+            self.expect_100_continue = False  # such a client knows no answer of that kind
         super().on_headers_complete()
-        # A client that is answered before it sends the body may leave the body out, so that what follows
-        # could be either.
-        if self._reserved or self.expect_100_continue:
+        if self._reserved:
             self.cycle.keep_alive = False
-        self._expect("body", self._settings.body_timeout_seconds + ANSWER_SECONDS)
+        if self.expect_100_continue:
+            # A client that is answered before it sends the body may leave the body out, so that what
+            # follows could be either: the connection is kept only once the whole body is here.
+            self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
+        self._arriving = "body"
+        self._stage += 1
 
     def on_body(self, body: bytes) -> None:
-        self._unparsed_bytes = 0
+        self._pieces += 1
+        if self._pieces > MAX_PIECES:
+            self._refuse(Malformed(f"a body may come in {MAX_PIECES} pieces: send it in larger ones"))
+        if self.cycle.response_complete:
+            self._discarded += len(body)
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.transport.close()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self._unparsed_bytes = 0
         super().on_message_complete()
-        self._expect(None, None)
+        if self.expect_100_continue and not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
+        self._arriving, self._begun = None, False
+        self._stage += 1
 
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser refused, or what a callback above made it refuse."""
@@ -159,17 +225,15 @@ class BoundedProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ limits
 
     def _too_many(self) -> TooManyConnections:
-        text = f"{self._slots.most} connections are open: try again, or raise LAUNCHBOUND_MAX_CONNECTIONS"
-        return TooManyConnections(text, retry_after_seconds=1)
+        most = self._slots.most
+        return TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1)
 
     def _head_seconds(self) -> float:
         seconds = self._settings.head_timeout_seconds
         return min(seconds, RESERVED_HEAD_SECONDS) if self._reserved else seconds
 
     def _count(self, size: int) -> None:
-        self._head_bytes += size
-        self._unparsed_bytes = 0
-        if self._head_bytes > MAX_HEAD_BYTES:
+        if self._head.add(size):
             self._refuse(_head_too_large())
 
     def _refuse(self, refusal: LaunchboundError) -> None:
@@ -177,21 +241,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal = refusal
         raise refusal
 
-    def _expect(self, arriving: Literal["head", "body"] | None, seconds: float | None) -> None:
-        """What arrives from now on, None between two requests, and how long that may take."""
-        self._arriving = arriving
+    def _set_timer(self) -> None:
+        self._timed_stage = self._stage
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self._late)
+            self._timer = None
+        if self._arriving is not None:
+            head = self._arriving == "head"
+            seconds = self._head_seconds() if head else self._settings.body_timeout_seconds + ANSWER_SECONDS
+            self._timer = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
         """Answer a late head, which no route knows of; the route has answered a late body."""
-        if self._reserved and self._arriving != "body":
-            self.refuse_connection()
-        elif self._arriving == "head":
+        if self._arriving == "head" and self._reserved:
+            self.crowd_out()
+        elif self._arriving == "head" and self._begun:
             seconds = self._settings.head_timeout_seconds
             self._answer(TooSlow(f"the request's head did not arrive within {seconds:g} s; send it at once"))
-        else:
+        elif not self.transport.is_closing():
             self.transport.close()
 
     def _answer(self, refusal: LaunchboundError) -> None:
@@ -224,22 +291,41 @@ class _Parser(httptools.HttpRequestParser):
             self._offered(data[offer.args[0] :])
 
 
-class _OpenTransport:
-    """Drops what is written after the connection was cut off, at which uvloop raises."""
+class _HeadSize:
+    """The size of a head, trailers included: complete elements (`parsed`), and what arrived since the last.
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    The parser reports a field when it is complete, so one without end shows only in what arrives.
+    """
 
-    def write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+    def __init__(self) -> None:
+        self.parsed = 0
+        self._unparsed = self._pieces = 0
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
-        return getattr(self._transport, name)
+    def add(self, size: int) -> bool:
+        """Add a part of the address, or a whole field. Returns whether the head is too long."""
+        self.parsed += size
+        self._unparsed = 0
+        return self.parsed > MAX_HEAD_BYTES
+
+    def add_unparsed(self, size: int, pieces: int) -> bool:
+        """Add bytes that completed neither an element nor a piece of the body, `pieces` of which came before.
+
+        Returns whether the head is too long.
+        """
+        self._unparsed = size + (self._unparsed if pieces == self._pieces else 0)
+        self._pieces = pieces
+        return self.parsed + self._unparsed > MAX_HEAD_BYTES
 
 
 def _head_too_large() -> HeadTooLarge:
     return HeadTooLarge(f"request line and headers are over the limit of {MAX_HEAD_BYTES} bytes: send less")
+
+
+def _bytes_to_read(transport: asyncio.Transport) -> int:
+    """Bytes that have arrived and that the event loop has not read."""
+    arrived = array("i", [0])
+    fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, arrived)
+    return arrived[0]
 
 
 def _raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -257,11 +343,81 @@ def _raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes
     return STATUS_LINE[refusal.status] + lines + b"\r\n" + body
 
 
+class UnreadAnswer:
+    """While writing is paused, checks every `seconds`, and aborts where the client has taken nothing.
+
+    The transport reports only when nearly all is taken, which may take a steady reader longer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._seconds = seconds
+        self._unwritten = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def paused(self) -> None:
+        """More is unwritten than the transport likes to hold."""
+        self._unwritten = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._seconds, self._check)
+
+    def over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        if self._transport.get_write_buffer_size() < self._unwritten:
+            self.paused()
+        else:
+            self._transport.abort()
+
+
+class JoinedWrites:
+    """Holds a head back until the next write, or the end of this turn of the event loop.
+
+    The server writes head and body apart, and each write wakes the client and goes through TCP.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write `data` behind the head that is held back; nothing where the connection was cut off."""
+        if self._transport.is_closing():
+            return
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the transport has
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+
+WARN_SECONDS = 60.0
+"""Between two warnings that all connections are taken, at least."""
+
+
 class Slots:
     """The slots of open connections: `most` for any request, and RESERVED beside them.
 
-    A connection that finds all taken gets the slot of the oldest reserved one that is idle, so that idle
-    clients, however many, cannot keep a probe out. `counted` gets the number of all, and `most`.
+    A connection that finds all taken gets the slot of the reserved one that has been idle for longest, so
+    that idle clients, however many, cannot keep a probe out. `counted` gets the number of all, and `most`.
     """
 
     def __init__(self, most: int, counted: Callable[[int, int], None]) -> None:
@@ -269,6 +425,7 @@ class Slots:
         self._counted = counted
         self._ordinary: set[BoundedProtocol] = set()
         self._reserved: dict[BoundedProtocol, None] = {}
+        self._warned = -WARN_SECONDS
 
     def take(self, connection: BoundedProtocol) -> bool:
         """A connection was made. Returns whether it has a reserved slot."""
@@ -276,11 +433,12 @@ class Slots:
         if not reserved:
             self._ordinary.add(connection)
         else:
+            self._warn()
             if len(self._reserved) >= RESERVED:
                 idle = (held for held in self._reserved if held.idle)
-                replaced = next(idle, next(iter(self._reserved)))
-                del self._reserved[replaced]
-                replaced.refuse_connection()
+                crowded_out = next(idle, next(iter(self._reserved)))
+                del self._reserved[crowded_out]
+                crowded_out.crowd_out()
             self._reserved[connection] = None
         self._count()
         return reserved
@@ -293,6 +451,16 @@ class Slots:
     def _count(self) -> None:
         self._counted(len(self._ordinary) + len(self._reserved), self.most)
 
+    def _warn(self) -> None:
+        now = monotonic()
+        if now - self._warned >= WARN_SECONDS:
+            self._warned = now
+            log.warning(
+                "all %d connections are taken: until some end, only health and metrics are answered; raise"
+                " LAUNCHBOUND_MAX_CONNECTIONS, or have a proxy limit the connections of each address",
+                self.most,
+            )
+
 
 OTHER_DESCRIPTORS = 64
 """Files that the front has open beside its connections: logs, its children's pipes and sockets."""
@@ -301,17 +469,66 @@ DESCRIPTORS_EACH = 2
 """Of a connection: its socket, and the file that it is being sent. Probes are sent none."""
 
 
-def allow_open_files(connections: int) -> None:
-    """Raise this process's soft limit of open files to what so many connections need.
+def affordable(connections: int) -> int:
+    """As many of `connections` as this process may open files for; raises its soft limit as needed.
 
-    Raises ValueError where its hard limit is lower.
+    Raises ValueError where the limit leaves none.
     """
-    needed = OTHER_DESCRIPTORS + RESERVED + connections * DESCRIPTORS_EACH
+    needed = _descriptors(connections)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ValueError(
-            f"{connections} connections need {needed} open files, and this process may open {hard}"
-            " (ulimit -n): raise that limit, or lower LAUNCHBOUND_MAX_CONNECTIONS"
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return connections
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most == needed:
+        return connections
+    left = (most - _descriptors(0)) // DESCRIPTORS_EACH
+    limited = f"this process may open {most} files (ulimit -n), {connections} connections need {needed}"
+    if left < 1:
+        raise ValueError(f"{limited}, and one needs {_descriptors(1)}: raise that limit")
+    remedy = "raise that limit, or lower LAUNCHBOUND_MAX_CONNECTIONS"
+    log.warning("%s: at most %d are served; %s", limited, left, remedy)
+    return left
+
+
+def _descriptors(connections: int) -> int:
+    return OTHER_DESCRIPTORS + RESERVED + connections * DESCRIPTORS_EACH
+
+
+LARGE_BYTES = 65_536
+"""A body up to this size fits in what the server reads ahead of a connection before the route begins."""
+
+LEAST_SLOTS = 16
+"""Of large bodies, where the queue is shorter: clients that wait for their turn in it send meanwhile."""
+
+
+class LargeBodies:
+    """Bounds the large bodies in memory to `slots`, and decodes them one by one.
+
+    Each takes up to milliseconds to decode: all that are complete at once would hold the loop for their sum.
+    """
+
+    def __init__(self, max_queue: int) -> None:
+        self.slots = max(LEAST_SLOTS, max_queue)
+        self._reading = 0
+        self._turn = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Wait for a pass of the event loop in which no other large body is decoded."""
+        await self._turn.acquire()
+        asyncio.get_running_loop().call_soon(self._turn.release)
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Hold one of the slots. Raises QueueFull, before a byte is read, where none is left."""
+        if self._reading >= self.slots:
+            raise QueueFull(
+                f"{self.slots} bodies of more than {LARGE_BYTES} bytes are being received; try again, or"
+                " send shorter prompts",
+                retry_after_seconds=1,
+            )
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1

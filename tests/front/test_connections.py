@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from service.front.app import SEND_BYTES
-from service.front.limits import MAX_HEAD_BYTES, RESERVED, allow_open_files
+from service.front.limits import (
+    LARGE_BYTES,
+    LEAST_SLOTS,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_PIECES,
+    MAX_PIPELINED,
+    RESERVED,
+    LargeBodies,
+    UnreadAnswer,
+    affordable,
+)
 from service.front.routes import pages
 from tests.support.serving import (
     HEAD,
@@ -19,6 +33,7 @@ from tests.support.serving import (
     RawAnswer,
     connected,
     exchange,
+    logged,
     parsed,
     running,
     send,
@@ -45,6 +60,7 @@ def hurried() -> Iterator[Front]:
 ENDLESS_HEADS = {
     "a header": GET + b"X-Long: " + b"x" * ENDLESS,
     "headers": GET + b"X-Many: 1\r\n" * (ENDLESS // 11),
+    "short headers, complete": GET + b"a:\r\n" * (MAX_HEADERS + 1) + b"\r\n",
     "a long head, complete": GET + b"X: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
     "an address": b"GET /" + b"x" * ENDLESS,
     "trailers": CHUNKED + b"0\r\n" + b"X-Many: 1\r\n" * (ENDLESS // 11),
@@ -100,6 +116,47 @@ def test_a_body_over_the_limit_is_refused_by_its_header_and_not_read_for_ever(fr
     assert exchange(front, HEAD + b"Content-Length: 900000000\r\n\r\n" + b"x" * 3 * ENDLESS).status == 413
 
 
+def test_a_full_queue_is_a_429_before_a_large_body_is_sent(hurried: Front) -> None:
+    queue = hurried.state.client.max_queue
+    try:
+        hurried.state.client.max_queue = 0
+        with connected(hurried) as connection:
+            send(connection, HEAD + b"Content-Length: 900000\r\nExpect: 100-continue\r\n\r\n")
+            answer = parsed(connection.recv(65_536))
+    finally:
+        hurried.state.client.max_queue = queue
+    assert (answer.status, answer.error()["type"]) == (429, "queue_full")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def test_so_many_large_bodies_are_received_at_a_time_and_small_ones_still_are(front: Front) -> None:
+    places = front.state.settings.max_queue
+    assert [LargeBodies(most).slots for most in (1, places, 500)] == [LEAST_SLOTS, places, 500]
+    head = HEAD + b"Content-Length: %d\r\n\r\n{" % (LARGE_BYTES + 1)
+    with ExitStack() as stack:
+        for _ in range(places):
+            send(stack.enter_context(connected(front)), head)
+        until(lambda: front.state.large_bodies._reading == places, "all places to be taken")
+        with connected(front) as one_more:
+            send(one_more, head)
+            answer = parsed(one_more.recv(65_536))
+        assert (answer.status, answer.error()["type"]) == (429, "queue_full")
+        assert front.generate().status_code == 200
+    until(lambda: front.state.large_bodies._reading == 0, "all places to be free")
+
+
+def test_a_body_in_very_many_pieces_is_refused(front: Front) -> None:
+    answer = exchange(front, CHUNKED + b"1\r\n \r\n" * (MAX_PIECES + 1))
+    assert (answer.status, answer.error()["type"]) == (400, "malformed_request")
+
+
+def test_very_many_requests_ahead_are_cut_off(front: Front) -> None:
+    with connected(front) as connection:
+        send(connection, (GET + b"\r\n") * (10 * MAX_PIPELINED))
+        received = until_closed(connection)
+    assert received.count(b"HTTP/1.1 200") <= MAX_PIPELINED + 1
+
+
 def test_what_is_no_http_is_a_400_in_the_one_shape(front: Front) -> None:
     answer = exchange(front, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
     assert (answer.status, answer.error()["type"]) == (400, "malformed_request")
@@ -143,7 +200,7 @@ def rejected(front: Front, reason: str) -> int:
 
 
 def test_probes_and_scrapes_are_answered_however_many_connections_are_silent() -> None:
-    with running({"max_connections": 4}) as front, ExitStack() as stack:
+    with logged() as lines, running({"max_connections": 4}) as front, ExitStack() as stack:
         front.await_ready()
         front.http.close()
         for _ in range(4 + 3 * RESERVED):
@@ -155,6 +212,10 @@ def test_probes_and_scrapes_are_answered_however_many_connections_are_silent() -
         assert 4 < float(open_now) <= 4 + RESERVED
         until(lambda: len(front.server.connections) <= 4 + RESERVED, "the end of those crowded out")
         assert rejected(front, "connections") >= 2 * RESERVED
+    warnings = [line["message"] for line in lines.objects("connections") if line["level"] == "warning"]
+    assert len(warnings) == 1
+    assert "all 4 connections are taken" in warnings[0]
+    assert "LAUNCHBOUND_MAX_CONNECTIONS" in warnings[0]
 
 
 def test_a_connection_beyond_the_limit_has_a_second_for_its_head() -> None:
@@ -195,6 +256,56 @@ def test_an_answer_that_nobody_reads_is_given_up(hurried: Front) -> None:
         assert len(until_closed(connection)) < (pages.DOCS_FOLDER / "swagger-ui-bundle.js").stat().st_size
 
 
+def test_a_reader_is_cut_off_when_it_stops_and_not_while_it_takes_some_each_time() -> None:
+    loop, transport = Mock(), Mock()
+    unread = UnreadAnswer(loop, transport, 30.0)
+
+    def run_out() -> None:
+        """The newest timer's time is up."""
+        seconds, callback = loop.call_later.call_args.args
+        assert seconds == 30.0
+        callback()
+
+    transport.get_write_buffer_size.return_value = 1_000_000
+    unread.paused()
+    for _ in range(5):
+        transport.get_write_buffer_size.return_value -= 100_000
+        run_out()
+    transport.abort.assert_not_called()
+    unread.over()
+    loop.call_later.return_value.cancel.assert_called_once()
+    unread.paused()
+    run_out()
+    transport.abort.assert_called_once()
+
+
+@pytest.mark.parametrize("later", [b"\r\n", b"\r\n\r\n", b"body", b"body\r\n"])
+def test_a_connection_that_sends_no_request_after_its_answer_is_closed(front: Front, later: bytes) -> None:
+    """Be it empty lines, or a body that nobody read."""
+    length = b"Content-Length: 4\r\n" if later.startswith(b"body") else b""
+    with accepted(front) as (connection, own):
+        own.timeout_keep_alive = 0.2
+        send(connection, GET + length + b"\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        send(connection, later)
+        assert until_closed(connection) == b""
+
+
+def test_a_request_that_follows_an_answer_has_no_keep_alive_timer_until_it_is_answered(
+    front: Front, tmp_path: Path
+) -> None:
+    body = json.dumps({"prompts": [f"!hold {tmp_path / 'go'}"]}).encode()
+    with accepted(front) as (connection, own):
+        send(connection, GET + b"\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        until(lambda: own.timeout_keep_alive_task, "the timer")
+        send(connection, HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        until(front.state.client.in_progress, "the request")
+        assert own.timeout_keep_alive_task is None
+        (tmp_path / "go").touch()
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("segment_bytes", [100, 1460, 9000, 65_536])
 @pytest.mark.parametrize(
     "fields",
@@ -218,18 +329,59 @@ def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head(front: Front) -
         assert parsed(connection.recv(65_536)).status == 422
 
 
+def test_silent_clients_accepted_in_one_go_do_not_crowd_out_a_head_that_was_sent() -> None:
+    """One that the front has not read yet, as it accepts many connections before it reads from any."""
+    silent = [Mock(idle=True) for _ in range(2 * RESERVED)]
+    with running({"max_connections": 1}) as full, accepted(full), accepted(full) as (probe, own):
+
+        def crowd() -> None:
+            send(probe, GET + LAST)
+            for one in silent:
+                own._slots.take(one)
+            for one in silent:
+                own._slots.leave(one)
+
+        full.state.supervisor._task.get_loop().call_soon_threadsafe(crowd)
+        assert until_closed(probe).startswith(b"HTTP/1.1 200")
+    assert sum(one.crowd_out.called for one in silent) > RESERVED
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[int, int], None]]:
+    """Has this process say that it may open so many files; what it really may stays as it is."""
+    with pytest.MonkeyPatch.context() as patched:
+        limits = [0, 0]
+        patched.setattr(resource, "getrlimit", lambda _: tuple(limits))
+        patched.setattr(resource, "setrlimit", lambda _, given: limits.__setitem__(slice(2), given))
+        yield lambda soft, hard: limits.__setitem__(slice(2), (soft, hard))
+
+
 @pytest.mark.parametrize(
-    ("soft", "hard", "raised"),
-    [(65_536, 65_536, 65_536), (256, 65_536, 1120), (256, resource.RLIM_INFINITY, 1120)],
+    ("soft", "hard", "served", "soft_then"),
+    [
+        (65_536, 65_536, 512, 65_536),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 512, resource.RLIM_INFINITY),
+        (256, 65_536, 512, 1120),
+        (256, resource.RLIM_INFINITY, 512, 1120),
+        (128, 1024, 464, 1024),
+        (128, 128, 16, 128),
+    ],
 )
-def test_the_limit_of_open_files_is_raised_as_connections_need_it(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int
+def test_as_many_connections_are_served_as_files_may_be_opened_for_them(
+    limit: Callable[[int, int], None], soft: int, hard: int, served: int, soft_then: int
 ) -> None:
-    limits = [soft, hard]
-    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, given: limits.__setitem__(slice(2), given))
-    allow_open_files(512)
-    assert limits == [raised, hard]
-    limits[:] = [128, 1024]
-    with pytest.raises(ValueError, match=r"need 1120 open files.*may open 1024 \(ulimit -n\): raise that"):
-        allow_open_files(512)
+    limit(soft, hard)
+    with logged() as lines:
+        assert affordable(512) == served
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft_then, hard)
+    warned = [line["message"] for line in lines.objects("connections")]
+    assert len(warned) == (served < 512)
+    assert all(f"at most {served} are served" in text and "ulimit -n" in text for text in warned)
+
+
+def test_where_no_file_is_left_for_a_connection_the_limit_to_raise_is_named(
+    limit: Callable[[int, int], None],
+) -> None:
+    limit(64, 97)
+    with pytest.raises(ValueError, match=r"97 files \(ulimit -n\).* one needs 98: raise that limit"):
+        affordable(512)
