@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from service.front.access import EntryMiddleware, exposure, require_key
 from service.front.advice import AutoMode, ServedRequests
 from service.front.engine_client import EngineClient
-from service.front.limits import BoundedProtocol, Slots, allow_open_files
+from service.front.limits import BoundedProtocol, LargeBodies, Slots, affordable
 from service.front.logs import EngineLog, RequestLog, set_up
 from service.front.machine import CoreClaims, build_commit, build_version
 from service.front.metrics.recorder import Metrics
@@ -164,8 +164,8 @@ def _assemble(
     client = EngineClient(settings.modes, settings.max_queue, *listeners)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), settings)
-    request_log = RequestLog(settings.log_requests)
-    return AppState(settings, client, supervisor, studies, recorder, served, auto, request_log)
+    bodies, request_log = LargeBodies(settings.max_queue), RequestLog(settings.log_requests)
+    return AppState(settings, client, supervisor, studies, recorder, served, auto, bodies, request_log)
 
 
 async def report_lag(record: Callable[[float], None]) -> None:
@@ -230,11 +230,10 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     Raises ValueError where this process may not open enough files for a connection.
     """
     state: AppState = app.state.launchbound
-    allow_open_files(settings.max_connections)
     protocol = partial(
         BoundedProtocol,
         settings=settings,
-        slots=Slots(settings.max_connections, state.metrics.connections),
+        slots=Slots(affordable(settings.max_connections), state.metrics.connections),
         refused=lambda reason: state.metrics.rejected(reason, None),
     )
     return uvicorn.Config(

@@ -139,7 +139,7 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _gauge("connections", "", "once measured",
         "Open connections, those of scrapes and probes beyond connections_max included."),
     _gauge("connections_max", "", "once measured",
-        "Connections for any request: LAUNCHBOUND_MAX_CONNECTIONS."),
+        "Connections for any request: LAUNCHBOUND_MAX_CONNECTIONS, or as many as open files allow."),
     _request("request_duration_seconds", "always",
         "Body parsed until the answer, or a stream's last event, is ready to be serialised."),
     _request("request_queue_seconds", "always", "Waited while the engine was busy."),

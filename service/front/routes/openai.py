@@ -141,7 +141,7 @@ OPENAI_ERRORS: Responses = {
 }
 
 router = APIRouter(tags=["openai"])
-_body = BodyReader(CompletionBody, "prompt")
+_body = BodyReader(CompletionBody, "prompt", tokens=True)
 
 
 @router.get(

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from service.front.advice import Asked, AutoMode, ServedRequests
 from service.front.engine_client import EngineClient
 from service.front.errors import LaunchboundError, UnknownMode
+from service.front.limits import LargeBodies
 from service.front.logs import Ending, RequestLog
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming
@@ -31,6 +32,7 @@ class AppState:
     metrics: Metrics
     statistics: ServedRequests
     auto: AutoMode
+    large_bodies: LargeBodies
     request_log: RequestLog
     findings: Findings = field(default_factory=Findings)
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
