@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
+import select
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
+
+import msgspec
 
 from service.front.engine_client import Listener
 from service.front.errors import LaunchboundError
@@ -21,10 +24,12 @@ from service.records import EngineStatus, Job, ModeStatus
 
 LogFormat = Literal["text", "json"]
 
+STANDARD_ERROR = 2
 
-def set_up(form: LogFormat) -> None:
-    """Send all records of this process to standard error, and what ends it without being caught."""
-    handler = logging.StreamHandler()
+
+def set_up(form: LogFormat, descriptor: int = STANDARD_ERROR) -> None:
+    """Send all records of this process to `descriptor`, and what ends it without being caught."""
+    handler = LineHandler(descriptor)
     handler.setFormatter(FORMATTERS[form]())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
@@ -58,10 +63,17 @@ class Event:
         return self._text(self.fields)
 
 
-def one_line(text: str) -> str:
-    """`text` cut to MOST_CHARACTERS, with an escape for each that could break or forge a line."""
-    shown = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… ({len(text)} characters)"
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), shown)
+def one_line(text: str, most: int = MOST_CHARACTERS, keep: str = "") -> str:
+    """`text` cut to `most` characters, with an escape for each that could break or forge a line.
+
+    The characters in `keep` stay.
+    """
+    shown = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+    return _UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), shown)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 LogRequests = Literal["all", "failed", "off"]
@@ -244,6 +256,9 @@ def _described(status: EngineStatus) -> dict[str, str]:
     }
 
 
+MOST_TRACEBACK_CHARACTERS = 20_000
+
+
 class TextFormatter(logging.Formatter):
     """Local time, level, component, message; a traceback follows in lines that begin with blanks."""
 
@@ -266,13 +281,12 @@ class JsonFormatter(logging.Formatter):
             "component": _component(record.name),
         }
         if isinstance(record.msg, Event):
-            line |= record.msg.fields
+            line |= _clean(record.msg.fields)
         else:
-            line["message"] = record.getMessage().rstrip()
+            line["message"] = one_line(record.getMessage().rstrip(), keep="\n")
         if (trace := _traceback(self, record)) is not None:
-            line["traceback"] = trace
-        # All but ASCII is escaped, so that nothing in it breaks the line.
-        return json.dumps(line).replace("\x7f", "\\u007f")
+            line["traceback"] = one_line(trace, MOST_TRACEBACK_CHARACTERS, keep="\n")
+        return msgspec.json.encode(line).decode()
 
 
 FORMATTERS = {"text": TextFormatter, "json": JsonFormatter}
@@ -284,5 +298,95 @@ def _component(name: str) -> str:
     return name.removeprefix("launchbound.") if name != "launchbound" else "service"
 
 
+def _clean(value: Any) -> Any:  # noqa: ANN401 - whatever an event's fields hold
+    if isinstance(value, str):
+        return one_line(value, keep="\n")
+    if isinstance(value, dict):
+        return {name: _clean(inner) for name, inner in value.items()}
+    return [_clean(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
     return formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else None
+
+
+BACKLOG_LINES = 2000
+"""Lines that wait for a reader; what comes beyond is dropped, and counted."""
+
+PIECE_BYTES = 4096
+"""A descriptor that can be written to takes so many without a wait: PIPE_BUF."""
+
+CLOSING_MILLISECONDS = 500
+
+
+class LineHandler(logging.Handler):
+    """Writes lines at once, or, where their reader does not read, before the next one. It never waits.
+
+    The event loop logs: behind `| less` or a terminal held by Ctrl-S, a write that waits would hold every
+    request. A full disk, or a reader that has gone, costs lines; the next line that can be written says how
+    many.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._waiting: deque[bytes] = deque()
+        self._rest = b""
+        self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(0)
+        if len(self._waiting) >= BACKLOG_LINES:
+            self._dropped += 1
+            return
+        if self._dropped and not self._waiting and not self._rest:
+            self._report_dropped()
+        self._waiting.append(self._line(record))
+        self._write(0)
+
+    def close(self) -> None:
+        """Write what waits, if it is read within CLOSING_MILLISECONDS."""
+        self.acquire()
+        try:
+            self._write(CLOSING_MILLISECONDS)
+        finally:
+            self.release()
+        super().close()
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        try:
+            text = self.format(record)
+        except Exception as error:  # noqa: BLE001 - a bad record must not end who logs it
+            text = self.format(_own("a line of %s could not be made: %s", record.name, error))
+        return text.encode(errors="backslashreplace") + b"\n"
+
+    def _write(self, milliseconds: int) -> None:
+        while (self._rest or self._waiting) and self._poll.poll(milliseconds):
+            line = self._rest or self._waiting.popleft()
+            try:
+                written = os.write(self._descriptor, line[:PIECE_BYTES])
+            except OSError:
+                if self._rest:
+                    # The end of a line that was begun is still owed, or the next one would be part of it.
+                    self._rest = b"\n"
+                    return
+                self._dropped += 1
+            else:
+                self._rest = line[written:]
+
+    def _report_dropped(self) -> None:
+        """Write how many lines are missing, if that can be written now."""
+        text = "%d lines of this log were dropped: nobody read them, or their disk is full"
+        line = self._line(_own(text, self._dropped))
+        try:
+            if self._poll.poll(0):
+                os.write(self._descriptor, line)
+                self._dropped = 0
+        except OSError:
+            return
+
+
+def _own(text: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("launchbound.log", logging.WARNING, __file__, 0, text, arguments, None)
