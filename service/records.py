@@ -460,14 +460,9 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
-    """Pause once the jobs sent before this are done, and answer with `Paused`; later jobs wait.
-
-    It holds for `lease_seconds`, and as long again from each further Pause of the same id: an engine whose
-    front hangs or dies serves again.
-    """
+    """Pause once the jobs sent before are done, and answer with `Paused`; later jobs wait for a Resume."""
 
     id: int
-    lease_seconds: float
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
@@ -532,23 +527,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
-    """The answer to Pause `id`; `holds` False: it came after the lease, and the engine has served since."""
+    """The answer to Pause `id`: from now on the engine runs nothing."""
 
     id: int
-    holds: bool
 
 
 class Doing(msgspec.Struct, frozen=True, kw_only=True, tag="doing"):
     """What the engine's main thread does from now on: its next message follows within `limit_seconds`.
 
-    Sent before all that takes long, and while serving about once a second. `busy_limit_seconds`: the most CPU
-    time that one of its threads uses until then; None: no bound. `may_wait`: it may wait for something beyond
-    this machine, such as a download.
+    Sent before everything that takes long, and while the engine serves about once a second, between two
+    steps. `may_wait`: it may meanwhile wait for something beyond this machine, such as a download.
     """
 
     what: str
     limit_seconds: float
-    busy_limit_seconds: float | None = None
     may_wait: bool = False
 
 

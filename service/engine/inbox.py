@@ -42,11 +42,10 @@ class Inbox:
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._waiting: deque[Job | Pause] = deque()
-        self._pause_id = 0
-        self._paused_until_ns = 0
+        self.paused = False
         self._running: set[str] = set()
         self._cancelled: set[str] = set()
-        self.expect_steps_of(0.0, 0.0)
+        self.expect_steps_of(0.0)
         self._doing = self._serving
         self._sent: Doing | None = None
         self._send_ns = 0
@@ -57,13 +56,9 @@ class Inbox:
         self._doing = doing
         self._send_doing(perf_counter_ns())
 
-    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        """This thread may take so long, and so much CPU time, between two calls of `receive`."""
-        self._serving = Doing(
-            what=SERVING,
-            limit_seconds=max(STEP_LIMIT_SECONDS, seconds),
-            busy_limit_seconds=max(STEP_BUSY_SECONDS, busy_seconds),
-        )
+    def expect_steps_of(self, seconds: float) -> None:
+        """Between two calls of `receive`, this thread may take so long, or STEP_LIMIT_SECONDS."""
+        self._serving = Doing(what=SERVING, limit_seconds=max(STEP_LIMIT_SECONDS, seconds))
 
     def _send_doing(self, now_ns: int) -> None:
         if self._doing != self._sent or now_ns > self._send_ns:
@@ -94,9 +89,9 @@ class Inbox:
             if message.id in self._running | waiting:  # else it has ended meanwhile
                 self._cancelled.add(message.id)
         elif isinstance(message, Pause):
-            self._pause(message)
+            self._waiting.append(message)
         elif isinstance(message, Resume):
-            self._paused_until_ns = 0
+            self.paused = False
             self._waiting = deque(waiting for waiting in self._waiting if not isinstance(waiting, Pause))
         elif isinstance(message, Stop):
             self.stopped = True
@@ -114,7 +109,8 @@ class Inbox:
         self._running.clear()
         first = self._waiting.popleft() if self._waiting else None
         if isinstance(first, Pause):
-            self._begin_pause(first)
+            self.paused = True
+            self.send(Paused(id=first.id))
             first = None
         if isinstance(first, Job):
             self._running.add(first.id)
@@ -139,26 +135,6 @@ class Inbox:
         """A job that was taken or has joined has ended."""
         self._running.discard(job.id)
         self._cancelled.discard(job.id)
-
-    @property
-    def paused(self) -> bool:
-        """Whether a pause is in force: the engine then does not serve."""
-        return perf_counter_ns() < self._paused_until_ns
-
-    def _pause(self, pause: Pause) -> None:
-        if pause.id != self._pause_id:
-            self._waiting.append(pause)
-        elif self.paused:
-            self._begin_pause(pause)
-        else:
-            self.send(Paused(id=pause.id, holds=False))
-
-    def _begin_pause(self, pause: Pause) -> None:
-        begins = pause.id != self._pause_id
-        self._pause_id = pause.id
-        self._paused_until_ns = perf_counter_ns() + round(pause.lease_seconds * 1e9)
-        if begins:
-            self.send(Paused(id=pause.id, holds=True))
 
     @property
     def idle(self) -> bool:
@@ -202,8 +178,8 @@ class LocalInbox:
     def announce(self, doing: Doing) -> None:
         """Nobody waits."""
 
-    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        """Nobody waits."""
+    def expect_steps_of(self, seconds: float) -> None:
+        """Nobody waits for a step."""
 
     def take(self) -> Job | None:
         return self.join() if self.next_job is not None else None

@@ -225,5 +225,5 @@ def announced(work: Iterator[None], warmup: Warmup, inbox: Inbox | LocalInbox) -
             next(work)
         except StopIteration:
             return
-        inbox.expect_steps_of(SLOWER * warmup.reference_seconds, SLOWER * warmup.reference_busy_seconds)
+        inbox.expect_steps_of(SLOWER * warmup.reference_seconds)
         yield

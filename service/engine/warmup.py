@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter, thread_time
+from time import perf_counter
 
 import msgspec
 from torch import nn
@@ -54,9 +54,7 @@ class ConfiguredMode:
 
 
 class Warmup:
-    """The configured modes, made ready in the ladder's order. `reference_seconds` is what eager's reference
-    took, `reference_busy_seconds` what it took of this thread's CPU time.
-    """
+    """The configured modes, made ready in the ladder's order; `reference_seconds` is what eager's took."""
 
     def __init__(
         self,
@@ -79,7 +77,7 @@ class Warmup:
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self._cache_retry = cache_retry
         self.attention: list[Attention] = []
-        self.reference_seconds = self.reference_busy_seconds = 0.0
+        self.reference_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
         self._compiler_loaded = False
         # Starts another process that compiles into the same cache.
@@ -109,10 +107,10 @@ class Warmup:
         What all modes need once is done before the mode that needs it first, so that no mode's warm-up
         contains it. A mode that promises graph replay is not ready until `finish` has proved it.
         """
-        began, busy = perf_counter(), thread_time()
+        began = perf_counter()
         parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
         self.attention = parity_check.attention
-        self.reference_seconds, self.reference_busy_seconds = perf_counter() - began, thread_time() - busy
+        self.reference_seconds = perf_counter() - began
         for configured in self.modes.values():
             self.update(configured, state="warming")
             yield from self._or_fail(configured, self._warm(configured, parity_check))

@@ -29,16 +29,28 @@ Refuse = Callable[[Request, LaunchboundError], Response]
 _bearer = HTTPBearer(auto_error=False, description="`LAUNCHBOUND_API_KEY`, where one is set.")
 
 
+DirectRoute = tuple[re.Pattern[str], Callable[..., Awaitable[Response]]]
+"""A POST route of `/v1`: its endpoint gets the request, and the named groups of its path as keywords."""
+
+
 class EntryMiddleware:
     """Sets `request.state.request_id`, returns it in a header, and refuses callers by `Origins`.
 
     A malformed or overlong `X-Request-ID` is replaced: ids go into logs and file names. HEAD is answered as
     GET is, without the body: no GET runs anything.
+
+    The `direct` routes, which generate, are entered without the framework's router, dependencies and exit
+    stacks: these take a third of what a request costs beside its model call. The framework still describes
+    the routes in the OpenAPI document, and answers every other method.
     """
 
-    def __init__(self, app: ASGIApp, origins: Origins, refuse: Refuse) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, direct: Sequence[DirectRoute], refuse: Refuse
+    ) -> None:
         self._app = app
-        self._origins = origins
+        self._settings = settings
+        self._origins = Origins(settings.host, settings.allowed_hosts)
+        self._direct = direct
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,11 +71,23 @@ class EntryMiddleware:
                 message["body"] = b""
             await send(message)
 
-        refusal = None
-        if scope["path"] not in OPEN:
-            refusal = self._origins.refusal(scope["method"], scope["path"], scope["headers"])
-        app = self._app if refusal is None else self._refuse(Request(scope), refusal)
-        await app(scope, receive, send_with_id)
+        try:
+            if scope["path"] not in OPEN:
+                self._origins.check(scope["method"], scope["path"], scope["headers"])
+            await self._enter(scope, receive, send_with_id)
+        except LaunchboundError as error:
+            # The answer has not begun: a stream sends later errors as events.
+            await self._refuse(Request(scope), error)(scope, receive, send_with_id)
+
+    async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for path, endpoint in self._direct if scope["method"] == "POST" else ():
+            if match := path.fullmatch(scope["path"]):
+                scope["path_params"] = match.groupdict()
+                check_key(self._settings, scope)
+                response = await endpoint(request=Request(scope, receive), **scope["path_params"])
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def require_key(settings: Settings) -> Callable[..., Awaitable[None]]:
@@ -99,44 +123,6 @@ def _bearer_of(scope: Scope) -> str | None:
     return given.strip() or None if scheme.lower() == "bearer" else None
 
 
-DirectRoute = tuple[re.Pattern[str], Callable[..., Awaitable[Response]]]
-"""A POST route of `/v1`: its endpoint gets the request, and the named groups of its path as keywords."""
-
-
-class DirectRoutesMiddleware:
-    """Enters the routes that generate without the framework's router, dependencies and exit stacks.
-
-    These take a third of what a request costs beside its model call. The framework still describes the routes
-    in the OpenAPI document, and answers every other method.
-    """
-
-    def __init__(
-        self, app: ASGIApp, settings: Settings, routes: Sequence[DirectRoute], refuse: Refuse
-    ) -> None:
-        self._app = app
-        self._settings = settings
-        self._routes = routes
-        self._refuse = refuse
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            for path, endpoint in self._routes:
-                if match := path.fullmatch(scope["path"]):
-                    scope["path_params"] = match.groupdict()
-                    await self._run(endpoint, Request(scope, receive), send)
-                    return
-        await self._app(scope, receive, send)
-
-    async def _run(self, endpoint: Callable[..., Awaitable[Response]], request: Request, send: Send) -> None:
-        try:
-            check_key(self._settings, request.scope)
-            response = await endpoint(request=request, **request.path_params)
-            await response(request.scope, request.receive, send)
-        except LaunchboundError as error:
-            # The answer has not begun: a stream sends later errors as events.
-            await self._refuse(request, error)(request.scope, request.receive, send)
-
-
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 EVERYWHERE = ("0.0.0.0", "::", "")
 ANY = "*"
@@ -162,35 +148,32 @@ class Origins:
         self._any = ANY.encode() in self.names
         self._addresses = bound in EVERYWHERE
 
-    def refusal(
-        self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]
-    ) -> LaunchboundError | None:
-        """Why the request is refused; None where it may pass."""
+    def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raise HostNotAllowed, CrossSite or NotJson where the request may not pass."""
         sent = list(headers)
         given = dict(sent)
         if sum(name == b"host" for name, _ in sent) > 1:
             # A proxy in front may have believed the other one.
-            return HostNotAllowed("a request says once which host it is for: send one Host header")
+            raise HostNotAllowed("a request says once which host it is for: send one Host header")
         host = given.get(b"host", b"").lower()
         if not self._allows(host):
-            return HostNotAllowed(
+            raise HostNotAllowed(
                 f"this service does not answer to the host '{host.decode('latin-1')[:100]}': add it to"
                 " LAUNCHBOUND_ALLOWED_HOSTS, or call one of "
                 + ", ".join(sorted(name.decode() for name in self.names))
             )
         if not path.startswith(ACTING):
-            return None
+            return
         if _is_foreign(given, host) and not _follows_a_link(method, path, given):
-            return CrossSite("a web page of another origin may not call this service: call it from a program")
+            raise CrossSite("a web page of another origin may not call this service: call it from a program")
         if method == "POST" and not _is_json(given):
-            return NotJson("send the body as JSON, with the header 'Content-Type: application/json'")
-        return None
+            raise NotJson("send the body as JSON, with the header 'Content-Type: application/json'")
 
     def _allows(self, host: bytes) -> bool:
         name = _name_of(host)
         if self._any or name in self.names:
             return True
-        return self._addresses and _is_address(name)
+        return self._addresses and _address(name.decode("latin-1")) is not None
 
 
 def _name_of(host: bytes) -> bytes:
@@ -205,12 +188,11 @@ def _as_host(name: str) -> bytes:
     return _name_of(name.lower().encode())
 
 
-def _is_address(name: bytes) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name.decode("latin-1").strip("[]"))
+        return ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_foreign(headers: dict[bytes, bytes], host: bytes) -> bool:
@@ -243,17 +225,11 @@ def _is_json(headers: dict[bytes, bytes]) -> bool:
 
 def exposure(settings: Settings) -> str | None:
     """The warning at the start where other machines may reach the service and no key is set."""
-    host = settings.host
-    if settings.api_key is not None or host == "localhost" or _is_loopback(host):
+    host, address = settings.host, _address(settings.host)
+    is_loopback = host == "localhost" or (address is not None and address.is_loopback)
+    if settings.api_key is not None or is_loopback:
         return None
     return (
         f"bound to {host} without a key: whoever reaches port {settings.port} can use this service; set"
         " LAUNCHBOUND_API_KEY, or see that only trusted machines reach it"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

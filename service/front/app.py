@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from time import monotonic
@@ -20,7 +21,7 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.front.access import DirectRoutesMiddleware, EntryMiddleware, Origins, exposure, require_key
+from service.front.access import EntryMiddleware, exposure, require_key
 from service.front.advice import AutoMode, ServedRequests
 from service.front.engine_client import EngineClient
 from service.front.limits import BoundedProtocol, LargeBodies, Slots, affordable
@@ -47,11 +48,7 @@ DIRECT_ROUTES = (
 """Where the latency of a request is measured in tenths of a millisecond."""
 
 LAG_INTERVAL_SECONDS = 0.25
-"""Work that holds the event loop longer is always seen, shorter work as often as its share of the time.
-
-Readings take a core that front and engine share from timed steps: 50 a second would mark steps of more than
-1 ms as disturbed. Their pace is the same with and without requests, so that all count alike.
-"""
+"""Readings take a core that front and engine share from timed steps: 50 a second would disturb these."""
 
 DESCRIPTION = """
 One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
@@ -97,11 +94,7 @@ def create_app(
         responses=OF_ANY_REQUEST,
     )
     app.state.launchbound = state
-    app.add_middleware(
-        DirectRoutesMiddleware, settings=settings, routes=DIRECT_ROUTES, refuse=problems.refuse
-    )
-    origins = Origins(settings.host, settings.allowed_hosts)
-    app.add_middleware(EntryMiddleware, origins=origins, refuse=problems.refuse)
+    app.add_middleware(EntryMiddleware, settings=settings, direct=DIRECT_ROUTES, refuse=problems.refuse)
     problems.install(app)
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
@@ -169,7 +162,7 @@ def _assemble(
     served = ServedRequests()
     auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
     listeners = recorder, EngineLog(settings, build, address), served, auto
-    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, *listeners)
+    client = EngineClient(settings.modes, settings.max_queue, *listeners)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), settings)
     bodies, request_log = LargeBodies(settings.max_queue), RequestLog(settings.log_requests)
@@ -181,10 +174,7 @@ async def report_lag(record: Callable[[float], None]) -> None:
     while True:
         due = monotonic() + LAG_INTERVAL_SECONDS
         await asyncio.sleep(LAG_INTERVAL_SECONDS)
-        try:
-            record(max(0.0, monotonic() - due))
-        except Exception:
-            log.exception("recording the lag of the event loop failed")
+        record(max(0.0, monotonic() - due))
 
 
 def _bad_input(message: str) -> int:
@@ -204,8 +194,7 @@ the server, which has written all, does not notice that nobody reads.
 def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
     """A listening socket, port 0 for a free one; raises OSError where the port is taken.
 
-    The kernel drops connections that take nothing for `unread_seconds`, also those that the server has
-    closed; 0: when it likes.
+    The kernel drops connections that take nothing for `unread_seconds`; 0: when it likes.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
@@ -274,7 +263,7 @@ class Server(uvicorn.Server):
         self._state = state
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._draining: asyncio.Task[None] | None = None
+        self._draining: Future[None] | None = None
         self.unannounced: OSError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -300,16 +289,13 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._end_at_once)
         else:
             self._state.client.draining = True
-            self._loop.call_soon_threadsafe(self._begin_drain)
+            self._draining = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
 
     def _end_at_once(self) -> None:
         self._state.client.abandon()
         self._state.supervisor.kill()
         self._state.studies.process.kill()
         self.should_exit = self.force_exit = True
-
-    def _begin_drain(self) -> None:
-        self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
         await self._state.client.drain(self._state.settings.drain_seconds)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import secrets
 import signal
 import sys
-import threading
 from asyncio.subprocess import Process
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import psutil
 
 from service.frames import FrameStream, accept, listen
 from service.machine import children_on
@@ -31,9 +31,48 @@ STOP_SECONDS, TERMINATE_SECONDS = 2.0, 1.0
 
 LAST_MESSAGES_SECONDS = 0.02
 
+STARTING = Doing(what="starting", limit_seconds=60.0)
+"""Until an engine's first message, which it sends before it imports torch."""
+
+Component = Literal["engine", "anatomy"]
+
+NAMES = {"engine": "the engine", "anatomy": "the anatomy process"}
+
 
 def module_command(module: str) -> tuple[str, ...]:
     return sys.executable, "-m", module
+
+
+Started = Callable[[Process, "ChildSocket", "ProcessWatch"], None]
+"""Gets what has been started."""
+
+
+async def run_child(
+    component: Component,
+    command: Sequence[str],
+    settings_for: Callable[[str], EngineSettings],
+    cores: set[int],
+    received: Callable[[bytes], None],
+    started: Started,
+    doing: Doing = STARTING,
+) -> tuple[str, int | None]:
+    """Run one child, from its socket to its end; returns how it ended, as a sentence, and its exit code.
+
+    `settings_for` gives its settings for the address of its socket; `received` takes each of its messages.
+    Cancelled, it sends Stop and waits for the end.
+    """
+    try:
+        with (
+            closing(ChildSocket(component, received)) as socket,
+            closing(ChildOutput(component)) as output,
+        ):
+            process = await spawn(command, settings_for(socket.address), cores, output)
+            process_watch = ProcessWatch(process.pid, doing=doing)
+            started(process, socket, process_watch)
+            reason = await _watch(NAMES[component], process, socket, process_watch)
+            return reason, process.returncode
+    except OSError as error:
+        return f"{NAMES[component]} could not be started: {error}", None
 
 
 async def spawn(
@@ -55,39 +94,23 @@ async def spawn(
         )
 
 
-def has_ended(pid: int) -> bool:
-    """Whether the first thread of child `pid` has ended. The kernel tells its parent after the last has."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:  # reaped already
-        return True
-    return stat.rpartition(")")[2].split()[0] in "ZX"
+async def _watch(name: str, process: Process, socket: ChildSocket, process_watch: ProcessWatch) -> str:
+    """Wait for the end of the process; kill it where it hangs or a message of it cannot be decoded.
 
-
-async def watch(
-    name: str,
-    process: Process,
-    socket: ChildSocket,
-    process_watch: ProcessWatch,
-    terminate: asyncio.Future[str],
-) -> str:
-    """Wait for the end of the process; kill it once `terminate` has a reason or a message cannot be decoded.
-
-    `terminate` gets a reason where the process hangs. Returns how it ended, as a sentence; all that it
-    started has then ended too. Cancelled, it sends Stop and waits for the end.
+    Returns how it ended; all that it started has then ended too.
     """
     exited = asyncio.create_task(process.wait())
-    watching = asyncio.create_task(check_until_hung(process_watch, terminate))
+    hung = asyncio.create_task(_until_hung(process_watch))
     try:
-        ends: set[asyncio.Future[Any]] = {exited, terminate, socket.broken}
+        ends: set[asyncio.Future[Any]] = {exited, hung, socket.broken}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if exited.done():
             # Its last messages count, and may arrive in the socket a moment later.
             await asyncio.sleep(LAST_MESSAGES_SECONDS)
             socket.drain()
             return f"{name} ended {_how(exited.result())}"
-        if terminate.done():
-            why = terminate.result()
+        if hung.done():
+            why = hung.result()
         else:
             why = f"sent a message that cannot be decoded ({socket.broken.result()})"
         process.kill()
@@ -98,7 +121,7 @@ async def watch(
         raise
     finally:
         exited.cancel()
-        watching.cancel()
+        hung.cancel()
         kill_group(process.pid)  # else its compilers would run on
 
 
@@ -184,16 +207,14 @@ class ChildSocket:
             self._loop.add_reader(stream.fileno(), self.drain)
 
     def _flush(self) -> None:
-        stream = self._stream
-        if stream is None:
-            return
+        assert self._stream is not None
         try:
-            stream.flush()
+            self._stream.flush()
         except ConnectionError:
-            self._disconnect(stream)
-            return
-        if not stream.unsent:
-            self._loop.remove_writer(stream.fileno())
+            self._disconnect(self._stream)
+        else:
+            if not self._stream.unsent:
+                self._loop.remove_writer(self._stream.fileno())
 
     def _disconnect(self, stream: FrameStream) -> None:
         self._loop.remove_reader(stream.fileno())
@@ -217,7 +238,7 @@ class ChildOutput:
 
     def __init__(self, component: str) -> None:
         self._log = logging.getLogger(f"launchbound.{component}")
-        self._prefixes = (f"launchbound {component}: ", "launchbound: ")
+        self._own = re.compile(f"launchbound( {component})?: ")
         self._unfinished = b""
         self._reads, self.descriptor = os.pipe()
         os.set_blocking(self._reads, False)
@@ -248,122 +269,71 @@ class ChildOutput:
             lines.append(self._unfinished[:MOST_LINE_BYTES])
             self._unfinished = self._unfinished[MOST_LINE_BYTES:]
         for line in lines:
-            self._write(line.decode(errors="replace").rstrip())
-
-    def _write(self, line: str) -> None:
-        for prefix in self._prefixes:
-            if line.startswith(prefix):
-                self._log.warning("%s", line.removeprefix(prefix))
-                return
-        if line:
-            self._log.info("%s", line)
-
-
-PROC = Path("/proc")
-
-_AT_WORK = frozenset("RDt")
-"""Runs or waits for a core, waits for a disk, or is held by a debugger."""
-
-_STATE, _MAJOR_FAULTS, _OWN_TIMES, _CPU_TIMES = 0, 9, slice(11, 13), slice(11, 15)
-"""Fields behind the name in /proc/PID/stat: state; page faults that waited for a disk; user and system time,
-without and with that of children that have ended.
-"""
-
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+            text = line.decode(errors="replace").rstrip()
+            if own := self._own.match(text):
+                self._log.warning("%s", text[own.end() :])
+            elif text:
+                self._log.info("%s", text)
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a process and its descendants do: their `cpu_ticks` so far, and whether one may be `at_work`.
+    """What a process and its descendants do: CPU time so far, and whether one runs or waits for core or disk.
 
-    Of the process alone: whether SIGSTOP has `stopped` it, CPU time by thread, and its `major_faults`.
+    `stopped`: SIGSTOP has stopped the process itself.
     """
 
-    cpu_ticks: int
+    cpu_seconds: float
     at_work: bool
     stopped: bool
-    thread_ticks: Mapping[int, int] = field(default_factory=dict)
-    major_faults: int = 0
+
+
+AT_WORK = {psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_TRACING_STOP}
 
 
 def activity(pid: int) -> Activity | None:
-    """What process `pid` and its descendants do now; None where that cannot be read."""
-    if not _children_are_listed():
-        return None
+    """What process `pid` and its descendants do now; None where one of them has just ended."""
     try:
-        stats = [_stat(PROC / str(one)) for one in _with_descendants(pid)]
-        threads = {int(task.name): _stat(task) for task in (PROC / str(pid) / "task").iterdir()}
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None  # one of them has just ended
-    return Activity(
-        cpu_ticks=sum(_ticks(stat, _CPU_TIMES) for stat in stats),
-        at_work=any(stat[_STATE] in _AT_WORK for stat in stats),
-        stopped=stats[0][_STATE] == "T",
-        thread_ticks={thread: _ticks(stat, _OWN_TIMES) for thread, stat in threads.items()},
-        major_faults=int(stats[0][_MAJOR_FAULTS]),
-    )
-
-
-def _children_are_listed() -> bool:
-    """Whether this kernel lists the children of a process (CONFIG_PROC_CHILDREN)."""
-    return (PROC / f"self/task/{threading.get_native_id()}/children").exists()
-
-
-def _stat(folder: Path) -> list[str]:
-    return (folder / "stat").read_text().rpartition(")")[2].split()
-
-
-def _ticks(stat: list[str], times: slice) -> int:
-    return sum(map(int, stat[times]))
-
-
-def _with_descendants(pid: int) -> Iterator[int]:
-    yield pid
-    for task in (PROC / str(pid) / "task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from _with_descendants(int(child))
+        process = psutil.Process(pid)
+        all_of_it = [process, *process.children(recursive=True)]
+        return Activity(
+            cpu_seconds=sum(sum(one.cpu_times()) for one in all_of_it),
+            at_work=any(one.status() in AT_WORK for one in all_of_it),
+            stopped=process.status() == psutil.STATUS_STOPPED,
+        )
+    except psutil.Error:
+        return None
 
 
 CHECK_SECONDS = 1.0
 """How often a process is checked."""
 
-STARTING = Doing(what="starting", limit_seconds=60.0)
-"""Until an engine's first message, which it sends before it imports torch."""
-
 QUIET_SECONDS = 2.5
-"""For so long after a message /proc is not read: an engine that serves sends one a second."""
+"""For so long after a message the process is not examined: an engine that serves sends one a second."""
 
 STILL_SECONDS = 8.0
 """An engine hangs after so long without a message, CPU time, or a core or disk that it waits for."""
 
-PAGING_FAULTS = 64.0
-"""With so many major faults a second, a process spends its CPU time on its pages."""
-
 
 class ProcessWatch:
-    """Decides whether a process hangs: it exceeds the time or CPU time that it announced, or stands still.
+    """Decides whether a process hangs: it exceeds the time that it announced, or stands still.
 
-    A process that is stopped or waits for a lock stands still; one in an endless loop exceeds a limit. A step
-    that waits for a core, or for pages from a disk, takes long but uses no more CPU time. `watching` False:
-    the process is stopped on purpose.
-    """
+    A process that is stopped or waits for a lock stands still; one in an endless loop exceeds its time."""
 
     def __init__(
-        self, pid: int, look: Callable[[int], Activity | None] = activity, doing: Doing = STARTING
+        self, pid: int, examine: Callable[[int], Activity | None] = activity, doing: Doing = STARTING
     ) -> None:
         self._pid = pid
-        self._look = look
-        self._silent_seconds = 0.0
+        self._examine = examine
+        self._quiet_seconds = 0.0
         self._still_seconds = 0.0
-        self._busy_seconds = 0.0
-        self._seen: Activity | None = None
+        self._last: Activity | None = None
         self.doing = doing
-        self.watching = True
 
     def heard(self, doing: Doing | None = None) -> None:
         """A message arrived; `doing` where it is one."""
-        self._silent_seconds = self._still_seconds = self._busy_seconds = 0.0
-        self._seen = None
+        self._quiet_seconds = self._still_seconds = 0.0
+        self._last = None
         if doing is not None:
             self.doing = doing
 
@@ -372,57 +342,34 @@ class ProcessWatch:
 
         A longer time than between two checks means that this process was suspended, and counts only in part.
         """
-        if not self.watching:
-            return None
         passed = min(passed_seconds, 2 * CHECK_SECONDS)
-        self._silent_seconds += passed
+        self._quiet_seconds += passed
         doing = self.doing
-        if self._silent_seconds > doing.limit_seconds:
+        if self._quiet_seconds > doing.limit_seconds:
             limit = f"{doing.limit_seconds:.0f} s it may take"
-            return f"has been {doing.what} for {self._silent_seconds:.0f} s, over the {limit},"
-        if self._silent_seconds < QUIET_SECONDS:
+            return f"has been {doing.what} for {self._quiet_seconds:.0f} s, over the {limit},"
+        if self._quiet_seconds < QUIET_SECONDS:
             return None
-        before, self._seen = self._seen, self._look(self._pid)
-        if before is None or self._seen is None:
-            self._still_seconds = 0.0
-            return None
-        return self._judge(before, self._seen, passed)
-
-    def _judge(self, before: Activity, now: Activity, passed: float) -> str | None:
-        doing = self.doing
-        still = _stands_still(before, now, doing)
+        before, self._last = self._last, self._examine(self._pid)
+        still = before is not None and self._last is not None and _stands_still(before, self._last, doing)
         self._still_seconds = self._still_seconds + passed if still else 0.0
         if self._still_seconds > STILL_SECONDS:
-            return f"has stood still for {self._silent_seconds:.0f} s while {doing.what}"
-        self._busy_seconds += _computed_seconds(before, now, passed)
-        most = doing.busy_limit_seconds
-        if most is not None and self._busy_seconds >= most:
-            used = f"{self._busy_seconds:.0f} s of CPU time within one step"
-            return f"has used {used} while {doing.what}, over the {most:.0f} s that any may take,"
+            return f"has stood still for {self._quiet_seconds:.0f} s while {doing.what}"
         return None
 
 
 def _stands_still(before: Activity, now: Activity, doing: Doing) -> bool:
     if doing.may_wait and not now.stopped:
         return False
-    return not now.at_work and now.cpu_ticks == before.cpu_ticks
+    return not now.at_work and now.cpu_seconds == before.cpu_seconds
 
 
-def _computed_seconds(before: Activity, now: Activity, passed: float) -> float:
-    """CPU time of its busiest thread, at most `passed` seconds; none while it pages."""
-    if now.major_faults - before.major_faults > PAGING_FAULTS * passed:
-        return 0.0
-    used = (ticks - before.thread_ticks.get(thread, 0) for thread, ticks in now.thread_ticks.items())
-    return min(passed, max(used, default=0) / TICKS_PER_SECOND)
-
-
-async def check_until_hung(process_watch: ProcessWatch, stuck: asyncio.Future[str]) -> None:
-    """Check a process until it hangs; then `stuck` is the reason."""
+async def _until_hung(process_watch: ProcessWatch) -> str:
+    """Check a process until it hangs; returns why it counts as hung."""
     before = monotonic()
-    while not stuck.done():
+    while True:
         await asyncio.sleep(CHECK_SECONDS)
         now = monotonic()
-        reason = process_watch.hung(now - before)
+        if (reason := process_watch.hung(now - before)) is not None:
+            return reason
         before = now
-        if reason is not None and not stuck.done():
-            stuck.set_result(reason)

@@ -22,7 +22,6 @@ from service.front.errors import (
     ModeNotReady,
     QueueFull,
     ShutDown,
-    StudyInterrupted,
 )
 from service.records import (
     SERVING,
@@ -55,7 +54,7 @@ class EngineClient:
     last engine ended. `warm_since`: when the present one became warm, by `time.monotonic`.
     """
 
-    def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, *listeners: Listener) -> None:
+    def __init__(self, modes: list[str], max_queue: int, *listeners: Listener) -> None:
         self.configured = modes
         self.max_queue = max_queue
         self.modes: dict[str, ModeStatus] = {}
@@ -71,13 +70,11 @@ class EngineClient:
         self._unfinished: dict[str, PendingRequest] = {}
         self._begun: set[str] | None = None
         self._none_left = asyncio.Event()
-        self.pause = PauseLease(self._post)
+        self.pause = EnginePause(self._post)
         self._draining = False
         self._drain_ends: float | None = None
         self._listeners = listeners
-        self._hang_seconds = hang_seconds
         self._engine_watch: ProcessWatch | None = None
-        self._stuck: asyncio.Future[str] | None = None
         self._announced = ""
         self._send: Callable[[bytes], bool] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
@@ -174,14 +171,11 @@ class EngineClient:
         self._drain_ends = monotonic()
         self.pause.break_off(ShutDown("the service was shut down"))
         text = "the service was shut down before the answer was complete; send it again"
-        cut_off = self._fail_all(lambda: ShutDown(text))
-        for pending in cut_off:
-            self._post(Cancel(id=pending.job.id))
-        if cut_off:
+        if cut_off := self._fail_all(lambda: ShutDown(text)):
             log.error(
                 "shut down before %d accepted requests were answered: LAUNCHBOUND_DRAIN_SECONDS is how long "
                 "they may take",
-                len(cut_off),
+                cut_off,
             )
 
     def check(self, mode: str | None, follows: bool = False) -> None:
@@ -214,33 +208,22 @@ class EngineClient:
         self.open = frozenset(self.ready_modes()) if serves else frozenset()
 
     def _expired(self, pending: PendingRequest) -> None:
-        """The engine did not end the job at its deadline: fail it, and wait on for its outcome."""
+        """The engine did not end the job at its deadline: fail it."""
         pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
         self.cancel(pending)
-        pending.call_later(self._hang_seconds, self._missed)
-
-    def _missed(self, pending: PendingRequest) -> None:
-        """End an engine that has lost the job, unless it does what it announced, such as compiling."""
-        doing = self.doing
-        if doing is not None and doing.what != SERVING:
-            pending.call_later(self._hang_seconds, self._missed)
-        elif self._stuck is not None and not self._stuck.done():
-            self._stuck.set_result(f"has not answered a request {self._hang_seconds:g} s after its deadline")
 
     # ------------------------------------------------------------ for the supervisor
 
-    def attach(self, send: Callable[[bytes], bool], engine_watch: ProcessWatch) -> asyncio.Future[str]:
+    def attach(self, send: Callable[[bytes], bool], engine_watch: ProcessWatch) -> None:
         """A new engine process was started; `send` sends it a frame without blocking, False if not connected.
 
-        Returns the future of a reason to end the engine. A job that could not be sent fails in `lost`.
+        A job that could not be sent fails in `lost`.
         """
         self._send = send
         self._engine_watch, self._announced = engine_watch, ""
-        self._stuck = asyncio.get_running_loop().create_future()
-        return self._stuck
 
     def detach(self) -> None:
-        self._send = self._engine_watch = self._stuck = None
+        self._send = self._engine_watch = None
 
     def received(self, frame: bytes) -> None:
         """One message from the engine. Raises msgspec.DecodeError for anything but a `ToFront`."""
@@ -278,10 +261,12 @@ class EngineClient:
         self._send = None
         self.modes.clear()
         self._settle()
-        self._fail_all(
-            lambda: EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds)
-        )
-        self.pause.break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
+
+        def lost(remedy: str) -> EngineLost:
+            return EngineLost(f"{reason}; {remedy}", retry_after_seconds=retry_after_seconds)
+
+        self._fail_all(lambda: lost("send it again"))
+        self.pause.break_off(lost("try again"))
         for listener in self._listeners:
             listener.engine_lost()
 
@@ -301,15 +286,16 @@ class EngineClient:
         if not self._unfinished:
             self._none_left.set()
 
-    def _fail_all(self, error: Callable[[], LaunchboundError]) -> list[PendingRequest]:
-        """End all unfinished jobs without an outcome, each by an error of its own; returns them."""
+    def _fail_all(self, error: Callable[[], LaunchboundError]) -> int:
+        """Cancel all unfinished jobs, which end each by an error of its own; returns how many."""
         ended = list(self._unfinished.values())
         self._unfinished.clear()
         self._begun = None
         self._none_left.set()
         for pending in ended:
+            self._post(Cancel(id=pending.job.id))
             pending.fail(error())
-        return ended
+        return len(ended)
 
     def _post(self, message: ToEngine) -> None:
         if self._send is not None:
@@ -329,31 +315,18 @@ class Listener:
         """The engine process ended; the next one starts from zero."""
 
 
-LEASE_SECONDS = 15.0
-"""After the newest Pause; then the engine serves again."""
-
-
-class PauseLease:
-    """At most one pause of the engine. While there is one, `lost` is the future of its untimely end.
-
-    An engine whose front stops renewing the lease serves again by itself.
-    """
+class EnginePause:
+    """At most one pause of the engine. While there is one, `lost` is the future of its untimely end."""
 
     def __init__(self, post: Callable[[ToEngine], None]) -> None:
         self._post = post
         self._id = 0
-        self._renewed = 0.0
         self._begun: asyncio.Future[None] | None = None
         self.lost: asyncio.Future[LaunchboundError] | None = None
 
     @property
     def held(self) -> bool:
         return self._begun is not None and self._begun.done()
-
-    @property
-    def overdue(self) -> bool:
-        """Whether the lease may have run out: the engine could have served since."""
-        return monotonic() - self._renewed > LEASE_SECONDS
 
     async def begin(self) -> None:
         """Pause the engine after what it was sent before; returns when it is paused.
@@ -364,36 +337,20 @@ class PauseLease:
         self._id += 1
         self._begun = loop.create_future()
         self.lost = loop.create_future()
-        self.renew()
+        self._post(Pause(id=self._id))
         ends: set[asyncio.Future[Any]] = {self._begun, self.lost}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self.lost.done():
             raise self.lost.result()
 
-    def renew(self) -> None:
-        """Request the pause, or prolong the one that has begun."""
-        self._renewed = monotonic()
-        self._post(Pause(id=self._id, lease_seconds=LEASE_SECONDS))
-
     def end(self) -> None:
         """Have the engine serve again, or withdraw a pause that has not begun."""
         if self._begun is not None:
-            self._begun = None
-            self.lost = None
+            self._begun = self.lost = None
             self._post(Resume())
 
     def answered(self, answer: Paused) -> None:
-        """The engine has paused, or (`holds` False) has served since it last did."""
-        if self._begun is None or answer.id != self._id:
-            return
-        if not answer.holds:
-            self.break_off(
-                StudyInterrupted("the engine served meanwhile, so nothing was measured; try again")
-            )
-        elif not self._begun.done():
-            # The lease counts from here. An engine whose lease runs out before this renewal arrives answers
-            # it with `holds` False.
-            self.renew()
+        if self._begun is not None and answer.id == self._id and not self._begun.done():
             self._begun.set_result(None)
 
     def break_off(self, error: LaunchboundError) -> None:

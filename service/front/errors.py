@@ -5,6 +5,7 @@ Why two sweeps are not compared (409, 422) is in `routes.runs`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from service.records import Problem
@@ -12,6 +13,13 @@ from service.records import Problem
 Rejection = Literal[
     "queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining", "connections"
 ]
+
+
+CLOSES = {"Connection": "close"}
+"""Where the rest of a request is not read, so that no other can follow on its connection."""
+
+SCHEME = {"WWW-Authenticate": 'Bearer realm="launchbound"'}
+"""As RFC 6750 requires."""
 
 
 class LaunchboundError(Exception):
@@ -23,13 +31,19 @@ class LaunchboundError(Exception):
     status: ClassVar[int] = 500
     rejection: ClassVar[Rejection | None] = None
     default_type: ClassVar[str] = "internal"
+    own_headers: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(
-        cls, status: int | None = None, type: str | None = None, rejected: Rejection | None = None
+        cls,
+        status: int | None = None,
+        type: str | None = None,
+        rejected: Rejection | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         cls.status = status or cls.status
         cls.default_type = type or cls.default_type
         cls.rejection = rejected or cls.rejection
+        cls.own_headers = headers or cls.own_headers
 
     def __init__(
         self,
@@ -46,7 +60,8 @@ class LaunchboundError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
+        retry = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
+        return {**self.own_headers, **retry}
 
 
 class BadRequest(LaunchboundError, status=422, type="invalid_request", rejected="bad_request"):
@@ -57,20 +72,12 @@ class UnknownMode(BadRequest, status=404, type="unknown_mode"):
     """No such mode, or not one of those this instance was started with."""
 
 
-class BodyTooLarge(BadRequest, status=413, type="body_too_large", rejected="too_large"):
+class BodyTooLarge(BadRequest, status=413, type="body_too_large", rejected="too_large", headers=CLOSES):
     """More bytes than `max_body_bytes`."""
 
-    def headers(self) -> dict[str, str]:
-        """The rest of the body is not read, so no other request can follow on this connection."""
-        return {"Connection": "close"}
 
-
-class Unauthorised(BadRequest, status=401, type="unauthorised", rejected="unauthorised"):
+class Unauthorised(BadRequest, status=401, type="unauthorised", rejected="unauthorised", headers=SCHEME):
     """The API key is missing or wrong."""
-
-    def headers(self) -> dict[str, str]:
-        """Names the scheme, as RFC 6750 requires."""
-        return {"WWW-Authenticate": 'Bearer realm="launchbound"'}
 
 
 class NotFound(LaunchboundError, status=404, type="not_found"):
@@ -138,8 +145,32 @@ class ClientGone(LaunchboundError, status=499, type="cancelled"):
     """The client closed the connection before its answer."""
 
 
-class EngineFailed(LaunchboundError):
-    """The engine could not run the job; the message is its own."""
+class Malformed(BadRequest, status=400, type="malformed_request"):
+    """No HTTP that the parser understands."""
+
+
+class HeadTooLarge(BadRequest, status=431, type="head_too_large", rejected="too_large"):
+    """Request line and headers over their limit."""
+
+
+class TooSlow(BadRequest, status=408, type="too_slow", headers=CLOSES):
+    """A request that did not arrive within its time."""
+
+
+class NotJson(BadRequest, status=415, type="not_json"):
+    """A body of another type: what a web page can send to other hosts without asking."""
+
+
+class HostNotAllowed(BadRequest, status=403, type="host_not_allowed"):
+    """The `Host` names neither this service nor one of `allowed_hosts`."""
+
+
+class CrossSite(BadRequest, status=403, type="cross_site"):
+    """Sent by a browser on behalf of a page of somebody else."""
+
+
+class TooManyConnections(LaunchboundError, status=503, type="too_many_connections", rejected="connections"):
+    """As many connections as `max_connections` are open, and this one did not ask for health or metrics."""
 
 
 OF_PROBLEM: dict[str, type[LaunchboundError]] = {
@@ -157,42 +188,11 @@ OF_PROBLEM: dict[str, type[LaunchboundError]] = {
 
 
 def from_problem(problem: Problem) -> LaunchboundError:
-    """The exception for a problem that the engine reported; unknown types are `EngineFailed`, 500."""
-    return OF_PROBLEM.get(problem.type, EngineFailed)(problem.message, type=problem.type, param=problem.param)
+    """The exception for a problem that the engine reported; of an unknown type it is 500."""
+    kind = OF_PROBLEM.get(problem.type, LaunchboundError)
+    return kind(problem.message, type=problem.type, param=problem.param)
 
 
 def error_body(type_: str, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
     """The one error shape."""
     return {"error": {"type": type_, "message": message, "param": param}}
-
-
-class Malformed(BadRequest, status=400, type="malformed_request"):
-    """No HTTP that the parser understands."""
-
-
-class HeadTooLarge(BadRequest, status=431, type="head_too_large", rejected="too_large"):
-    """Request line and headers over their limit."""
-
-
-class TooSlow(BadRequest, status=408, type="too_slow"):
-    """A request that did not arrive within its time."""
-
-    def headers(self) -> dict[str, str]:
-        """The rest of the request may still be on its way, so no other can follow on this connection."""
-        return {"Connection": "close"}
-
-
-class NotJson(BadRequest, status=415, type="not_json"):
-    """A body of another type: what a web page can send to other hosts without asking."""
-
-
-class HostNotAllowed(BadRequest, status=403, type="host_not_allowed"):
-    """The `Host` names neither this service nor one of `allowed_hosts`."""
-
-
-class CrossSite(BadRequest, status=403, type="cross_site"):
-    """Sent by a browser on behalf of a page of somebody else."""
-
-
-class TooManyConnections(LaunchboundError, status=503, type="too_many_connections", rejected="connections"):
-    """As many connections as `max_connections` are open, and this one did not ask for health or metrics."""

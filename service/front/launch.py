@@ -7,9 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from service.parent_death import owned
 
@@ -19,7 +18,10 @@ STOP_SECONDS = 30.0
 ENDED_WITHIN_SECONDS = 10.0
 """How long a service whose connections are closed may take to end: it closes them first."""
 
-_HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+) +([\w.]+) +(.*)")
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (?P<level>\w+) +(?P<component>[\w.]+) +(?P<message>.*)"
+)
+"""A line of a service's log, as text."""
 
 QUIET, READABLE = {"LAUNCHBOUND_LOG_REQUESTS": "failed"}, {"LAUNCHBOUND_LOG_FORMAT": "text"}
 
@@ -47,24 +49,26 @@ def launched(
     """
     variables = {**QUIET, **os.environ, **(environment or {}), **READABLE}
     command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={name: value for name, value in variables.items() if value is not None},
-            # Ctrl-C must reach only the launching process, which then terminates the service.
-            start_new_session=True,
+    with log.open("ab") as errors, ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={name: value for name, value in variables.items() if value is not None},
+                # Ctrl-C must reach only the launching process, which then terminates the service.
+                start_new_session=True,
+            )
         )
+        stack.callback(_end, process)
         try:
             yield _url(process, log)
         except lost as error:
-            if _has_ended(process):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(ENDED_WITHIN_SECONDS)
                 raise LaunchError(f"the service ended: {last_log_line(log)}") from error
             raise
-        finally:
-            _end(process)
 
 
 def _url(process: subprocess.Popen[str], log: Path) -> str:
@@ -77,33 +81,11 @@ def _url(process: subprocess.Popen[str], log: Path) -> str:
 
 def last_log_line(log: Path) -> str:
     """Why a service ended, from its log: the last warning of its engine, else its own last line."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    read = [found for line in lines if (found := read_text(line)) is not None]
-    of_engine = [line.message for line in read if (line.component, line.level) == ("engine", "warning")]
-    last = [found.message if (found := read_text(line)) else line for line in lines[-1:]]
-    return (of_engine or last or ["it logged nothing"])[-1]
-
-
-class ReadLine(NamedTuple):
-    """What a line of text says."""
-
-    level: str
-    component: str
-    message: str
-
-
-def read_text(line: str) -> ReadLine | None:
-    """A line of `TextFormatter`; None for any other."""
-    found = _HEAD.fullmatch(line)
-    return ReadLine(*found.groups()) if found else None
-
-
-def _has_ended(process: subprocess.Popen[str]) -> bool:
-    try:
-        process.wait(ENDED_WITHIN_SECONDS)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    lines = log.read_text(errors="replace").strip().splitlines() or ["it logged nothing"]
+    found = [one for line in lines if (one := LINE.fullmatch(line))]
+    of_engine = [one["message"] for one in found if (one["component"], one["level"]) == ("engine", "warning")]
+    last = LINE.fullmatch(lines[-1])
+    return of_engine[-1] if of_engine else last["message"] if last else lines[-1]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -113,6 +95,3 @@ def _end(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    finally:
-        if process.stdout is not None:
-            process.stdout.close()

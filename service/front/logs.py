@@ -189,17 +189,23 @@ class EngineLog(Listener):
     """Logs what the engine reports. `build` is this front's version and commit, `address` its URL."""
 
     def __init__(self, settings: Settings, build: Mapping[str, str], address: str | None) -> None:
-        key, folder = settings.api_key is not None, str(settings.cache_folder)
-        self._front = {**build, "address": address, "key": key, "cache_folder": folder}
+        key = "no API key is set" if settings.api_key is None else "calls need the API key"
+        self._front = {
+            "launchbound": f"{build['version']} ({build['commit']})",
+            "address": f"{address or 'none'} · {key}",
+            "cache": str(settings.cache_folder),
+        }
         self._modes: dict[str, ModeStatus] = {}
         self._status: EngineStatus | None = None
 
     def engine(self, status: EngineStatus) -> None:
         before, self._status = self._status, status
+        states = {name: self._modes[name].state if name in self._modes else "cold" for name in status.modes}
         if before is None:
-            start_log.info(_banner(self._front, status, self._states(status)))
+            modes = ", ".join(f"{name} {state}" for name, state in states.items())
+            for label, text in {**self._front, **_described(status), "modes": modes}.items():
+                start_log.info("%-12s %s", label, text)
         if status.warm and not (before and before.warm):
-            states = self._states(status)
             ready = [name for name, state in states.items() if state == "ready"]
             engine_log.info("the engine is warm; modes that serve: %s", ", ".join(ready) or "none")
 
@@ -210,105 +216,56 @@ class EngineLog(Listener):
         changed = before is None or before.state != status.state
         if status.state in ("ready", "failed") and (changed or recompiled):
             bad = status.state == "failed" or recompiled
-            mode_log.log(logging.WARNING if bad else logging.INFO, _mode_event(status))
+            mode_log.log(logging.WARNING if bad else logging.INFO, "%s", _mode_text(status))
 
     def engine_lost(self) -> None:
         """The supervisor logs why."""
         self._modes.clear()
         self._status = None
 
-    def _states(self, status: EngineStatus) -> dict[str, str]:
-        return {name: self._modes[name].state if name in self._modes else "cold" for name in status.modes}
 
-
-MODE_FIELDS = (
-    "mode", "state", "effective", "reason", "detail", "cache", "warmup_seconds", "graph_breaks", "recompiles",
-)  # fmt: skip
-
-
-def _mode_event(status: ModeStatus) -> Event:
-    """`compile_seconds` is the sum over its `compilations`; `recompiles` counts those after it was ready."""
-    fields = {name: getattr(status, name) for name in MODE_FIELDS}
-    fields |= {"compilations": len(status.compile_seconds), "compile_seconds": sum(status.compile_seconds)}
-    return Event(fields, _mode_text)
-
-
-def _mode_text(line: dict[str, Any]) -> str:
-    words = [f"{line['mode']:<15} {line['state']}"]
-    if line["effective"] != line["mode"]:
-        words.append(f"as {line['effective']} ({one_line(line['reason'] or 'no reason given')})")
-    if line["warmup_seconds"] is not None:
-        words.append(f"warmed up in {line['warmup_seconds']:.1f} s")
-    if line["compilations"]:
-        count = f"{line['compilations']} compilations in {line['compile_seconds']:.1f} s"
-        words.append(f"{count}, cache {line['cache'] or 'not known'}")
-    if line["recompiles"]:
-        words.append(f"recompiled {line['recompiles']} times")
-    if line["detail"]:
-        words.append(one_line(line["detail"]))
+def _mode_text(status: ModeStatus) -> str:
+    words = [f"{status.mode:<15} {status.state}"]
+    if status.effective != status.mode:
+        words.append(f"as {status.effective} ({status.reason or 'no reason given'})")
+    if status.warmup_seconds is not None:
+        words.append(f"warmed up in {status.warmup_seconds:.1f} s")
+    if status.compile_seconds:
+        count = f"{len(status.compile_seconds)} compilations in {sum(status.compile_seconds):.1f} s"
+        words.append(f"{count}, cache {status.cache or 'not known'}")
+    if status.recompiles:
+        words.append(f"recompiled {status.recompiles} times")
+    if status.detail:
+        words.append(status.detail)
     return "; ".join(words)
 
 
-ENGINE_FIELDS = (
-    "model", "parameters", "dtype", "context", "device", "device_name", "torch", "cuda", "threads",
-)  # fmt: skip
-
-
-def _banner(front: Mapping[str, Any], status: EngineStatus, states: dict[str, str]) -> Event:
-    """What `status` says of the engine, beside what is known of the front; `states` are its modes'."""
-    return Event(
-        {
-            **front,
-            **{name: getattr(status, name) for name in ENGINE_FIELDS},
-            "batch_sizes": status.batch_buckets,
-            "linears": status.linears.layout if status.linears else None,
-            "cpu": processor_name(),
-            "engine_pid": status.pid,
-            "engine_cpus": status.cpus,
-            "front_cpus": sorted(os.sched_getaffinity(0)),
-            "modes": states,
-        },
-        _banner_text,
-    )
-
-
-def _banner_text(line: dict[str, Any]) -> str:
-    key = "calls need the API key" if line["key"] else "no API key is set"
-    device, name = line["device"], line["device_name"]
-    shown = device if device == name else f"{device} ({name})"
-    torch = f"{line['torch']} with CUDA {line['cuda']}" if line["cuda"] else line["torch"]
-    size = f"{line['parameters']:,} parameters · {line['dtype']} · context {line['context']}"
-    engine, front = (",".join(map(str, line[cores])) for cores in ("engine_cpus", "front_cpus"))
-    lines = {
-        "launchbound": f"{line['version']} ({line['commit']})",
-        "address": f"{line['address'] or 'none'} · {key}",
-        "model": f"{line['model']} · {size}",
-        "linears": line["linears"] or "not laid out",
-        "device": f"{shown} · {line['cpu']}",
-        "torch": f"{torch} · threads {line['threads']}",
+def _described(status: EngineStatus) -> dict[str, str]:
+    """What serves where, by the label of its line at the start."""
+    name = "" if status.device == status.device_name else f" ({status.device_name})"
+    torch = f"{status.torch} with CUDA {status.cuda}" if status.cuda else status.torch
+    size = f"{status.parameters:,} parameters · {status.dtype} · context {status.context}"
+    engine, front = (",".join(map(str, cores)) for cores in (status.cpus, sorted(os.sched_getaffinity(0))))
+    return {
+        "model": f"{status.model} · {size}",
+        "linears": status.linears.layout if status.linears else "not laid out",
+        "device": f"{status.device}{name} · {processor_name()}",
+        "torch": f"{torch} · threads {status.threads}",
         "cores": f"engine {engine} · front {front}",
-        "batch sizes": ", ".join(map(str, line["batch_sizes"])),
-        "modes": ", ".join(f"{name} {state}" for name, state in line["modes"].items()),
-        "cache": line["cache_folder"],
+        "batch sizes": ", ".join(map(str, status.batch_buckets)),
     }
-    return "\n".join(f"{label:<12} {one_line(text)}" for label, text in lines.items())
 
 
 MOST_TRACEBACK_CHARACTERS = 20_000
 
 
 class TextFormatter(logging.Formatter):
-    """Local time, level, component, message; a traceback follows in lines that begin with blanks.
-
-    Only an event may have several lines, each of which begins like any other.
-    """
+    """Local time, level, component, message; a traceback follows in lines that begin with blanks."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).isoformat(" ", "milliseconds")
         head = f"{at} {record.levelname.lower():<7} {_component(record.name):<10}"
-        message = record.getMessage().rstrip()
-        shown = message.split("\n") if isinstance(record.msg, Event) else [message]
-        lines = [f"{head} {one_line(line)}" for line in shown]
+        lines = [f"{head} {one_line(record.getMessage().rstrip())}"]
         if (trace := _traceback(self, record)) is not None:
             lines += [f"    {one_line(line)}" for line in trace.split("\n")]
         return "\n".join(lines)

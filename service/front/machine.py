@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +18,7 @@ import psutil
 from service.machine import processor_features, processor_name, siblings
 from service.records import METHOD
 
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _NVIDIA_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode"
 
 
@@ -41,13 +41,13 @@ def _fixed(stated_commit: str | None) -> dict[str, Any]:
         "method": METHOD,
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
-        "distribution": _distribution(),
+        "distribution": _or_none(lambda: platform.freedesktop_os_release().get("PRETTY_NAME")),
         "cpu": processor_name(),
         "cpu_features": processor_features(),
         "cores": os.cpu_count(),
         "threads_per_core": len(siblings(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "governor": _or_none(lambda: GOVERNOR.read_text().strip()),
         "cpu_megahertz": round(frequency.current) if (frequency := psutil.cpu_freq()) else None,
         "gpus": gpus(),
         "python": sys.version.split()[0],
@@ -56,26 +56,23 @@ def _fixed(stated_commit: str | None) -> dict[str, Any]:
 
 def gpus() -> list[dict[str, str]]:
     """Name, driver, clocks and limits of each NVIDIA GPU, from nvidia-smi; empty without it."""
-    command = ["nvidia-smi", f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader"]
+    names = _NVIDIA_FIELDS.split(",")
+    found = _output("nvidia-smi", f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader") or ""
+    return [dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in found.splitlines()]
+
+
+def _output(*command: str) -> str | None:
+    """What `command` prints; None where it does not run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
-        return []
-    names = _NVIDIA_FIELDS.split(",")
-    lines = done.stdout.strip().splitlines()
-    return [dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in lines]
-
-
-def _distribution() -> str | None:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME")
-    except OSError:
         return None
+    return done.stdout.strip()
 
 
-def _read(path: str) -> str | None:
+def _or_none(read: Callable[[], str | None]) -> str | None:
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        return read()
     except OSError:
         return None
 
@@ -106,12 +103,7 @@ def _build_dirty() -> bool | None:
 
 def _git(*arguments: str) -> str | None:
     """What git prints of this folder's repository; None where there is none, or no git."""
-    command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip()
+    return _output("git", "-C", str(Path(__file__).resolve().parent), *arguments)
 
 
 class CoreClaims:
@@ -122,34 +114,28 @@ class CoreClaims:
     """
 
     def __init__(self, cores: Iterable[int], of: str = "engine") -> None:
-        self._held: list[socket.socket] = []
-        self._unknown: str | None = None
+        self._sockets: list[socket.socket] = []
         self.shared: list[int] = []
         """Those that another one has."""
         for core in cores:
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 claim.bind(f"\0launchbound-{of}-core-{core}")
-            except OSError as error:
+            except OSError:
                 claim.close()
-                if error.errno == errno.EADDRINUSE:
-                    self.shared.append(core)
-                else:  # as in a sandbox without such sockets: no reason not to serve
-                    self._unknown = str(error)
+                self.shared.append(core)
             else:
-                self._held.append(claim)
+                self._sockets.append(claim)
 
     @property
     def held(self) -> bool:
-        """Whether all of the cores are known to be no other's."""
-        return not self.shared and self._unknown is None
+        return not self.shared
 
     @property
     def warning(self) -> str | None:
-        """What to say where cores are shared, or may be; None where they are not."""
+        """What to say where cores are shared; None where they are not."""
         if not self.shared:
-            what = "whether another service's engine runs on the same cores is not known"
-            return None if self._unknown is None else f"{what}: {self._unknown}"
+            return None
         cores = ", ".join(map(str, self.shared))
         return (
             f"the engine of another service runs on core {cores} too, and each slows the other down: give "
@@ -157,5 +143,5 @@ class CoreClaims:
         )
 
     def close(self) -> None:
-        for claim in self._held:
+        for claim in self._sockets:
             claim.close()

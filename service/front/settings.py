@@ -118,13 +118,6 @@ def _default_cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "launchbound"
 
 
-def _split(value: object) -> object:
-    """'1,4,16' as lists are written in an environment; anything else is left to pydantic."""
-    if not isinstance(value, str):
-        return value
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
 Cores = Annotated[list[Annotated[int, Field(ge=0)]] | None, NoDecode]
 
 
@@ -169,7 +162,6 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     drain_seconds: float = Field(default=20.0, ge=0, le=3600, allow_inf_nan=False)
     hang_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
-    anatomy_pause_seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
     anatomy_idle_seconds: float = Field(default=300.0, ge=0, le=86400, allow_inf_nan=False)
     front_cpus: Cores = None
     log_format: Literal["text", "json"] = "text"
@@ -198,7 +190,10 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _lists_may_be_text(cls, value: object) -> object:
-        return _split(value)
+        """'1,4,16' as lists are written in an environment; anything else is left to pydantic."""
+        if not isinstance(value, str):
+            return value
+        return [part.strip() for part in value.split(",") if part.strip()]
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -259,17 +254,14 @@ class Settings(BaseSettings):
     @field_validator("cache_folder", "results_folder")
     @classmethod
     def _absolute(cls, value: Path, field: ValidationInfo) -> Path:
-        remedy = f"set {PREFIX}{str(field.field_name).upper()} to a folder that you can write to"
         try:
-            path = value.expanduser().absolute()
-        except RuntimeError:
-            raise ValueError(f"there is no home folder for {value}: {remedy}") from None
-        except FileNotFoundError:
-            raise ValueError(f"the present folder has been removed, and {value} is in it: {remedy}") from None
-        # Engines are told of it in JSON.
-        if str(path) != str(path).encode(errors="replace").decode():
-            raise ValueError(f"{str(path)!a} is no UTF-8: {remedy}")
-        return path
+            return value.expanduser().absolute()
+        except (RuntimeError, FileNotFoundError) as error:
+            missing = "home" if isinstance(error, RuntimeError) else "present"
+            variable = f"{PREFIX}{str(field.field_name).upper()}"
+            raise ValueError(
+                f"there is no {missing} folder for {value}: set {variable} to a folder that you can write to"
+            ) from None
 
     @model_validator(mode="after")
     def _profiled_by_turns_only_alone(self) -> Settings:

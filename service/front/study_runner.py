@@ -6,30 +6,22 @@ import asyncio
 import logging
 import math
 import os
-import re
 import shutil
-import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass, field
+from asyncio.subprocess import Process
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import msgspec
 
-from service.front.child_process import (
-    ChildOutput,
-    ChildSocket,
-    ProcessWatch,
-    has_ended,
-    module_command,
-    spawn,
-    watch,
-)
+from service.front.child_process import ChildSocket, ProcessWatch, kill_group, module_command, run_child
 from service.front.engine_client import EngineClient
 from service.front.errors import (
     AnatomyBusy,
@@ -46,8 +38,8 @@ from service.records import Doing, EngineSettings, Finding, FromAnatomy, Ready, 
 
 log = logging.getLogger("launchbound.anatomy")
 
-RENEW_SECONDS = 1.0
-"""How often the lease is renewed, and the oldest waiting request looked at."""
+CHECK_SECONDS = 1.0
+"""How often the oldest waiting request is looked at."""
 
 BUSY_RETRY_SECONDS = 5
 
@@ -56,7 +48,7 @@ RUN_SECONDS = 30.0
 
 
 Heard = Callable[[str, int | None, int | None], None]
-"""Takes what a study does now, and where it has parts that are alike, how many of how many are finished."""
+"""Takes what a study does now, and of parts that are alike how many of how many are finished."""
 
 
 def unheard(*_: object) -> None:
@@ -65,17 +57,14 @@ def unheard(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """A finding as JSON.
+    """A finding as JSON, and the `files` that it wrote, by name.
 
-    `seconds`: the `wait` for the engine, the `start` of the process where there was none, the `study`, and
-    for how long of these two it was `suspended` for requests. `files` are what it wrote, by name;
-    `files_left_out` those over the bound, with the reason.
+    `seconds`: the `wait` for the engine, the `start` of the process where there was none, and the `study`.
     """
 
     body: bytes
     seconds: Mapping[str, float] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    files_left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -83,13 +72,13 @@ class StudyResult:
 
 
 class StudyRunner:
-    """Admits studies, pauses the engine for them, and suspends them for requests that waited too long."""
+    """Admits studies, pauses the engine for them, and ends them for requests that waited too long."""
 
     def __init__(self, client: EngineClient, process: AnatomyProcess, settings: Settings) -> None:
         self._client = client
         self._settings = settings
         # No request waits for a study longer than half its own timeout.
-        self._longest_wait = min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2)
+        self._longest_wait = settings.request_timeout_seconds / 2
         self.process = process
         self.sweeps = SweepTracker(client.pause.break_off)
         self._busy = False
@@ -110,9 +99,12 @@ class StudyRunner:
         if self._idle is not None:
             self._idle.cancel()
         try:
-            async with folder_for_files(with_files) as folder:
-                out = {} if folder is None else {"out": str(folder)}
-                return await self._run(name, msgspec.json.encode({**arguments, **out}), heard, folder)
+            if not with_files:
+                return await self._run(name, arguments, heard)
+            with folder_for_files() as folder:
+                found = await self._run(name, {**arguments, "out": str(folder)}, heard)
+                files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+                return replace(found, files=files)
         finally:
             self._client.pause.end()
             self._busy = False
@@ -145,8 +137,8 @@ class StudyRunner:
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
 
-    async def _run(self, name: str, arguments: bytes, heard: Heard, folder: Path | None) -> StudyResult:
-        """Run a study that has been admitted; `folder` is where its files go, None where it writes none."""
+    async def _run(self, name: str, arguments: Mapping[str, Any], heard: Heard) -> StudyResult:
+        """Run a study that has been admitted."""
         began = monotonic()
         heard("waiting for the engine to pause", None, None)
         try:
@@ -157,11 +149,11 @@ class StudyRunner:
             message = f"the engine had work for more than {limit:g} s; try again with less load"
             raise DeadlinePassed(message) from None
         seconds = {"wait": monotonic() - began}
-        working = asyncio.create_task(self._work(name, arguments, heard, seconds))
+        encoded = msgspec.json.encode(arguments)
+        working = asyncio.create_task(self._work(name, encoded, heard, seconds))
         try:
-            seconds["suspended"] = await self._attend(working, heard)
-            files = ({}, {}) if folder is None else await asyncio.to_thread(read_files, folder)
-            return StudyResult(working.result(), seconds, *files)
+            await self._attend(working)
+            return StudyResult(working.result(), seconds)
         finally:
             if not working.done():
                 working.cancel()
@@ -178,42 +170,28 @@ class StudyRunner:
         seconds["study"] = monotonic() - began - seconds["start"]
         return body
 
-    async def _attend(self, work: asyncio.Task[bytes], heard: Heard) -> float:
-        """Keep the engine paused until `work` is done; returns the seconds for which `work` was suspended."""
-        pause = self._client.pause
-        suspended = 0.0
-        limit = self._settings.hang_seconds
+    async def _attend(self, work: asyncio.Task[bytes]) -> None:
+        """Wait for the end of `work`, for as long as it may take and requests may wait for it."""
+        pause, limit = self._client.pause, self._settings.hang_seconds
         ends = monotonic() + limit
         while True:
             assert pause.lost is not None
-            ends_it: set[asyncio.Future[Any]] = {work, pause.lost}
-            await asyncio.wait(ends_it, timeout=RENEW_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            events: set[asyncio.Future[Any]] = {work, pause.lost}
+            await asyncio.wait(events, timeout=CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if pause.lost.done():
                 raise pause.lost.result()
             if work.done():
-                if pause.overdue:
-                    message = "the engine's pause ran out, so the study may have been disturbed; try again"
-                    raise StudyInterrupted(message)
-                return suspended
-            if monotonic() - suspended > ends:
+                return
+            if monotonic() > ends:
                 raise DeadlinePassed(
                     f"the study took more than {limit:g} s and was given up: ask for fewer"
                     " rounds, sizes, modes or batches, or set LAUNCHBOUND_HANG_SECONDS higher"
                 )
             if self._client.longest_wait_seconds() > self._longest_wait:
-                heard("suspended, while the engine serves requests that have waited", None, None)
-                suspended += await self._suspend_for_requests()
-                heard("going on", None, None)
-            pause.renew()
-
-    async def _suspend_for_requests(self) -> float:
-        """Suspend the process while the engine serves what has waited; returns the seconds that took."""
-        began = monotonic()
-        self.process.suspend()
-        self._client.pause.end()
-        await self._client.pause.begin()
-        self.process.resume()
-        return monotonic() - began
+                raise StudyInterrupted(
+                    f"a request has waited for more than {self._longest_wait:g} s: run the study again when"
+                    " there is less to serve"
+                )
 
     def _end_idle(self) -> None:
         log.info("no study for %g s: the anatomy process ends", self._settings.anatomy_idle_seconds)
@@ -254,7 +232,6 @@ def _run_in_progress(state: str, what: str, seconds_left: float) -> RunInProgres
 
 
 ANATOMY_COMMAND = module_command("service.anatomy.process")
-NAME = "the anatomy process"
 
 STARTING = Doing(what="starting", limit_seconds=3600.0, may_wait=True)
 """It may load its model from a hub, which may not answer."""
@@ -273,31 +250,34 @@ class AnatomyProcess:
         self._settings_for = settings_for
         self._command = tuple(command)
         self._cores = os.sched_getaffinity(0)
-        self._process_task: asyncio.Task[str] | None = None
+        self._process: Process | None = None
         self._socket: ChildSocket | None = None
-        self._ending = False
         self._watch: ProcessWatch | None = None
+        self._running: asyncio.Task[str] | None = None
+        self._ending = False
         self._studies = 0
         self._heard: Heard = unheard
-        self.pid: int | None = None
         self.doing: str | None = None
         self._decode = msgspec.msgpack.Decoder(FromAnatomy).decode
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
         """Start the process unless it runs; returns once its model is loaded.
 
-        A process that has just died counts as none. Raises StudyInterrupted where it ends before that.
+        Raises StudyInterrupted where it ends before that.
         """
-        if self._process_task is not None and not self._process_task.done():
-            ending = self._ending or self._terminate.done()
-            if not ending and (self.pid is None or not has_ended(self.pid)):
+        if self._running is not None and not self._running.done():
+            if not self._ending and (self._process is None or self._process.returncode is None):
                 return
-            await asyncio.wait({self._process_task})
+            await asyncio.wait({self._running})
         self._ending = False
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._terminate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = loop.create_future()
         self.doing = "starting"
-        self._process_task = asyncio.create_task(self._run_process(), name="anatomy-process")
+        self._running = asyncio.create_task(self._run_process(), name="anatomy-process")
         await self._wait_for(self._ready)
 
     async def run(self, name: str, arguments: bytes, heard: Heard = unheard) -> bytes:
@@ -311,67 +291,52 @@ class AnatomyProcess:
         if self._socket is not None:
             study = Study(id=self._studies, name=name, arguments=arguments)
             self._socket.send(msgspec.msgpack.encode(study))
-        self._announce(STUDYING)
+        self._expect(STUDYING)
         await self._wait_for(self._end)
-        self._announce(AT_REST)
+        self._expect(AT_REST)
         self.doing = AT_REST.what
         return self._end.result()
 
-    def suspend(self) -> None:
-        """Stop the process and its compilers (SIGSTOP); they use no core until `resume`."""
-        self._announce(None)
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-        self._announce(STUDYING)
-
-    def _announce(self, doing: Doing | None) -> None:
-        """What the process is expected to do from now on; None: it is stopped on purpose."""
-        if self._watch is not None:
-            self._watch.watching = doing is not None
-            self._watch.heard(doing)
-
     async def end(self, in_order: bool) -> None:
         """End the process, if there is one: by Stop and a timeout, or, not `in_order`, at once."""
-        running = self._process_task
-        if running is None or running.done():
+        if self._running is None or self._running.done():
             return
-        self._ending = True
-        self.resume()  # a suspended process handles no message and no SIGTERM
-        if in_order:
-            running.cancel()
-        else:
+        if not in_order:
             self.kill()
-        await asyncio.wait({running})
+        self._ending = True
+        self._running.cancel()
+        await asyncio.wait({self._running})
 
     def kill(self) -> None:
-        if self._process_task is not None and not self._terminate.done():
-            self._terminate.set_result("was no longer needed")
+        self._ending = True
+        kill_group(self.pid)
+
+    def _expect(self, doing: Doing) -> None:
+        """What the process does from now on."""
+        if self._watch is not None:
+            self._watch.heard(doing)
 
     async def _wait_for(self, result: asyncio.Future[None] | asyncio.Future[bytes]) -> None:
-        assert self._process_task is not None
-        await asyncio.wait({result, self._process_task}, return_when=asyncio.FIRST_COMPLETED)
+        assert self._running is not None
+        await asyncio.wait({result, self._running}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            how = f"{NAME} was stopped" if self._process_task.cancelled() else self._process_task.result()
+            stopped = self._running.cancelled()
+            how = "the anatomy process was stopped" if stopped else self._running.result()
             raise StudyInterrupted(f"{how}; the next call starts a new one")
 
     async def _run_process(self) -> str:
-        """Run one process, from bind to its end; returns how it ended."""
+        """Run one process; returns how it ended."""
+        command, cores = self._command, self._cores
         try:
-            with (
-                closing(ChildSocket("anatomy", self._received)) as self._socket,
-                closing(ChildOutput("anatomy")) as output,
-            ):
-                settings = self._settings_for(self._socket.address)
-                process = await spawn(self._command, settings, self._cores, output)
-                self.pid = process.pid
-                self._watch = ProcessWatch(process.pid, doing=STARTING)
-                return await watch(NAME, process, self._socket, self._watch, self._terminate)
-        except OSError as error:
-            return f"{NAME} could not be started: {error}"
+            how, _ = await run_child(
+                "anatomy", command, self._settings_for, cores, self._received, self._started, STARTING
+            )
+            return how
         finally:
-            self._socket = self.pid = self.doing = self._watch = None
+            self._socket = self._process = self.doing = self._watch = None
+
+    def _started(self, process: Process, socket: ChildSocket, process_watch: ProcessWatch) -> None:
+        self._process, self._socket, self._watch = process, socket, process_watch
 
     def _received(self, frame: bytes) -> None:
         """One message from the process. Raises msgspec.DecodeError for anything but a `FromAnatomy`."""
@@ -379,38 +344,26 @@ class AnatomyProcess:
         if self._watch is not None:
             self._watch.heard()
         if isinstance(message, Ready):
-            self._announce(AT_REST)
+            self._expect(AT_REST)
             self._ready.set_result(None)
         elif message.id != self._studies or self._end.done():
             return
         elif isinstance(message, StudyProgress):
             self.doing = message.text
-            log.debug("study %d: %s", message.id, message.text)
             self._heard(message.text, message.done, message.total)
         elif isinstance(message, Finding):
             self._end.set_result(message.body)
         else:
             self._end.set_exception(from_problem(message.problem))
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
-
 
 FOLDER_PREFIX = "launchbound-study-"
 """Of the names of private folders for what studies write."""
 
-MOST_FILE_BYTES = 64 * 2**20
-"""Of one file: a trace of two steps has some 100 KB, a snapshot some KB per allocation."""
 
-
-@asynccontextmanager
-async def folder_for_files(wanted: bool) -> AsyncIterator[Path | None]:
-    """A private folder that is removed afterwards; None where no files are wanted."""
-    if not wanted:
-        yield None
-        return
+@contextmanager
+def folder_for_files() -> Iterator[Path]:
+    """A private folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         held = os.open(folder, os.O_RDONLY)
         flock(held, LOCK_EX)
@@ -435,24 +388,6 @@ def remove_abandoned_folders() -> None:
                 os.close(held)
 
 
-def read_files(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The files in `folder` by name, and those over MOST_FILE_BYTES, each with what to do."""
-    files: dict[str, bytes] = {}
-    left_out: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        size = path.stat().st_size
-        if size <= MOST_FILE_BYTES:
-            files[path.name] = path.read_bytes()
-        else:
-            left_out[path.name] = (
-                f"{path.name} has {size} bytes, over the bound of {MOST_FILE_BYTES}, and was not kept: "
-                "name one mode, or run `launchbound anatomy` with --out"
-            )
-    return files, left_out
-
-
-MOST_FINDINGS = 200
-
 MOST_BYTES = 128 * 2**20
 """Of all findings with their files: an answer of the largest kind has a hundred KB, a trace some more."""
 
@@ -469,24 +404,20 @@ class KeptFinding:
 
 
 class Findings:
-    """At most `most` findings of `most_bytes` together; the oldest are dropped, never the newest one."""
+    """Findings of at most `most_bytes` together; the oldest are dropped, never the newest one."""
 
-    def __init__(self, most: int = MOST_FINDINGS, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._kept: dict[str, KeptFinding] = {}
-        self._made = 0
-        self.given_up = 0
+        self._numbers = count(1)
 
     def keep(self, study: str, arguments: dict[str, Any], result: StudyResult) -> KeptFinding:
-        self._made += 1
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        found = KeptFinding(f"{study}-{self._made}", study, arguments, created, result)
+        found = KeptFinding(f"{study}-{next(self._numbers)}", study, arguments, created, result)
         self._kept[found.id] = found
         size = sum(kept.result.size_bytes for kept in self._kept.values())
-        while len(self._kept) > 1 and (len(self._kept) > self._most or size > self._most_bytes):
+        while len(self._kept) > 1 and size > self._most_bytes:
             size -= self._kept.pop(next(iter(self._kept))).result.size_bytes
-            self.given_up += 1
         return found
 
     def newest(self, study: str, arguments: Mapping[str, Any]) -> KeptFinding | None:
@@ -495,23 +426,16 @@ class Findings:
         return next((one for one in self if one.study == study and wanted <= one.arguments.items()), None)
 
     def by_id(self, identity: str) -> KeptFinding:
-        """The finding of this id. Raises NotFound, which says whether it was dropped."""
         if identity in self._kept:
             return self._kept[identity]
-        number = re.fullmatch(r"[a-z-]+-(\d{1,9})", identity)
-        if number and 0 < int(number[1]) <= self._made:
-            message = f"the finding '{identity[:64]}' was given up for newer ones: run the study again"
-            raise NotFound(message, type="given_up", param="id")
         raise NotFound(f"no finding '{identity[:64]}': GET /v1/studies lists those that are kept", param="id")
 
     def file(self, identity: str, name: str) -> bytes:
-        """A file of a finding. Raises NotFound, with the finding's files or why this one was not kept."""
-        result = self.by_id(identity).result
-        if name in result.files:
-            return result.files[name]
-        if name in result.files_left_out:
-            raise NotFound(result.files_left_out[name], type="file_left_out", param="name")
-        known = ", ".join(result.files) or "none"
+        """A file of a finding. Raises NotFound, with the names of the finding's files."""
+        files = self.by_id(identity).result.files
+        if name in files:
+            return files[name]
+        known = ", ".join(files) or "none"
         raise NotFound(f"no file '{name[:64]}' of {identity}; it has {known}", param="name")
 
     def __iter__(self) -> Iterator[KeptFinding]:

@@ -23,13 +23,9 @@ import httpx
 import psutil
 
 from service.front.limits import RESERVED
-from service.statistics.intervals import Interval, unpaired_ratio
 from tests.chaos.victim import BODY, PATIENCE_SECONDS, Happened, Victim, seconds_until, victim
 from tests.support.processes import descendants
 from tests.support.serving import HEAD, until
-
-MOST_SLOWER = 1.05
-"""What counts as noise even where more requests would tell it from none."""
 
 
 @dataclass(slots=True)
@@ -71,35 +67,6 @@ def ask_while(going: Callable[[int], bool], url: str, outputs: object = None, **
 def ask(count: int, url: str, **body: object) -> Answers:
     """`count` requests."""
     return ask_while(lambda done: done < count, url, **body)
-
-
-def ask_in_turn(count: int, url: str, other: str, **body: object) -> tuple[Answers, Answers]:
-    """`count` requests to each of both, one after the other."""
-    both = Answers(), Answers()
-    for _ in range(count):
-        for found, where in zip(both, (url, other), strict=True):
-            one = ask(1, where, **body)
-            found.seconds += one.seconds
-            found.amiss += one.amiss
-            found.refused += one.refused
-    return both
-
-
-def within_noise(ratio: Interval) -> bool:
-    """Whether latencies whose `ratio` this is are the same, as far as can be told."""
-    return ratio.low <= 1.0 or ratio.value <= MOST_SLOWER
-
-
-def ratio_of(after: tuple[Answers, Answers], before: tuple[Answers, Answers]) -> Interval:
-    """Latency after over latency before, each over that of a control: the second, answered in turn with it.
-
-    A machine that became slower meanwhile is slower for both.
-    """
-    return unpaired_ratio(*(_over_control(*pair) for pair in (after, before)))
-
-
-def _over_control(own: Answers, control: Answers) -> list[float]:
-    return [one / other for one, other in zip(own.seconds, control.seconds, strict=True)]
 
 
 TRICKLE_SECONDS = 0.5
@@ -177,12 +144,6 @@ async def slow_body(connection: Connection) -> None:
     await connection.trickle(b" " * 900)
 
 
-async def slow_large_body(connection: Connection) -> None:
-    """Sends a body byte by byte that takes a place before it is received."""
-    await connection.send(HEAD + b"Content-Length: 900000\r\n\r\n")
-    await connection.trickle(b" " * 900)
-
-
 async def half_open(connection: Connection) -> None:
     """Closes its half behind the request, and waits for what comes."""
     await connection.send(request())
@@ -214,7 +175,7 @@ async def vanishing_stream(connection: Connection) -> None:
 
 
 KINDS: tuple[Behaviour, ...] = (
-    silent, slow_head, slow_body, slow_large_body, half_open, unread, vanishing, vanishing_stream,
+    silent, slow_head, slow_body, half_open, unread, vanishing, vanishing_stream,
 )  # fmt: skip
 
 
@@ -269,7 +230,7 @@ SECONDS, EACH = 45.0, 40
 """Longer than the longest deadline of a connection (30 s); 320 clients at a time."""
 
 BEFORE = 30
-TIMED = ("silent", "slow_head", "slow_body", "slow_large_body", "half_open", "unread")
+TIMED = ("silent", "slow_head", "slow_body", "half_open", "unread")
 """The kinds that the service has to end."""
 
 BEYOND = 1024

@@ -19,9 +19,8 @@ from tests.chaos.cache_faults import (
     terminated_compiling,
 )
 from tests.chaos.client_faults import beyond_the_cap, crowded
-from tests.chaos.clock_faults import clock_stepped
 from tests.chaos.disk_faults import cache_full, results_full, traces_full, traces_limited
-from tests.chaos.load_faults import LONG_SECONDS, bodies_attack, overloaded, soaked
+from tests.chaos.load_faults import LONG_SECONDS, soaked
 from tests.chaos.process_faults import (
     anatomy_hit,
     anatomy_hit_at_rest,
@@ -29,7 +28,6 @@ from tests.chaos.process_faults import (
     cache_refused,
     engine_hit,
     engine_killed_with_requests,
-    engine_loops,
     front_killed,
     front_killed_importing,
     front_stopped,
@@ -57,7 +55,6 @@ def _of_engine() -> Iterator[Fault]:
     for stage in STAGES:
         yield Fault(f"engine killed, {stage}", REPLACED, engine_hit(signal.SIGKILL, at(stage)))
         yield Fault(f"engine stopped, {stage}", NOTICED, engine_hit(signal.SIGSTOP, at(stage)))
-    yield Fault("engine in an endless loop, step", "503 within 15 s, replaced", engine_loops)
     must = f"{REPLACED}, tokens as before"
     yield Fault("engine killed, compiled modes serving", must, engine_killed_compiled)
     yield Fault("engine killed, requests running", "503 within 2 s", engine_killed_with_requests)
@@ -105,15 +102,8 @@ def _of_folders() -> Iterator[Fault]:
 
 
 def _of_clients(soak_seconds: float) -> Iterator[Fault]:
-    yield Fault("wall clock stepped", "deadlines, timings and metrics hold, same engine", clock_stepped)
     yield Fault("slow, half-open and vanishing clients", "honest requests answered, none left", crowded)
     yield Fault("connections above the cap", "probes and scrapes answered within 1 s", beyond_the_cap)
-    yield Fault("bad bodies for 20 s", "refused; p99 of the event loop's lag ≤ 5 ms", bodies_attack)
-    yield Fault(
-        "10× overload for 60 s",
-        "p99 of accepted ≤ (queue bound + 1) × service time, else 429; then as before",
-        overloaded,
-    )
     flat = "descriptors, threads and series flat"
     judged = soak_seconds >= LONG_SECONDS
     yield Fault(

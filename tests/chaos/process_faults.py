@@ -6,7 +6,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,27 +32,11 @@ from tests.chaos.victim import (
     victim,
 )
 from tests.support.processes import descendants, gone
-from tests.support.serving import SECONDS_TO_END, running, until
+from tests.support.serving import SECONDS_TO_END, until
 
 TOGETHER = 4
 LONG = {**BODY, "max_new_tokens": 400, "ignore_eos": True}
 PROBE = "/v1/probes/hidden-copy"
-
-LOOP = """
-from service.engine import generation
-lay_out = generation.lay_out
-def endless(prompts, *others, **named):
-    while len(prompts[0]) > 100:
-        continue
-    return lay_out(prompts, *others, **named)
-generation.lay_out = endless
-"""
-ENGINE = f"""
-import sys
-from service.engine.process import main
-{LOOP}
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 class Study:
@@ -157,24 +140,6 @@ def _status(service: Victim, body: dict[str, object]) -> int:
         return httpx.post(url, json=body, timeout=PATIENCE_SECONDS, trust_env=False).status_code
     except httpx.TransportError:
         return 0
-
-
-def engine_loops(folder: Path) -> Happened:
-    """A prompt of over 100 tokens is never prefilled: the engine is replaced, and the request answered."""
-    settings = {"modes": ["eager"], "batch_sizes": [1], "device": "cpu", "cache_folder": folder / "cache"}
-    with running(settings, [sys.executable, "-c", ENGINE]) as front:
-        front.await_ready(PATIENCE_SECONDS)
-        pid = front.state.supervisor.pid
-        began = monotonic()
-        answer = front.http.post(
-            "/v1/modes/eager/generate", json={"prompts": ["x = 1\n" * 80]}, timeout=PATIENCE_SECONDS
-        )
-        noticed = monotonic() - began
-        front.await_ready(PATIENCE_SECONDS)
-        replaced = front.state.supervisor.pid != pid
-        told = "of CPU time within one step" in answer.text
-        good = answer.status_code == 503 and told and replaced and noticed <= NOTICED_SECONDS
-        return Happened(f"answered with {answer.status_code}, replaced", noticed, good)
 
 
 def anatomy_hit(number: signal.Signals, moment: Moment) -> Experiment:

@@ -1,31 +1,21 @@
-"""What the faults are made with does what it says: a full disk, a stepped clock, a judgement."""
+"""What the faults are made with does what it says: a full disk, a judgement."""
 
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import time
 
 import pytest
 
-from service.engine import generation
-from tests.chaos.clock_faults import SteppedClock
 from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, sweep_amiss
-from tests.chaos.load_faults import Flood, Lag, Sample, Served, judge
-from tests.chaos.process_faults import LOOP
+from tests.chaos.load_faults import Sample, judge
 from tests.chaos.victim import NotPossible
 from tests.support.fake_service import Script, fake_service
 from tests.support.processes import without
 
-CLOCKS = """
-import datetime, time
-before = time.monotonic()
-print(time.time(), time.time_ns() / 1e9, datetime.datetime.now().timestamp(), time.monotonic() - before)
-"""
 WRITE = """
 import sys
 try:
@@ -68,22 +58,6 @@ def test_a_sweep_whose_disk_fills_names_resume_and_is_whole_by_it(disk: SmallDis
         assert sweep_amiss(disk, tmp_path, [f"--url={url}"]) == ""
 
 
-@pytest.mark.parametrize("ahead", [1_000_000, -1_000_000])
-def test_a_stepped_clock_moves_the_wall_clock_of_its_process_and_no_other(tmp_path: Path, ahead: int) -> None:
-    clock = SteppedClock(tmp_path)
-    clock.set_ahead(ahead)
-    done = subprocess.run(
-        [sys.executable, "-c", CLOCKS],
-        env={**os.environ, **clock.environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    *wall, passed = map(float, done.stdout.split())
-    assert all(abs(one - time() - ahead) < 1000 for one in wall)
-    assert 0 <= passed < 1000
-
-
 def samples(resident: list[float], descriptors: list[float]) -> list[Sample]:
     """One per ten seconds, of one process."""
     pairs = zip(resident, descriptors, strict=True)
@@ -105,24 +79,3 @@ def test_a_soak_in_which_memory_or_descriptors_grow_is_told() -> None:
 def test_a_soak_that_was_too_short_is_not_judged() -> None:
     with pytest.raises(ValueError, match="soak for longer"):
         judge(samples([1.0] * 9, [1.0] * 9), 50.0)
-
-
-def test_a_quantile_of_the_lag_is_the_first_boundary_that_holds_its_share() -> None:
-    before = Lag(10, {0.001: 10, 0.005: 10, 0.02: 10})
-    after = Lag(110, {0.001: 100, 0.005: 109, 0.02: 110})
-    assert after.since(before).quantile(0.99) == 0.005
-    assert after.since(before).quantile(0.995) == 0.02
-
-
-def test_a_wait_is_counted_in_services_of_its_own_time() -> None:
-    slow = [Served(0.0, 2.0, 2.0), Served(0.0, 4.0, 2.0), Served(0.0, 6.0, 2.0)]
-    fast = [Served(6.0, 6.5, 0.5), Served(6.0, 7.0, 0.5)]
-    assert Flood(served=[*slow, *fast]).services_waited() == [1.0, 2.0, 3.0, 1.0, 2.0]
-
-
-def test_the_endless_loop_stands_where_a_prompt_is_prefilled(monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out = generation.lay_out  # type: ignore[attr-defined]
-    monkeypatch.setattr(generation, "lay_out", lay_out)  # what puts it back afterwards
-    exec(LOOP, {})
-    assert generation.lay_out is not lay_out  # type: ignore[attr-defined]
-    assert "lay_out" in generation.prefill.__code__.co_names

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 
 import pytest
 
-from tests.chaos.client_faults import among, ask, beside_silent
-from tests.chaos.clock_faults import DAY, SteppedClock, amiss_after
+from tests.chaos.client_faults import among, beside_silent
 from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, traces_amiss
-from tests.chaos.load_faults import ATTACKERS, FACTOR, LONG, REFUSED, attacked, burst, flooded, sample
+from tests.chaos.load_faults import burst, sample
 from tests.chaos.victim import PATIENCE_SECONDS, NotPossible, Setup, Victim, victim
-from tests.front.test_bad_input import FLOODS
 from tests.support.processes import without
 from tests.support.serving import until
 
@@ -41,11 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def clock(folder: Path) -> SteppedClock:
-    return SteppedClock(folder)
-
-
-@pytest.fixture(scope="module")
 def disk(folder: Path) -> Iterator[SmallDisk | str]:
     """The disk of the service's cache folder, or why there is none."""
     with ExitStack() as stack:
@@ -56,10 +47,10 @@ def disk(folder: Path) -> Iterator[SmallDisk | str]:
 
 
 @pytest.fixture(scope="module")
-def service(folder: Path, clock: SteppedClock, disk: SmallDisk | str) -> Iterator[Victim]:
-    """One service for all, with a clock and, where that is allowed, a disk of its own."""
+def service(folder: Path, disk: SmallDisk | str) -> Iterator[Victim]:
+    """One service for all, where that is allowed with a disk of its own."""
     wrap = disk.within if isinstance(disk, SmallDisk) else list
-    setup = Setup(environment={**SETTINGS, **clock.environment}, wrap=wrap)
+    setup = Setup(environment=SETTINGS, wrap=wrap)
     with victim(folder, setup) as started:
         started.await_warm()
         yield started
@@ -83,13 +74,6 @@ def test_a_full_disk_costs_traces_and_no_answer(service: Victim, disk: SmallDisk
     assert traces_amiss(service, disk) == ""
 
 
-@pytest.mark.parametrize("ahead", [DAY, -DAY])
-def test_timings_and_metrics_hold_where_the_wall_clock_is_stepped(
-    service: Victim, clock: SteppedClock, ahead: int
-) -> None:
-    assert list(amiss_after(service, clock, ahead)) == []
-
-
 def test_honest_requests_go_on_beside_clients_that_are_slow_silent_half_open_or_gone(service: Victim) -> None:
     found = among(service, each=4, seconds=6.0, alone=8)
     assert found.as_must, found.words
@@ -98,24 +82,6 @@ def test_honest_requests_go_on_beside_clients_that_are_slow_silent_half_open_or_
 def test_probes_go_on_beside_more_silent_clients_than_there_are_places(service: Victim) -> None:
     found = beside_silent(service, count=4 * CONNECTIONS, seconds=3.0)
     assert found.as_must, found.words
-
-
-def test_what_is_over_the_queue_is_refused_with_retry_after_and_the_rest_is_served(service: Victim) -> None:
-    body = {**LONG, "max_new_tokens": 16}
-    rate = FACTOR / median(ask(5, service.url, **body).seconds)
-    flood = asyncio.run(flooded(service, rate, 2.0, body))
-    assert flood.statuses.keys() == {200, 429}
-    assert not flood.amiss
-    service.at_rest()
-    assert service.generate().status_code == 200
-
-
-def test_bad_bodies_are_refused_by_the_thousand_and_the_service_is_unharmed(service: Victim) -> None:
-    found = attacked(service, seconds=2.0)
-    assert found.statuses.total() >= ATTACKERS * len(FLOODS)
-    assert found.statuses.keys() <= REFUSED
-    assert found.unharmed
-    assert found.lag.readings > 0
 
 
 def test_a_mixed_load_leaves_nothing_running(service: Victim) -> None:

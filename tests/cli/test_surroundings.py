@@ -139,7 +139,7 @@ def test_a_present_folder_that_has_been_removed_is_refused(tmp_path: Path) -> No
     gone.mkdir()
     command = ["bash", "-c", 'rmdir "$PWD"; "$0" "$@"', *COMMAND, "serve"]
     done = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
-    assert "the present folder has been removed" in said_once(done, EXIT_BAD_INPUT)
+    assert "there is no present folder" in said_once(done, EXIT_BAD_INPUT)
 
 
 @pytest.mark.slow

@@ -77,34 +77,20 @@ def taken(inbox: Inbox) -> str | None:
 
 
 def test_a_pause_is_queued_like_a_job_and_what_comes_after_it_waits(sockets: SocketPair) -> None:
-    sockets.deliver(job("before"), Pause(id=1, lease_seconds=LONG), job("after"))
+    sockets.deliver(job("before"), Pause(id=1), job("after"))
     assert taken(sockets.inbox) == "before"
     assert not sockets.inbox.paused
     assert sockets.silent()
     assert taken(sockets.inbox) is None
     assert sockets.inbox.paused
-    assert sockets.receive(Paused) == Paused(id=1, holds=True)
+    assert sockets.receive(Paused) == Paused(id=1)
     assert taken(sockets.inbox) is None
     sockets.deliver(Resume())
     assert taken(sockets.inbox) == "after"
 
 
-def test_a_pause_of_the_same_id_renews_the_lease_without_another_answer_unless_it_ran_out(
-    sockets: SocketPair,
-) -> None:
-    sockets.deliver(Pause(id=1, lease_seconds=LONG))
-    sockets.inbox.take()
-    sockets.receive(Paused)
-    sockets.deliver(Pause(id=1, lease_seconds=SHORT))
-    assert not sockets.inbox.paused
-    assert sockets.silent()
-    sockets.deliver(Pause(id=1, lease_seconds=LONG))
-    assert sockets.receive(Paused) == Paused(id=1, holds=False)
-    assert not sockets.inbox.paused
-
-
 def test_a_queued_pause_is_dropped_by_a_resume(sockets: SocketPair) -> None:
-    sockets.deliver(Pause(id=1, lease_seconds=LONG), job("after"), Resume())
+    sockets.deliver(Pause(id=1), job("after"), Resume())
     assert taken(sockets.inbox) == "after"
     assert sockets.silent()
 
@@ -163,22 +149,20 @@ def test_a_job_does_not_begin_under_the_limits_of_what_was_announced_before_it(
     sockets.inbox.receive()
     heard(sockets)
     sockets.inbox.take()
-    assert [(doing.what, doing.busy_limit_seconds) for doing in heard(sockets)] == [
-        (SERVING, inbox.STEP_BUSY_SECONDS)
-    ]
+    assert [doing.what for doing in heard(sockets)] == [SERVING]
 
 
 def test_a_model_with_slow_steps_has_as_long_for_one_and_no_model_less_than_the_least(
     sockets: SocketPair, clock: Callable[[float], None]
 ) -> None:
     limits = []
-    for seconds, busy_seconds in ((0.1, 0.1), (90.0, 70.0)):
-        sockets.inbox.expect_steps_of(seconds, busy_seconds)
+    for seconds in (0.1, 90.0):
+        sockets.inbox.expect_steps_of(seconds)
         sockets.inbox.take()
         clock(2.0)
         sockets.inbox.receive()
-        limits += [(doing.limit_seconds, doing.busy_limit_seconds) for doing in heard(sockets)]
-    assert limits == [(inbox.STEP_LIMIT_SECONDS, inbox.STEP_BUSY_SECONDS), (90.0, 70.0)]
+        limits += [doing.limit_seconds for doing in heard(sockets)]
+    assert limits == [inbox.STEP_LIMIT_SECONDS, 90.0]
 
 
 class Listening(LocalInbox):
@@ -187,18 +171,18 @@ class Listening(LocalInbox):
     def __init__(self) -> None:
         super().__init__([])
         self.said: list[Doing] = []
-        self.expected: tuple[float, float] | None = None
+        self.expected: float | None = None
 
     def announce(self, doing: Doing) -> None:
         self.said.append(doing)
 
-    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
-        self.expected = (seconds, busy_seconds)
+    def expect_steps_of(self, seconds: float) -> None:
+        self.expected = seconds
 
 
 def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
     inbox, order = Listening(), []
-    warmup: Any = SimpleNamespace(doing="warming up", reference_seconds=5.0, reference_busy_seconds=3.0)
+    warmup: Any = SimpleNamespace(doing="warming up", reference_seconds=5.0)
 
     def work() -> Iterator[None]:
         for name in ("eager", "compiled"):
@@ -209,7 +193,7 @@ def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
         continue
     assert order == [("eager", 1), ("compiled", 2)]
     assert {doing.limit_seconds for doing in inbox.said} == {loop.PIECE_SECONDS}
-    assert inbox.expected == (loop.SLOWER * 5.0, loop.SLOWER * 3.0)
+    assert inbox.expected == loop.SLOWER * 5.0
 
 
 def test_the_engine_process_connects_and_speaks_before_it_imports_torch() -> None:

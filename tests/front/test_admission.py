@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from service.front import study_runner
-from tests.support.serving import BODY, Front, logged, refused, running, until
+from tests.support.serving import BODY, Front, logged, refused, until
 
 
 def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served(own_front: Front) -> None:
@@ -34,17 +34,6 @@ def test_a_passed_deadline_is_a_504_and_the_next_request_is_served(own_front: Fr
         assert refused(own_front.command("!hold"), 504)["type"] == "timeout"
         assert own_front.generate().status_code == 200
     assert own_front.moved()['requests_total{mode="eager",outcome="timeout"}'] == 1
-
-
-@pytest.mark.slow
-def test_a_job_that_the_engine_never_answers_is_a_504_and_ends_the_engine_at_last() -> None:
-    with running({"request_timeout_seconds": 0.4, "hang_seconds": 0.1}) as front:
-        front.await_ready()
-        pid = front.state.supervisor.pid
-        assert refused(front.command("!stall"), 504)["type"] == "timeout"
-        until(lambda: front.state.supervisor.pid not in (pid, None), "a new engine")
-        front.await_ready()
-        assert front.generate().status_code == 200
 
 
 def test_what_was_accepted_and_not_served_at_the_end_is_an_error_and_no_refusal(own_front: Front) -> None:

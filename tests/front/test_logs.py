@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from service.front import logs
 from service.front.access import WELL_FORMED
 from service.front.child_process import MOST_LINE_BYTES, ChildOutput
-from service.front.launch import read_text
+from service.front.launch import LINE
 from service.front.logs import (
     BACKLOG_LINES,
     FORMATTERS,
@@ -36,7 +36,6 @@ from service.front.logs import (
     one_line,
 )
 from service.front.settings import Settings
-from service.machine import processor_name
 from service.records import ModeStatus
 from tests.support.serving import GENERATE, Front, Lines, exchange, logged, running, until
 
@@ -72,9 +71,9 @@ def test_text_is_one_line_with_its_head_whatever_the_message_is(text: str) -> No
     line = TextFormatter().format(record("%s", "launchbound.api", text))
     assert is_plain(line)
     line.encode()
-    found = read_text(line)
+    found = LINE.fullmatch(line)
     assert found is not None
-    assert (found.level, found.component) == ("info", "api")
+    assert (found["level"], found["component"]) == ("info", "api")
 
 
 @given(ANY_TEXT)
@@ -102,9 +101,9 @@ def test_harmless_text_is_left_as_it_is(text: str) -> None:
 
 def test_no_exception_can_pretend_to_be_another_line() -> None:
     head, *trace = TextFormatter().format(raised(ValueError(f"{NASTY}\n{FORGED}"))).split("\n")
-    assert read_text(head) is not None
+    assert LINE.fullmatch(head)
     assert trace
-    assert all(line.startswith("    ") and is_plain(line) and read_text(line) is None for line in trace)
+    assert all(line.startswith("    ") and is_plain(line) and LINE.fullmatch(line) is None for line in trace)
 
 
 def test_an_exception_in_json_is_a_field_of_its_line() -> None:
@@ -331,12 +330,12 @@ def test_what_a_device_cannot_measure_is_null_and_not_shown_to_people(cuda_front
     with logged("text") as text:
         cuda_front.generate(headers={"X-Request-ID": "text"})
         (line,) = until(lambda: [one for one in text.lines if one.endswith("id text")], "its line")
-    found = read_text(line)
+    found = LINE.fullmatch(line)
     assert found is not None
     head = r"eager +200 ok +[\d.]+ ms  batch 1 +tokens +\d+ \+ 4 +queue [\d.]+  dispatch "
-    assert re.match(head, found.message)
-    assert "kernel" not in found.message
-    assert "wait " in found.message
+    assert re.match(head, found["message"])
+    assert "kernel" not in found["message"]
+    assert "wait " in found["message"]
 
 
 COMPLETIONS = "/v1/completions"
@@ -432,40 +431,30 @@ def test_nothing_that_a_client_sends_can_break_a_line_or_forge_one(
     assert all(len(one.splitlines()) == 1 for one in lines.lines)
 
 
-BANNER_LINES = 10
-
-
 def status(state: str, **changes: object) -> ModeStatus:
     fields = {"mode": "compiled", "removes": "Python", "effective": "compiled", **changes}
     return ModeStatus(state=state, **fields)  # type: ignore[arg-type]
 
 
-def engine_log() -> EngineLog:
-    return EngineLog(Settings(), {"version": "1", "commit": "abc"}, None)
-
-
 @pytest.mark.slow
-def test_the_banner_says_what_serves_where_and_who_may_call(tmp_path: Path) -> None:
+def test_the_lines_of_the_start_say_what_serves_where_and_who_may_call(tmp_path: Path) -> None:
     given = {"api_key": "secret", "cache_folder": tmp_path, "commit": "abc", "modes": ["eager", "compiled"]}
-    with logged() as lines, running(given, states={"compiled": "failed"}) as front:
-        (banner,) = until(lambda: lines.objects("start"), "the banner")
-        engine = until(lambda: front.state.client.engine, "the engine")
-    expected = {
-        "model": "tiny", "dtype": "float32", "context": engine.context, "batch_sizes": [1, 4],
-        "linears": None,
-        "device": "cpu", "device_name": "fake", "cpu": processor_name(), "torch": "none", "cuda": None,
-        "threads": 1, "engine_pid": engine.pid, "engine_cpus": [0],
-        "front_cpus": sorted(os.sched_getaffinity(0)), "modes": {"eager": "ready", "compiled": "failed"},
-        "key": True, "cache_folder": str(tmp_path), "address": None, "commit": "abc",
-    }  # fmt: skip
-    assert {name: banner[name] for name in expected} == expected
-    assert "secret" not in "".join(lines.lines)
-    with logged("text") as lines, running() as front:
-        front.await_ready()
-    shown = [line for line in lines.lines if " start " in line]
-    assert len(shown) == BANNER_LINES
-    for part in ("address      none · no API key is set", "cpu (fake)", "eager ready", "engine 0 · front "):
-        assert any(part in line for line in shown), part
+    with logged("text") as lines, running(given, states={"compiled": "failed"}) as front:
+        until(lambda: front.state.client.engine, "the engine")
+    shown = "\n".join(line for line in lines.lines if " start " in line)
+    for part in (
+        "(abc)",
+        "none · calls need the API key",
+        f"cache        {tmp_path}",
+        "tiny · ",
+        "cpu (fake)",
+        "threads 1",
+        "engine 0 · front ",
+        "1, 4",
+        "eager ready, compiled failed",
+    ):
+        assert part in shown
+    assert "secret" not in shown
 
 
 def test_deaths_restarts_and_the_next_banner_are_lines(own_front: Front) -> None:
@@ -475,8 +464,8 @@ def test_deaths_restarts_and_the_next_banner_are_lines(own_front: Front) -> None
         until(lambda: lines.objects("start"), "the banner of the next engine")
     (death,) = lines.objects("supervisor")
     assert death["level"] == "error"
-    assert "the engine ended with exit code 7; a new one starts in 0.0 s" in death["message"]
-    assert "eager" in {line["mode"] for line in lines.objects("mode")}
+    assert "the engine ended with exit code 7; a new one starts in 0.5 s" in death["message"]
+    assert any(line["message"].startswith("eager") for line in lines.objects("mode"))
 
 
 def test_what_the_engine_announces_is_a_line_once_in_a_row() -> None:
@@ -498,23 +487,25 @@ def test_what_the_engine_writes_is_lines_of_the_log_before_its_end_is() -> None:
     assert said < ended
 
 
-def mode_lines(*statuses: ModeStatus) -> Lines:
-    listener = engine_log()
+def mode_lines(*statuses: ModeStatus) -> list[dict[str, Any]]:
+    listener = EngineLog(Settings(), {"version": "1", "commit": "abc"}, None)
     with logged() as lines:
         for one in statuses:
             listener.mode(one)
-    return lines
+    return lines.objects("mode")
 
 
 def test_a_mode_is_a_line_when_it_is_ready_with_what_compiling_took() -> None:
     done = status("ready", warmup_seconds=20.0, compile_seconds=[9.0, 10.0], cache="cold")
-    (line,) = mode_lines(status("cold"), status("warming"), done, done).objects("mode")
-    assert (line["mode"], line["state"], line["cache"]) == ("compiled", "ready", "cold")
-    assert (line["compilations"], line["compile_seconds"], line["level"]) == (2, 19.0, "info")
+    (line,) = mode_lines(status("cold"), status("warming"), done, done)
+    assert line["level"] == "info"
+    assert line["message"].startswith("compiled  ")
+    assert "ready; warmed up in 20.0 s; 2 compilations in 19.0 s, cache cold" in line["message"]
 
 
 def test_a_mode_that_fails_or_compiles_again_is_a_warning() -> None:
-    failed = mode_lines(status("failed", detail="RuntimeError: a\nb")).objects("mode")
-    assert [(line["level"], line["detail"]) for line in failed] == [("warning", "RuntimeError: a\nb")]
-    again = mode_lines(status("ready"), status("ready", recompiles=1)).objects("mode")
+    (failed,) = mode_lines(status("failed", detail="RuntimeError: a\nb"))
+    assert failed["level"] == "warning"
+    assert failed["message"].endswith("failed; RuntimeError: a\nb")
+    again = mode_lines(status("ready"), status("ready", recompiles=1))
     assert [line["level"] for line in again] == ["info", "warning"]

@@ -139,7 +139,7 @@ def test_without_batching_all_steps_of_a_request_count_and_nothing_stalls() -> N
 
 def test_a_job_that_has_begun_no_longer_waits() -> None:
     async def waiting() -> list[int]:
-        client = EngineClient(["eager"], 64, 1.0)
+        client = EngineClient(["eager"], 64)
         client.open = frozenset(["eager"])
         deadline_ns = perf_counter_ns() + 10**12
         a, b, _ = (

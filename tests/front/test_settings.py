@@ -81,7 +81,6 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytes
             {"cache_folder": "~no-such-user/x"},
             "there is no home folder for ~no-such-user/x.*: set LAUNCHBOUND_CACHE_FOLDER to a folder",
         ),
-        ({"results_folder": "/tmp/bad\udcff"}, "is no UTF-8.*: set LAUNCHBOUND_RESULTS_FOLDER to a folder"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_remedy(given: dict[str, object], remedy: str) -> None:

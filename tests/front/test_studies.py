@@ -17,11 +17,9 @@ import httpx
 import psutil
 import pytest
 
-from service.front import engine_client, study_runner
-from service.front.engine_client import LEASE_SECONDS, PauseLease
+from service.front import study_runner
 from service.front.settings import Settings
 from service.front.study_runner import AnatomyProcess
-from service.records import Pause, Paused, ToEngine
 from tests.support.serving import FAKE_ANATOMY, Front, refused, running, until
 
 STUDY = "/v1/studies/operators"
@@ -106,7 +104,7 @@ def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took
     assert answer.status_code == 200
     assert answer.content == b'{"operators":[],"order":1}'
     parts = [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")]
-    assert parts == ["wait", "start", "study", "suspended"]
+    assert parts == ["wait", "start", "study"]
     received = json.loads((here.folder / "studies").read_text())
     assert received == ["operators", {"mode": "eager", "batch_size": 4, "phase": "prefill"}]
     for _ in range(2):
@@ -149,24 +147,15 @@ def test_requests_sent_before_a_study_run_before_it(here: Place) -> None:
     assert study.result().status_code == 200
 
 
-def test_a_request_that_has_waited_enough_suspends_the_study_which_then_goes_on(
+def test_a_request_that_has_waited_enough_ends_the_study(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(here.front.state.studies, "_longest_wait", 0.05)
-    study, enough = here.held(), here.folder / "enough"
-    process = psutil.Process(here.pids()[0])
-    request = here.meanwhile(here.front.command, f"!hold {enough}")
-    until(lambda: process.status() == psutil.STATUS_STOPPED, "the suspension")
-    before = here.progress()
-    assert process.status() == psutil.STATUS_STOPPED
-    assert here.progress() == before
-    enough.touch()
-    assert request.result().status_code == 200
-    assert not study.done()
-    until(lambda: here.progress() != before, "the study to go on")
-    here.go()
-    assert float(study.result().headers["server-timing"].rpartition("dur=")[2]) > 0
-    assert here.pids() == [process.pid]
+    study = here.held()
+    assert here.front.generate().status_code == 200
+    ended = refused(study.result(), 503)
+    assert ended["type"] == "study_interrupted"
+    assert "a request has waited" in ended["message"]
 
 
 def test_a_study_is_refused_during_a_sweep_and_until_some_time_after_its_last_request(
@@ -268,14 +257,6 @@ def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
     assert here.study().status_code == 200
 
 
-def test_a_pause_that_did_not_hold_is_an_error_and_not_a_finding(tmp_path: Path) -> None:
-    with place(tmp_path, pause_fails=True) as here:
-        here.command("hold")
-        assert refused(here.study(), 503)["type"] == "study_interrupted"
-        here.command("ok")
-        assert here.study().status_code == 200
-
-
 def test_while_a_mode_is_on_its_way_a_study_is_refused(here: Place) -> None:
     here.front.command("!state compiled warming")
     assert refused(here.study(), 503)["type"] == "warming"
@@ -294,9 +275,8 @@ def test_a_start_right_after_a_death_begins_another_process(tmp_path: Path) -> N
                 seen.append(process.pid)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
-            with suppress(ChildProcessError):  # reaped meanwhile
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            # Nothing was awaited since: the loop still takes it for alive.
+            while process._process is not None and process._process.returncode is None:
+                await asyncio.sleep(0.001)
             await process.start()
             seen.append(process.pid)
             process.kill()
@@ -310,53 +290,3 @@ def test_a_start_right_after_a_death_begins_another_process(tmp_path: Path) -> N
     assert first == second == third
     assert None not in (first, last, after_kill)
     assert len({first, last, after_kill}) == 3
-
-
-# ---------------------------------------------------------------- the lease of a pause
-
-
-class Clock:
-    """A monotonic clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(engine_client, "monotonic", clock)
-    # A renewal would move the lease's end between two lines of a test.
-    monkeypatch.setattr(study_runner, "RENEW_SECONDS", 3600.0)
-    return clock
-
-
-def test_the_lease_counts_from_the_beginning_of_the_pause(clock: Clock) -> None:
-    posted: list[ToEngine] = []
-
-    async def pause_after(seconds: float) -> PauseLease:
-        pause = PauseLease(posted.append)
-        beginning = asyncio.create_task(pause.begin())
-        await asyncio.sleep(0)
-        clock.seconds += seconds
-        assert isinstance(posted[0], Pause)
-        pause.answered(Paused(id=posted[0].id, holds=True))
-        await beginning
-        return pause
-
-    pause = asyncio.run(pause_after(2 * LEASE_SECONDS))
-    assert not pause.overdue
-    # Renewed at once: an engine whose lease has run out by then answers that it does not hold.
-    assert posted == [posted[0]] * 2
-    clock.seconds += LEASE_SECONDS + 1
-    assert pause.overdue
-
-
-def test_a_study_whose_lease_ran_out_is_interrupted(here: Place, clock: Clock) -> None:
-    study = here.held()
-    clock.seconds += LEASE_SECONDS + 1
-    here.go()
-    assert refused(study.result(), 503)["type"] == "study_interrupted"

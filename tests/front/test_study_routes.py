@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -207,6 +206,7 @@ def test_a_study_over_its_time_is_given_up_with_what_to_change(
 
 def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
     answer = post(here, "timeline")
+    assert answer.status_code == 200, answer.text
     folder = Path(received(here)[0][1]["out"])
     assert not folder.exists()
     entry = here.front.http.get("/v1/studies").json()["studies"][0]
@@ -218,20 +218,6 @@ def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
     assert file.headers["x-content-type-options"] == "nosniff"
     assert refused(here.front.http.get(f"{answer.headers['location']}/files/other"), 404)["param"] == "name"
     assert refused(here.front.http.get(f"/v1/studies/none-1/files/{TRACE_FILE}"), 404)["param"] == "id"
-
-
-def test_a_file_over_the_bound_is_left_out_and_this_is_said(
-    here: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study_runner, "MOST_FILE_BYTES", 99)
-    here.command("write 100")
-    answer = post(here, "timeline")
-    assert answer.content == FOUND
-    entry = here.front.http.get("/v1/studies").json()["studies"][0]
-    assert entry["files"] == []
-    assert "over the bound of 99" in entry["files_left_out"][TRACE_FILE]
-    missing = refused(here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}"), 404)
-    assert missing["type"] == "file_left_out"
 
 
 def test_without_the_key_no_study_finding_or_file_is_had_and_no_sweep_blocks_one(tmp_path: Path) -> None:
@@ -250,26 +236,19 @@ def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and
 ) -> None:
     monkeypatch.setattr(study_runner.tempfile, "tempdir", str(tmp_path))
     dies = (
-        "import asyncio, os\n"
+        "import os\n"
         "from service.front.study_runner import folder_for_files\n"
-        "async def study() -> None:\n"
-        "    async with folder_for_files(True):\n"
-        "        os._exit(9)\n"
-        "asyncio.run(study())\n"
+        "with folder_for_files():\n"
+        "    os._exit(9)\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     assert subprocess.run([sys.executable, "-c", dies], env=environment, check=False).returncode == 9
     assert len(list(tmp_path.iterdir())) == 1
     other = tmp_path / "launchbound-notes"
     other.mkdir()
-
-    async def start_beside_a_study() -> None:
-        async with study_runner.folder_for_files(True) as running:
-            assert running is not None
-            study_runner.remove_abandoned_folders()
-            assert sorted(tmp_path.iterdir()) == sorted([other, running])
-
-    asyncio.run(start_beside_a_study())
+    with study_runner.folder_for_files() as running:
+        study_runner.remove_abandoned_folders()
+        assert sorted(tmp_path.iterdir()) == sorted([other, running])
 
 
 ANATOMY = "/v1/modes/eager/anatomy"
@@ -283,7 +262,7 @@ def test_a_finding_is_read_again_and_no_get_runs_a_study(tmp_path: Path) -> None
         assert unknown["type"] == "not_studied"
         assert "POST" in unknown["message"]
         assert "/v1/studies/operators" in unknown["message"]
-        assert get("/v1/studies").json() == {"studies": [], "given_up": 0}
+        assert get("/v1/studies").json() == {"studies": []}
         assert here.pids() == []
         first, second = here.study(batch_size=3), here.study(batch_size=4)
         for path in (second.headers["location"], f"{ANATOMY}?batch_size=2", f"{ANATOMY}?batch_size=4"):
@@ -332,16 +311,6 @@ def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_refused_with_the_names
 # ---------------------------------------------------------------- kept findings
 
 
-def test_the_oldest_are_given_up_for_newer_ones_and_this_is_said() -> None:
-    findings = Findings(most=2)
-    ids = [findings.keep("layers", {"rounds": number}, StudyResult(b"{}")).id for number in range(4)]
-    assert [kept.id for kept in findings] == [ids[3], ids[2]]
-    assert findings.given_up == 2
-    with pytest.raises(NotFound, match="given up for newer ones: run the study again") as gone:
-        findings.by_id(ids[0])
-    assert gone.value.type == "given_up"
-
-
 def test_bytes_are_bounded_with_those_of_files_but_the_newest_always_stays() -> None:
     findings = Findings(most_bytes=100)
     findings.keep("tape", {}, StudyResult(bytes(40)))
@@ -351,12 +320,5 @@ def test_bytes_are_bounded_with_those_of_files_but_the_newest_always_stays() -> 
     assert [kept.study for kept in findings] == ["tape", "timeline"]
     findings.keep("memory", {}, StudyResult(b"{}", {}, {"snapshot": bytes(500)}))
     assert [kept.study for kept in findings] == ["memory"]
-
-
-@pytest.mark.parametrize("identity", ["layers-2", "layers-0", "layers", "-1", "layers-1x", "", "x" * 300])
-def test_an_id_that_never_was_is_not_said_to_have_been_given_up(identity: str) -> None:
-    findings = Findings()
-    findings.keep("layers", {}, StudyResult(b"{}"))
-    with pytest.raises(NotFound, match="GET /v1/studies lists") as unknown:
-        findings.by_id(identity)
-    assert unknown.value.type == "not_found"
+    with pytest.raises(NotFound, match="GET /v1/studies lists"):
+        findings.by_id("tape-1")

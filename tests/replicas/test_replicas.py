@@ -255,7 +255,7 @@ def test_an_engine_that_refuses_its_settings_or_fails_its_modes_ends_the_start_w
 def test_a_request_without_the_key_is_refused_and_not_held_while_an_engine_starts(tmp_path: Path) -> None:
     async def run() -> None:
         async with started(tmp_path, {"api_key": "secret"}) as one:
-            one.front._state.supervisor.failures.first_retry_seconds = 3600.0
+            one.front._state.supervisor.first_retry_seconds = 3600.0
             await without_engine(one.front)
             for key in ({}, {"Authorization": "Bearer wrong"}):
                 assert (await one.proxy.post(GENERATE, json=BODY, headers=key)).status_code == 401
@@ -283,6 +283,9 @@ def test_a_request_by_the_proxy_waits_for_the_next_engine_and_one_to_itself_is_r
     asyncio.run(run())
 
 
+COMING = ("cold", "warming")
+
+
 def state(required: list[str] | None = None, **states: str) -> Any:
     """A front's state with these modes, of which some are `required`; without any its engine is down."""
     modes = {
@@ -295,6 +298,8 @@ def state(required: list[str] | None = None, **states: str) -> Any:
         modes=modes,
         down_reason="the engine ended by signal 9",
         retry_after_seconds=5,
+        state=lambda name: states.get(name, "cold"),
+        warming=lambda: [name for name in ("eager", "compiled") if states.get(name, "cold") in COMING],
         ready_modes=lambda: [name for name, state in states.items() if state == "ready"],
     )
     supervisor, settings = SimpleNamespace(unhealthy_reason=None), SimpleNamespace(require_modes=required)

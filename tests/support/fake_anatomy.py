@@ -84,7 +84,7 @@ def command(folder: Path) -> str:
 
 
 def hold(folder: Path) -> None:
-    """Count in `holding` until `go` is there: the count stands still while the process is suspended."""
+    """Count in `holding` until `go` is there."""
     count = 0
     while not (folder / "go").exists():
         count += 1

@@ -2,11 +2,11 @@
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `detail` (why one has failed), `exit` (end at once with this code),
-`later_exit` (in every start but the first), `no_samples` (why its steps are not sampled), `silent` (announces
-no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm),
-`doing` (what its regular messages say), `busy_limit` (of CPU time in a step, as those say), `prompt_bytes`
-(limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold). A prompt that is no
-command, or token ids, completes to one word per token.
+`later_exit` (a code, and a file that marks the first start, that serves), `no_samples` (why its steps are not
+sampled), `silent` (announces no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never
+connects), `cold` (never warm), `doing` (what its signs of life say), `prompt_bytes` (its limit), `says` (on
+standard error). A prompt that is no command, or token ids,
+completes to one word per token.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FakeEngine:
         self.cuda = options.get("device") == "cuda"
         self.stream = connect(settings.address)
         self.jobs: list[Job | Pause] = []
-        self.paused = 0
+        self.paused = False
         self.cancelled: list[str] = []
         self.request_ids: dict[str, str] = {}
         self.stopped = False
@@ -114,8 +114,7 @@ class FakeEngine:
             raise SystemExit("the front has ended")
         if time.monotonic() > self.beat_due:
             self.beat_due = time.monotonic() + 0.5
-            doing, busy = self.options.get("doing", SERVING), self.options.get("busy_limit")
-            self.send(Doing(what=doing, limit_seconds=10.0, busy_limit_seconds=busy))
+            self.send(Doing(what=self.options.get("doing", SERVING), limit_seconds=10.0))
         if not self.stream.wait(min(milliseconds, 500)):
             return
         try:
@@ -124,13 +123,12 @@ class FakeEngine:
             raise SystemExit("the front has gone") from None
         for frame in frames:
             message = msgspec.msgpack.decode(frame, type=ToEngine)
-            if isinstance(message, Job):
+            if isinstance(message, Job | Pause):
                 self.jobs.append(message)
-                self.request_ids[message.id] = message.request_id
-            elif isinstance(message, Pause):
-                self.jobs += [message] if message.id != self.paused else []
+                if isinstance(message, Job):
+                    self.request_ids[message.id] = message.request_id
             elif isinstance(message, Resume):
-                self.paused = 0
+                self.paused = False
                 self.jobs = [job for job in self.jobs if isinstance(job, Job)]
             elif isinstance(message, Cancel):
                 self.cancelled.append(message.id)
@@ -138,11 +136,9 @@ class FakeEngine:
                 self.stopped = not self.options.get("deaf")
 
     def pause(self, message: Pause) -> None:
-        """Do nothing until a Resume; option `pause_fails`: report once that the pause did not hold."""
-        self.paused = message.id
-        self.send(Paused(id=message.id, holds=True))
-        if self.options.pop("pause_fails", False):
-            self.send(Paused(id=message.id, holds=False))
+        """Do nothing until a Resume."""
+        self.paused = True
+        self.send(Paused(id=message.id))
         while self.paused and not self.stopped:
             self.receive(5)
 
@@ -207,9 +203,6 @@ class FakeEngine:
                 os._exit(int(argument or 7))
             case "!kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "!spin":
-                while True:
-                    continue
             case "!garbage":
                 self.stream.send(b"\xc1 no message")
             case "!problem":

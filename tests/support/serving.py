@@ -22,7 +22,6 @@ from service.front.child_process import STOP_SECONDS, TERMINATE_SECONDS
 from service.front.logs import FORMATTERS
 from service.front.routes.state import AppState
 from service.front.settings import Settings
-from service.front.supervisor import Failures
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
 FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
@@ -35,7 +34,6 @@ Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
 GENERATE = "/v1/modes/eager/generate"
 JSON = {"Content-Type": "application/json"}
-FIRST_RETRY_SECONDS = 0.5
 FRESH = {"Cache-Control": "no-cache"}
 """With it `GET /metrics` is of this moment, not of the last second."""
 
@@ -98,7 +96,7 @@ class Front:
         """Undo what was done to admission and modes, forget failures and sweeps, await an idle engine."""
         client, supervisor = self.state.client, self.state.supervisor
         client.max_queue, client._drain_ends, client.draining = self.state.settings.max_queue, None, False
-        supervisor.failures = Failures(FIRST_RETRY_SECONDS)
+        supervisor.failures = 0
         self.state.studies.sweeps._requests, self.state.studies.sweeps._last = 0, None
         until(lambda: client.engine, "the engine")
         for mode in client.modes.keys() - set(client.ready_modes()):

@@ -97,7 +97,8 @@ class EngineCall:
             if error.rejection is None:
                 seconds = (perf_counter_ns() - received_ns) / 1e9
                 status = self.answered_status or error.status
-                self._state.failed(pending.job, error, _ending(error), status, seconds)
+                ending = ENDINGS.get(type(error), "error")
+                self._state.failed(pending.job, error, ending, status, seconds)
             raise
         return add_up(pending.job, outcome, received_ns, pending.outcome_ns, perf_counter_ns())
 
@@ -111,39 +112,33 @@ class EngineCall:
 def check_limits(state: AppState, body: Generation) -> None:
     """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
     engine = state.client.engine
-    if engine is not None:
-        check_sizes(engine, body.prompts, "prompts")
-    if engine is not None and isinstance(body, GenerateBody) and body.sample:
-        _check_sampled(engine, body)
-    if engine is not None and body.max_new_tokens >= engine.context:
-        message = (
-            f"max_new_tokens: {body.max_new_tokens} and a prompt are over the context of {engine.context}"
-        )
+    if engine is None:
+        return
+    check_sizes(engine, body.prompts, "prompts")
+    if isinstance(body, GenerateBody) and body.sample:
+        if engine.no_samples is not None:
+            raise CannotSample(f"sample: leave it out; {engine.no_samples}", param="sample")
+        if body.profile:
+            raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
+    if body.max_new_tokens >= engine.context:
+        limit = f"over the context of {engine.context}"
+        message = f"max_new_tokens: {body.max_new_tokens} and a prompt are {limit}"
         raise BadRequest(message, param="max_new_tokens")
-
-
-def _check_sampled(engine: EngineStatus, body: GenerateBody) -> None:
-    if engine.no_samples is not None:
-        raise CannotSample(f"sample: leave it out; {engine.no_samples}", param="sample")
-    if body.profile:
-        raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
 
 
 def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param: str) -> None:
     """Raise BadRequest for a text that would take the engine's thread long to encode, in vain."""
     most = engine.prompt_bytes
-    if most is None:
-        return
     for prompt in prompts:
         # A character has at most four bytes, so only long prompts are encoded here.
-        if isinstance(prompt, str) and 4 * len(prompt) > most:
-            size = len(prompt.encode(errors="replace"))
-            if size > most:
-                message = (
-                    f"{param}: a prompt of {size} bytes is over the limit of {most} for a context of "
-                    f"{engine.context}: shorten it"
-                )
-                raise BadRequest(message, type="prompt_too_long", param=param)
+        if most is None or not isinstance(prompt, str) or 4 * len(prompt) <= most:
+            continue
+        if (size := len(prompt.encode(errors="replace"))) > most:
+            message = (
+                f"{param}: a prompt of {size} bytes is over the limit of {most} for a context of "
+                f"{engine.context}: shorten it"
+            )
+            raise BadRequest(message, type="prompt_too_long", param=param)
 
 
 def new_job(
@@ -175,19 +170,21 @@ def new_job(
     )
 
 
+DEFAULT_PROBLEMS = {
+    "timeout": ("timeout", "the deadline passed before the answer was complete: ask for fewer tokens"),
+    "cancelled": ("cancelled", "the client closed the connection"),
+    "oom": ("out_of_memory", "the device is out of memory: send fewer prompts or tokens"),
+}
+"""By the kind of an outcome: type and message where the engine gives none."""
+
+
 def _default_problem(outcome: Outcome) -> Problem:
-    texts = {
-        "timeout": ("timeout", "the deadline passed before the answer was complete: ask for fewer tokens"),
-        "cancelled": ("cancelled", "the client closed the connection"),
-        "oom": ("out_of_memory", "the device is out of memory: send fewer prompts or tokens"),
-    }
-    kind, message = texts.get(outcome.kind, ("internal", "the engine failed and gave no reason"))
+    of_others = ("internal", "the engine failed and gave no reason")
+    kind, message = DEFAULT_PROBLEMS.get(outcome.kind, of_others)
     return Problem(type=kind, message=message)
 
 
-def _ending(error: LaunchboundError) -> Ending:
-    labels: dict[type, Ending] = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
-    return labels.get(type(error), "error")
+ENDINGS: dict[type, Ending] = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
 
 
 async def _until_disconnect(receive: Receive) -> None:

@@ -43,6 +43,7 @@ class ReadyAnswer(TypedDict):
     degraded: dict[str, str]
 
 
+KEEPS_FAILING = "the engine keeps failing to start"
 ASK = "with the API key, GET /v1/modes and this route have the reason"
 
 NOT_SO = error(503, "Not so; the message has the reason.")
@@ -56,7 +57,7 @@ async def live(request: Request) -> Response:
     state = state_of(request)
     detailed = has_key(state.settings, request.scope)
     if (reason := state.supervisor.unhealthy_reason) is not None:
-        raise Unavailable(reason if detailed else f"the engine keeps failing to start; {ASK}", type="unwell")
+        raise Unavailable(reason if detailed else f"{KEEPS_FAILING}; {ASK}", type="unwell")
     up = state.client.engine is not None
     doing = state.studies.process.doing
     answer: LiveAnswer = {
@@ -104,26 +105,20 @@ def obstacle(state: AppState, detailed: bool) -> Unavailable | None:
     client = state.client
     if client.draining:
         return Unavailable("the service is shutting down", type="draining")
-    if (reason := state.supervisor.unhealthy_reason) is not None:
-        shown = reason if detailed else f"the engine keeps failing to start; {ASK}"
-        return Unavailable(shown, type="unwell", retry_after_seconds=client.retry_after_seconds)
-    if client.engine is None:
+    unwell = state.supervisor.unhealthy_reason
+    if unwell is not None or client.engine is None:
+        reason = unwell or client.down_reason
         return Unavailable(
-            client.down_reason if detailed else f"the engine is down; {ASK}",
-            type="engine_not_ready",
+            reason if detailed else f"{KEEPS_FAILING if unwell else 'the engine is down'}; {ASK}",
+            type="unwell" if unwell else "engine_not_ready",
             retry_after_seconds=client.retry_after_seconds,
         )
-    states = {name: client.modes[name] for name in client.configured if name in client.modes}
     failed = [f"{status.mode} failed ({status.detail if detailed else ASK})" for status in missed(state)]
-    waiting = [
-        f"{name} is {states[name].state if name in states else 'cold'}"
-        for name in client.configured
-        if name not in states or states[name].state in ("cold", "warming")
-    ]
-    if not failed and not waiting and client.engine.warm:
-        return None
+    waiting = [f"{name} is {client.state(name)}" for name in client.warming()]
     if not client.engine.warm and not waiting:
         waiting = ["the engine measures its steps for the first time"]
+    if not failed and not waiting:
+        return None
     ready_now = f"ready: {', '.join(client.ready_modes()) or 'none yet'}"
     return Unavailable("; ".join([*failed, *waiting, ready_now]), type="not_ready")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 
 from service.front.access import REQUEST_ID_HEADER, WELL_FORMED
 from service.front.errors import NotFound
@@ -22,18 +20,18 @@ from service.front.schemas import MAX_COPIES
 from service.front.settings import Settings, model_name
 from service.modes import AUTO
 
-DOCS_FOLDER = Path(__file__).parents[1] / "swagger"
-DOCS_FILES = {
-    "swagger-ui-bundle.js": "text/javascript",
-    "swagger-ui.css": "text/css",
-    "start.js": "text/javascript",
-}
+DOCS_FOLDER, LAB_FOLDER = (Path(__file__).parents[1] / name for name in ("swagger", "lab"))
 
-DOCS_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
-    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+LAB_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Scripts of this service alone; the page's own styles are set by its script."""
+"""Scripts and styles of this service alone, and none within the page."""
+
+DOCS_POLICY = LAB_POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+"""The page's own styles are set by its script."""
+
+VIEWS = tuple(path.stem for path in sorted((LAB_FOLDER / "views").glob("*.js")))
 
 DESCRIPTIONS = tomllib.loads(Path(__file__).with_name("descriptions.toml").read_text("utf-8"))
 
@@ -48,77 +46,36 @@ async def document(request: Request) -> Response:
     return reply(made or await asyncio.to_thread(describe, app, state_of(request).settings))
 
 
+_docs, _lab = StaticFiles(directory=DOCS_FOLDER), StaticFiles(directory=LAB_FOLDER)
+
+
+async def _file(files: StaticFiles, path: str, request: Request, policy: str) -> Response:
+    """The file, or 304 where the browser has it: it may keep the file, and checks it at each use."""
+    answer = await files.get_response(path, request.scope)
+    answer.headers["Cache-Control"] = "no-cache"
+    answer.headers["Content-Security-Policy"] = policy
+    answer.headers["Referrer-Policy"] = "no-referrer"
+    return answer
+
+
 @router.get("/docs")
-async def page() -> FileResponse:
-    """The page."""
-    headers = {"Content-Security-Policy": DOCS_POLICY, "Referrer-Policy": "no-referrer"}
-    return FileResponse(DOCS_FOLDER / "index.html", headers=headers, media_type="text/html")
+async def docs(request: Request) -> Response:
+    return await _file(_docs, "index.html", request, DOCS_POLICY)
 
 
 @router.get("/docs/{name}")
-async def docs_file(name: str) -> FileResponse:
-    """A file of the page."""
-    if name not in DOCS_FILES:
-        raise NotFound(f"no file '{name[:64]}' here; /docs is the page", param="name")
-    return FileResponse(DOCS_FOLDER / name, media_type=DOCS_FILES[name])
-
-
-LAB_FOLDER = Path(__file__).parents[1] / "lab"
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-"""What is served of the folder, by the end of its name: licences and notes are not."""
-
-LAB_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""Scripts and styles of this service alone, and none within the page."""
-
-
-@dataclass(frozen=True, slots=True)
-class LabFile:
-    """One file, as it was when the service started."""
-
-    content: bytes
-    media_type: str
-    etag: str
-
-    def answer(self, request: Request) -> Response:
-        """The file, or 304 where the browser has it: it may keep the file, and checks it at each use."""
-        headers = {"ETag": self.etag, "Cache-Control": "no-cache"}
-        headers |= {"Content-Security-Policy": LAB_POLICY, "Referrer-Policy": "no-referrer"}
-        known = request.headers.get("if-none-match", "").split(",")
-        if self.etag in (tag.strip().removeprefix("W/") for tag in known):
-            return Response(status_code=304, headers=headers)
-        return Response(self.content, headers=headers, media_type=self.media_type)
-
-
-def _read(path: Path) -> LabFile:
-    content = path.read_bytes()
-    return LabFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-
-
-FILES: Mapping[str, LabFile] = {
-    path.relative_to(LAB_FOLDER).as_posix(): _read(path)
-    for path in sorted(LAB_FOLDER.rglob("*"))
-    if path.suffix in TYPES
-}
-"""By their path within the folder."""
-
-VIEWS = tuple(Path(path).stem for path in FILES if path.startswith("views/"))
+async def docs_file(name: str, request: Request) -> Response:
+    return await _file(_docs, name, request, DOCS_POLICY)
 
 
 @router.get("/")
 async def first_view(request: Request) -> Response:
-    """The lab, at its first view."""
-    return FILES["index.html"].answer(request)
+    return await _file(_lab, "index.html", request, LAB_POLICY)
 
 
 @router.get("/lab/files/{path:path}")
-async def file(path: str, request: Request) -> Response:
-    """A file of the lab."""
-    if path not in FILES:
-        raise NotFound(f"no file '{path[:64]}' of the lab here; / is the lab", param="path")
-    return FILES[path].answer(request)
+async def lab_file(path: str, request: Request) -> Response:
+    return await _file(_lab, path, request, LAB_POLICY)
 
 
 @router.get("/lab/{view}")
@@ -126,7 +83,7 @@ async def view(view: str, request: Request) -> Response:
     """The lab, at one of its views."""
     if view not in VIEWS:
         raise NotFound(f"no view '{view[:64]}' in the lab; try one of {', '.join(VIEWS)}", param="view")
-    return FILES["index.html"].answer(request)
+    return await _file(_lab, "index.html", request, LAB_POLICY)
 
 
 Schema = dict[str, Any]

@@ -102,7 +102,6 @@ def report(name: str, request: Request) -> Response:
         **NO_RUN,
         **error(409, "A sweep is in progress, or another comparison; see Retry-After."),
         **error(422, "The body cannot be, or the two cannot be compared; `message` has the reason."),
-        **error(429, "Too many unfinished requests for another large body; see Retry-After."),
     },
 )
 async def compare(request: Request) -> Response:

@@ -50,7 +50,7 @@ class StudyProgressEvent(TypedDict):
 class StudyEntry(TypedDict):
     """A finding that can be read again: `created` is in UTC, `arguments` those that it was run with.
 
-    `files` can be downloaded by name; `files_left_out` are those that were too large, each with the reason.
+    `files` can be downloaded by name.
     """
 
     id: str
@@ -58,14 +58,12 @@ class StudyEntry(TypedDict):
     arguments: dict[str, Any]
     created: str
     files: list[str]
-    files_left_out: dict[str, str]
 
 
 class StudiesAnswer(TypedDict):
-    """Answer of GET /v1/studies, newest first. `given_up` older findings were, for newer ones."""
+    """Answer of GET /v1/studies, newest first; the oldest findings are dropped for newer ones."""
 
     studies: list[StudyEntry]
-    given_up: int
 
 
 router = APIRouter(tags=["anatomy"])
@@ -75,7 +73,6 @@ STUDY: Responses = {
     200: {"model": dict[str, Any], "content": {EVENT_STREAM: {}}},
     **STUDY_ERRORS,
     **BODY_ERRORS,
-    **error(429, "Too many unfinished requests for another large body; see Retry-After."),
 }
 MOST_REPORTS = 100
 """Kept for a client that does not read them; the oldest are given up."""
@@ -126,12 +123,19 @@ for _name, _schema in STUDY_BODIES.items():
 @router.get("/studies", responses={200: {"model": StudiesAnswer}})
 async def studies(request: Request) -> Response:
     """The findings that can be read again, newest first."""
-    findings = state_of(request).findings
-    entries = [
-        _described(kept) | {"files": list(kept.result.files), "files_left_out": kept.result.files_left_out}
-        for kept in findings
-    ]
-    return reply({"studies": entries, "given_up": findings.given_up})
+    answer: StudiesAnswer = {
+        "studies": [
+            {
+                "id": kept.id,
+                "study": kept.study,
+                "arguments": kept.arguments,
+                "created": kept.created,
+                "files": list(kept.result.files),
+            }
+            for kept in state_of(request).findings
+        ]
+    }
+    return reply(answer)
 
 
 @router.get("/studies/{identity}", responses={**FINDING, **NO_STUDY})
