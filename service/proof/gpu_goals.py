@@ -19,7 +19,7 @@ from service.statistics.intervals import Interval, paired_ratio
 # Records: JSON lines, each on disk before the next is measured
 
 PATH_VARIABLE = "GPU_CHECK_ROWS"
-"""The environment variable that tells a section where its records go."""
+"""The environment variable that names the file of a section's records."""
 
 Record = dict[str, Any]
 BySection = Mapping[str, list[Record]]
@@ -43,15 +43,13 @@ def own_records() -> Records:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Those of a file, without lines that are cut off or written by something else; none without a file."""
+    """Those of a file, without a line that a killed process has cut off; none without a file."""
     records: list[Record] = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            record = msgspec.json.decode(line)
+            records.append(msgspec.json.decode(line, type=Record))
         except msgspec.DecodeError:
             continue
-        if isinstance(record, dict) and "kind" in record:
-            records.append(record)
     return records
 
 
@@ -76,31 +74,20 @@ PROFILED_ROUND = 0
 def cells_of(records: list[Record]) -> list[Record]:
     """A record per mode and batch of which a job ended well: medians per decode step, its profile.
 
-    Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
+    Their speed-up is against eager in the rounds that both have; None without any.
     """
-    planned = _planned({"ladder": records})
     found: dict[tuple[str, int], list[Outcome]] = {}
-    for outcome in filter(None, map(_outcome, records)):
-        found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
-    if planned is None:
-        return []
+    for record in _of_kind({"ladder": records}, "ladder", "job"):
+        if record["outcome"] == "ok":
+            outcome = msgspec.convert({**record, "kind": "ok"}, Outcome)
+            found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
+    planned = _planned({"ladder": records}) or {"modes": [], "batches": []}
     return [
         _cell(found[mode, batch], _timed(found.get((BASELINE, batch), [])))
         for mode in planned["modes"]
         for batch in planned["batches"]
         if (mode, batch) in found
     ]
-
-
-def _outcome(record: Record) -> Outcome | None:
-    """The engine's, without its texts; None for anything but a job that ended well and took steps."""
-    if record["kind"] != "job" or record["outcome"] != "ok":
-        return None
-    try:
-        outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
-    except msgspec.ValidationError:
-        return None  # one broken record must not cost the others their cells
-    return outcome if outcome.timings and outcome.timings.decode.steps else None
 
 
 def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
@@ -154,7 +141,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 class Goal(Row, frozen=True, kw_only=True):
-    """A row whose note is what was found. Goals of speed do not decide the exit code.
+    """A row whose note is what was found. Goals that do not decide the exit code only inform.
 
     A deciding goal holds only where it passes: what was not measured, or is undecided, is no success.
     """
@@ -175,15 +162,9 @@ def _goal(
     return Goal(name=name, bound=bound, verdict=verdict, note=found, decides=decides)
 
 
-def goals_of(part: int | None, records: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
-    """Those of `part`, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
-    if part == 2 and "sizes" in records:
-        return size_goals(records)
-    if part != 1:
-        return []
+def goals_of(records: BySection) -> list[Goal]:
+    """All goals of a whole check, from the records of its sections."""
     return [
-        _first_record(records, started),
-        _length(seconds, cold),
         *(_parity(records, section) for section in ("ladder", "float32")),
         _tests(records),
         _jobs(records),
@@ -197,22 +178,6 @@ def goals_of(part: int | None, records: BySection, started: float, seconds: floa
 
 
 GRAPHS = "reduce-overhead"
-FIRST_SECONDS = 60.0
-MOST_SECONDS_COLD, MOST_SECONDS_WARM = 480.0, 300.0
-"""Of one part, all sections together: a GPU is lent for minutes. The limits of a part sum up to no more."""
-
-
-def _first_record(records: BySection, started: float) -> Goal:
-    instants = [record["at"] for found in records.values() for record in found]
-    seconds = min(instants, default=float("inf")) - started
-    found = f"{seconds:.0f} s" if instants else "none"
-    return _goal("first result on disk", f"≤ {FIRST_SECONDS:.0f} s", seconds <= FIRST_SECONDS, found)
-
-
-def _length(seconds: float, cold: bool) -> Goal:
-    most = MOST_SECONDS_COLD if cold else MOST_SECONDS_WARM
-    name = f"all sections, compile cache {'cold' if cold else 'warm'}"
-    return _goal(name, f"≤ {most:.0f} s", seconds <= most, f"{seconds:.0f} s", decides=False)
 
 
 def _parity(records: BySection, section: str) -> Goal:
@@ -298,7 +263,6 @@ def _other_launches(records: BySection) -> Goal:
 
 SESSIONS = 4
 APART = 0.05
-WITHIN = f"within {APART:.0%}"
 OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
 
 
@@ -339,12 +303,12 @@ def _alike(
     name: str, below: Sequence[float | None], above: Sequence[float | None], decides: bool = False
 ) -> Goal:
     """Whether every one of `above` over the one of `below` is near 1; shows the farthest."""
-    reference = below[0] if below else None
+    bound, reference = f"within {APART:.0%}", below[0] if below else None
     if not reference or not above or None in above:
-        return _goal(name, WITHIN, None, decides=decides)
+        return _goal(name, bound, None, decides=decides)
     ratios = [value / reference for value in above if value is not None]
     farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return _goal(name, WITHIN, abs(farthest - 1) <= APART, f"{farthest:.3f}", decides)
+    return _goal(name, bound, abs(farthest - 1) <= APART, f"{farthest:.3f}", decides)
 
 
 def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -> Goal:
@@ -362,46 +326,5 @@ def _instrumentation(records: BySection) -> Goal:
     if not found or None in (found[0]["low"], found[0]["high"]):
         return _goal(OVERHEAD.name, OVERHEAD.bound, None)
     value, low, high = (found[0][end] for end in ("value", "low", "high"))
-    row = OVERHEAD.within(Interval(value, low, high, found[0].get("rounds", 0)))
+    row = OVERHEAD.within(Interval(value, low, high, found[0]["rounds"]))
     return Goal(**{**msgspec.structs.asdict(row), "note": f"{value:.3f} [{low:.3f}, {high:.3f}]"})
-
-
-# The section `sizes`: goals that are of one kind of GPU, and only inform
-
-MOST_MILLISECONDS, STRETCH_MILLISECONDS = 0.35, 0.22
-LEAST_SHARE, STRETCH_SHARE = 0.45, 0.60
-
-
-def size_goals(records: BySection) -> list[Goal]:
-    """The device's time of a token of `small`, and how near `base` comes to the memory's bandwidth."""
-    steps = {
-        record["model"]: record
-        for record in _of_kind(records, "sizes", "size")
-        if (record["mode"], record["batch"]) == (GRAPHS, 1)
-    }
-    of = f"bfloat16, batch 1, {GRAPHS}"
-    token = _goal(
-        f"small, {of}: device time per token",
-        f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
-        None,
-        decides=False,
-    )
-    if "small" in steps:
-        taken = steps["small"]["device_seconds"] * 1e3
-        reached = "; stretch reached" * (taken <= STRETCH_MILLISECONDS)
-        token = _found(token, taken <= MOST_MILLISECONDS, f"{taken:.3f} ms{reached}")
-    bandwidth = _goal(
-        f"base, {of}: share of copy bandwidth",
-        f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
-        None,
-        decides=False,
-    )
-    if "base" in steps and steps["base"]["device_roofline"]:
-        share = steps["base"]["device_roofline"]["share"]["value"]
-        reached = "; stretch reached" * (share >= STRETCH_SHARE)
-        bandwidth = _found(bandwidth, share >= LEAST_SHARE, f"{share:.0%}{reached}")
-    return [token, bandwidth]
-
-
-def _found(goal: Goal, holds: bool, note: str) -> Goal:
-    return msgspec.structs.replace(goal, verdict="pass" if holds else "fail", note=note)

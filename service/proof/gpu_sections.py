@@ -8,13 +8,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import platform
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import product
 from random import Random
 from statistics import median
 from time import perf_counter_ns
@@ -26,19 +23,16 @@ import torch
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.machine import machine
-from service.measure.cases import Bench, Case, build_case
+from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds, paired_median_ratio
-from service.measure.step_costs import Roof, kernel_table, measure_roof
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
-from service.statistics.intervals import Interval, as_json, median_interval
 from service.step.device_time import CudaQueue, device_time
 from service.step.meters import Readings, new_meter
 from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
-from service.step.roofs import measure_null_kernel, memory_bandwidth
 from service.step.trace import (
     GRAPH_LAUNCH_CALLS,
     LAUNCH_CALLS,
@@ -52,12 +46,9 @@ from service.step.trace import (
 )
 
 
-def _settings(
-    modes: Iterable[str], batches: list[int], model: str = "tiny", dtype: str | None = None
-) -> EngineSettings:
+def _settings(modes: Iterable[str], batches: list[int], dtype: str | None = None) -> EngineSettings:
     return EngineSettings(
         address="",
-        model=model,
         device="cuda",
         dtype=dtype,
         modes=list(modes),
@@ -66,17 +57,15 @@ def _settings(
     )
 
 
-# Section `device`: versions, driver, clocks, attention's backend, copy bandwidth; the first records on disk
+# Section `device`: versions, driver, clocks, attention's backend; the first records on disk
 
 PACKAGES = ("torch", "triton", "transformers", "safetensors", "tokenizers", "msgspec", "pytest")
-BUFFER_BYTES = tuple(2**power for power in (21, 23, 25, 27, 28))
-"""2 MB to 256 MB: from within the L2 cache of most GPUs to beyond that of any."""
 
 
 def device(records: Records) -> None:
     """Write what is known in seconds; what needs no CUDA context first, lest making one fails."""
     packages = {name: _version(name) for name in PACKAGES}
-    records.write("versions", python=platform.python_version(), packages=packages, cuda=torch.version.cuda)
+    records.write("versions", packages=packages, cuda=torch.version.cuda)
     records.write("environment", **machine())
     properties = torch.cuda.get_device_properties(0)
     records.write(
@@ -87,10 +76,7 @@ def device(records: Records) -> None:
         memory_bytes=properties.total_memory,
         cudnn=torch.backends.cudnn.version(),
     )
-    for size in BUFFER_BYTES:
-        found = memory_bandwidth(torch.device("cuda"), size)
-        records.write("bandwidth", buffer_bytes=found.buffer_bytes, bytes_per_second=found.bytes_per_second)
-    bench = Bench(_settings(["eager"], [1, 8]))
+    bench = Bench(_settings(["inference_mode"], [1, 8]))
     for bucket in bench.buffers:
         records.write("attention", batch=bucket, backends=attention_backends(bench, bucket))
 
@@ -109,7 +95,7 @@ def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for phase in PHASES:
-        case = build_case("inference_mode", phase, bench.model, bench.buffers[bucket], bench.precision)
+        case = bench.case("inference_mode", bucket, phase)
         with ReferenceAttention() as seen:
             case.call()
         found[phase] = sorted(seen.chosen)
@@ -118,7 +104,7 @@ def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
 
 # Section `profiler`: what four profiler sessions in one process say of the same replayed graph. Kernels by
 # correlation id, by window and by queued replays without a profiler; dispatch before and after the first
-# session; what measuring costs; and a capture beside it all.
+# session; what measuring costs.
 
 PROFILED_MODE = GRAPHS
 WAYS: dict[str, Matched] = {"id": "correlation", "window": "window"}
@@ -147,8 +133,6 @@ def profiler(records: Records) -> None:
         trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
         if session in (1, SESSIONS):
             _unprofiled(records, bench, case, f"after session {session}")
-    null = measure_null_kernel(bench.device)
-    records.write("null_kernel", **null.seconds, no_graph=null.no_graph)
 
 
 def session_fields(events: list[Event]) -> dict[str, object]:
@@ -177,25 +161,19 @@ def _span_seconds(kernels: list[Event]) -> float | None:
 
 
 def _unprofiled(records: Records, bench: Bench, case: Case, when: str) -> None:
-    """Dispatch and the device's time per step, without a profiler session."""
-    dispatch = _dispatch_seconds(bench, case)
+    """Without a profiler session: dispatch of a call to an idle device, and the device's time per step."""
+    dispatches = []
+    for _ in range(CALLS):
+        dispatches.append(case.call_seconds())
+        bench.synchronise()
     queued = device_time(CudaQueue(), case.call, "decode", PROFILED_BATCH)
     records.write(
         "unprofiled",
         when=when,
-        dispatch_seconds=dispatch,
+        dispatch_seconds=median(dispatches),
         queued_seconds=queued.seconds,
         upper_bound=queued.upper_bound,
     )
-
-
-def _dispatch_seconds(bench: Bench, case: Case) -> float:
-    """Median seconds until a call returns that was issued to an idle device."""
-    seconds = []
-    for _ in range(CALLS):
-        seconds.append(case.call_seconds())
-        bench.synchronise()
-    return median(seconds)
 
 
 def _metered(case: Case, which: str) -> float:
@@ -232,7 +210,7 @@ def ladder(records: Records, dtype: str) -> None:
     """Warm the modes up in `dtype`; in bfloat16 run jobs as well. A record per job and change of a mode."""
     timed = dtype == "bfloat16"
     batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
-    settings = _settings(ladder_modes(), batches, dtype=dtype)
+    settings = _settings(ladder_modes(), batches, dtype)
     prepare_process(settings.cache_folder)
     work = list(jobs()) if timed else []
     records.write("plan", modes=settings.modes, batches=settings.batch_sizes, jobs=len(work))
@@ -295,89 +273,12 @@ def gpu_tests(records: Records) -> None:
     raise SystemExit(int(pytest.main([*PYTEST, "tests/gpu"], plugins=[RecordPerTest(records)])))
 
 
-# Section `sizes`: decode steps of `small` and `base`, whose weights are seeded, under the roof of memory.
-# Kernels come last: the profiler stays attached after its first session, and slows what is launched then.
-
-MODELS = ("small", "base")
-SIZES_MODES = (GRAPHS, "inference_mode")
-SIZES_BATCHES = [1, 32, 128]
-SIZES_STEPS = 30
-KERNELS_KEPT = 12
-
-
-def sizes(records: Records) -> None:
-    """A record per batch, model and mode, smallest batch of both models first; then one of its kernels."""
-    prepare_process(os.environ["LAUNCHBOUND_CACHE_FOLDER"])
-    opened: dict[str, tuple[Bench, Roof]] = {}
-    for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
-        if model not in opened:
-            bench = Bench(_settings(SIZES_MODES, SIZES_BATCHES, model=model))
-            opened[model] = bench, measure_roof(bench)
-            roof = opened[model][1]
-            records.write("roof", model=model, bandwidth=roof.bandwidth, step_bytes=roof.step_bytes)
-        bench, roof = opened[model]
-        records.write("size", model=model, **_measured(bench, roof, bench.case(mode, batch)))
-    null = measure_null_kernel(opened[MODELS[0]][0].device).seconds.get("in_graph")
-    for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
-        bench, roof = opened[model]
-        records.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch), null))
-
-
-def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    """Wall, dispatch and device time of a decode step, and the latter under the roof.
-
-    Dispatch: until its call returns; wall: until the device is done.
-    """
-    hosts, walls = [], []
-    for _ in range(SIZES_STEPS):
-        bench.synchronise()
-        began = perf_counter_ns()
-        hosts.append(case.call_seconds())
-        bench.synchronise()
-        walls.append((perf_counter_ns() - began) / 1e9)
-    batch = case.buffers.bucket
-    queued = device_time(CudaQueue(), case.call, "decode", batch)
-    return {
-        "mode": case.mode,
-        "batch": batch,
-        "dispatch_seconds": median(hosts),
-        "wall_seconds": median(walls),
-        "device_seconds": queued.seconds,
-        "device_upper_bound": queued.upper_bound,
-        "device_roofline": _roofline(
-            roof, batch, Interval(queued.seconds, queued.low, queued.high, queued.samples)
-        ),
-    }
-
-
-def _kernels(bench: Bench, roof: Roof, case: Case, null: float | None) -> dict[str, object]:
-    """The kernels of a decode step, the longest by name, and their time under the roof."""
-    table = kernel_table(bench, case, null, lambda line: None)
-    batch = case.buffers.bucket
-    names: dict[str, object] = {"mode": case.mode, "batch": batch}
-    if table is None:
-        return {**names, "kernels": None, "kernel_roofline": None}
-    return {
-        **names,
-        "kernels": {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]},
-        "kernel_roofline": _roofline(roof, batch, median_interval(table.busy_steps_seconds)),
-    }
-
-
-def _roofline(roof: Roof, batch: int, seconds: Interval) -> dict[str, object] | None:
-    found = roof.over(batch, seconds)
-    if found is None:
-        return None
-    return {**asdict(found), "attained": as_json(found.attained), "share": as_json(found.share)}
-
-
-SECTIONS: dict[str, Callable[..., None]] = {
+FUNCTIONS: dict[str, Callable[..., None]] = {
     "device": device,
     "profiler": profiler,
     "ladder": ladder,
     "tests": gpu_tests,
-    "sizes": sizes,
 }
 
 if __name__ == "__main__":
-    SECTIONS[sys.argv[1]](own_records(), *sys.argv[2:])
+    FUNCTIONS[sys.argv[1]](own_records(), *sys.argv[2:])

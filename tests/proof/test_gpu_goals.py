@@ -18,19 +18,12 @@ from service.proof.gpu_sections import watch
 from service.records import Outcome, Output, PhaseTimings, StepProfile, Timings
 
 Rows = dict[str, list[dict[str, Any]]]
-STARTED = 1000.0
 UNKNOWN = "not measurable here"
 
 
 def session(number: int, by_id: float | None = 4e-4, by_window: float = 4e-4) -> dict[str, Any]:
     busy = {"busy_seconds_by_id": [by_id] * 5, "busy_seconds_by_window": [by_window] * 5}
     return {"kind": "session", "at": 1100.0, "session": number, **busy, "span_seconds_by_window": [5e-4] * 5}
-
-
-def size(model: str, seconds: float, share: float) -> dict[str, Any]:
-    named = {"kind": "size", "at": 1300.0, "model": model, "mode": "reduce-overhead", "batch": 1}
-    seconds_of = {"wall_seconds": seconds * 1.1, "dispatch_seconds": 5e-5, "device_seconds": seconds}
-    return {**named, **seconds_of, "device_roofline": {"share": {"value": share}}}
 
 
 def mode(name: str, state: str = "ready") -> dict[str, Any]:
@@ -50,11 +43,10 @@ def unprofiled(dispatch: float) -> dict[str, Any]:
 
 
 GOOD: Rows = {
-    "device": [{"kind": "versions", "at": 1012.0}],
     "profiler": [
         unprofiled(9e-5),
         unprofiled(9.1e-5),
-        {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008},
+        {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008, "rounds": 30},
         *(session(number) for number in (1, 2, 3, 4)),
     ],
     "tests": [
@@ -72,20 +64,11 @@ GOOD: Rows = {
     "float32": [{"kind": "plan", "at": 1400.0, "modes": ["eager"]}, mode("eager")],
 }
 
-KERNELS = {
-    "kind": "kernels",
-    "model": "small",
-    "mode": "reduce-overhead",
-    "batch": 1,
-    "kernels": {"kernels": 120},
-}
-SIZES: Rows = {"sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62), KERNELS]}
-
 
 def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, gpu_goals.Goal]:
     rows = deepcopy(GOOD)
     change(rows)
-    return {goal.name: goal for goal in gpu_goals.goals_of(1, rows, STARTED, seconds=450.0, cold=True)}
+    return {goal.name: goal for goal in gpu_goals.goals_of(rows)}
 
 
 def test_good_rows_meet_every_goal() -> None:
@@ -123,7 +106,6 @@ QUEUED = "queued replays over a step's span by window"
 @pytest.mark.parametrize(
     ("change", "name", "verdict"),
     [
-        (replace("device", "versions", at=1070.0), "first result on disk", "fail"),
         (replace("ladder", "mode", state="failed"), "parity with eager, bfloat16", "fail"),
         (replace("float32", "mode", state="failed"), "parity with eager, float32", "fail"),
         (replace("tests", "test", outcome="failed"), "tests/gpu", "fail"),
@@ -181,22 +163,6 @@ def test_speed_and_ids_are_judged_but_only_inform(change: Callable[[Rows], None]
     missed = [goal for goal in judged(change).values() if goal.verdict == "fail"]
     assert [goal.name.startswith(name) for goal in missed] == [True]
     assert missed[0].holds
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (replace("sizes", "size", device_seconds=5e-4), "small, bfloat16, batch 1"),
-        (replace("sizes", "size", device_roofline={"share": {"value": 0.3}}), "base, bfloat16, batch 1"),
-    ],
-)
-def test_goals_of_larger_models_only_inform(change: Callable[[Rows], None], name: str) -> None:
-    assert {goal.verdict for goal in gpu_goals.size_goals(SIZES)} == {"pass"}
-    assert {goal.verdict for goal in gpu_goals.size_goals({})} == {UNKNOWN}
-    rows = deepcopy(SIZES)
-    change(rows)
-    missed = [goal for goal in gpu_goals.size_goals(rows) if goal.verdict == "fail"]
-    assert [(goal.name.startswith(name), goal.holds) for goal in missed] == [(True, True)]
 
 
 # Cells, from outcomes as a GPU would send them
@@ -273,17 +239,7 @@ def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) 
     cells(folder, timed("eager", EAGER))
     killed = Checked(0.0, 1.0, True, [Ended("ladder", "timed out", "", 1.0, 4)], None)
     out = io.StringIO()
-    assert conclude(killed, folder, None, Console(file=out, width=150)) == 1
+    assert conclude(killed, folder, False, Console(file=out, width=150)) == 1
     (cell,) = json.loads((folder / "summary.json").read_text())["cells"]
     assert (cell["mode"], cell["rounds"], cell["speedup"]) == ("eager", 3, 1.0)
     assert "eager" in out.getvalue()
-
-
-@pytest.mark.parametrize("broken", [{"steps": 0}, {"steps": None}], ids=str)
-def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
-    tmp_path: Path, broken: dict[str, Any]
-) -> None:
-    cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
-    rows = gpu_goals.read_records(tmp_path / "ladder.jsonl")
-    rows[-1]["timings"]["decode"] |= broken
-    assert [cell["mode"] for cell in gpu_goals.cells_of(rows)] == ["eager"]
