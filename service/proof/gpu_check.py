@@ -36,7 +36,7 @@ from rich.table import Table
 from loadtests.run.folder import git_state
 from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.parent_death import owned
-from service.proof.gpu_goals import PATH_VARIABLE, Goal, Record, cells_of, goals_of, read_records
+from service.proof.gpu_goals import PATH_VARIABLE, Goal, goals_of, read_records
 from service.proof.rows import STYLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ _MODULE = ("-m", "service.proof.gpu_sections")
 SECTIONS = (
     Section("device", 25, "versions, clocks, attention's backend", (*_MODULE, "device")),
     Section("profiler", 55, "kernels by id, by window and by queued replays", (*_MODULE, "profiler")),
-    Section("ladder", 165, "default modes and cuda-graph, bfloat16", (*_MODULE, "ladder", "bfloat16")),
+    Section("ladder", 165, "parity and replay in bfloat16", (*_MODULE, "ladder", "bfloat16")),
     Section("float32", 85, "parity in float32", (*_MODULE, "ladder", "float32")),
     Section("tests", 150, "tests/gpu", (*_MODULE, "tests")),
 )
@@ -233,10 +233,8 @@ def conclude(checked: Checked, folder: Path, judged: bool, console: Console) -> 
     0 where every section ended well and, where goals are `judged`, every deciding one is met, else 1.
     """
     records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
-    cells = cells_of(records.get("ladder", []))
-    records["ladder"] = [*records.get("ladder", []), *cells]
     goals = goals_of(records) if judged else []
-    for table in (cells_table(cells), _endings(checked), goals_table(goals)):
+    for table in (_endings(checked), goals_table(goals)):
         if table.row_count:
             console.print(table)
     if checked.unwatched:
@@ -251,27 +249,12 @@ def conclude(checked: Checked, folder: Path, judged: bool, console: Console) -> 
         "passed": passed,
         "sections": checked.ended,
         "goals": goals,
-        "cells": cells,
         "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
         "no_clocks": checked.unwatched,
     }
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     console.print(f"results in {folder}", soft_wrap=True, markup=False)
     return 0 if passed else 1
-
-
-def cells_table(cells: Sequence[Record]) -> Table:
-    """The modes at each batch, microseconds per decode step."""
-    columns = ("step_seconds", "dispatch_seconds", "span_seconds", "kernel_seconds")
-    table = Table("mode", "batch", "step µs", "dispatch", "span", "kernel", "kernels", "launches", "× eager")
-    for row in cells:
-        micros = [_shown(row[name], 1e6) for name in columns]
-        counts = [_shown(row[name]) for name in ("kernels", "launches")]
-        ends = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
-        speedup = "–" if row["speedup"] is None else escape(f"{row['speedup']:.2f}{ends}")
-        name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
-        table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
-    return table
 
 
 def _endings(checked: Checked) -> Table:
@@ -290,10 +273,6 @@ def goals_table(goals: Sequence[Goal]) -> Table:
         word = goal.verdict if goal.decides else f"{goal.verdict} (informs)"
         table.add_row(escape(goal.name), escape(goal.note), goal.bound, f"[{STYLES[goal.verdict]}]{word}[/]")
     return table
-
-
-def _shown(number: float | None, scale: float = 1.0) -> str:
-    return "–" if number is None else f"{number * scale:.0f}"
 
 
 if __name__ == "__main__":

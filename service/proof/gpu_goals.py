@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,8 +13,7 @@ import msgspec
 
 from service.modes import MODES
 from service.proof.rows import Property, Row, Verdict
-from service.records import Outcome, PhaseTimings
-from service.statistics.intervals import Interval, paired_ratio
+from service.statistics.intervals import Interval
 
 # Records: JSON lines, each on disk before the next is measured
 
@@ -59,82 +58,6 @@ def _of_kind(records: BySection, section: str, kind: str) -> list[Record]:
 
 def _planned(records: BySection, section: str = "ladder") -> Record | None:
     return next(iter(_of_kind(records, section, "plan")), None)
-
-
-# Cells of the section `ladder`, one per mode and batch, from the records of its jobs, however many
-
-Rounds = dict[int, PhaseTimings]
-"""The decode timings of a cell's jobs, by the round that they ran in."""
-
-BASELINE = "eager"
-PROFILED_ROUND = 0
-"""The first: whatever ends the section later, what the modes launch is known."""
-
-
-def cells_of(records: list[Record]) -> list[Record]:
-    """A record per mode and batch of which a job ended well: medians per decode step, its profile.
-
-    Their speed-up is against eager in the rounds that both have; None without any.
-    """
-    found: dict[tuple[str, int], list[Outcome]] = {}
-    for record in _of_kind({"ladder": records}, "ladder", "job"):
-        if record["outcome"] == "ok":
-            outcome = msgspec.convert({**record, "kind": "ok"}, Outcome)
-            found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
-    planned = _planned({"ladder": records}) or {"modes": [], "batches": []}
-    return [
-        _cell(found[mode, batch], _timed(found.get((BASELINE, batch), [])))
-        for mode in planned["modes"]
-        for batch in planned["batches"]
-        if (mode, batch) in found
-    ]
-
-
-def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
-    timed, newest = _timed(outcomes), outcomes[-1]
-    profiles = [phase for one in outcomes for phase in one.profile or () if phase.phase == "decode"]
-    counts = ("kernel_seconds", "kernels", "launches", "graph_launches")
-    both = sorted(timed.keys() & eager.keys())
-    speedup = (
-        paired_ratio([_period(eager[n]) for n in both], [_period(timed[n]) for n in both]) if both else None
-    )
-    known = speedup if speedup and speedup.samples > 1 else None
-    phases = timed.values()
-    return {
-        "kind": "cell",
-        "mode": newest.mode,
-        "effective": newest.effective,
-        "batch": newest.batch_size,
-        "rounds": len(timed),
-        "step_seconds": _median(map(_period, phases)),
-        "dispatch_seconds": _median(_per_step(p.dispatch_seconds, p) for p in phases),
-        "span_seconds": _median(_per_step(p.device_span_seconds, p) for p in phases),
-        "speedup": speedup.value if speedup else None,
-        "low": known.low if known else None,
-        "high": known.high if known else None,
-        # None: not profiled, or the profiler saw nothing.
-        **{name: getattr(profiles[0], name) if profiles else None for name in counts},
-    }
-
-
-def _timed(outcomes: Iterable[Outcome]) -> Rounds:
-    """Of the rounds without the profiler, which disturbs times also where it finds nothing."""
-    rounds = {int(one.id.rpartition("-")[2]): one.timings for one in outcomes}
-    return {n: timings.decode for n, timings in rounds.items() if timings and n != PROFILED_ROUND}
-
-
-def _period(phase: PhaseTimings) -> float:
-    """Seconds per step, with what the engine does between two steps."""
-    return (phase.period_seconds or 0.0) / phase.steps
-
-
-def _per_step(seconds: float | None, phase: PhaseTimings) -> float | None:
-    return None if seconds is None else seconds / phase.steps
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 # Goals
@@ -230,16 +153,19 @@ def _not_replayed(record: Record) -> str | None:
     return None if replayed else f"{record['mode']} as {record['effective']}: {record['reason']}"
 
 
-def _graph_cells(records: BySection) -> dict[int, Record | None]:
-    """Of the mode that replays, by the batches that are planned."""
+def _replay_profiles(records: BySection) -> dict[int, Record | None]:
+    """Of a decode step of the mode that replays, by the batches that are planned; None: not profiled."""
     planned = _planned(records)
     found: dict[int, Record | None] = dict.fromkeys(planned["batches"] if planned else ())
-    cells = _of_kind(records, "ladder", "cell")
-    return found | {record["batch"]: record for record in cells if record["mode"] == GRAPHS}
+    for job in _of_kind(records, "ladder", "job"):
+        for profile in job["profile"] or ():
+            if (job["mode"], profile["phase"]) == (GRAPHS, "decode"):
+                found[job["batch_size"]] = profile
+    return found
 
 
 def _graph_launches(records: BySection) -> Goal:
-    counts = {n: cell and cell["graph_launches"] for n, cell in _graph_cells(records).items()}
+    counts = {n: found and found["graph_launches"] for n, found in _replay_profiles(records).items()}
     shown = {n: "unknown" if count is None else f"{count:g}" for n, count in counts.items()}
     text = ", ".join(f"{count} at batch {n}" for n, count in shown.items()) or "not measured"
     known = bool(counts) and None not in counts.values()
@@ -249,13 +175,11 @@ def _graph_launches(records: BySection) -> Goal:
 
 def _other_launches(records: BySection) -> Goal:
     name, bound = f"{GRAPHS}: other launches per decode step", "≤ 1"
-    cells = _graph_cells(records)
-    counted = [
-        cell for cell in cells.values() if cell and None not in (cell["launches"], cell["graph_launches"])
-    ]
-    if not counted or len(counted) < len(cells):
+    profiles = _replay_profiles(records).values()
+    counted = [one for one in profiles if one and None not in (one["launches"], one["graph_launches"])]
+    if not counted or len(counted) < len(profiles):
         return _goal(name, bound, None, f"measured at {len(counted)} batches")
-    most = max(cell["launches"] - cell["graph_launches"] for cell in counted)
+    most = max(one["launches"] - one["graph_launches"] for one in counted)
     return _goal(name, bound, most <= 1, f"at most {most:g}")
 
 
@@ -290,7 +214,8 @@ def _sessions(records: BySection) -> Iterator[Goal]:
 
 def _of_session(values: list[float | None]) -> float | None:
     """The median of a session's steps; None without any, and where one of them had no kernels."""
-    return None if None in values else _median(values)
+    known = [value for value in values if value is not None]
+    return median(known) if known and len(known) == len(values) else None
 
 
 def _attached(records: BySection) -> Goal:

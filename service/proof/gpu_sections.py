@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from random import Random
+from itertools import product
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -26,7 +26,7 @@ from service.front.machine import machine
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds, paired_median_ratio
 from service.modes import default_modes, named_modes
-from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
+from service.proof.gpu_goals import GRAPHS, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.step.device_time import CudaQueue, device_time
 from service.step.meters import Readings, new_meter
@@ -192,10 +192,9 @@ def _metered(case: Case, which: str) -> float:
     return (perf_counter_ns() - began) / 1e9 / STEPS_PER_ROUND
 
 
-# Sections `ladder` and `float32`: parity, in bfloat16 also speed, of the default modes and `cuda-graph`
+# Sections `ladder` and `float32`: parity of the default modes and `cuda-graph`, in bfloat16 also launches
 
 LADDER_BATCHES = [1, 8]
-LADDER_ROUNDS = 8
 NEW_TOKENS = 64
 PROMPT = "def mean(values):\n"
 CAPTURED = "cuda-graph"
@@ -208,24 +207,21 @@ def ladder_modes() -> list[str]:
 
 def ladder(records: Records, dtype: str) -> None:
     """Warm the modes up in `dtype`; in bfloat16 run jobs as well. A record per job and change of a mode."""
-    timed = dtype == "bfloat16"
-    batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
+    served = dtype == "bfloat16"
+    batches = LADDER_BATCHES if served else [LADDER_BATCHES[1]]
     settings = _settings(ladder_modes(), batches, dtype)
     prepare_process(settings.cache_folder)
-    work = list(jobs()) if timed else []
+    work = list(jobs()) if served else []
     records.write("plan", modes=settings.modes, batches=settings.batch_sizes, jobs=len(work))
     inbox = LocalInbox(work, lambda message: watch(records, message))
     Engine(settings, inbox).run()
 
 
 def jobs() -> Iterable[Job]:
-    """Rounds over all cells in fresh order, the first of them profiled: it tells what the modes launch."""
-    cells = [(mode, batch) for mode in ladder_modes() for batch in LADDER_BATCHES]
-    for number in range(LADDER_ROUNDS + 1):
-        Random(number).shuffle(cells)
-        for mode, batch in cells:
-            name, profile = f"{mode}-{batch}-{number}", number == PROFILED_ROUND
-            yield local_job(name, mode, [PROMPT] * batch, NEW_TOKENS, ignore_eos=True, profile=profile)
+    """Of every mode at every batch two: first one that is profiled, then one as it is served."""
+    for profile, mode, batch in product((True, False), ladder_modes(), LADDER_BATCHES):
+        name = f"{mode}-{batch}-{profile}"
+        yield local_job(name, mode, [PROMPT] * batch, NEW_TOKENS, ignore_eos=True, profile=profile)
 
 
 def watch(records: Records, message: ToFront) -> None:

@@ -30,7 +30,7 @@ from service.measure.cpu_sampler import (
 )
 from service.measure.rounds import Log, in_rounds
 from service.proof.rows import Check, NotMeasurableError, Property, Row
-from service.records import PHASES, Phase, SampleCounts
+from service.records import PHASES, Phase
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
 from service.step.profiling import Separator, chrome_events, profile_step, record_session
@@ -102,19 +102,7 @@ SHIFT = Property(
 )
 
 
-class Seen(NamedTuple):
-    """Samples of a step, and how many times as long as the others the sampled steps were."""
-
-    counts: SampleCounts
-    slowed: float
-
-    @property
-    def kernel_share(self) -> float:
-        """Kernel / (kernel + host)."""
-        return self.counts.kernel / (self.counts.kernel + self.counts.host)
-
-
-def measure_rates(variants: Variants, log: Log) -> dict[tuple[ServedStep, int], list[Seen]]:
+def measure_rates(variants: Variants, log: Log) -> dict[tuple[ServedStep, int], list[SampledSteps]]:
     """Of decode steps at the smallest and the largest bucket, by round, at each rate.
 
     Raises NotMeasurableError as `sampler_of`.
@@ -122,37 +110,36 @@ def measure_rates(variants: Variants, log: Log) -> dict[tuple[ServedStep, int], 
     sampler = sampler_of(variants)
     bench = variants.served_bench
     sizes = dict.fromkeys((min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)))
-    arms: dict[tuple[ServedStep, int], Callable[[], Seen]] = {}
-    for mode in (mode for mode in MODES if mode in bench.modes):
+    arms: dict[tuple[ServedStep, int], Callable[[], SampledSteps]] = {}
+    for mode, size in product((mode for mode in MODES if mode in bench.modes), sizes):
         log(f"{mode}, building")
-        for size in sizes:
-            case = bench.case(mode, size, "decode")
-            step = ServedStep(mode, "decode", size)
-            arms |= {(step, rate): partial(_seen, sampler, case, rate) for rate in RATES}
+        sample = partial(sampled, sampler, bench.case(mode, size, "decode"), RATE_SECONDS)
+        for rate in RATES:
+            arms[ServedStep(mode, "decode", size), rate] = partial(sample, samples_per_second=rate)
     with variants.isolated():
         return in_rounds(arms, RATE_ROUNDS, "rates", log)
 
 
-def _seen(sampler: CpuSampler, case: Case, rate: int) -> Seen:
-    found = sampled(sampler, case, RATE_SECONDS, samples_per_second=rate)
-    return Seen(found.counts, fmean(found.sampled_seconds) / found.step_seconds)
-
-
-def judge_rates(found: Mapping[tuple[ServedStep, int], list[Seen]]) -> list[Row]:
+def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> list[Row]:
     """Per step, how far its share at the usual rate is from the end of the line through all rates."""
     rows = []
     for step in dict.fromkeys(step for step, _ in found):
-        shares = {rate: [seen.kernel_share for seen in found[step, rate]] for rate in RATES}
+        seen = {rate: found[step, rate] for rate in RATES}
+        shares = {rate: [one.kernel_share for one in steps] for rate, steps in seen.items()}
         shifts = [
             beyond_none(dict(zip(RATES, one, strict=True))) for one in zip(*shares.values(), strict=True)
         ]
         shown = ", ".join(f"{fmean(values):.3f}" for values in shares.values())
-        slowed = ", ".join(f"{median(seen.slowed for seen in found[step, rate]):.2f}" for rate in RATES)
+        slowed = ", ".join(f"{median(map(_slowed, steps)):.2f}" for steps in seen.values())
         at = ", ".join(f"{rate:,}" for rate in RATES)
         numbers = {f"shares_at_{rate}": values for rate, values in shares.items()}
         note = f"{shown} at {at}; steps take {slowed} times as long"
         rows.append(SHIFT.within(mean_interval(shifts), f": {step}", note, numbers))
     return rows
+
+
+def _slowed(steps: SampledSteps) -> float:
+    return fmean(steps.sampled_seconds) / steps.step_seconds
 
 
 def beyond_none(shares: Mapping[int, float]) -> float:
@@ -345,21 +332,20 @@ GRAPHS = Property(f"{REPLAYED}: one graph launch per decode step", "all")
 
 
 def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[float]]:
-    """By quantity and mode: kernel seconds of a session by ours and by the profiler's sum; graph launches.
+    """By quantity and mode: kernel seconds of a session by ours and by the profiler's sum (`kernels`), none
+    where the profiler did not find them all; graph launches of steps (`graph_launches`), none where unknown.
 
-    Without kernel seconds where the profiler did not find them all. Raises NotMeasurableError without a GPU.
+    Raises NotMeasurableError without a GPU.
     """
     if variants.device.type != "cuda":
         raise NotMeasurableError("no CUDA device is used")
     found: dict[tuple[str, str], list[float]] = {}
     for mode in variants.modes:
         log(f"{mode}, profiling")
-        sums = kernel_seconds(variants.device, variants.case(mode)) or ()
-        found |= {("ours", mode): list(sums[:1]), ("profiler", mode): list(sums[1:])}
+        found["kernels", mode] = list(kernel_seconds(variants.device, variants.case(mode)) or ())
     if REPLAYED in variants.modes:
         case = variants.case(REPLAYED)
         launches = [profile_step(case.step, case.buffers).graph_launches for _ in range(STEPS)]
-        # Without any, what is known of replay is nothing: no samples, which is not 0.
         known = [float(count) for count in launches if count is not None]
         found["graph_launches", REPLAYED] = known if len(known) == len(launches) else []
     return found
@@ -386,20 +372,19 @@ def _table_seconds(session: profile) -> float:
 
 def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
     """Kernel time against the profiler's sum per mode; one launch per replay."""
-    modes = [mode for what, mode in found if what == "ours"]
-    rows = [_kernels(mode, found["ours", mode], found["profiler", mode]) for mode in modes]
+    rows = [_kernels(mode, sums) for (what, mode), sums in found.items() if what == "kernels"]
     return [*rows, _graphs(found.get(("graph_launches", REPLAYED)))]
 
 
-def _kernels(mode: str, ours: list[float], profilers: list[float]) -> Row:
-    """Exact: both are sums over the same kernels of the same trace. Shows the session farthest from 1."""
-    if not ours or not profilers:
+def _kernels(mode: str, sums: list[float]) -> Row:
+    """Exact: both are sums over the same kernels of the same trace."""
+    if not sums:
         reason = "which kernels are a step's is not known: the profiler lost some, or gave them wrong ids"
         return KERNELS.not_measurable(reason, f": {mode}")
-    ratios = [a / b for a, b in zip(ours, profilers, strict=True)]
-    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    note = f"{ours[0] / STEPS * 1e6:.0f} µs per step"
-    return KERNELS.exactly(abs(farthest - 1) <= KERNELS.most, farthest, f": {mode}", note)
+    ours, profilers = sums
+    ratio = ours / profilers
+    note = f"{ours / STEPS * 1e6:.0f} µs per step"
+    return KERNELS.exactly(abs(ratio - 1) <= KERNELS.most, ratio, f": {mode}", note)
 
 
 def _graphs(launches: list[float] | None) -> Row:

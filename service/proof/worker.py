@@ -14,7 +14,7 @@ import torch
 
 from service.measure.cases import Variants
 from service.proof.classes import INJECTED, INSTRUCTIONS, UNCLASSIFIED
-from service.proof.requests import ASKED_WORK, INSTRUMENTATION, MINIMAL_LOOP, OWN_WORK
+from service.proof.requests import INSTRUMENTATION, MINIMAL_LOOP
 from service.proof.rows import AnyCheck, Event, run_check
 from service.proof.split import BACKGROUND, CUDA, PLAIN_KERNELS, SAMPLING_RATE
 from service.records import EngineSettings
@@ -25,8 +25,7 @@ from service.step.process_state import prepare_process
 CHECKS: dict[str, AnyCheck] = {
     "injected": INJECTED, "sampling-rate": SAMPLING_RATE, "plain-kernels": PLAIN_KERNELS,
     "unclassified": UNCLASSIFIED, "instructions": INSTRUCTIONS, "background": BACKGROUND,
-    "asked-work": ASKED_WORK, "own-work": OWN_WORK, "instrumentation": INSTRUMENTATION,
-    "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
+    "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from service.proof import gpu_sections
-from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, cells_of, read_records
+from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, read_records
 from service.proof.gpu_sections import session_fields
 from service.records import EngineSettings
 from service.step import profiling
@@ -151,23 +151,15 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, d
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     monkeypatch.setattr(gpu_sections, "ladder_modes", lambda: ["eager", "inference_mode"])
     monkeypatch.setattr(gpu_sections, "LADDER_BATCHES", [1, 2])
-    monkeypatch.setattr(gpu_sections, "LADDER_ROUNDS", 6)
     monkeypatch.setattr(gpu_sections, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU
     found = rows_of(tmp_path, lambda rows: gpu_sections.ladder(rows, dtype))
     assert {row["mode"] for row in found["mode"] if row["state"] == "ready"} == {"eager", "inference_mode"}
     if dtype == "float32":
         assert list(found) == ["plan", "mode"]
         return
-    assert len(found["job"]) == found["plan"][0]["jobs"] == 7 * 2 * 2
+    assert len(found["job"]) == found["plan"][0]["jobs"] == 2 * 2 * 2
     assert {row["outcome"] for row in found["job"]} == {"ok"}
-    cells = cells_of([row for rows in found.values() for row in rows])
-    assert [(row["mode"], row["batch"], row["rounds"]) for row in cells] == [
-        ("eager", 1, 6),
-        ("eager", 2, 6),
-        ("inference_mode", 1, 6),
-        ("inference_mode", 2, 6),
-    ]
-    assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)
+    assert sum(row["profile"] is not None for row in found["job"]) == 4
 
 
 def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
