@@ -31,11 +31,9 @@ from service.statistics.intervals import median_interval
 
 # Injected work of known length, of the kinds that serving runs, arrives on its side.
 #
-# The same work is done inside a step or beside it, between two steps, where it is neither timed nor sampled:
-# work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
-# of the next step whoever did the work. One arm has a short piece of it inside and the rest beside, the other
-# all of it inside: what the host does for it is the same in both. What was added is what the work inside took
-# more, by its own clock, within the steps that are sampled.
+# Both arms do all of the work: one has a short piece of it inside the step and the rest beside, between two
+# steps, the other all of it inside. What was added is what the work inside took more, by its own clock,
+# within the steps that are sampled (docs/decisions/selftest.md).
 
 ROUNDS = 12
 SAMPLED_SECONDS = 0.2
@@ -237,19 +235,14 @@ def _row(kind: Kind, mode: str, short: list[Injected], long: list[Injected]) -> 
         median_interval([share / whole for share, whole in zip(moved, added, strict=True)]),
         f": {kind.name}, {mode}",
         f"{fmean(added) * 1e3:.2f} ms added to {fmean(one.step_seconds for one in short) * 1e3:.2f} ms",
-        {"moved_seconds": moved, "added_seconds": added},
     )
 
 
 INJECTED = Check(measure_injected, judge_injected, tuple(ARRIVES.values()))
 
 
-# Exact counts of the instructions of one decode step, by side.
-#
-# Kernel *time* of eager, no_grad and inference_mode may differ although all that is booked as kernel is the
-# same: what the host does between two kernels takes the caches that they then miss. And dispatch *time* grows
-# with the batch, as kernels take the host's caches. Instructions know no caches. Where a tape's work were
-# classed as kernel, or kernels' as the host's, they would differ, on every machine alike.
+# Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where
+# work of a tape were classed as kernel, or kernels as the host's, they would differ, on every machine alike.
 
 LAYERS = 1
 """Of the model that is counted: an instruction takes some 15 µs, and every layer has the same ones."""
@@ -325,15 +318,13 @@ def judge_instructions(found: Mapping[Step, list[Counted]]) -> list[Row]:
 def _kernels(mode: str, counts: Counted, eager: Counted) -> Row:
     ratio = counts.kernel / eager.kernel
     note = f"{counts.kernel:,} against {eager.kernel:,}, decode, {LAYERS} layer"
-    numbers = {"kernel_instructions": counts.kernel, "eager_kernel_instructions": eager.kernel}
-    return KERNELS.exactly(abs(ratio - 1) <= KERNELS.most, ratio, f" of {mode} / {PLAIN[0]}", note, numbers)
+    return KERNELS.exactly(abs(ratio - 1) <= KERNELS.most, ratio, f" of {mode} / {PLAIN[0]}", note)
 
 
 def _falls(modes: tuple[str, str], counted: Mapping[str, Counted]) -> Row:
     upper, lower = (counted[mode].host for mode in modes)
-    numbers = {"upper_host_instructions": upper, "lower_host_instructions": lower}
     name = f" of {modes[0]} over {modes[1]}"
-    return HOST.exactly(upper > lower, upper / lower, name, f"{upper:,} and {lower:,}", numbers)
+    return HOST.exactly(upper > lower, upper / lower, name, f"{upper:,} and {lower:,}")
 
 
 def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted]) -> Row:
@@ -345,19 +336,14 @@ def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted])
     more = Counted(large.kernel - small.kernel, large.host - small.host)
     share = more.host / max(more.kernel, 1)
     note = f"{more.host:,} more, {large.host:,} in all, where kernels have {more.kernel:,} more"
-    numbers = {
-        "host_instructions": [small.host, large.host],
-        "kernel_instructions": [small.kernel, large.kernel],
-    }
     name = f": {mode}, batch {batches[1]} over {batches[0]}"
-    return GROWTH.exactly(abs(share) <= GROWTH.most, share, name, note, numbers)
+    return GROWTH.exactly(abs(share) <= GROWTH.most, share, name, note)
 
 
 INSTRUCTIONS = Check(measure_instructions, judge_instructions, (KERNELS, HOST, GROWTH))
 
 
-# Code that no rule knows: a sample there is on neither side. On a processor for which a library takes code of
-# its own, that code may have names that no rule knows, or none at all.
+# Code that no rule knows: a sample there is on neither side. Libraries choose their code by the processor.
 
 UNCLASSIFIED_ROUNDS = 5
 UNCLASSIFIED_SECONDS = 0.25
@@ -403,11 +389,7 @@ def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list
         step, worst = max(shares.items(), key=lambda one: one[1].high)
         where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(SHOWN))
         note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
-        numbers = {
-            "unclassified": [counts.total() for counts in unknown.values()],
-            "samples": [counts.total() for counts in within.values()],
-        }
-        rows.append(UNKNOWN.within(worst, f": {mode}", note, numbers))
+        rows.append(UNKNOWN.within(worst, f": {mode}", note))
     return rows
 
 

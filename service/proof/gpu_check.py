@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -34,7 +33,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from loadtests.run.folder import git_state
-from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.parent_death import owned
 from service.proof.gpu_goals import PATH_VARIABLE, Goal, goals_of, read_records
 from service.proof.rows import STYLES
@@ -116,38 +114,22 @@ class Ended(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Checked(NamedTuple):
-    """What was run: `started` is in Unix seconds, `seconds` is how long all of it took.
-
-    `cold`: there was no compiled code yet. `unwatched` is the reason where clocks were not sampled.
-    """
-
-    started: float
-    seconds: float
-    cold: bool
-    ended: list[Ended]
-    unwatched: str | None
-
-
-def run_sections(sections: Sequence[Section], folder: Path, cache: Path) -> Checked:
+def run_sections(sections: Sequence[Section], folder: Path, cache: Path) -> list[Ended]:
     """Run `sections` into `folder`, each whatever became of those before it.
 
     Each has its own limit, and what is left of MOST_SECONDS that no later one is to have.
     """
-    started, until = time.time(), monotonic() + MOST_SECONDS
-    cold = not cache.exists() or not any(cache.iterdir())
+    until = monotonic() + MOST_SECONDS
     environment = _environment(cache)
-    command, unwatched = clocks_query()
     ended = []
     for number, section in enumerate(sections, 1):
         print(f"{section.name}: {section.about}", flush=True)
         limit = until - monotonic() - sum(later.seconds for later in sections[number:])
-        with watched(command, folder / f"{section.name}.clocks.csv"):
-            one = run_section(section, folder, environment, max(limit, LEAST_SECONDS))
+        one = run_section(section, folder, environment, max(limit, LEAST_SECONDS))
         ended.append(one)
         text = f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}"
         print(text.rstrip(), flush=True)
-    return Checked(started, time.time() - started, cold, ended, unwatched)
+    return ended
 
 
 def _environment(cache: Path) -> Mapping[str, str]:
@@ -227,40 +209,33 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
 # What they found
 
 
-def conclude(checked: Checked, folder: Path, judged: bool, console: Console) -> int:
+def conclude(ended: Sequence[Ended], folder: Path, judged: bool, console: Console) -> int:
     """Print the tables and write the summary; the exit code.
 
     0 where every section ended well and, where goals are `judged`, every deciding one is met, else 1.
     """
-    records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
+    records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in ended}
     goals = goals_of(records) if judged else []
-    for table in (_endings(checked), goals_table(goals)):
-        if table.row_count:
-            console.print(table)
-    if checked.unwatched:
-        console.print(f"clocks, power and throttling are unknown: {checked.unwatched}", markup=False)
-    passed = all(one.how == "done" for one in checked.ended) and all(goal.holds for goal in goals)
+    console.print(endings_table(ended))
+    if judged:
+        console.print(goals_table(goals))
+    passed = all(one.how == "done" for one in ended) and all(goal.holds for goal in goals)
     found = {
         "format_version": FORMAT_VERSION,
-        "started": checked.started,
-        "seconds": checked.seconds,
-        "compile_cache": "cold" if checked.cold else "warm",
         **git_state(),
         "passed": passed,
-        "sections": checked.ended,
+        "sections": ended,
         "goals": goals,
-        "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
-        "no_clocks": checked.unwatched,
     }
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     console.print(f"results in {folder}", soft_wrap=True, markup=False)
     return 0 if passed else 1
 
 
-def _endings(checked: Checked) -> Table:
+def endings_table(ended: Sequence[Ended]) -> Table:
     """How each section ended, and why where it did not end well."""
     table = Table("section", "ended", "s", "rows", "why")
-    for one in checked.ended:
+    for one in ended:
         how = f"[{'green' if one.how == 'done' else 'bold red'}]{one.how}[/]"
         table.add_row(one.name, how, f"{one.seconds:.0f}", str(one.rows), escape(one.detail))
     return table

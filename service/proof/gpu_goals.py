@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from service.modes import MODES
-from service.proof.rows import Property, Row, Verdict
-from service.statistics.intervals import Interval
+from service.proof.rows import Row, Verdict
 
 # Records: JSON lines, each on disk before the next is measured
 
@@ -66,7 +65,7 @@ def _planned(records: BySection, section: str = "ladder") -> Record | None:
 class Goal(Row, frozen=True, kw_only=True):
     """A row whose note is what was found. Goals that do not decide the exit code only inform.
 
-    A deciding goal holds only where it passes: what was not measured, or is undecided, is no success.
+    A deciding goal holds only where it passes: what was not measured is no success.
     """
 
     decides: bool = True
@@ -96,7 +95,6 @@ def goals_of(records: BySection) -> list[Goal]:
         _other_launches(records),
         *_sessions(records),
         _attached(records),
-        _instrumentation(records),
     ]
 
 
@@ -183,11 +181,10 @@ def _other_launches(records: BySection) -> Goal:
     return _goal(name, bound, most <= 1, f"at most {most:g}")
 
 
-# The section `profiler`: its ways to a step's device time agree, and measuring costs little
+# The section `profiler`: its ways to a step's device time agree
 
 SESSIONS = 4
 APART = 0.05
-OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
 
 
 def _sessions(records: BySection) -> Iterator[Goal]:
@@ -244,12 +241,3 @@ def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -
         return _goal(name, bound, None)
     ratio = max(known[: len(parts)]) / min(known[len(parts) :])
     return _goal(name, bound, ratio <= 1 + APART, f"{ratio:.3f}")
-
-
-def _instrumentation(records: BySection) -> Goal:
-    found = _of_kind(records, "profiler", "instrumentation")
-    if not found or None in (found[0]["low"], found[0]["high"]):
-        return _goal(OVERHEAD.name, OVERHEAD.bound, None)
-    value, low, high = (found[0][end] for end in ("value", "low", "high"))
-    row = OVERHEAD.within(Interval(value, low, high, found[0]["rounds"]))
-    return Goal(**{**msgspec.structs.asdict(row), "note": f"{value:.3f} [{low:.3f}, {high:.3f}]"})

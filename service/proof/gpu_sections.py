@@ -10,11 +10,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from statistics import median
-from time import perf_counter_ns
 from typing import Any
 
 import msgspec
@@ -24,12 +22,10 @@ from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.machine import machine
 from service.measure.cases import Bench, Case
-from service.measure.rounds import in_rounds, paired_median_ratio
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.step.device_time import CudaQueue, device_time
-from service.step.meters import Readings, new_meter
 from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
@@ -103,16 +99,13 @@ def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
 
 
 # Section `profiler`: what four profiler sessions in one process say of the same replayed graph. Kernels by
-# correlation id, by window and by queued replays without a profiler; dispatch before and after the first
-# session; what measuring costs.
+# correlation id, by window and by queued replays without a profiler; dispatch before and after the sessions.
 
 PROFILED_MODE = GRAPHS
 WAYS: dict[str, Matched] = {"id": "correlation", "window": "window"}
 PROFILED_BATCH = 8
 PROFILED_STEPS = 5
 CALLS = 200
-METER_ROUNDS = 30
-STEPS_PER_ROUND = 20
 
 
 def profiler(records: Records) -> None:
@@ -122,10 +115,6 @@ def profiler(records: Records) -> None:
     bench = Bench(settings)
     case = bench.case(PROFILED_MODE, PROFILED_BATCH)
     _unprofiled(records, bench, case, "before the first session")
-    arms = {which: partial(_metered, case, which) for which in ("full", "off")}
-    ratio = in_rounds(arms, METER_ROUNDS, "meter")
-    found = paired_median_ratio(ratio["full"], ratio["off"])
-    records.write("instrumentation", value=found.value, low=found.low, high=found.high, rounds=found.samples)
     for session in range(1, SESSIONS + 1):
         events = record_steps(bench.device, case.call, PROFILED_STEPS)
         records.write("session", session=session, **session_fields(events))
@@ -174,22 +163,6 @@ def _unprofiled(records: Records, bench: Bench, case: Case, when: str) -> None:
         queued_seconds=queued.seconds,
         upper_bound=queued.upper_bound,
     )
-
-
-def _metered(case: Case, which: str) -> float:
-    """Seconds per step of some decode steps, each with its fetch, measured in full or not at all."""
-    meter = new_meter(torch.device("cuda"), PROFILED_BATCH, "full" if which == "full" else "off")
-    readings = Readings()
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            _, greedy = meter.run(case.step, case.arguments, readings)
-            meter.fetch(greedy, readings)
-
-    run(PROFILED_STEPS)
-    began = perf_counter_ns()
-    run(STEPS_PER_ROUND)
-    return (perf_counter_ns() - began) / 1e9 / STEPS_PER_ROUND
 
 
 # Sections `ladder` and `float32`: parity of the default modes and `cuda-graph`, in bfloat16 also launches

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
-from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.measure.rounds import Log, in_rounds
 from service.proof.bare_route import bare_route
 from service.proof.rows import (
     AnyCheck,
     Check,
     NotMeasurableError,
-    Numbers,
     Property,
     Row,
     count_row,
@@ -103,8 +102,7 @@ def _pieces(mode: str, requests: list[Timings], engine: list[float]) -> Row:
     micros = {name.removesuffix("_seconds"): median(found) * 1e6 for name, found in pieces.items()}
     shown = " + ".join(f"{name} {value:.0f}" for name, value in micros.items())
     note = f"other {median(other) * 1e6:.0f} µs; {shown} = {sum(micros.values()):.0f}"
-    numbers = {"engine_seconds": engine, "other_seconds": other}
-    return OTHER.within(median_interval(ratios), f": {mode}", note, numbers)
+    return OTHER.within(median_interval(ratios), f": {mode}", note)
 
 
 # What the service adds to the model call of a request: in seconds, and beside a bare route of FastAPI
@@ -146,8 +144,8 @@ def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
     beside = f"the bare route answers with the same JSON in {median(bare) * 1e3:.2f} ms"
     note = f"{median(service) * 1e3:.2f} ms, the client on the front's cores"
     return [
-        ADDS.within(median_interval(service), "", note, {"seconds": service}),
-        ADDS_RATIO.ratio("", beside, service=service, bare=bare),
+        ADDS.within(median_interval(service), "", note),
+        ADDS_RATIO.ratio(service, bare, note=beside),
     ]
 
 
@@ -166,44 +164,22 @@ THROUGHPUT = Property(
 )
 
 
-class Load(NamedTuple):
-    """A round at one concurrency: seconds per decode step of the median request, the counts of all."""
+def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[float]]:
+    """By concurrency, seconds per decode step of a round's median request, in the mode with the shortest."""
 
-    seconds: float
-    switches: int
-    steps: int
-
-
-def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[Load]]:
-    """By concurrency, in the mode whose steps are shortest."""
-
-    def at(users: int) -> Load:
-        found = _burst(service, users, max(1, REQUESTS // users))
-        decodes = [timings["decode"] for timings in found]
-        return Load(
-            seconds=float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes)),
-            switches=sum(timings["involuntary_switches"] for timings in found),
-            steps=sum(decode["steps"] for decode in decodes),
-        )
+    def at(users: int) -> float:
+        decodes = [timings["decode"] for timings in _burst(service, users, max(1, REQUESTS // users))]
+        return float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes))
 
     arms = {users: partial(at, users) for users in (1, CONCURRENCY)}
     return in_rounds(arms, CONCURRENCY_ROUNDS, "concurrency", log)
 
 
-def judge_concurrency(found: Mapping[int, list[Load]]) -> list[Row]:
+def judge_concurrency(found: Mapping[int, list[float]]) -> list[Row]:
     """Decode wall per step at concurrency 8 over that at 1."""
-    alone, loaded = ([load.seconds for load in found[users]] for users in (1, CONCURRENCY))
-    switches = {users: sum(load.switches for load in loads) for users, loads in found.items()}
-    steps = {users: sum(load.steps for load in loads) for users, loads in found.items()}
-    shown = ", ".join(f"{switches[users]} in {steps[users]} steps at {users}" for users in found)
-    numbers: Numbers = {
-        "at_1_seconds": alone,
-        "at_8_seconds": loaded,
-        "switches_at_1": switches[1],
-        "switches_at_8": switches[CONCURRENCY],
-    }
-    note = f"involuntary switches of the engine: {shown}"
-    return [STEP_TIME.within(paired_median_ratio(loaded, alone), "", note, numbers)]
+    alone, loaded = found[1], found[CONCURRENCY]
+    note = f"{median(loaded) * 1e6:.0f} µs against {median(alone) * 1e6:.0f} µs per decode step"
+    return [STEP_TIME.ratio(loaded, alone, note=note)]
 
 
 def _burst(service: RunningService, users: int, each: int) -> list[Timings]:
@@ -237,8 +213,7 @@ def judge_saturation(found: Mapping[str, list[float]]) -> list[Row]:
     """The median round's share."""
     shares = [steps / elapsed for steps, elapsed in zip(found["steps"], found["elapsed"], strict=True)]
     note = f"{SATURATING_USERS * REQUESTS} requests per round, steps by the engine's own clock"
-    numbers = {"elapsed_seconds": found["elapsed"], "steps_seconds": found["steps"]}
-    return [THROUGHPUT.within(median_interval(shares), "", note, numbers)]
+    return [THROUGHPUT.within(median_interval(shares), "", note)]
 
 
 # A/A test: the reports' comparison finds no difference of a mode to itself
@@ -388,8 +363,7 @@ def judge_served(found: Mapping[ServedArm, list[Share]]) -> list[Row]:
         (count, total), (other, others) = (_together(shares) for shares in (served, own))
         name = f": {kind.name}, {mode}, {kind.phase}, batch {BUCKET}"
         note = f"{count / total:.3f} of {total:,} samples, {other / others:.3f} of {others:,} in process"
-        numbers = {"service": [one.kernel for one in served], "process": [one.kernel for one in own]}
-        rows.append(ALIKE.within(difference_of_shares(count, total, other, others), name, note, numbers))
+        rows.append(ALIKE.within(difference_of_shares(count, total, other, others), name, note))
     return rows
 
 

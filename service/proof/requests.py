@@ -133,7 +133,7 @@ def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
     full, off = found["full"], found["off"]
     added = median(a - b for a, b in zip(full, off, strict=True))
     note = f"{added * 1e6:.0f} µs of requests of {median(off) * 1e3:.1f} ms: meters, samples, metrics"
-    return [MEASURING.ratio("", note, full=full, off=off)]
+    return [MEASURING.ratio(full, off, note=note)]
 
 
 INSTRUMENTATION = Check(measure_instrumentation, judge_instrumentation, (MEASURING,))
@@ -216,7 +216,7 @@ def judge_minimal_loop(found: Mapping[LoopArm, list[float]]) -> list[Row]:
         service, minimal = found[mode, "service"], found[mode, "minimal"]
         added = median(a - b for a, b in zip(service, minimal, strict=True))
         note = f"{added * 1e6:.0f} µs of requests of {median(minimal) * 1e3:.1f} ms"
-        rows.append(LOOP.ratio(f", {mode}", note, service=service, minimal=minimal))
+        rows.append(LOOP.ratio(service, minimal, f", {mode}", note))
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -15,7 +15,6 @@ from service.measure.rounds import Log, OffCpuTime, paired_median_ratio
 from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
-Numbers = Mapping[str, float | Sequence[float]]
 
 STYLES: dict[Verdict, str] = {
     "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
@@ -27,10 +26,7 @@ MOST_OFF_CPU = 0.02
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `value`, `low` and `high` are in `unit`; `numbers` are the samples that they come from.
-
-    `runs`: how many runs of its check they come from; an undecided row is judged again over two together.
-    """
+    """One row. `value`, `low` and `high` are in `unit`, from so many `runs` of its check."""
 
     name: str
     bound: str
@@ -40,7 +36,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     unit: str = "ratio"
     note: str = ""
-    numbers: dict[str, float | Sequence[float]] = {}
     runs: int = 1
 
 
@@ -57,32 +52,26 @@ class Property:
     most: float = math.inf
     unit: str = "ratio"
 
-    def within(self, interval: Interval, of: str = "", note: str = "", numbers: Numbers | None = None) -> Row:
+    def within(self, interval: Interval, of: str = "", note: str = "") -> Row:
         """`pass` if all of `interval` lies in [least, most], `fail` if none of it does, else `undecided`."""
         inside = self.least <= interval.low and interval.high <= self.most
         outside = interval.low > self.most or interval.high < self.least
-        return self._row(
-            "pass" if inside else "fail" if outside else "undecided", interval, of, note, numbers
-        )
+        return self.row("pass" if inside else "fail" if outside else "undecided", interval, of, note)
 
-    def ratio(self, of: str, note: str, **seconds: Sequence[float]) -> Row:
-        """As `within`, of the median ratio of the first of two arms' `seconds` over the second, by round."""
-        above, below = seconds.values()
-        numbers = {f"{arm}_seconds": found for arm, found in seconds.items()}
-        return self.within(paired_median_ratio(above, below), of, note, numbers)
+    def ratio(self, above: Sequence[float], below: Sequence[float], of: str = "", note: str = "") -> Row:
+        """As `within`, of the median ratio of two arms, `above` over `below`, by round."""
+        return self.within(paired_median_ratio(above, below), of, note)
 
-    def exactly(
-        self, holds: bool, value: float, of: str = "", note: str = "", numbers: Numbers | None = None
-    ) -> Row:
+    def exactly(self, holds: bool, value: float, of: str = "", note: str = "") -> Row:
         """A row without an interval: it holds for every observation, or it does not."""
-        interval = Interval(value, value, value, 1)
-        return self._row("pass" if holds else "fail", interval, of, note, numbers)
+        return self.row("pass" if holds else "fail", Interval(value, value, value, 1), of, note)
 
     def not_measurable(self, why: str, of: str = "") -> Row:
         """A row without a number; `why` is its note."""
         return Row(name=self.name + of, bound=self.bound, verdict="not measurable here", note=why)
 
-    def _row(self, verdict: Verdict, interval: Interval, of: str, note: str, numbers: Numbers | None) -> Row:
+    def row(self, verdict: Verdict, interval: Interval, of: str = "", note: str = "") -> Row:
+        """A row of this property with `verdict`."""
         return Row(
             name=self.name + of,
             bound=self.bound,
@@ -92,7 +81,6 @@ class Property:
             high=interval.high,
             unit=self.unit,
             note=note,
-            numbers=dict(numbers or {}),
         )
 
 
@@ -102,7 +90,7 @@ def count_row(name: str, count: int, total: int, needed: int, note: str = "") ->
     verdict: Verdict = "pass" if count >= needed else "fail" if share.high < needed / total else "undecided"
     counted = Interval(count, share.low * total, share.high * total, total)
     needs = Property(name, f"at least {needed} of {total}", unit=f"of {total}")
-    return needs._row(verdict, counted, "", note, None)
+    return needs.row(verdict, counted, note=note)
 
 
 def broken(name: str, note: str) -> Row:

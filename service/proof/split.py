@@ -79,9 +79,8 @@ def sampled(
     return found
 
 
-# What sampling does to the shares at the usual rate. A sample is an interrupt, behind which the interrupted
-# code runs slower for a while. If that slows the host more than kernels, or less, the shares of samples are
-# not those of unsampled steps, and the fewer samples, the nearer they come to these.
+# What sampling does to the shares at the usual rate: behind each interrupt the interrupted code runs slower
+# for a while, and the fewer samples, the nearer the shares come to those of unsampled steps.
 
 RATE_ROUNDS = 24
 MODES = ("eager", "compiled")
@@ -132,9 +131,8 @@ def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> l
         shown = ", ".join(f"{fmean(values):.3f}" for values in shares.values())
         slowed = ", ".join(f"{median(map(_slowed, steps)):.2f}" for steps in seen.values())
         at = ", ".join(f"{rate:,}" for rate in RATES)
-        numbers = {f"shares_at_{rate}": values for rate, values in shares.items()}
         note = f"{shown} at {at}; steps take {slowed} times as long"
-        rows.append(SHIFT.within(mean_interval(shifts), f": {step}", note, numbers))
+        rows.append(SHIFT.within(mean_interval(shifts), f": {step}", note))
     return rows
 
 
@@ -212,21 +210,17 @@ def judge_background(found: Mapping[BackgroundArm, list[float]]) -> list[Row]:
         on = [plain + (sampled - plain) / FASTER for sampled, plain in zip(faster, off, strict=True)]
         rate = BACKGROUND_PER_SECOND
         note = f"{rate} samples per second of steps of {median(off) * 1e6:.0f} µs, from {FASTER * rate}"
-        rows.append(COST.ratio(f": {mode}, decode, batch 1", note, sampled=on, unsampled=off))
+        rows.append(COST.ratio(on, off, f": {mode}, decode, batch 1", note))
     return rows
 
 
 BACKGROUND = Check(measure_background, judge_background, (COST,))
 
 
-# Modes that run the same kernels must show the same kernel time. Eager, no_grad and inference_mode differ in
-# what the host does around each operator, and in the memory that a tape holds on to. Where such a price is
-# booked as kernel, their kernel times differ.
-#
-# They also differ where nothing is booked wrongly: the longer a step, the longer the machine's other users
-# had the shared caches when the next one begins, and the longer its kernels take. So after each step of a
-# mode that is faster than eager the thread is busy for the time that it was faster by, neither timed nor
-# sampled: all modes begin equally many steps per second (docs/decisions/selftest.md).
+# Modes that run the same kernels must show the same kernel time: a price of what the host does around an
+# operator, or of a tape's memory, that is booked as kernel makes them differ. So does a longer step, which
+# leaves the machine's other users more time with the caches: after each step of a mode that is faster than
+# eager the thread is busy for the difference (docs/decisions/selftest.md).
 
 PLAIN_ROUNDS = 16
 KERNEL_SAMPLES = 240
@@ -315,8 +309,7 @@ def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> list[Row]:
         ratios = [a / b if a > 0 and b > 0 else NO_RATIO for a, b in zip(seconds, eagers, strict=True)]
         name = f": {step.mode} / {PLAIN[0]}, {step.phase}, batch {step.bucket}"
         note = f"{median(seconds) * 1e6:.0f} µs against {median(eagers) * 1e6:.0f} µs"
-        numbers = {"kernel_seconds": seconds, "eager_kernel_seconds": eagers}
-        rows.append(EQUAL.within(median_interval(ratios), name, note, numbers))
+        rows.append(EQUAL.within(median_interval(ratios), name, note))
     return rows
 
 

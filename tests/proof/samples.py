@@ -12,7 +12,7 @@ from service.measure import symbols
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SampledSteps
 from service.proof.classes import INTO, KINDS, Counted, Injected
 from service.proof.over_http import KINDS as SERVED_KINDS
-from service.proof.over_http import Load, Share
+from service.proof.over_http import Share
 from service.proof.split import FASTER, PLAIN, RATES, ServedStep
 from service.records import PHASES, SampleCounts
 from service.statistics.choice import compare
@@ -219,8 +219,7 @@ def saturation(share: float) -> Found:
 
 def concurrency(ratio: float) -> Found:
     """Steps of 1 ms, `ratio` times as long at concurrency 8."""
-    seconds = {1: rounds(1e-3), 8: rounds(1e-3 * ratio, 8)}
-    return {users: [Load(one, 1, 1) for one in found] for users, found in seconds.items()}
+    return {1: rounds(1e-3), 8: rounds(1e-3 * ratio, 8)}
 
 
 def itself(ratio: float) -> Found:

@@ -38,7 +38,6 @@ GOOD: Rows = {
     "profiler": [
         unprofiled(9e-5),
         unprofiled(9.1e-5),
-        {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008, "rounds": 30},
         *(session(number) for number in (1, 2, 3, 4)),
     ],
     "tests": [
@@ -92,7 +91,6 @@ SHORT = {"span_seconds_by_window": [4.7e-4] * 5}
 REPLAYS = "modes that promise graph replay"
 LAUNCHES = "reduce-overhead: graph launches per decode step"
 OTHERS = "reduce-overhead: other launches per decode step"
-INSTRUMENTATION = "instrumentation full / off, decode step"
 WINDOWS = "kernels by window, sessions over the first"
 BUSY = "a step's kernels by window over queued replays"
 QUEUED = "queued replays over a step's span by window"
@@ -122,9 +120,6 @@ QUEUED = "queued replays over a step's span by window"
         (relaunched(graph_launches=None), LAUNCHES, UNKNOWN),
         (relaunched(launches=3), OTHERS, "fail"),
         (relaunched(launches=None), OTHERS, UNKNOWN),
-        (replace("profiler", "instrumentation", low=1.02, high=1.05), INSTRUMENTATION, "fail"),
-        (replace("profiler", "instrumentation", high=1.03), INSTRUMENTATION, "undecided"),
-        (replace("profiler", "instrumentation", high=None), INSTRUMENTATION, UNKNOWN),
         (replace("profiler", "unprofiled", queued_seconds=6e-4), QUEUED, "fail"),
         (replace("profiler", "unprofiled", queued_seconds=3.7e-4), BUSY, "fail"),
         (lambda rows: rows["profiler"].append(session(4) | SHORT), QUEUED, "fail"),

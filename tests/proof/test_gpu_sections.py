@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
@@ -129,9 +128,6 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
     monkeypatch.setattr(gpu_sections, "PROFILED_MODE", "inference_mode")
     monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
     monkeypatch.setattr(gpu_sections, "CALLS", 5)
-    monkeypatch.setattr(gpu_sections, "METER_ROUNDS", 7)
-    monkeypatch.setattr(gpu_sections, "STEPS_PER_ROUND", 2)
-    monkeypatch.setattr(gpu_sections, "new_meter", partial(on_cpu, gpu_sections.new_meter))
     found = rows_of(tmp_path, gpu_sections.profiler)
     assert [row["when"] for row in found["unprofiled"]] == [
         "before the first session",
@@ -141,7 +137,6 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
     assert [row["kernels_by_window"] for row in found["session"]] == [
         [KERNELS] * gpu_sections.PROFILED_STEPS
     ] * 4
-    assert found["instrumentation"][0]["low"] is not None
     assert len(list(tmp_path.glob("*.trace.json.gz"))) == 4
 
 
