@@ -50,7 +50,7 @@ $(READY): $(RUNTIME)
 bench: $(RUNTIME) ## the main job: serve the modes, sweep them, write the report
 	@.venv/bin/launchbound sweep --preset quick
 
-bench-peers: $(RUNTIME) ## compare with other runtimes and servers (installs each apart, some GB, the first time)
+bench-peers: $(RUNTIME) ## compare with other runtimes (installs each apart, some GB, the first time)
 	@.venv/bin/launchbound peers
 
 test: $(READY) ## run the tests

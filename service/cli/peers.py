@@ -1,4 +1,4 @@
-"""The command that compares the service with other runtimes and servers: `peers`."""
+"""The command that compares the service's modes with other runtimes: `peers`."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ def peers(
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 12,
     calls: Annotated[int, typer.Option(min=1, help="Timed calls per round.")] = 3,
-    requests: Annotated[int, typer.Option(min=1, help="Timed requests per round of a server.")] = 10,
     only: Annotated[str | None, typer.Option(help="Rivals that take part, with commas; default all.")] = None,
     seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
 ) -> None:
-    """Compare the modes with other runtimes, and the service with other servers, on the same weights.
+    """Compare the modes with other runtimes on the same weights.
 
     What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part or the
     comparison was stopped, 2 bad input.
     """
-    from loadtests.peers.catalogue import RUNTIMES, SERVERS, NotInstalled, peers_folder
+    from loadtests.peers.catalogue import RUNTIMES, NotInstalled, peers_folder
     from loadtests.peers.reference import ReferenceFailed
     from loadtests.peers.results import PeersError
     from loadtests.peers.run import PeersPlan, run_peers
@@ -63,12 +62,12 @@ def peers(
         sizes = tuple(sorted({int(size) for size in split_list(batch_sizes) or ()}))
     except ValueError as error:
         bad_input(error)
-    known = [rival.name for rival in (*RUNTIMES, *SERVERS)]
+    known = [rival.name for rival in RUNTIMES]
     wanted = tuple(split_list(only) or ())
     if not sizes or (unknown := set(wanted) - set(known)):
         bad_input(f"unknown rival {', '.join(sorted(unknown))}; try some of {', '.join(known)}"
                   if sizes else "name at least one batch size")  # fmt: skip
-    plan = PeersPlan(rounds=rounds, calls=calls, requests=requests, batches=sizes, seed=seed, only=wanted)
+    plan = PeersPlan(rounds=rounds, calls=calls, batches=sizes, seed=seed, only=wanted)
     folder = out or results_path(commit_name(), "peers")
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
     if url is None:
