@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -17,13 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.config import Config
-from service.measure.cases import FEW_WORDS, Case, Variants
+from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, Place
 from service.measure.rounds import Log, in_rounds
 from service.measure.single_step import InstructionCounter, SingleStepError
 from service.modes import MODES
-from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
+from service.proof.rows import NotMeasurableError, Property, Row, share_interval
 from service.proof.split import PLAIN, ServedStep, plain_modes, sampled, sampler_of
 from service.records import PHASES, SampleCounts, Side
 from service.statistics.boundedness import CLASSES
@@ -168,19 +166,17 @@ Arm = tuple[str, str, str]
 """Name of a kind, mode, and `short` or `long`: which of them is inside."""
 
 
-def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
+def measure_injected(bench: Bench, log: Log) -> dict[Arm, list[Injected]]:
     """Decode steps, by round, of one layer and few words: a step no longer than the work that is added to it,
     else that is known badly. Raises NotMeasurableError as `sampler_of`.
     """
-    sampler = sampler_of(variants)
-    config: Config = variants.config
-    shallow = replace(config, layers=1, vocabulary=min(FEW_WORDS, config.vocabulary))
+    sampler = sampler_of(bench)
     found: dict[Arm, list[Injected]] = {}
-    for mode in (mode for mode in INTO if mode in variants.modes):
+    for mode in (mode for mode in INTO if mode in bench.modes):
         log(f"{mode}, building")
         slot = Slot()
-        case = variants.case(mode, shallow, slot)
-        fuse = _compiled if MODES[mode].effect(variants.device.type).compiles else lambda function: function
+        case = bench.injected_case(mode, slot)
+        fuse = _compiled if MODES[mode].effect(bench.device.type).compiles else lambda function: function
         for kind in KINDS:
             short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
             arms = {
@@ -191,7 +187,7 @@ def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
             def progress(text: str, what: str = f"{kind.name} in {mode}") -> None:
                 log(f"{what}, {text}")
 
-            with variants.isolated():
+            with bench.isolated():
                 seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", progress)
             found |= {(kind.name, mode, arm): samples for arm, samples in seen.items()}
     return found
@@ -238,9 +234,6 @@ def _row(kind: Kind, mode: str, short: list[Injected], long: list[Injected]) -> 
     )
 
 
-INJECTED = Check(measure_injected, judge_injected, tuple(ARRIVES.values()))
-
-
 # Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where
 # work of a tape were classed as kernel, or kernels as the host's, they would differ, on every machine alike.
 
@@ -273,24 +266,24 @@ Step = tuple[str, int]
 """A mode and its batch size."""
 
 
-def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counted]]:
+def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
     """One decode step per mode at the smallest batch, of the served model with one layer and few words.
 
     Those of GROWING at the largest batch as well, where they are served. Raises NotMeasurableError on CUDA,
     with several threads, and where the system or its tools forbid it.
     """
-    if variants.device.type != "cpu":
+    if bench.device.type != "cpu":
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")
     if torch.get_num_threads() > 1:
         raise NotMeasurableError("instructions of one thread are counted: serve with one")
-    modes = plain_modes(variants) + [mode for mode in STRICT[len(PLAIN) :] if mode in variants.modes]
+    modes = plain_modes(bench) + [mode for mode in STRICT[len(PLAIN) :] if mode in bench.modes]
     try:
-        counter = InstructionCounter(Path(variants.settings.cache_folder))
+        counter = InstructionCounter(Path(bench.settings.cache_folder))
     except SingleStepError as error:
         raise NotMeasurableError(str(error)) from error
-    bench, batches = variants.served_bench, sorted(variants.settings.batch_sizes)
+    batches = sorted(bench.settings.batch_sizes)
     found: dict[Step, list[Counted]] = {}
-    with variants.isolated():
+    with bench.isolated():
         steps = [(mode, batches[0]) for mode in modes] + [(m, batches[-1]) for m in modes if m in GROWING]
         for mode, batch in dict.fromkeys(steps):
             log(f"{mode} at batch {batch}, instruction by instruction")
@@ -340,9 +333,6 @@ def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted])
     return GROWTH.exactly(abs(share) <= GROWTH.most, share, name, note)
 
 
-INSTRUCTIONS = Check(measure_instructions, judge_instructions, (KERNELS, HOST, GROWTH))
-
-
 # Code that no rule knows: a sample there is on neither side. Libraries choose their code by the processor.
 
 UNCLASSIFIED_ROUNDS = 5
@@ -352,20 +342,19 @@ SHOWN = 3
 """Functions that a note names."""
 
 
-def measure_unclassified(variants: Variants, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
+def measure_unclassified(bench: Bench, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
     """How many samples were where, by round, in every mode's steps, in both phases at every bucket.
 
     Raises NotMeasurableError as `sampler_of`.
     """
-    sampler = sampler_of(variants)
-    bench = variants.served_bench
+    sampler = sampler_of(bench)
     arms: dict[ServedStep, Callable[[], Counter[Place]]] = {}
     for mode in bench.modes:
         log(f"{mode}, building")
         for phase, bucket in product(PHASES, bench.settings.batch_sizes):
             case = bench.case(mode, bucket, phase)
             arms[ServedStep(mode, phase, bucket)] = partial(_places, sampler, case)
-    with variants.isolated():
+    with bench.isolated():
         return in_rounds(arms, UNCLASSIFIED_ROUNDS, "unclassified", log)
 
 
@@ -395,6 +384,3 @@ def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list
 
 def _but(seen: Counter[Place], side: Side) -> Counter[Place]:
     return Counter({place: n for place, n in seen.items() if place.side != side})
-
-
-UNCLASSIFIED = Check(measure_unclassified, judge_unclassified, (UNKNOWN,))

@@ -23,10 +23,10 @@ from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import StepShares
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
-from service.measure.cases import Bench, Variants
+from service.measure.cases import Bench
 from service.measure.cpu_sampler import SamplerError, counts_of
 from service.measure.rounds import Log, in_rounds, isolated
-from service.proof.rows import Check, NotMeasurableError, Property, Row
+from service.proof.rows import NotMeasurableError, Property, Row
 from service.proof.running_service import NEW_TOKENS, PROMPT
 from service.records import PHASES, EngineSettings, Job, Phase, SampleCounts
 from service.step.callables import Step
@@ -37,10 +37,6 @@ from service.step.process_state import prepare_process
 BUCKET = 1
 UNCOUNTED = 2
 """First requests, rounds or jobs that are run and not counted."""
-
-
-def _bench_of(variants: Variants) -> Bench:
-    return Bench(msgspec.structs.replace(variants.settings, batch_sizes=[BUCKET]))
 
 
 def _seconds(request: Callable[[], object]) -> float:
@@ -108,19 +104,18 @@ REQUESTS = 3
 MEASURING = Property("instrumentation full / off, whole request", "≤ 1.01", most=1.01)
 
 
-def measure_instrumentation(variants: Variants, log: Log) -> dict[str, list[float]]:
+def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
     """Seconds per request, `full` and `off` taking turns, in the mode whose steps are shortest.
 
     Of either, the median of a few requests in a row.
     """
     log("building")
-    bench = _bench_of(variants)
 
     def seconds(request: Callable[[], object]) -> float:
         return median([_seconds(request) for _ in range(REQUESTS)])
 
-    with TemporaryDirectory(prefix="launchbound-") as folder, variants.isolated():
-        path = RequestPath(bench, variants.modes[-1], Path(folder))
+    with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
+        path = RequestPath(bench, bench.modes[-1], Path(folder))
         for _ in range(UNCOUNTED):
             path.measured()
             path.unmeasured()
@@ -134,9 +129,6 @@ def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
     added = median(a - b for a, b in zip(full, off, strict=True))
     note = f"{added * 1e6:.0f} µs of requests of {median(off) * 1e3:.1f} ms: meters, samples, metrics"
     return [MEASURING.ratio(full, off, note=note)]
-
-
-INSTRUMENTATION = Check(measure_instrumentation, judge_instrumentation, (MEASURING,))
 
 
 # The service's code over the same requests in a minimal loop without meters, by mode
@@ -186,15 +178,14 @@ class MinimalLoop:
         return self._tokenizer.decode(tokens)
 
 
-def measure_minimal_loop(variants: Variants, log: Log) -> dict[LoopArm, list[float]]:
+def measure_minimal_loop(bench: Bench, log: Log) -> dict[LoopArm, list[float]]:
     """Seconds per request by mode, through the service's code and in the minimal loop, which take turns.
 
     Raises RuntimeError where the two differ in a text.
     """
-    bench = _bench_of(variants)
-    with TemporaryDirectory(prefix="launchbound-") as folder, variants.isolated():
+    with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
         arms: dict[LoopArm, Callable[[], float]] = {}
-        for mode in variants.modes:
+        for mode in bench.modes:
             log(f"warming {mode}")
             path = RequestPath(bench, mode, Path(folder))
             loop = MinimalLoop(bench, mode)
@@ -218,9 +209,6 @@ def judge_minimal_loop(found: Mapping[LoopArm, list[float]]) -> list[Row]:
         note = f"{added * 1e6:.0f} µs of requests of {median(minimal) * 1e3:.1f} ms"
         rows.append(LOOP.ratio(service, minimal, f", {mode}", note))
     return rows
-
-
-MINIMAL_LOOP = Check(measure_minimal_loop, judge_minimal_loop)
 
 
 class SampledRequests:

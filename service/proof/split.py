@@ -19,7 +19,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import profile
 
 from service.engine.step_shares import BACKGROUND_PER_SECOND
-from service.measure.cases import Case, Variants
+from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import (
     IN_STEP,
     SAMPLES_PER_SECOND,
@@ -29,7 +29,7 @@ from service.measure.cpu_sampler import (
     sample_steps,
 )
 from service.measure.rounds import Log, in_rounds
-from service.proof.rows import Check, NotMeasurableError, Property, Row
+from service.proof.rows import NotMeasurableError, Property, Row
 from service.records import PHASES, Phase
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
@@ -51,12 +51,12 @@ class ServedStep(NamedTuple):
         return f"{self.mode}, {self.phase}, batch {self.bucket}"
 
 
-def sampler_of(variants: Variants) -> CpuSampler:
+def sampler_of(bench: Bench) -> CpuSampler:
     """The sampler of this thread. Raises NotMeasurableError on CUDA, and where it cannot be sampled."""
-    if variants.device.type != "cpu":
+    if bench.device.type != "cpu":
         raise NotMeasurableError("on CUDA dispatch is measured")
     try:
-        return variants.sampler
+        return bench.sampler
     except SamplerError as error:
         raise NotMeasurableError(str(error)) from error
 
@@ -101,13 +101,12 @@ SHIFT = Property(
 )
 
 
-def measure_rates(variants: Variants, log: Log) -> dict[tuple[ServedStep, int], list[SampledSteps]]:
+def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[SampledSteps]]:
     """Of decode steps at the smallest and the largest bucket, by round, at each rate.
 
     Raises NotMeasurableError as `sampler_of`.
     """
-    sampler = sampler_of(variants)
-    bench = variants.served_bench
+    sampler = sampler_of(bench)
     sizes = dict.fromkeys((min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)))
     arms: dict[tuple[ServedStep, int], Callable[[], SampledSteps]] = {}
     for mode, size in product((mode for mode in MODES if mode in bench.modes), sizes):
@@ -115,7 +114,7 @@ def measure_rates(variants: Variants, log: Log) -> dict[tuple[ServedStep, int], 
         sample = partial(sampled, sampler, bench.case(mode, size, "decode"), RATE_SECONDS)
         for rate in RATES:
             arms[ServedStep(mode, "decode", size), rate] = partial(sample, samples_per_second=rate)
-    with variants.isolated():
+    with bench.isolated():
         return in_rounds(arms, RATE_ROUNDS, "rates", log)
 
 
@@ -149,9 +148,6 @@ def beyond_none(shares: Mapping[int, float]) -> float:
     return shares[SAMPLES_PER_SECOND] - float(at_none)
 
 
-SAMPLING_RATE = Check(measure_rates, judge_rates, (SHIFT,))
-
-
 # What sampling in the background costs
 
 BLOCKS = 400
@@ -166,18 +162,18 @@ BackgroundArm = tuple[str, str]
 """Mode, and `sampled` or `unsampled`."""
 
 
-def measure_background(variants: Variants, log: Log) -> dict[BackgroundArm, list[float]]:
+def measure_background(bench: Bench, log: Log) -> dict[BackgroundArm, list[float]]:
     """CPU seconds per decode step at batch 1, in blocks that take turns. Raises NotMeasurableError as
     `sampler_of`.
     """
-    sampler = sampler_of(variants)
+    sampler = sampler_of(bench)
     arms: dict[BackgroundArm, Callable[[], float]] = {}
-    for mode in (mode for mode in MODES if mode in variants.modes):
+    for mode in (mode for mode in MODES if mode in bench.modes):
         log(f"{mode}, building")
-        case = variants.case(mode)
+        case = bench.case(mode, 1)
         arms[mode, "sampled"] = partial(_sampled_seconds, sampler, case)
         arms[mode, "unsampled"] = partial(_block_seconds, case)
-    with variants.isolated():
+    with bench.isolated():
         return in_rounds(arms, BLOCKS, "background", log)
 
 
@@ -214,9 +210,6 @@ def judge_background(found: Mapping[BackgroundArm, list[float]]) -> list[Row]:
     return rows
 
 
-BACKGROUND = Check(measure_background, judge_background, (COST,))
-
-
 # Modes that run the same kernels must show the same kernel time: a price of what the host does around an
 # operator, or of a tape's memory, that is booked as kernel makes them differ. So does a longer step, which
 # leaves the machine's other users more time with the caches: after each step of a mode that is faster than
@@ -237,13 +230,13 @@ NO_RATIO = 1e3
 """In place of the ratio of a round in which a mode shows no kernel time at all: far outside."""
 
 
-def measure_plain(variants: Variants, log: Log) -> dict[ServedStep, list[SampledSteps]]:
+def measure_plain(bench: Bench, log: Log) -> dict[ServedStep, list[SampledSteps]]:
     """Per mode, phase and bucket, by round. Raises NotMeasurableError as `sampler_of` and `plain_modes`."""
-    sampler = sampler_of(variants)
-    bench, modes = variants.served_bench, plain_modes(variants)
+    sampler = sampler_of(bench)
+    modes = plain_modes(bench)
     order = Random("plain-kernels")
     blocks: dict[tuple[Phase, int], Callable[[], dict[ServedStep, SampledSteps]]] = {}
-    with variants.isolated():
+    with bench.isolated():
         log("how long to sample")
         for phase, bucket in product(PHASES, bench.settings.batch_sizes):
             steps = [ServedStep(mode, phase, bucket) for mode in modes]
@@ -253,9 +246,9 @@ def measure_plain(variants: Variants, log: Log) -> dict[ServedStep, list[Sampled
     return {step: [block[step] for block in rounds] for rounds in found.values() for step in rounds[0]}
 
 
-def plain_modes(variants: Variants) -> list[str]:
+def plain_modes(bench: Bench) -> list[str]:
     """Those of PLAIN that are served. Raises NotMeasurableError where there are no two, or no eager."""
-    modes = [mode for mode in PLAIN if mode in variants.modes]
+    modes = [mode for mode in PLAIN if mode in bench.modes]
     if PLAIN[0] not in modes or len(modes) < 2:
         raise NotMeasurableError(f"it compares with {PLAIN[0]}, and at least two of its modes must be served")
     return modes
@@ -313,9 +306,6 @@ def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> list[Row]:
     return rows
 
 
-PLAIN_KERNELS = Check(measure_plain, judge_plain, (EQUAL,))
-
-
 # On a GPU: kernel time against the profiler's own sum, and graph launches
 
 STEPS = 5
@@ -324,20 +314,20 @@ KERNELS = Property("kernel / profiler's own sum", "within 5 %", most=0.05)
 GRAPHS = Property(f"{REPLAYED}: one graph launch per decode step", "all")
 
 
-def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[float]]:
+def measure_cuda(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
     """By quantity and mode: kernel seconds of a session by ours and by the profiler's sum (`kernels`), none
     where the profiler did not find them all; graph launches of steps (`graph_launches`), none where unknown.
 
     Raises NotMeasurableError without a GPU.
     """
-    if variants.device.type != "cuda":
+    if bench.device.type != "cuda":
         raise NotMeasurableError("no CUDA device is used")
     found: dict[tuple[str, str], list[float]] = {}
-    for mode in variants.modes:
+    for mode in bench.modes:
         log(f"{mode}, profiling")
-        found["kernels", mode] = list(kernel_seconds(variants.device, variants.case(mode)) or ())
-    if REPLAYED in variants.modes:
-        case = variants.case(REPLAYED)
+        found["kernels", mode] = list(kernel_seconds(bench.device, bench.case(mode, 1)) or ())
+    if REPLAYED in bench.modes:
+        case = bench.case(REPLAYED, 1)
         launches = [profile_step(case.step, case.buffers).graph_launches for _ in range(STEPS)]
         known = [float(count) for count in launches if count is not None]
         found["graph_launches", REPLAYED] = known if len(known) == len(launches) else []
@@ -388,6 +378,3 @@ def _graphs(launches: list[float] | None) -> Row:
     ones = sum(count == 1 for count in launches)
     note = f"launches seen: {[round(count) for count in launches]}"
     return replace(GRAPHS.exactly(ones == len(launches), float(ones), "", note), unit=f"of {len(launches)}")
-
-
-CUDA = Check(measure_cuda, judge_cuda, (KERNELS, GRAPHS))
