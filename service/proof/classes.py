@@ -184,11 +184,9 @@ def measure_injected(bench: Bench, log: Log) -> dict[Arm, list[Injected]]:
                 "long": partial(step_sample, sampler, case, slot, long, None),
             }
 
-            def progress(text: str, what: str = f"{kind.name} in {mode}") -> None:
-                log(f"{what}, {text}")
-
+            log(f"{kind.name} in {mode}")
             with bench.isolated():
-                seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", progress)
+                seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", log)
             found |= {(kind.name, mode, arm): samples for arm, samples in seen.items()}
     return found
 

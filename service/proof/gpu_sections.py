@@ -30,9 +30,6 @@ from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
 from service.step.trace import (
-    GRAPH_LAUNCH_CALLS,
-    LAUNCH_CALLS,
-    RUNTIME,
     Event,
     Matched,
     busy_microseconds,
@@ -61,17 +58,10 @@ PACKAGES = ("torch", "triton", "transformers", "safetensors", "tokenizers", "msg
 def device(records: Records) -> None:
     """Write what is known in seconds; what needs no CUDA context first, lest making one fails."""
     packages = {name: _version(name) for name in PACKAGES}
-    records.write("versions", packages=packages, cuda=torch.version.cuda)
-    records.write("environment", **machine())
-    properties = torch.cuda.get_device_properties(0)
     records.write(
-        "gpu",
-        name=properties.name,
-        capability=[properties.major, properties.minor],
-        processors=properties.multi_processor_count,
-        memory_bytes=properties.total_memory,
-        cudnn=torch.backends.cudnn.version(),
+        "versions", packages=packages, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version()
     )
+    records.write("environment", **machine())
     bench = Bench(_settings(["inference_mode"], [1, 8]))
     for bucket in bench.buffers:
         records.write("attention", batch=bucket, backends=attention_backends(bench, bucket))
@@ -125,19 +115,14 @@ def profiler(records: Records) -> None:
 
 
 def session_fields(events: list[Event]) -> dict[str, object]:
-    """Kernels, busy and span seconds of each step, by both ways to find them; launch calls over all steps."""
+    """Busy and span seconds of each step's kernels, by both ways to find them; None without kernels."""
     fields: dict[str, object] = {}
     complete = complete_events(events)
     marks = step_marks(complete)
     for name, way in WAYS.items():
-        works = match_work(complete, marks, way)
-        fields[f"kernels_by_{name}"] = [len(work.kernels) or None for work in works]
-        fields[f"busy_seconds_by_{name}"] = [busy_microseconds(work.kernels) / 1e6 or None for work in works]
-        fields[f"span_seconds_by_{name}"] = [_span_seconds(work.kernels) for work in works]
-        fields[f"unknown_by_{name}"] = [work.unknown for work in works]
-    names = [event["name"] for event in complete if event.get("cat") in RUNTIME]
-    fields["launches"] = sum(name in LAUNCH_CALLS for name in names)
-    fields["graph_launches"] = sum(name in GRAPH_LAUNCH_CALLS for name in names)
+        kernels = [work.kernels for work in match_work(complete, marks, way)]
+        fields[f"busy_seconds_by_{name}"] = [busy_microseconds(of_step) / 1e6 or None for of_step in kernels]
+        fields[f"span_seconds_by_{name}"] = [_span_seconds(of_step) for of_step in kernels]
     return fields
 
 

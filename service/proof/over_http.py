@@ -1,5 +1,5 @@
-"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, step time and
-throughput under load, eager against itself, and the shares that it answers with.
+"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, step time under
+load, eager against itself, and the shares that it answers with.
 
 They send their requests from a process without torch, except the last check, which runs steps as well.
 """
@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +22,6 @@ from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from service.measure.rounds import Log, in_rounds
 from service.proof.bare_route import bare_route
 from service.proof.rows import (
-    AnyCheck,
     Check,
     NotMeasurableError,
     Property,
@@ -126,9 +123,9 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
     """
     mode = ADDED_MODE if ADDED_MODE in service.modes else service.modes[-1]
     found: dict[str, list[float]] = {"service": [], "bare": []}
-    with TemporaryDirectory(prefix="launchbound-") as folder, service.connection() as served:
+    with service.connection() as served:
         answer, _ = served.answer(mode)
-        with bare_route(answer, Path(folder)) as url, closing(Connection(url)) as bare:
+        with bare_route(answer) as url, closing(Connection(url)) as bare:
             for number in range(ADDED_UNCOUNTED + ADDED_ROUNDS):
                 log(f"round {number + 1} of {ADDED_UNCOUNTED + ADDED_ROUNDS}")
                 pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
@@ -149,26 +146,26 @@ def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
     ]
 
 
-# Under load: step time at concurrency 8 against 1, steps of a saturated engine
+# Under load: step time at concurrency 8 against 1
 
 CONCURRENCY = 8
 CONCURRENCY_ROUNDS = 16
 REQUESTS = 8
-SATURATING_USERS = 4
-BURSTS = 12
-BURSTS_UNCOUNTED = 1
 
 STEP_TIME = Property(f"step time, concurrency {CONCURRENCY} / 1", "≤ 1.05", most=1.05)
-THROUGHPUT = Property(
-    f"throughput at concurrency {SATURATING_USERS} / the same steps in a row", "≥ 0.95", least=0.95
-)
 
 
 def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[float]]:
     """By concurrency, seconds per decode step of a round's median request, in the mode with the shortest."""
 
+    def user(requests: int) -> list[Timings]:
+        with service.connection() as connection:
+            return [connection.generate(service.modes[-1]) for _ in range(requests)]
+
     def at(users: int) -> float:
-        decodes = [timings["decode"] for timings in _burst(service, users, max(1, REQUESTS // users))]
+        with ThreadPoolExecutor(users) as pool:
+            found = pool.map(user, [REQUESTS // users] * users)
+            decodes = [timings["decode"] for of_user in found for timings in of_user]
         return float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes))
 
     arms = {users: partial(at, users) for users in (1, CONCURRENCY)}
@@ -180,40 +177,6 @@ def judge_concurrency(found: Mapping[int, list[float]]) -> list[Row]:
     alone, loaded = found[1], found[CONCURRENCY]
     note = f"{median(loaded) * 1e6:.0f} µs against {median(alone) * 1e6:.0f} µs per decode step"
     return [STEP_TIME.ratio(loaded, alone, note=note)]
-
-
-def _burst(service: RunningService, users: int, each: int) -> list[Timings]:
-    """`users` requests in flight, `each` of one user after the other."""
-
-    def user(_: int) -> list[Timings]:
-        with service.connection() as connection:
-            return [connection.generate(service.modes[-1]) for _ in range(each)]
-
-    with ThreadPoolExecutor(users) as pool:
-        return [timings for found in pool.map(user, range(users)) for timings in found]
-
-
-def measure_saturation(service: RunningService, log: Log) -> dict[str, list[float]]:
-    """Per round the `elapsed` seconds of a burst of requests, and the wall seconds of all of its `steps`.
-
-    In the mode whose steps are shortest. A burst begins with an idle engine and ends with the last answer, so
-    that one request's way in and out counts against the service.
-    """
-    found: dict[str, list[float]] = {"elapsed": [], "steps": []}
-    for number in range(BURSTS_UNCOUNTED + BURSTS):
-        log(f"round {number + 1} of {BURSTS_UNCOUNTED + BURSTS}")
-        began = perf_counter()
-        answers = _burst(service, SATURATING_USERS, REQUESTS)
-        found["elapsed"].append(perf_counter() - began)
-        found["steps"].append(sum(map(_walls, answers)))
-    return {what: seconds[BURSTS_UNCOUNTED:] for what, seconds in found.items()}
-
-
-def judge_saturation(found: Mapping[str, list[float]]) -> list[Row]:
-    """The median round's share."""
-    shares = [steps / elapsed for steps, elapsed in zip(found["steps"], found["elapsed"], strict=True)]
-    note = f"{SATURATING_USERS * REQUESTS} requests per round, steps by the engine's own clock"
-    return [THROUGHPUT.within(median_interval(shares), "", note)]
 
 
 # A/A test: the reports' comparison finds no difference of a mode to itself
@@ -371,10 +334,9 @@ def _together(shares: list[Share]) -> tuple[float, int]:
     return sum(share.kernel * share.samples for share in shares), sum(share.samples for share in shares)
 
 
-CHECKS: dict[str, AnyCheck] = {
+CHECKS: dict[str, Check] = {
     "parts": Check(measure_parts, judge_parts),
     "added": Check(measure_added, judge_added),
-    "saturation": Check(measure_saturation, judge_saturation),
     "concurrency": Check(measure_concurrency, judge_concurrency),
     "eager-eager": Check(measure_itself, judge_itself),
     "served-samples": Check(measure_served, judge_served, (ALIKE,)),

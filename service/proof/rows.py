@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from scipy.special import betaincinv
@@ -119,29 +119,21 @@ class NotMeasurableError(Exception):
     """A check that cannot measure on this machine; the message has the reason."""
 
 
-Subject = TypeVar("Subject")
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
 @dataclass(frozen=True, slots=True)
-class Check(Generic[Subject, Key, Value]):
+class Check:
     """`measure` runs the arms, and returns each one's samples by round; `judge`, which is pure, makes rows.
 
     An arm that could not be measured is left out, and may be there in another run. A machine on which
     `measure` raises NotMeasurableError gets a row per one of `properties`.
     """
 
-    measure: Callable[[Subject, Log], dict[Key, list[Value]]]
-    judge: Callable[[dict[Key, list[Value]]], list[Row]]
+    measure: Callable[[Any, Log], dict[Any, list[Any]]]
+    judge: Callable[[dict[Any, list[Any]]], list[Row]]
     properties: tuple[Property, ...] = ()
 
 
-AnyCheck = Check[Any, Any, Any]
-
-
 def run_check(
-    name: str, check: AnyCheck, subject: object, log: Log, off_cpu: OffCpuTime | None = None
+    name: str, check: Check, subject: object, log: Log, off_cpu: OffCpuTime | None = None
 ) -> list[Row]:
     """The rows of `check`; undecided ones are judged again over the samples of two runs together.
 
@@ -169,7 +161,7 @@ def run_check(
     return [both.get(row.name, row) if row.verdict == "undecided" else row for row in first]
 
 
-def _judged(check: AnyCheck, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
+def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
     """From the samples of the runs on a quiet core; from all where none was, failures then undecided.
 
     The rounds of an arm's runs follow each other; a run without that arm has none.

@@ -40,10 +40,6 @@ NEW_TOKENS = 32
 WITHOUT_PROGRESS_SECONDS = 600.0
 
 
-class ServiceFailed(RuntimeError):
-    """The service refused a request; the message has the reason."""
-
-
 class Connection:
     """One kept-alive connection."""
 
@@ -58,13 +54,13 @@ class Connection:
         return response.status, response.read()
 
     def generate(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> dict[str, Any]:
-        """The timings of one request, with the client's own `latency_seconds`. Raises ServiceFailed."""
+        """The timings of one request, with the client's own `latency_seconds`. Raises RuntimeError."""
         answer, latency = self.answer(mode, new_tokens, sample)
         timings: dict[str, Any] = json.loads(answer)["timings"]
         return {**timings, "latency_seconds": latency}
 
     def answer(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> tuple[bytes, float]:
-        """The body of one answer, and the client's latency in seconds. Raises ServiceFailed."""
+        """The body of one answer, and the client's latency in seconds. Raises RuntimeError."""
         asked = {"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True}
         body = json.dumps(asked | {"sample": True} if sample else asked)
         began = perf_counter()
@@ -73,7 +69,7 @@ class Connection:
         text = response.read()
         latency = perf_counter() - began
         if response.status != 200:
-            raise ServiceFailed(f"{mode} returned {response.status}: {text[:200].decode(errors='replace')}")
+            raise RuntimeError(f"{mode} returned {response.status}: {text[:200].decode(errors='replace')}")
         return text, latency
 
     def close(self) -> None:
@@ -156,12 +152,11 @@ class BareEngine:
         Raises RuntimeError where it was not done.
         """
         job = local_job(f"overhead-{next(self._numbers)}", mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
-        what = f"a job in {mode}"
         try:
             self.send(msgspec.structs.replace(job, sent_ns=perf_counter_ns()))
-        except ConnectionError as error:
-            raise RuntimeError(f"the engine ended ({what})") from error
-        outcome = self._await(lambda message: isinstance(message, Outcome), JOB_SECONDS, what)
+            outcome = self._await(lambda message: isinstance(message, Outcome), JOB_SECONDS)
+        except (ConnectionError, EOFError) as error:
+            raise RuntimeError(f"the engine ended (a job in {mode})") from error
         assert isinstance(outcome, Outcome)
         timings = outcome.timings
         if timings is None:
@@ -170,25 +165,21 @@ class BareEngine:
         return (timings.done_ns - timings.taken_ns) / 1e9 - walls - timings.tokenise_seconds
 
     def await_warm(self, log: Log) -> None:
-        """Return once it is. Raises RuntimeError where it ends first, or takes WARM_SECONDS."""
+        """Return once it is. Raises EOFError where it ends first, RuntimeError after WARM_SECONDS."""
 
         def is_warm(message: ToFront) -> bool:
             log("an engine without a service, until it is warm")
             return isinstance(message, EngineStatus) and message.warm
 
-        self._await(is_warm, WARM_SECONDS, "until it is warm")
+        self._await(is_warm, WARM_SECONDS)
 
-    def _await(self, wanted: Callable[[ToFront], bool], seconds: float, what: str) -> ToFront:
-        began = monotonic()
-        while monotonic() - began < seconds:
-            try:
-                messages = self.receive()
-            except EOFError as error:
-                raise RuntimeError(f"the engine ended ({what})") from error
-            found = next(filter(wanted, messages), None)
+    def _await(self, wanted: Callable[[ToFront], bool], seconds: float) -> ToFront:
+        until = monotonic() + seconds
+        while monotonic() < until:
+            found = next(filter(wanted, self.receive()), None)
             if found is not None:
                 return found
-        raise RuntimeError(f"the engine took more than {seconds:.0f} s ({what})")
+        raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
 
     def receive(self) -> list[ToFront]:
         """The messages that arrive next; none where none has arrived within POLL_SECONDS.

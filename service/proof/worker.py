@@ -15,13 +15,13 @@ import torch
 from models.checkpoint import config_of
 from service.measure.cases import Bench
 from service.proof import classes, requests, split
-from service.proof.rows import AnyCheck, Check, Event, run_check
+from service.proof.rows import Check, Event, run_check
 from service.records import EngineSettings
 from service.step.device import device_name
 from service.step.loaded_model import choose_precision
 from service.step.process_state import prepare_process
 
-CHECKS: dict[str, AnyCheck] = {
+CHECKS: dict[str, Check] = {
     "injected": Check(classes.measure_injected, classes.judge_injected, tuple(classes.ARRIVES.values())),
     "sampling-rate": Check(split.measure_rates, split.judge_rates, (split.SHIFT,)),
     "plain-kernels": Check(split.measure_plain, split.judge_plain, (split.EQUAL,)),

@@ -212,11 +212,6 @@ def minimal_loop(ratio: float) -> Found:
     }
 
 
-def saturation(share: float) -> Found:
-    """Bursts of a second, of which this share is steps."""
-    return {"elapsed": rounds(1.0, "elapsed"), "steps": rounds(share, "steps")}
-
-
 def concurrency(ratio: float) -> Found:
     """Steps of 1 ms, `ratio` times as long at concurrency 8."""
     return {1: rounds(1e-3), 8: rounds(1e-3 * ratio, 8)}
@@ -257,7 +252,6 @@ HONEST: dict[str, Found] = {
     "cuda": cuda(),
     "parts": parts(),
     "added": added(1.0e-3),
-    "saturation": saturation(0.98),
     "concurrency": concurrency(1.0),
     "eager-eager": itself(1.0),
     "served-samples": served(0.51),
@@ -340,9 +334,6 @@ FAILURES: dict[str, list[Failure]] = {
         Failure("a slow engine behind a fast front", added(1.3e-3, bare=1.2e-3), ("the service adds",)),
         Failure("a fast machine on which the service is slow", added(0.6e-3, bare=0.4e-3),
                 ("what the service adds",)),
-    ],
-    "saturation": [
-        Failure("an engine that waits for the front between two jobs", saturation(0.9), ("throughput at",)),
     ],
     "concurrency": [Failure("a front on the engine's core", concurrency(1.2), ("step time, concurrency",))],
     "eager-eager": [Failure("arms that are not alike", itself(1.1), ("eager against eager",))],

@@ -6,7 +6,7 @@ import pytest
 
 from service.measure.symbols import RULES, side_of
 from service.proof import over_http, worker
-from service.proof.rows import AnyCheck
+from service.proof.rows import Check
 from service.proof.runner import ALL_CHECKS
 from tests.measure.test_symbols import HOST_SAMPLES, KERNEL_SAMPLES
 from tests.proof.samples import (
@@ -20,7 +20,7 @@ from tests.proof.samples import (
     without,
 )
 
-CHECKS: dict[str, AnyCheck] = {**worker.CHECKS, **over_http.CHECKS}
+CHECKS: dict[str, Check] = {**worker.CHECKS, **over_http.CHECKS}
 CASES = [(name, failure) for name, failures in FAILURES.items() for failure in failures]
 
 

@@ -64,16 +64,6 @@ def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route
     assert all(seconds > 0 for seconds in found["bare"])
 
 
-def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(over_http, "BURSTS", 2)
-    found = over_http.measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
-    requests = over_http.SATURATING_USERS * over_http.REQUESTS
-    assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
-    assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
-
-
 def test_equal_latencies_are_never_a_difference() -> None:
     found = over_http.measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
     assert [comparison.word for comparison in found] == ["no detectable difference"] * over_http.REPEATS
