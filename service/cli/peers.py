@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from service.cli.options import EXIT_FAILED, bad_input, ended_in_order, flags, settings_from, split_list
 
 app = typer.Typer()
-
-
-def _changes() -> Callable[[str], None]:
-    """Prints a line of state where it says something new, whatever the seconds before it."""
-    last = ""
-
-    def report(line: str) -> None:
-        nonlocal last
-        state = line.partition(": ")[2]
-        if state != last:
-            typer.echo(line)
-        last = state
-
-    return report
 
 
 @app.command(epilog="Example: launchbound peers --only onnxruntime")
@@ -84,7 +70,8 @@ def peers(
                 log = folder / "service.log"
                 url = stack.enter_context(launched(flags(served), log, one_thread, lost=(Unreachable,)))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
-            await_modes(target, (), _changes(), settled=True)
+            with Console(stderr=True).status("waiting for the modes") as status:
+                await_modes(target, (), status.update, settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
     except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
         bad_input(error)

@@ -242,9 +242,7 @@ STRICT = (*PLAIN, "compiled")
 """Each has less of the host's work than the one before."""
 
 GROWING = ("inference_mode", STRICT[-1])
-"""In the second the host has the fewest instructions, so that a leak from kernels shows most; the first runs
-kernels that the second fuses.
-"""
+"""Plain kernels and fused ones: where the host has fewest instructions, a leak from kernels shows most."""
 
 KERNELS = Property("instructions in kernels", "within 2 %", most=0.02)
 HOST = Property("host instructions", "ratio > 1, strictly")
@@ -336,8 +334,6 @@ def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted])
 UNCLASSIFIED_ROUNDS = 5
 UNCLASSIFIED_SECONDS = 0.25
 UNKNOWN = Property("samples in code of no class", "≤ 2% of any step", most=0.02, unit="share")
-SHOWN = 3
-"""Functions that a note names."""
 
 
 def measure_unclassified(bench: Bench, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
@@ -374,7 +370,7 @@ def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list
         unknown = {step: seen - _but(seen, "unclassified") for step, seen in within.items()}
         shares = {step: share_interval(unknown[step].total(), seen.total()) for step, seen in within.items()}
         step, worst = max(shares.items(), key=lambda one: one[1].high)
-        where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(SHOWN))
+        where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(3))
         note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
         rows.append(UNKNOWN.within(worst, f": {mode}", note))
     return rows

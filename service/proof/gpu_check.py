@@ -19,7 +19,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import gmtime, monotonic, strftime
-from types import FrameType
 from typing import Literal, NamedTuple
 
 if __name__ == "__main__":  # before the imports below, which need these packages as the sections do
@@ -48,8 +47,6 @@ LEAST_SECONDS = 5.0
 
 GRACE_SECONDS = 10.0
 """After SIGTERM, for a section to end what it has started."""
-
-DETAIL_CHARACTERS = 160
 
 
 class Section(NamedTuple):
@@ -96,7 +93,7 @@ def main(arguments: list[str]) -> int:
     return conclude(run_sections(sections, folder.resolve(), cache), folder, not only, Console(width=150))
 
 
-def end(number: int, frame: FrameType | None) -> None:
+def end(number: int, frame: object) -> None:
     """A handler of signals that raises SystemExit, so that the running section is ended on the way out."""
     raise SystemExit(128 + number)
 
@@ -104,11 +101,14 @@ def end(number: int, frame: FrameType | None) -> None:
 # The sections
 
 
+How = Literal["done", "failed", "killed", "timed out"]
+
+
 class Ended(msgspec.Struct, frozen=True):
     """How a section ended: `rows` are on disk whatever happened."""
 
     name: str
-    how: Literal["done", "failed", "killed", "timed out"]
+    how: How
     detail: str
     seconds: float
     rows: int
@@ -176,7 +176,7 @@ def run_section(
         finally:
             _end_session(child, grace_seconds)
     rows, seconds, code = len(read_records(rows_file)), monotonic() - began, child.returncode
-    how: Literal["done", "failed", "killed", "timed out"] = "failed"
+    how: How = "failed"
     if timed_out or code is None:
         how, detail = "timed out", f"still running after {limit_seconds:.0f} s"
     elif code < 0:
@@ -188,7 +188,7 @@ def run_section(
     else:
         return Ended(section.name, "done", "", seconds, rows)
     lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
-    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
+    last = f": {lines[-1][:160]}" if lines else ""
     return Ended(section.name, how, detail + last, seconds, rows)
 
 

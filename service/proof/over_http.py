@@ -1,5 +1,5 @@
-"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, step time under
-load, eager against itself, and the shares that it answers with.
+"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, step time
+under load, eager against itself, and the shares that it answers with.
 
 They send their requests from a process without torch, except the last check, which runs steps as well.
 """

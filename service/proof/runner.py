@@ -31,6 +31,9 @@ from service.proof.rows import STYLES, Event, Row, Verdict, broken, run_check
 from service.proof.running_service import running_service
 
 EXIT_FAILED = 1
+PRINT_SECONDS = 5.0
+"""At least between two lines of what runs now."""
+
 FILE = "selftest.json"
 FORMAT_VERSION = 2
 ROWS_FILE = "rows.jsonl"
@@ -40,9 +43,7 @@ ENGINE_CHECKS = (
     "injected", "sampling-rate", "plain-kernels", "unclassified", "instructions", "background",
     "instrumentation", "minimal-loop", "cuda",
 )  # fmt: skip
-"""Run in a worker process, on the engine's cores, without a service: its table needs torch, which the client
-of a service does without.
-"""
+"""Run in a worker process, on the engine's cores, without a service."""
 
 ALL_CHECKS = (*ENGINE_CHECKS, *over_http.CHECKS)
 """In the order in which they run; those over HTTP against a service started for them."""
@@ -67,9 +68,7 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     last line says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot
     work.
     """
-    names = choose_checks(only)
-    console = Console()
-    began = monotonic()
+    names, console, began = choose_checks(only), Console(), monotonic()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = out or Path("results") / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,9 +89,6 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
 
 class _Selftest:
     """One run: the rows found so far, and the checks that they are of."""
-
-    PRINT_SECONDS = 5.0
-    """At least between two lines of what runs now."""
 
     def __init__(self, settings: Settings, folder: Path, console: Console) -> None:
         self._settings, self._folder, self._console = settings, folder, console
@@ -153,7 +149,7 @@ class _Selftest:
         self._line(f"{name}: {', '.join(f'{n} {verdict}' for verdict, n in counts.items())}")
 
     def _running(self, name: str, text: str) -> None:
-        if monotonic() - self._printed >= self.PRINT_SECONDS:
+        if monotonic() - self._printed >= PRINT_SECONDS:
             self._line(f"  … {name}: {text}")
 
     def _line(self, text: str) -> None:
@@ -277,8 +273,7 @@ def new_report(
 
 def print_table(report: Mapping[str, Any], console: Console) -> None:
     """Every row with its verdict, then what they amount to, and why it does not count where it does not."""
-    title = f"selftest, {report['machine']}"
-    table = Table("property", "bound", "measured [95 %]", "verdict", "note", title=title)
+    table = Table("property", "bound", "measured [95 %]", "verdict", "note", title=report["machine"])
     for row in report["rows"]:
         verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
         again = f" ({row.runs} runs)" if row.runs > 1 else ""

@@ -260,20 +260,16 @@ def _block(
     """Samples the modes of a phase and bucket right after each other, because what neighbours leave of the
     caches changes within seconds.
     """
-    seconds = {
-        step: _seconds_for(sampled(sampler, case, FIRST_SECONDS, _rest(cases, step)).kernel_share)
-        for step, case in cases.items()
-    }
+    seconds = {}
+    for step, case in cases.items():
+        share = sampled(sampler, case, FIRST_SECONDS, _rest(cases, step)).kernel_share
+        seconds[step] = min(MOST_SECONDS, KERNEL_SAMPLES / SAMPLES_PER_SECOND / max(share, 1e-3))
 
     def run() -> dict[ServedStep, SampledSteps]:
         steps = order.sample(list(cases), len(cases))
         return {step: sampled(sampler, cases[step], seconds[step], _rest(cases, step)) for step in steps}
 
     return run
-
-
-def _seconds_for(kernel_share: float) -> float:
-    return min(MOST_SECONDS, KERNEL_SAMPLES / SAMPLES_PER_SECOND / max(kernel_share, 1e-3))
 
 
 def _rest(cases: Mapping[ServedStep, Case], step: ServedStep) -> Callable[[], object] | None:
