@@ -48,11 +48,12 @@ def peers(
         sizes = tuple(sorted({int(size) for size in split_list(batch_sizes) or ()}))
     except ValueError as error:
         bad_input(error)
+    if not sizes:
+        bad_input("name at least one batch size")
     known = [rival.name for rival in RUNTIMES]
     wanted = tuple(split_list(only) or ())
-    if not sizes or (unknown := set(wanted) - set(known)):
-        bad_input(f"unknown rival {', '.join(sorted(unknown))}; try some of {', '.join(known)}"
-                  if sizes else "name at least one batch size")  # fmt: skip
+    if unknown := sorted(set(wanted) - set(known)):
+        bad_input(f"unknown rival {', '.join(unknown)}; try some of {', '.join(known)}")
     plan = PeersPlan(rounds=rounds, calls=calls, batches=sizes, seed=seed, only=wanted)
     folder = out or results_path(commit_name(), "peers")
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}

@@ -15,8 +15,7 @@ from service.proof import split
 from service.proof.rows import run_check
 from service.proof.worker import CHECKS
 from service.records import PHASES, SampleCounts
-from service.step import profiling
-from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
+from service.step.trace import LEAD_MARK, STEP_MARK, Event
 from tests.proof.made_bench import MadeUpBench, MadeUpCase
 from tests.proof.samples import KERNEL_SECONDS, LADDER
 from tests.step.made import KERNEL_US, KERNELS, graph_id, replays
@@ -165,30 +164,3 @@ def test_neither_sum_has_what_separates_the_steps(monkeypatch: pytest.MonkeyPatc
 def test_replays_that_nothing_separates_have_no_kernel_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(monkeypatch, replays(split.STEPS, of_the_next_launch, separated=False)) is None
     assert found(monkeypatch, []) is None
-
-
-def test_the_steps_of_its_session_are_separated_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[Event] = []
-
-    class OnTheHost(profiling.Separator):
-        def __init__(self, device: torch.device, copies: bool = False) -> None:
-            super().__init__(device, copies)
-            self._value = torch.zeros(1)
-
-        def wait(self) -> None:
-            pass
-
-    def noted(events: list[Event], cuda: bool) -> list[ProfiledStep]:
-        recorded.extend(events)
-        return []
-
-    case: Any = type("Case", (), {"call": staticmethod(lambda: torch.zeros(1).neg_())})
-    monkeypatch.setattr(split, "Separator", OnTheHost)
-    monkeypatch.setattr(split, "read_steps", noted)
-    assert split.kernel_seconds(CPU, case) is None
-    ran = sorted((e for e in recorded if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
-    names = [e["name"] for e in ran if e["name"] in ("aten::neg_", "aten::copy_", "aten::add_")]
-    begin = names.index("aten::neg_")
-    assert begin > 0
-    assert names[begin - 1 :] == ["aten::copy_", *["aten::neg_", "aten::copy_"] * split.STEPS]
-    assert "aten::add_" not in names
