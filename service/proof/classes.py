@@ -29,17 +29,17 @@ from service.statistics.intervals import median_interval
 
 # Injected work of known length, of the kinds that serving runs, arrives on its side.
 #
-# Both arms do all of the work: one has a short piece of it inside the step and the rest beside, between two
-# steps, the other all of it inside. What was added is what the work inside took more, by its own clock,
+# Both variants do all of the work: one has a short piece of it inside the step and the rest beside, between
+# two steps, the other all of it inside. What was added is what the work inside took more, by its own clock,
 # within the steps that are sampled (docs/decisions/selftest.md).
 
 ROUNDS = 12
 SAMPLED_SECONDS = 0.2
-"""Per round and arm. All rounds together have some 2,400 samples, by which a part is known within 4 %."""
+"""Per round and variant. All rounds together have some 2,400 samples, by which a part is known within 4 %."""
 
 INTO = ("eager", "compiled")
 SHORT, LONG = 1, 8
-"""Units of work, each some 0.3 ms: what either arm has inside."""
+"""Units of work, each some 0.3 ms: what either variant has inside."""
 
 Work = Callable[[], object]
 Function = Callable[..., Any]
@@ -162,16 +162,16 @@ class Slot:
         self.seconds.append((thread_time_ns() - began) / 1e9)
 
 
-Arm = tuple[str, str, str]
+Variant = tuple[str, str, str]
 """Name of a kind, mode, and `short` or `long`: which of them is inside."""
 
 
-def measure_injected(bench: Bench, log: Log) -> dict[Arm, list[Injected]]:
+def measure_injected(bench: Bench, log: Log) -> dict[Variant, list[Injected]]:
     """Decode steps, by round, of one layer and few words: a step no longer than the work that is added to it,
     else that is known badly. Raises NotMeasurableError as `sampler_of`.
     """
     sampler = sampler_of(bench)
-    found: dict[Arm, list[Injected]] = {}
+    found: dict[Variant, list[Injected]] = {}
     for mode in (mode for mode in INTO if mode in bench.modes):
         log(f"{mode}, building")
         slot = Slot()
@@ -179,15 +179,15 @@ def measure_injected(bench: Bench, log: Log) -> dict[Arm, list[Injected]]:
         fuse = _compiled if MODES[mode].effect(bench.device.type).compiles else lambda function: function
         for kind in KINDS:
             short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
-            arms = {
+            variants = {
                 "short": partial(step_sample, sampler, case, slot, short, rest),
                 "long": partial(step_sample, sampler, case, slot, long, None),
             }
 
             log(f"{kind.name} in {mode}")
             with bench.isolated():
-                seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", log)
-            found |= {(kind.name, mode, arm): samples for arm, samples in seen.items()}
+                seen = in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)
+            found |= {(kind.name, mode, variant): samples for variant, samples in seen.items()}
     return found
 
 
@@ -211,7 +211,7 @@ def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, besid
     return Injected(found.counts, fmean(steps), fmean(slot.seconds[-len(steps) :]))
 
 
-def judge_injected(found: Mapping[Arm, list[Injected]]) -> list[Row]:
+def judge_injected(found: Mapping[Variant, list[Injected]]) -> list[Row]:
     """Per kind and mode, how much of what was added has arrived, paired by round."""
     return [
         _row(kind, mode, found[kind.name, mode, "short"], found[kind.name, mode, "long"])
@@ -342,14 +342,14 @@ def measure_unclassified(bench: Bench, log: Log) -> dict[ServedStep, list[Counte
     Raises NotMeasurableError as `sampler_of`.
     """
     sampler = sampler_of(bench)
-    arms: dict[ServedStep, Callable[[], Counter[Place]]] = {}
+    variants: dict[ServedStep, Callable[[], Counter[Place]]] = {}
     for mode in bench.modes:
         log(f"{mode}, building")
         for phase, bucket in product(PHASES, bench.settings.batch_sizes):
             case = bench.case(mode, bucket, phase)
-            arms[ServedStep(mode, phase, bucket)] = partial(_places, sampler, case)
+            variants[ServedStep(mode, phase, bucket)] = partial(_places, sampler, case)
     with bench.isolated():
-        return in_rounds(arms, UNCLASSIFIED_ROUNDS, "unclassified", log)
+        return in_rounds(variants, UNCLASSIFIED_ROUNDS, "unclassified", log)
 
 
 def _places(sampler: CpuSampler, case: Case) -> Counter[Place]:

@@ -159,7 +159,7 @@ CAPTURED = "cuda-graph"
 
 
 def ladder_modes() -> list[str]:
-    """The default ones, and the captured one: with it fusion and launches are told apart."""
+    """The default ones, and the captured one: with it the gains of fusion and of launches are known apart."""
     return named_modes([*default_modes(), CAPTURED])
 
 

@@ -62,13 +62,13 @@ def measure_parts(service: RunningService, log: Log) -> dict[tuple[str, str], li
     In turn, because a minute later the machine may differ. The engine is one without a service, on the same
     cores: intake, buffers, layout, text, book-keeping.
     """
-    arms: dict[tuple[str, str], Callable[[], Any]] = {}
+    variants: dict[tuple[str, str], Callable[[], Any]] = {}
     with bare_engine(service, log) as engine, service.connection() as connection:
         for mode in service.modes:
-            arms[mode, "request"] = partial(connection.generate, mode)
-            arms[mode, "engine"] = partial(engine.overhead_seconds, mode)
-        rounds = in_rounds(arms, PARTS_UNCOUNTED + PARTS_REQUESTS, "parts", log)
-    return {arm: found[PARTS_UNCOUNTED:] for arm, found in rounds.items()}
+            variants[mode, "request"] = partial(connection.generate, mode)
+            variants[mode, "engine"] = partial(engine.overhead_seconds, mode)
+        rounds = in_rounds(variants, PARTS_UNCOUNTED + PARTS_REQUESTS, "parts", log)
+    return {variant: found[PARTS_UNCOUNTED:] for variant, found in rounds.items()}
 
 
 def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[Row]:
@@ -132,7 +132,7 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
                 added = [float(timings["latency_seconds"] - _walls(timings)) for timings, _ in pairs]
                 found["service"].append(median(added))
                 found["bare"].append(median(float(timings["latency_seconds"]) for _, timings in pairs))
-    return {arm: seconds[ADDED_UNCOUNTED:] for arm, seconds in found.items()}
+    return {variant: seconds[ADDED_UNCOUNTED:] for variant, seconds in found.items()}
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
@@ -168,8 +168,8 @@ def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[flo
             decodes = [timings["decode"] for of_user in found for timings in of_user]
         return float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes))
 
-    arms = {users: partial(at, users) for users in (1, CONCURRENCY)}
-    return in_rounds(arms, CONCURRENCY_ROUNDS, "concurrency", log)
+    variants = {users: partial(at, users) for users in (1, CONCURRENCY)}
+    return in_rounds(variants, CONCURRENCY_ROUNDS, "concurrency", log)
 
 
 def judge_concurrency(found: Mapping[int, list[float]]) -> list[Row]:
@@ -215,7 +215,7 @@ def judge_itself(found: Mapping[str, list[Comparison]]) -> list[Row]:
 
 # The shares that a running service answers with, beside samples taken in this process. Both run the same
 # requests in turn, on the cores of the engine, which idles while this process samples. Here a minimal loop
-# runs the steps, and the check tells the sampler which one runs: nothing that serving keeps of its samples
+# runs the steps, and the check labels the sampler itself: nothing that serving keeps of its samples
 # (their labels, the newest of each step, what an answer makes of them) is in it.
 
 BUCKET = 1
@@ -251,11 +251,11 @@ class Share(NamedTuple):
     samples: int
 
 
-ServedArm = tuple[Kind, str, str]
+ServedVariant = tuple[Kind, str, str]
 """Kind, mode, and `service` or `process`."""
 
 
-def measure_served(service: RunningService, log: Log) -> dict[ServedArm, list[Share]]:
+def measure_served(service: RunningService, log: Log) -> dict[ServedVariant, list[Share]]:
     """Shares by round; of traffic only the last answer's, which rests on what all before it left.
 
     Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
@@ -271,16 +271,16 @@ def measure_served(service: RunningService, log: Log) -> dict[ServedArm, list[Sh
     log("building steps in this process")
     alone = msgspec.structs.replace(service.settings.engine_settings(""), batch_sizes=[BUCKET])
     requests = SampledRequests(alone, service.cpus, modes)
-    found: dict[ServedArm, list[Share]] = {}
+    found: dict[ServedVariant, list[Share]] = {}
     for kind in KINDS:
-        arms: dict[ServedArm, Callable[[], Share]] = {}
+        variants: dict[ServedVariant, Callable[[], Share]] = {}
         for mode in modes:
-            arms[kind, mode, "service"] = partial(_answered, service, kind, mode)
-            arms[kind, mode, "process"] = partial(_here, requests, kind, mode)
-        found |= in_rounds(arms, SERVED_ROUNDS, f"served/{kind.name}/{kind.phase}", log)
+            variants[kind, mode, "service"] = partial(_answered, service, kind, mode)
+            variants[kind, mode, "process"] = partial(_here, requests, kind, mode)
+        found |= in_rounds(variants, SERVED_ROUNDS, f"served/{kind.name}/{kind.phase}", log)
     return {
-        arm: shares[-1:] if (arm[0].name, arm[2]) == ("traffic", "service") else shares
-        for arm, shares in found.items()
+        variant: shares[-1:] if (variant[0].name, variant[2]) == ("traffic", "service") else shares
+        for variant, shares in found.items()
     }
 
 
@@ -318,7 +318,7 @@ def _here(requests: SampledRequests, kind: Kind, mode: str) -> Share:
     return Share(counts.kernel / max(samples, 1), samples)
 
 
-def judge_served(found: Mapping[ServedArm, list[Share]]) -> list[Row]:
+def judge_served(found: Mapping[ServedVariant, list[Share]]) -> list[Row]:
     """Per kind and mode, the difference of the shares, all rounds together."""
     rows = []
     for kind, mode in dict.fromkeys((kind, mode) for kind, mode, _ in found):

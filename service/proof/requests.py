@@ -119,8 +119,8 @@ def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
         for _ in range(UNCOUNTED):
             path.measured()
             path.unmeasured()
-        arms = {"full": partial(seconds, path.measured), "off": partial(seconds, path.unmeasured)}
-        return in_rounds(arms, INSTRUMENTATION_ROUNDS, "instrumentation", log)
+        variants = {"full": partial(seconds, path.measured), "off": partial(seconds, path.unmeasured)}
+        return in_rounds(variants, INSTRUMENTATION_ROUNDS, "instrumentation", log)
 
 
 def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
@@ -136,7 +136,7 @@ def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
 LOOP_ROUNDS = 120
 LOOP = Property("the service's code / a minimal loop, whole request", "≤ 1.03", most=1.03)
 
-LoopArm = tuple[str, str]
+LoopVariant = tuple[str, str]
 """Mode, and `service` or `minimal`."""
 
 
@@ -178,13 +178,13 @@ class MinimalLoop:
         return self._tokenizer.decode(tokens)
 
 
-def measure_minimal_loop(bench: Bench, log: Log) -> dict[LoopArm, list[float]]:
+def measure_minimal_loop(bench: Bench, log: Log) -> dict[LoopVariant, list[float]]:
     """Seconds per request by mode, through the service's code and in the minimal loop, which take turns.
 
     Raises RuntimeError where the two differ in a text.
     """
     with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
-        arms: dict[LoopArm, Callable[[], float]] = {}
+        variants: dict[LoopVariant, Callable[[], float]] = {}
         for mode in bench.modes:
             log(f"warming {mode}")
             path = RequestPath(bench, mode, Path(folder))
@@ -194,13 +194,13 @@ def measure_minimal_loop(bench: Bench, log: Log) -> dict[LoopArm, list[float]]:
                 raise RuntimeError(
                     f"{mode} gives {served!r} in the engine's loop, {alone!r} in a minimal one"
                 )
-            arms[mode, "service"] = partial(_seconds, path.measured)
-            arms[mode, "minimal"] = partial(_seconds, loop.run)
-        in_rounds(arms, UNCOUNTED, "minimal-loop uncounted", log)
-        return in_rounds(arms, LOOP_ROUNDS, "minimal-loop", log)
+            variants[mode, "service"] = partial(_seconds, path.measured)
+            variants[mode, "minimal"] = partial(_seconds, loop.run)
+        in_rounds(variants, UNCOUNTED, "minimal-loop uncounted", log)
+        return in_rounds(variants, LOOP_ROUNDS, "minimal-loop", log)
 
 
-def judge_minimal_loop(found: Mapping[LoopArm, list[float]]) -> list[Row]:
+def judge_minimal_loop(found: Mapping[LoopVariant, list[float]]) -> list[Row]:
     """A row per mode, paired by round."""
     rows = []
     for mode in dict.fromkeys(mode for mode, _ in found):

@@ -59,7 +59,7 @@ class Property:
         return self.row("pass" if inside else "fail" if outside else "undecided", interval, of, note)
 
     def ratio(self, above: Sequence[float], below: Sequence[float], of: str = "", note: str = "") -> Row:
-        """As `within`, of the median ratio of two arms, `above` over `below`, by round."""
+        """As `within`, of the median ratio of two variants, `above` over `below`, by round."""
         return self.within(paired_median_ratio(above, below), of, note)
 
     def exactly(self, holds: bool, value: float, of: str = "", note: str = "") -> Row:
@@ -121,9 +121,9 @@ class NotMeasurableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`measure` runs the arms, and returns each one's samples by round; `judge`, which is pure, makes rows.
+    """`measure` returns the samples of each variant by round; `judge`, which is pure, makes rows of them.
 
-    An arm that could not be measured is left out, and may be there in another run. A machine on which
+    A variant that could not be measured is left out, and may be there in another run. A machine on which
     `measure` raises NotMeasurableError gets a row per one of `properties`.
     """
 
@@ -164,7 +164,7 @@ def run_check(
 def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
     """From the samples of the runs on a quiet core; from all where none was, failures then undecided.
 
-    The rounds of an arm's runs follow each other; a run without that arm has none.
+    The rounds of a variant's runs follow each other; a run without that variant has none.
     """
     quiet = [run for run in runs if run[1] <= MOST_OFF_CPU]
     used = quiet or runs

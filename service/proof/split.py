@@ -108,14 +108,14 @@ def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[S
     """
     sampler = sampler_of(bench)
     sizes = dict.fromkeys((min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)))
-    arms: dict[tuple[ServedStep, int], Callable[[], SampledSteps]] = {}
+    variants: dict[tuple[ServedStep, int], Callable[[], SampledSteps]] = {}
     for mode, size in product((mode for mode in MODES if mode in bench.modes), sizes):
         log(f"{mode}, building")
         sample = partial(sampled, sampler, bench.case(mode, size, "decode"), RATE_SECONDS)
         for rate in RATES:
-            arms[ServedStep(mode, "decode", size), rate] = partial(sample, samples_per_second=rate)
+            variants[ServedStep(mode, "decode", size), rate] = partial(sample, samples_per_second=rate)
     with bench.isolated():
-        return in_rounds(arms, RATE_ROUNDS, "rates", log)
+        return in_rounds(variants, RATE_ROUNDS, "rates", log)
 
 
 def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> list[Row]:
@@ -158,23 +158,23 @@ before, so its handler is as cold and costs the same, and what they cost togethe
 """
 COST = Property("steps sampled in the background / unsampled", "≤ 1.01", most=1.01)
 
-BackgroundArm = tuple[str, str]
+BackgroundVariant = tuple[str, str]
 """Mode, and `sampled` or `unsampled`."""
 
 
-def measure_background(bench: Bench, log: Log) -> dict[BackgroundArm, list[float]]:
+def measure_background(bench: Bench, log: Log) -> dict[BackgroundVariant, list[float]]:
     """CPU seconds per decode step at batch 1, in blocks that take turns. Raises NotMeasurableError as
     `sampler_of`.
     """
     sampler = sampler_of(bench)
-    arms: dict[BackgroundArm, Callable[[], float]] = {}
+    variants: dict[BackgroundVariant, Callable[[], float]] = {}
     for mode in (mode for mode in MODES if mode in bench.modes):
         log(f"{mode}, building")
         case = bench.case(mode, 1)
-        arms[mode, "sampled"] = partial(_sampled_seconds, sampler, case)
-        arms[mode, "unsampled"] = partial(_block_seconds, case)
+        variants[mode, "sampled"] = partial(_sampled_seconds, sampler, case)
+        variants[mode, "unsampled"] = partial(_block_seconds, case)
     with bench.isolated():
-        return in_rounds(arms, BLOCKS, "background", log)
+        return in_rounds(variants, BLOCKS, "background", log)
 
 
 def _sampled_seconds(sampler: CpuSampler, case: Case) -> float:
@@ -198,7 +198,7 @@ def _block_seconds(case: Case) -> float:
     return taken / steps / 1e9
 
 
-def judge_background(found: Mapping[BackgroundArm, list[float]]) -> list[Row]:
+def judge_background(found: Mapping[BackgroundVariant, list[float]]) -> list[Row]:
     """Per mode, paired by round: of what the faster samples cost, the background's share."""
     rows = []
     for mode in dict.fromkeys(mode for mode, _ in found):
