@@ -7,6 +7,7 @@ PIP := .venv/bin/python -m pip install --disable-pip-version-check --no-compile 
 BEAT := while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat; echo" EXIT
 # An index that gives torch alone, such as PyTorch's own of CPU builds. Never an extra index: pip takes any package from either.
 TORCH_INDEX_URL ?=
+PART ?= 1
 SOAK ?= 120
 ONLY ?=
 # Four workers for two cores: part of a worker's time goes to waiting for the processes that tests start. Six starved Ray's
@@ -50,7 +51,7 @@ $(READY): $(RUNTIME)
 bench: $(RUNTIME) ## the main job: serve the modes, sweep them, write the report
 	@.venv/bin/launchbound sweep --preset quick
 
-bench-peers: $(RUNTIME) ## compare with other runtimes (installs each apart, some GB, the first time)
+bench-peers: $(RUNTIME) ## compare with other runtimes and servers (installs each apart, some GB, the first time)
 	@.venv/bin/launchbound peers
 
 test: $(READY) ## run the tests
@@ -110,8 +111,9 @@ docs: $(READY) ## the pages as a site for a browser: build/site/index.html, whic
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict && echo build/site/index.html
 
 # Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
-gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (8 minutes)
-	@$(PYTHON) -m service.proof.gpu_check
+# After it PART=2: larger models and the studies; PART=3: the selftest's CUDA rows and the quick sweep.
+gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (8 minutes; then PART=2, PART=3)
+	@$(PYTHON) -m service.proof.gpu_check --part $(PART)
 
 up: ## the compose stack: service, Prometheus, Grafana
 	docker compose up -d --build --wait

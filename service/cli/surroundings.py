@@ -1,10 +1,13 @@
-"""What the system around a command refuses it, told in one sentence with the remedy."""
+"""What the system around a command is like: made usable where it can be, else told in one sentence."""
 
 from __future__ import annotations
 
+import codecs
 import errno
+import locale
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -13,10 +16,17 @@ from service.cli.options import EXIT_BAD_INPUT, EXIT_MACHINE
 
 _OF_A_PATH = frozenset(
     {
-        errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
-        errno.ENOTDIR, errno.EPERM, errno.EROFS,
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
     }
-)  # fmt: skip
+)
 """A file or folder is not what it must be; all other errors are of the machine."""
 
 _REMEDIES = {
@@ -31,20 +41,59 @@ _REMEDIES = {
 
 @contextmanager
 def any_system() -> Iterator[None]:
-    """Run a command in the block.
+    """Run a command in the block, under whatever streams, locale and user this process has.
 
-    Ends with exit code 2 where a path is at fault, and with 4 where the machine is, also for output that
-    cannot be written. What a terminal's encoding lacks is replaced.
+    May become this program again, in another encoding. Ends with exit code 2 where a path is at fault, and
+    with 4 where the machine is, also for output that cannot be written.
     """
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    _open_closed_streams()
+    _speak_utf8()
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]  # of a terminal whose width nobody knows: a help of no width shows nothing
     try:
+        _refuse_unusable()
         try:
             yield
         finally:
             sys.stdout.flush()
     except OSError as error:
         _end_with(error)
+
+
+def _open_closed_streams() -> None:
+    """Open those that the caller has closed (`>&-`): a file or a socket would take their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+def _speak_utf8() -> None:
+    """Read and write files and streams in UTF-8 whatever the locale, here and in every process to come."""
+    if not sys.flags.utf8_mode and codecs.lookup(locale.getencoding()).name != "utf-8":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _refuse_unusable() -> None:
+    """End where a name cannot be written to JSON, which is UTF-8, and where nothing temporary can be kept."""
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:
+        _end("no temporary folder can be written to: set TMPDIR to one that can", EXIT_BAD_INPUT)
+    named = {name: value for name, value in os.environ.items() if name.startswith("LAUNCHBOUND_")}
+    named |= {"TMPDIR": folder, "the installation": sys.prefix, "its code": __file__}
+    named |= {f"argument {number}": text for number, text in enumerate(sys.argv[1:], 1)}
+    for what, text in named.items():
+        if text != text.encode(errors="replace").decode():
+            _end(f"{what} is no UTF-8 ({text!a}): rename it, or name another", EXIT_BAD_INPUT)
+    if "TMPDIR" in os.environ:
+        os.environ["TMPDIR"] = folder  # compilers look no further where it cannot be used
 
 
 def _end_with(error: OSError) -> NoReturn:
@@ -62,7 +111,10 @@ def _end_with(error: OSError) -> NoReturn:
 
 def _end(message: str, code: int) -> NoReturn:
     _drop_output()
-    print(f"launchbound: {message}", file=sys.stderr, flush=True)
+    try:
+        print(f"launchbound: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     raise SystemExit(code) from None
 
 

@@ -1,4 +1,4 @@
-"""`make gpu-check`: `python -m service.proof.gpu_check [--only SECTION,…]`.
+"""`make gpu-check`: `python -m service.proof.gpu_check [--part 1|2|3] [--only SECTION,…]`.
 
 The CUDA path examined in sections, each a process of its own with a time limit: what it wrote is kept,
 whatever becomes of it. The process that runs them makes no CUDA context.
@@ -14,12 +14,15 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import gmtime, monotonic, strftime
-from typing import Literal, NamedTuple
+from types import FrameType
+from typing import Any, Literal, NamedTuple
 
 if __name__ == "__main__":  # before the imports below, which need these packages as the sections do
     for name in ("torch", "msgspec", "rich", "numpy", "scipy", "psutil", "safetensors", "tokenizers"):
@@ -28,57 +31,93 @@ if __name__ == "__main__":  # before the imports below, which need these package
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from loadtests.run.folder import git_state
+from loadtests.run.machine import clocks_query, clocks_summary, watched
+from service.modes import default_modes
 from service.parent_death import owned
-from service.proof.gpu_goals import PATH_VARIABLE, Goal, goals_of, read_records
+from service.proof.gpu_goals import (
+    MOST_SECONDS_COLD,
+    PATH_VARIABLE,
+    Goal,
+    Record,
+    cells_of,
+    goals_of,
+    read_records,
+)
 from service.proof.rows import STYLES
 
 ROOT = Path(__file__).resolve().parents[2]
-FORMAT_VERSION = 5
+FORMAT_VERSION = 4
 SUMMARY_FILE = "summary.json"
-MOST_SECONDS = 480.0
-"""All sections together: a GPU is lent for minutes."""
-
 LEAST_SECONDS = 5.0
-"""A section has this long even where earlier ones were late to end."""
+"""A section that had less time than this is not begun."""
 
 GRACE_SECONDS = 10.0
 """After SIGTERM, for a section to end what it has started."""
 
+DETAIL_CHARACTERS = 160
+
 
 class Section(NamedTuple):
-    """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out."""
+    """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out.
+
+    It has longer where earlier sections left some of their time. `records` False: its output, NAME.out, is
+    its result.
+    """
 
     name: str
     seconds: float
     about: str
     command: tuple[str, ...]
+    records: bool = True
 
 
-_MODULE = ("-m", "service.proof.gpu_sections")
-SECTIONS = (
-    Section("device", 25, "versions, clocks, attention's backend", (*_MODULE, "device")),
-    Section("profiler", 55, "kernels by id, by window and by queued replays", (*_MODULE, "profiler")),
-    Section("ladder", 165, "parity and replay in bfloat16", (*_MODULE, "ladder", "bfloat16")),
-    Section("float32", 85, "parity in float32", (*_MODULE, "ladder", "float32")),
-    Section("tests", 150, "tests/gpu", (*_MODULE, "tests")),
-)
-"""In the order of what they decide; first results are on disk within a minute."""
+def _own(name: str, seconds: float, about: str, *arguments: str) -> Section:
+    return Section(name, seconds, about, ("-m", "service.proof.gpu_sections", *(arguments or (name,))))
+
+
+def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
+    return Section(name, seconds, about, ("launchbound.py", *arguments, "--device", "cuda"), records=False)
+
+
+def parts(folder: str) -> dict[int, tuple[Section, ...]]:
+    """The sections of every part, by its number, in the order of what they decide.
+
+    1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
+    models, and the studies. 3, into `folder`: the selftest's rows for CUDA, and a sweep.
+    """
+    timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
+    selftest = ("selftest", "--only", "cuda,instrumentation", "--out", f"{folder}/selftest")
+    # Packages are tuned for minutes on a GPU.
+    modes = ",".join(default_modes())
+    sweep = ("sweep", "--preset", "quick", "--modes", modes, "--out", f"{folder}/sweep")
+    return {
+        1: (
+            _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
+            _own("profiler", 55, "kernels by id, by window and by queued replays"),
+            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
+            _own("float32", 85, "parity in float32", "ladder", "float32"),
+            _own("tests", 150, "tests/gpu"),
+        ),
+        2: (
+            _own("sizes", 150, "small and base at batch 1, 32, 128"),
+            _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
+            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
+            _verb("budget", 90, "dispatch, kernels, roofline by batch", "anatomy", "--budget", "--json"),
+            _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
+        ),
+        3: (
+            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest),
+            _verb("sweep", 350, "the quick sweep", *sweep),
+        ),
+    }
 
 
 def main(arguments: list[str]) -> int:
     """Check, write and print; the exit code: 0 good, 1 something failed or cannot be checked, 2 bad input."""
-    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
-    parser.add_argument("--only", help="sections, with commas; goals are then not judged")
-    only = parser.parse_args(arguments).only
-    names = [section.name for section in SECTIONS]
-    chosen = only.split(",") if only else names
-    if unknown := [name for name in chosen if name not in names]:
-        print(f"gpu-check: no section '{unknown[0]}': try some of {', '.join(names)}", file=sys.stderr)
-        return 2
+    options = _options(arguments)
     import torch
 
     if not torch.cuda.is_available():
@@ -86,14 +125,31 @@ def main(arguments: list[str]) -> int:
         return 1
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, end)
-    folder = Path(os.environ.get("OUT") or "results", f"gpu-check-{strftime('%Y%m%dT%H%M%SZ', gmtime())}")
+    name = f"gpu-check-part-{options.part}-{strftime('%Y%m%dT%H%M%SZ', gmtime())}"
+    folder = Path(os.environ.get("OUT") or "results", name).resolve()
+    sections = {section.name: section for section in parts(str(folder))[options.part]}
+    chosen = options.only.split(",") if options.only else list(sections)
+    unknown = [name for name in chosen if name not in sections]
+    if unknown:
+        print(f"gpu-check: no section '{unknown[0]}': try some of {', '.join(sections)}", file=sys.stderr)
+        return 2
     folder.mkdir(parents=True)
     cache = Path(os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or ".cache/gpu-check")
-    sections = [section for section in SECTIONS if section.name in chosen]
-    return conclude(run_sections(sections, folder.resolve(), cache), folder, not only, Console(width=150))
+    checked = run_sections([one for name, one in sections.items() if name in chosen], folder, cache)
+    judged = None if options.part == 1 and options.only else options.part
+    return conclude(checked, folder, judged, Console(width=150))
 
 
-def end(number: int, frame: object) -> None:
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
+    parser.add_argument(
+        "--part", type=int, choices=(1, 2, 3), default=1, help="2: sizes and studies; 3: selftest, sweep"
+    )
+    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
+    return parser.parse_args(arguments)
+
+
+def end(number: int, frame: FrameType | None) -> None:
     """A handler of signals that raises SystemExit, so that the running section is ended on the way out."""
     raise SystemExit(128 + number)
 
@@ -101,35 +157,61 @@ def end(number: int, frame: object) -> None:
 # The sections
 
 
-How = Literal["done", "failed", "killed", "timed out"]
-
-
 class Ended(msgspec.Struct, frozen=True):
     """How a section ended: `rows` are on disk whatever happened."""
 
     name: str
-    how: How
+    how: Literal["done", "failed", "killed", "timed out", "not begun"]
     detail: str
     seconds: float
     rows: int
 
 
-def run_sections(sections: Sequence[Section], folder: Path, cache: Path) -> list[Ended]:
-    """Run `sections` into `folder`, each whatever became of those before it.
+class Checked(NamedTuple):
+    """What was run: `started` is in Unix seconds, `seconds` is how long all of it took.
 
-    Each has its own limit, and what is left of MOST_SECONDS that no later one is to have.
+    `cold`: there was no compiled code yet. `unwatched` is the reason where clocks were not sampled.
     """
-    until = monotonic() + MOST_SECONDS
+
+    started: float
+    seconds: float
+    cold: bool
+    ended: list[Ended]
+    unwatched: str | None
+
+
+def run_sections(
+    sections: Sequence[Section],
+    folder: Path,
+    cache: Path,
+    total_seconds: float = MOST_SECONDS_COLD,
+) -> Checked:
+    """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
+    started, until = time.time(), monotonic() + total_seconds
+    cold = not cache.exists() or not any(cache.iterdir())
     environment = _environment(cache)
+    command, unwatched = clocks_query()
     ended = []
-    for number, section in enumerate(sections, 1):
+    for place, section in enumerate(sections):
+        left = until - monotonic()
+        if left < LEAST_SECONDS:
+            why = f"the {total_seconds:.0f} s of all sections were over"
+            ended.append(Ended(section.name, "not begun", why, 0.0, 0))
+            continue
         print(f"{section.name}: {section.about}", flush=True)
-        limit = until - monotonic() - sum(later.seconds for later in sections[number:])
-        one = run_section(section, folder, environment, max(limit, LEAST_SECONDS))
+        with watched(command, folder / f"{section.name}.clocks.csv"):
+            one = run_section(section, folder, environment, limit_seconds(sections, place, left))
         ended.append(one)
         text = f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}"
         print(text.rstrip(), flush=True)
-    return ended
+    return Checked(started, time.time() - started, cold, ended, unwatched)
+
+
+def limit_seconds(sections: Sequence[Section], place: int, left_seconds: float) -> float:
+    """How long the section at `place` may run: its limit, and what is left that no later one is to have."""
+    section, *later = sections[place:]
+    spare = left_seconds - sum(one.seconds for one in later)
+    return min(left_seconds, max(section.seconds, spare))
 
 
 def _environment(cache: Path) -> Mapping[str, str]:
@@ -153,19 +235,19 @@ def run_section(
 ) -> Ended:
     """Run `section` for at most `limit_seconds`.
 
-    Its rows go to NAME.jsonl in `folder`, its output to NAME.log. It has a session of its own, which is ended
-    with it: compile workers too, and what else it started.
+    Its rows go to NAME.jsonl in `folder`, its output to NAME.out and NAME.log. It has a session of its own,
+    which is ended with it: compile workers too, and a service that it started.
     """
     began = monotonic()
-    rows_file, log_file = folder / f"{section.name}.jsonl", folder / f"{section.name}.log"
-    with log_file.open("ab") as log:
+    files = {end: folder / f"{section.name}.{end}" for end in ("jsonl", "out", "log")}
+    with files["out"].open("ab") as out, files["log"].open("ab") as log:
         child = subprocess.Popen(
             owned([sys.executable, *section.command], signal.SIGKILL),
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=out,
             stderr=log,
             cwd=ROOT,
-            env={**environment, PATH_VARIABLE: str(rows_file.resolve())},
+            env={**environment, PATH_VARIABLE: str(files["jsonl"].resolve())},
             start_new_session=True,
         )
         timed_out = False
@@ -175,21 +257,20 @@ def run_section(
             timed_out = True
         finally:
             _end_session(child, grace_seconds)
-    rows, seconds, code = len(read_records(rows_file)), monotonic() - began, child.returncode
-    how: How = "failed"
+    lines = [line.strip() for line in files["log"].read_text(errors="replace").splitlines() if line.strip()]
+    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
+    rows, seconds, code = len(read_records(files["jsonl"])), monotonic() - began, child.returncode
     if timed_out or code is None:
-        how, detail = "timed out", f"still running after {limit_seconds:.0f} s"
-    elif code < 0:
-        how, detail = "killed", f"by {signal.Signals(-code).name}"
-    elif code:
-        detail = f"exit code {code}"
-    elif not rows:
-        detail = "ended well, but wrote no row"
-    else:
-        return Ended(section.name, "done", "", seconds, rows)
-    lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
-    last = f": {lines[-1][:160]}" if lines else ""
-    return Ended(section.name, how, detail + last, seconds, rows)
+        lives = "; it could not be killed" if code is None else ""
+        detail = f"still running after {limit_seconds:.0f} s{lives}{last}"
+        return Ended(section.name, "timed out", detail, seconds, rows)
+    if code < 0:
+        return Ended(section.name, "killed", f"by {signal.Signals(-code).name}{last}", seconds, rows)
+    if code:
+        return Ended(section.name, "failed", f"exit code {code}{last}", seconds, rows)
+    if section.records and not rows:
+        return Ended(section.name, "failed", "ended well, but wrote no row", seconds, rows)
+    return Ended(section.name, "done", "", seconds, rows)
 
 
 def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
@@ -209,35 +290,80 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
 # What they found
 
 
-def conclude(ended: Sequence[Ended], folder: Path, judged: bool, console: Console) -> int:
-    """Print the tables and write the summary; the exit code.
+def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
+    """Print the tables, write the summary and the archive; the exit code.
 
-    0 where every section ended well and, where goals are `judged`, every deciding one is met, else 1.
+    0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
     """
-    records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in ended}
-    goals = goals_of(records) if judged else []
-    console.print(endings_table(ended))
-    if judged:
-        console.print(goals_table(goals))
-    passed = all(one.how == "done" for one in ended) and all(goal.holds for goal in goals)
-    found = {
+    records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
+    cells = cells_of(records.get("ladder", []))
+    if cells:
+        records["ladder"] = [*records["ladder"], *cells]
+    goals = goals_of(part, records, checked.started, checked.seconds, checked.cold)
+    sizes = sizes_table(records.get("sizes", []))
+    for table in (cells_table(cells), sizes, _endings(checked), goals_table(goals)):
+        if table.row_count:
+            console.print(table)
+    if checked.unwatched:
+        console.print(f"clocks, power and throttling are unknown: {checked.unwatched}", markup=False)
+    passed = all(one.how == "done" for one in checked.ended) and all(goal.holds for goal in goals)
+    found: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
+        "started": checked.started,
+        "seconds": checked.seconds,
+        "compile_cache": "cold" if checked.cold else "warm",
         **git_state(),
         "passed": passed,
-        "sections": ended,
+        "sections": checked.ended,
         "goals": goals,
+        "cells": cells,
+        "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
+        "no_clocks": checked.unwatched,
     }
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    console.print(f"results in {folder}", soft_wrap=True, markup=False)
+    archive = folder.with_name(f"{folder.name}.tar.gz")
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(folder, arcname=folder.name)
+    console.print(f"results in {folder}, all of them in {archive}", soft_wrap=True, markup=False)
     return 0 if passed else 1
 
 
-def endings_table(ended: Sequence[Ended]) -> Table:
+def cells_table(cells: Sequence[Record]) -> Table:
+    """The modes at each batch, microseconds per decode step."""
+    columns = ("step_seconds", "dispatch_seconds", "span_seconds", "kernel_seconds")
+    table = Table("mode", "batch", "step µs", "dispatch", "span", "kernel", "kernels", "launches", "× eager")
+    for row in cells:
+        micros = [_shown(row[name], 1e6) for name in columns]
+        counts = [_shown(row[name]) for name in ("kernels", "launches")]
+        ends = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
+        speedup = "–" if row["speedup"] is None else _plain(f"{row['speedup']:.2f}{ends}")
+        name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
+        table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
+    return table
+
+
+def sizes_table(records: Sequence[Record]) -> Table:
+    """The larger models, and how near their steps come to the memory's bandwidth."""
+    table = Table("model", "mode", "batch", "wall µs", "dispatch", "device", "kernels", "of bandwidth")
+    kernels = {_step(row): row["kernels"] for row in records if row["kind"] == "kernels"}
+    for row in (row for row in records if row["kind"] == "size"):
+        micros = [_shown(row[name], 1e6) for name in ("wall_seconds", "dispatch_seconds", "device_seconds")]
+        own, roof = kernels.get(_step(row)), row["device_roofline"]
+        share = "–" if roof is None else f"{roof['share']['value']:.0%}"
+        table.add_row(*map(str, _step(row)), *micros, _shown(own["kernels"] if own else None), share)
+    return table
+
+
+def _step(record: Record) -> tuple[str, str, int]:
+    return record["model"], record["mode"], record["batch"]
+
+
+def _endings(checked: Checked) -> Table:
     """How each section ended, and why where it did not end well."""
     table = Table("section", "ended", "s", "rows", "why")
-    for one in ended:
+    for one in checked.ended:
         how = f"[{'green' if one.how == 'done' else 'bold red'}]{one.how}[/]"
-        table.add_row(one.name, how, f"{one.seconds:.0f}", str(one.rows), escape(one.detail))
+        table.add_row(one.name, how, f"{one.seconds:.0f}", str(one.rows), _plain(one.detail))
     return table
 
 
@@ -246,8 +372,17 @@ def goals_table(goals: Sequence[Goal]) -> Table:
     table = Table("goal", "found", "wanted", "verdict")
     for goal in goals:
         word = goal.verdict if goal.decides else f"{goal.verdict} (informs)"
-        table.add_row(escape(goal.name), escape(goal.note), goal.bound, f"[{STYLES[goal.verdict]}]{word}[/]")
+        table.add_row(_plain(goal.name), _plain(goal.note), goal.bound, f"[{STYLES[goal.verdict]}]{word}[/]")
     return table
+
+
+def _shown(number: float | None, scale: float = 1.0) -> str:
+    return "–" if number is None else f"{number * scale:.0f}"
+
+
+def _plain(text: str) -> str:
+    """Without rich's markup: text of a log may hold brackets."""
+    return text.replace("[", "\\[")
 
 
 if __name__ == "__main__":

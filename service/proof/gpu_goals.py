@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 
 from service.modes import MODES
-from service.proof.rows import Row, Verdict
+from service.proof.rows import Property, Row, Verdict
+from service.records import Outcome, PhaseTimings
+from service.statistics.intervals import Interval, paired_ratio
 
 # Records: JSON lines, each on disk before the next is measured
 
 PATH_VARIABLE = "GPU_CHECK_ROWS"
-"""The environment variable that names the file of a section's records."""
+"""The environment variable that tells a section where its records go."""
 
 Record = dict[str, Any]
 BySection = Mapping[str, list[Record]]
@@ -41,13 +43,15 @@ def own_records() -> Records:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Those of a file, without a line that a killed process has cut off; none without a file."""
+    """Those of a file, without lines that are cut off or written by something else; none without a file."""
     records: list[Record] = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            records.append(msgspec.json.decode(line, type=Record))
+            record = msgspec.json.decode(line)
         except msgspec.DecodeError:
             continue
+        if isinstance(record, dict) and "kind" in record:
+            records.append(record)
     return records
 
 
@@ -59,13 +63,100 @@ def _planned(records: BySection, section: str = "ladder") -> Record | None:
     return next(iter(_of_kind(records, section, "plan")), None)
 
 
+# Cells of the section `ladder`, one per mode and batch, from the records of its jobs, however many
+
+Rounds = dict[int, PhaseTimings]
+"""The decode timings of a cell's jobs, by the round that they ran in."""
+
+BASELINE = "eager"
+PROFILED_ROUND = 0
+"""The first: whatever ends the section later, what the modes launch is known."""
+
+
+def cells_of(records: list[Record]) -> list[Record]:
+    """A record per mode and batch of which a job ended well: medians per decode step, its profile.
+
+    Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
+    """
+    planned = _planned({"ladder": records})
+    found: dict[tuple[str, int], list[Outcome]] = {}
+    for outcome in filter(None, map(_outcome, records)):
+        found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
+    if planned is None:
+        return []
+    return [
+        _cell(found[mode, batch], _timed(found.get((BASELINE, batch), [])))
+        for mode in planned["modes"]
+        for batch in planned["batches"]
+        if (mode, batch) in found
+    ]
+
+
+def _outcome(record: Record) -> Outcome | None:
+    """The engine's, without its texts; None for anything but a job that ended well and took steps."""
+    if record["kind"] != "job" or record["outcome"] != "ok":
+        return None
+    try:
+        outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
+    except msgspec.ValidationError:
+        return None  # one broken record must not cost the others their cells
+    return outcome if outcome.timings and outcome.timings.decode.steps else None
+
+
+def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
+    timed, newest = _timed(outcomes), outcomes[-1]
+    profiles = [phase for one in outcomes for phase in one.profile or () if phase.phase == "decode"]
+    counts = ("kernel_seconds", "kernels", "launches", "graph_launches")
+    both = sorted(timed.keys() & eager.keys())
+    speedup = (
+        paired_ratio([_period(eager[n]) for n in both], [_period(timed[n]) for n in both]) if both else None
+    )
+    known = speedup if speedup and speedup.samples > 1 else None
+    phases = timed.values()
+    return {
+        "kind": "cell",
+        "mode": newest.mode,
+        "effective": newest.effective,
+        "batch": newest.batch_size,
+        "rounds": len(timed),
+        "step_seconds": _median(map(_period, phases)),
+        "dispatch_seconds": _median(_per_step(p.dispatch_seconds, p) for p in phases),
+        "span_seconds": _median(_per_step(p.device_span_seconds, p) for p in phases),
+        "speedup": speedup.value if speedup else None,
+        "low": known.low if known else None,
+        "high": known.high if known else None,
+        # None: not profiled, or the profiler saw nothing.
+        **{name: getattr(profiles[0], name) if profiles else None for name in counts},
+    }
+
+
+def _timed(outcomes: Iterable[Outcome]) -> Rounds:
+    """Of the rounds without the profiler, which disturbs times also where it finds nothing."""
+    rounds = {int(one.id.rpartition("-")[2]): one.timings for one in outcomes}
+    return {n: timings.decode for n, timings in rounds.items() if timings and n != PROFILED_ROUND}
+
+
+def _period(phase: PhaseTimings) -> float:
+    """Seconds per step, with what the engine does between two steps."""
+    return (phase.period_seconds or 0.0) / phase.steps
+
+
+def _per_step(seconds: float | None, phase: PhaseTimings) -> float | None:
+    return None if seconds is None else seconds / phase.steps
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
 # Goals
 
 
 class Goal(Row, frozen=True, kw_only=True):
-    """A row whose note is what was found. Goals that do not decide the exit code only inform.
+    """A row whose note is what was found. Goals of speed do not decide the exit code.
 
-    A deciding goal holds only where it passes: what was not measured is no success.
+    A deciding goal holds only where it passes: what was not measured, or is undecided, is no success.
     """
 
     decides: bool = True
@@ -84,9 +175,15 @@ def _goal(
     return Goal(name=name, bound=bound, verdict=verdict, note=found, decides=decides)
 
 
-def goals_of(records: BySection) -> list[Goal]:
-    """All goals of a whole check, from the records of its sections."""
+def goals_of(part: int | None, records: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
+    """Those of `part`, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
+    if part == 2 and "sizes" in records:
+        return size_goals(records)
+    if part != 1:
+        return []
     return [
+        _first_record(records, started),
+        _length(seconds, cold),
         *(_parity(records, section) for section in ("ladder", "float32")),
         _tests(records),
         _jobs(records),
@@ -95,10 +192,27 @@ def goals_of(records: BySection) -> list[Goal]:
         _other_launches(records),
         *_sessions(records),
         _attached(records),
+        _instrumentation(records),
     ]
 
 
 GRAPHS = "reduce-overhead"
+FIRST_SECONDS = 60.0
+MOST_SECONDS_COLD, MOST_SECONDS_WARM = 480.0, 300.0
+"""Of one part, all sections together: a GPU is lent for minutes. The limits of a part sum up to no more."""
+
+
+def _first_record(records: BySection, started: float) -> Goal:
+    instants = [record["at"] for found in records.values() for record in found]
+    seconds = min(instants, default=float("inf")) - started
+    found = f"{seconds:.0f} s" if instants else "none"
+    return _goal("first result on disk", f"≤ {FIRST_SECONDS:.0f} s", seconds <= FIRST_SECONDS, found)
+
+
+def _length(seconds: float, cold: bool) -> Goal:
+    most = MOST_SECONDS_COLD if cold else MOST_SECONDS_WARM
+    name = f"all sections, compile cache {'cold' if cold else 'warm'}"
+    return _goal(name, f"≤ {most:.0f} s", seconds <= most, f"{seconds:.0f} s", decides=False)
 
 
 def _parity(records: BySection, section: str) -> Goal:
@@ -151,19 +265,16 @@ def _not_replayed(record: Record) -> str | None:
     return None if replayed else f"{record['mode']} as {record['effective']}: {record['reason']}"
 
 
-def _replay_profiles(records: BySection) -> dict[int, Record | None]:
-    """Of a decode step of the mode that replays, by the batches that are planned; None: not profiled."""
+def _graph_cells(records: BySection) -> dict[int, Record | None]:
+    """Of the mode that replays, by the batches that are planned."""
     planned = _planned(records)
     found: dict[int, Record | None] = dict.fromkeys(planned["batches"] if planned else ())
-    for job in _of_kind(records, "ladder", "job"):
-        for profile in job["profile"] or ():
-            if (job["mode"], profile["phase"]) == (GRAPHS, "decode"):
-                found[job["batch_size"]] = profile
-    return found
+    cells = _of_kind(records, "ladder", "cell")
+    return found | {record["batch"]: record for record in cells if record["mode"] == GRAPHS}
 
 
 def _graph_launches(records: BySection) -> Goal:
-    counts = {n: found and found["graph_launches"] for n, found in _replay_profiles(records).items()}
+    counts = {n: cell and cell["graph_launches"] for n, cell in _graph_cells(records).items()}
     shown = {n: "unknown" if count is None else f"{count:g}" for n, count in counts.items()}
     text = ", ".join(f"{count} at batch {n}" for n, count in shown.items()) or "not measured"
     known = bool(counts) and None not in counts.values()
@@ -173,18 +284,22 @@ def _graph_launches(records: BySection) -> Goal:
 
 def _other_launches(records: BySection) -> Goal:
     name, bound = f"{GRAPHS}: other launches per decode step", "≤ 1"
-    profiles = _replay_profiles(records).values()
-    counted = [one for one in profiles if one and None not in (one["launches"], one["graph_launches"])]
-    if not counted or len(counted) < len(profiles):
+    cells = _graph_cells(records)
+    counted = [
+        cell for cell in cells.values() if cell and None not in (cell["launches"], cell["graph_launches"])
+    ]
+    if not counted or len(counted) < len(cells):
         return _goal(name, bound, None, f"measured at {len(counted)} batches")
-    most = max(one["launches"] - one["graph_launches"] for one in counted)
+    most = max(cell["launches"] - cell["graph_launches"] for cell in counted)
     return _goal(name, bound, most <= 1, f"at most {most:g}")
 
 
-# The section `profiler`: its ways to a step's device time agree
+# The section `profiler`: its ways to a step's device time agree, and measuring costs little
 
 SESSIONS = 4
 APART = 0.05
+WITHIN = f"within {APART:.0%}"
+OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
 
 
 def _sessions(records: BySection) -> Iterator[Goal]:
@@ -211,8 +326,7 @@ def _sessions(records: BySection) -> Iterator[Goal]:
 
 def _of_session(values: list[float | None]) -> float | None:
     """The median of a session's steps; None without any, and where one of them had no kernels."""
-    known = [value for value in values if value is not None]
-    return median(known) if known and len(known) == len(values) else None
+    return None if None in values else _median(values)
 
 
 def _attached(records: BySection) -> Goal:
@@ -225,12 +339,12 @@ def _alike(
     name: str, below: Sequence[float | None], above: Sequence[float | None], decides: bool = False
 ) -> Goal:
     """Whether every one of `above` over the one of `below` is near 1; shows the farthest."""
-    bound, reference = f"within {APART:.0%}", below[0] if below else None
+    reference = below[0] if below else None
     if not reference or not above or None in above:
-        return _goal(name, bound, None, decides=decides)
+        return _goal(name, WITHIN, None, decides=decides)
     ratios = [value / reference for value in above if value is not None]
     farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return _goal(name, bound, abs(farthest - 1) <= APART, f"{farthest:.3f}", decides)
+    return _goal(name, WITHIN, abs(farthest - 1) <= APART, f"{farthest:.3f}", decides)
 
 
 def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -> Goal:
@@ -241,3 +355,53 @@ def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -
         return _goal(name, bound, None)
     ratio = max(known[: len(parts)]) / min(known[len(parts) :])
     return _goal(name, bound, ratio <= 1 + APART, f"{ratio:.3f}")
+
+
+def _instrumentation(records: BySection) -> Goal:
+    found = _of_kind(records, "profiler", "instrumentation")
+    if not found or None in (found[0]["low"], found[0]["high"]):
+        return _goal(OVERHEAD.name, OVERHEAD.bound, None)
+    value, low, high = (found[0][end] for end in ("value", "low", "high"))
+    row = OVERHEAD.within(Interval(value, low, high, found[0].get("rounds", 0)))
+    return Goal(**{**msgspec.structs.asdict(row), "note": f"{value:.3f} [{low:.3f}, {high:.3f}]"})
+
+
+# The section `sizes`: goals that are of one kind of GPU, and only inform
+
+MOST_MILLISECONDS, STRETCH_MILLISECONDS = 0.35, 0.22
+LEAST_SHARE, STRETCH_SHARE = 0.45, 0.60
+
+
+def size_goals(records: BySection) -> list[Goal]:
+    """The device's time of a token of `small`, and how near `base` comes to the memory's bandwidth."""
+    steps = {
+        record["model"]: record
+        for record in _of_kind(records, "sizes", "size")
+        if (record["mode"], record["batch"]) == (GRAPHS, 1)
+    }
+    of = f"bfloat16, batch 1, {GRAPHS}"
+    token = _goal(
+        f"small, {of}: device time per token",
+        f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
+        None,
+        decides=False,
+    )
+    if "small" in steps:
+        taken = steps["small"]["device_seconds"] * 1e3
+        reached = "; stretch reached" * (taken <= STRETCH_MILLISECONDS)
+        token = _found(token, taken <= MOST_MILLISECONDS, f"{taken:.3f} ms{reached}")
+    bandwidth = _goal(
+        f"base, {of}: share of copy bandwidth",
+        f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
+        None,
+        decides=False,
+    )
+    if "base" in steps and steps["base"]["device_roofline"]:
+        share = steps["base"]["device_roofline"]["share"]["value"]
+        reached = "; stretch reached" * (share >= STRETCH_SHARE)
+        bandwidth = _found(bandwidth, share >= LEAST_SHARE, f"{share:.0%}{reached}")
+    return [token, bandwidth]
+
+
+def _found(goal: Goal, holds: bool, note: str) -> Goal:
+    return msgspec.structs.replace(goal, verdict="pass" if holds else "fail", note=note)

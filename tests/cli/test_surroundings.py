@@ -1,7 +1,8 @@
-"""Whatever streams and folders a command has: it runs, or ends with a sentence and a code."""
+"""Whatever streams, locale, user and folders a command has: it runs, or ends with a sentence and a code."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +23,28 @@ batch_sizes = [1]
 rounds = 1
 [[closed_loop]]
 """
+NO_UTF8 = os.fsencode("bad") + b"\xff"
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def run(*arguments: str, shell: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str | bytes,
+    shell: str = "",
+    environment: dict[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
     """The command line, with what `shell` says of its streams."""
     command = ["bash", "-c", f'"$0" "$@" {shell}', *COMMAND, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command,
+        env={**os.environ, **(environment or {})},
+        cwd=cwd,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
 
 
 def said_once(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -41,6 +58,48 @@ def said_once(done: subprocess.CompletedProcess[str], code: int) -> str:
 def test_output_that_cannot_be_written_is_a_fault_of_the_machine() -> None:
     done = run("sweep", "--dry-run", shell=">/dev/full")
     assert said_once(done, EXIT_MACHINE).startswith("No space left on device: free some space")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_not_taken_by_files(closed: str, tmp_path: Path) -> None:
+    """Of a command that opens a file and prints: neither ends up in the other."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text("nonsense = 1\n")
+    done = run("sweep", "--dry-run", "--plan", str(plan), shell=closed)
+    assert done.returncode == EXIT_BAD_INPUT
+    assert plan.read_text() == "nonsense = 1\n"
+    assert ("nonsense" in done.stderr) == ("2>" not in closed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "environment",
+    [{**ASCII, "COLUMNS": "0"}, {"PYTHONIOENCODING": "ascii", "TERM": "dumb", "COLUMNS": "20"}],
+    ids=str,
+)
+def test_any_locale_and_terminal_will_do(environment: dict[str, str]) -> None:
+    done = run("sweep", "--help", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_an_argument_that_is_no_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = run("sweep", "--out", NO_UTF8, cwd=tmp_path)
+    assert said_once(done, EXIT_BAD_INPUT).startswith("argument 3 is no UTF-8 ('bad\\udcff'): rename it")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["RESULTS_FOLDER", "CACHE_FOLDER", "MODEL", "ADVICE"])
+def test_a_setting_that_is_no_utf8_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"LAUNCHBOUND_{name}", os.fsdecode(NO_UTF8))
+    with pytest.raises(SystemExit) as ended, surroundings.any_system():
+        pytest.fail("the command began")
+    assert ended.value.code == EXIT_BAD_INPUT
+    assert f"LAUNCHBOUND_{name} is no UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -89,6 +148,19 @@ def test_a_service_whose_address_nobody_can_read_ends() -> None:
     assert done.returncode == EXIT_MACHINE
     assert done.stderr.strip().splitlines()[-1].startswith("launchbound: No space left on device")
     assert "Traceback" not in done.stderr
+
+
+def test_no_temporary_folder_at_all_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(surroundings.tempfile, "gettempdir", none)
+    with pytest.raises(SystemExit) as ended, surroundings.any_system():
+        pytest.fail("the command began")
+    assert ended.value.code == EXIT_BAD_INPUT
+    assert "set TMPDIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

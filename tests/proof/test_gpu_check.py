@@ -1,4 +1,4 @@
-"""The sections of `make gpu-check`, and what becomes of each; a section that crashes or hangs ends alone."""
+"""The plan of the sections, and what becomes of each; a section that crashes or hangs ends alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,39 @@ import pytest
 from rich.console import Console
 
 from service.proof import gpu_check
-from service.proof.gpu_goals import Records, read_records
-from service.proof.gpu_sections import FUNCTIONS
+from service.proof.gpu_goals import MOST_SECONDS_COLD, Records, read_records
+from service.proof.gpu_sections import SECTIONS
+
+PARTS = gpu_check.parts("folder")
 
 
-def test_the_sections_have_their_functions_and_fit_the_time_of_all() -> None:
-    assert {section.command[2] for section in gpu_check.SECTIONS} == FUNCTIONS.keys()
-    assert sum(section.seconds for section in gpu_check.SECTIONS) <= gpu_check.MOST_SECONDS
+@pytest.mark.parametrize("part", PARTS)
+def test_the_limits_of_a_parts_sections_fit_its_time(part: int) -> None:
+    assert sum(section.seconds for section in PARTS[part]) <= MOST_SECONDS_COLD
+
+
+def test_a_section_has_its_limit_and_what_earlier_ones_left_of_theirs() -> None:
+    sections = [gpu_check.Section(name, 10.0, "", ()) for name in ("a", "b", "c")]
+    assert [gpu_check.limit_seconds(sections, place, 30.0 - 10.0 * place) for place in range(3)] == [10.0] * 3
+    assert gpu_check.limit_seconds(sections, 1, left_seconds=27.0) == 17.0
+    assert gpu_check.limit_seconds(sections, 1, left_seconds=15.0) == 10.0
+    assert gpu_check.limit_seconds(sections, 2, left_seconds=4.0) == 4.0
+
+
+def test_every_section_that_measures_has_its_function() -> None:
+    sections = [section for part in PARTS.values() for section in part if section.records]
+    assert {section.command[2] for section in sections} == SECTIONS.keys()
+
+
+@pytest.mark.slow
+def test_the_later_parts_run_verbs_that_exist() -> None:
+    for section in (*PARTS[2], *PARTS[3]):
+        if section.records:
+            continue
+        arguments = [sys.executable, section.command[0], section.command[1], "--help"]
+        text = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
+        options = [option for option in section.command if option.startswith("--")]
+        assert [option for option in options if option not in text] == []
 
 
 def test_rows_are_on_disk_as_soon_as_they_are_written_and_hold_no_infinity(tmp_path: Path) -> None:
@@ -50,23 +77,34 @@ def test_a_python_without_the_packages_is_told_which() -> None:
     assert done.stderr == told
 
 
-def test_an_unknown_section_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_section_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert gpu_check.main(["--only", "devise"]) == 2
     assert "no section 'devise': try some of device, profiler" in capsys.readouterr().err
 
 
-# A section that crashes or hangs ends alone
+# A section that crashes, hangs or prints garbage ends alone
 
 
 WRITE = "from service.proof.gpu_goals import own_records; rows = own_records(); rows.write('one', number=1); "
 FINE = WRITE + "rows.write('two', number=2)"
+CRASH = WRITE + "import os; os._exit(7)"
 KILLED = WRITE + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 HANG = WRITE + "import signal; signal.pause()"
 STUBBORN = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WRITE + "\nwhile 1: signal.pause()"
 )
 FAILS = FINE + "; raise ValueError('the third row [x] is wrong')"
+GARBAGE = (
+    "import os; print('noise on the output'); "
+    "open(os.environ['GPU_CHECK_ROWS'], 'ab').write(b'not json\\n{\"no\": \"kind\"}\\n\\xff\\n[1]\\n'); "
+    + FINE
+)
 CUT_OFF = FINE + "; open(rows.path, 'ab').write(b'{\"kind\": \"thr')"
+SILENT = "pass"
 LIMIT = 12.0
 
 
@@ -74,26 +112,37 @@ def section(name: str, code: str) -> gpu_check.Section:
     return gpu_check.Section(name, LIMIT, f"what {name} does", ("-c", code))
 
 
-def run(folder: Path, code: str, limit: float = 60.0, grace: float = 5.0) -> gpu_check.Ended:
-    return gpu_check.run_section(section("one", code), folder, dict(os.environ), limit, grace)
+def run(folder: Path, name: str, code: str, limit: float = 60.0, grace: float = 5.0) -> gpu_check.Ended:
+    return gpu_check.run_section(section(name, code), folder, dict(os.environ), limit, grace)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "how", "detail", "rows"),
     [
+        (FINE, "done", "", 2),
+        (CRASH, "failed", "exit code 7", 1),
         (KILLED, "killed", "by SIGKILL", 1),
         (FAILS, "failed", "exit code 1: ValueError: the third row [x] is wrong", 2),
+        (GARBAGE, "done", "", 2),
         (CUT_OFF, "done", "", 2),
-        ("pass", "failed", "ended well, but wrote no row", 0),
+        (SILENT, "failed", "ended well, but wrote no row", 0),
     ],
 )
 def test_what_was_written_stays_and_the_ending_is_said(
     tmp_path: Path, code: str, how: str, detail: str, rows: int
 ) -> None:
-    ended = run(tmp_path, code)
+    ended = run(tmp_path, "one", code)
     assert (ended.how, ended.detail, ended.rows) == (how, detail, rows)
     assert [row["number"] for row in read_records(tmp_path / "one.jsonl")] == [1, 2][:rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [HANG, STUBBORN])
+def test_a_section_that_hangs_is_ended_at_its_limit(tmp_path: Path, code: str) -> None:
+    ended = run(tmp_path, "hang", code, LIMIT, grace=0.2)
+    assert (ended.how, ended.rows) == ("timed out", 1)
+    assert ended.detail == f"still running after {LIMIT:.0f} s"
 
 
 @contextmanager
@@ -111,12 +160,12 @@ HOLDS = "import signal, sys; held = open(sys.argv[1], 'wb', 0); held.write(b'x')
 
 
 @pytest.mark.slow
-def test_a_section_that_hangs_is_ended_at_its_limit_with_what_it_started(tmp_path: Path) -> None:
+def test_what_a_section_started_ends_with_it(tmp_path: Path) -> None:
     with living(tmp_path) as (path, end):
-        child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {HOLDS!r}, {path!r}]); "
-        ended = run(tmp_path, child + STUBBORN, LIMIT, grace=0.2)
-        assert (ended.how, ended.rows) == ("timed out", 1)
-        assert ended.detail == f"still running after {LIMIT:.0f} s"
+        child = f"subprocess.Popen([sys.executable, '-c', {HOLDS!r}, {path!r}])"
+        code = f"import signal, subprocess, sys; {child}; {WRITE}signal.pause()"
+        ended = run(tmp_path, "parent", code, LIMIT, grace=0.2)
+        assert ended.how == "timed out"
         # Blocks for ever where the process still holds the pipe.
         assert os.read(end, 16) == b"x"
         assert os.read(end, 16) == b""
@@ -130,7 +179,7 @@ def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
             tell = "import os; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
             code = f"import signal; held = open({path!r}, 'wb', 0); held.write(b'x'); {tell}"
             with pytest.raises(SystemExit) as raised:
-                run(tmp_path, code)
+                run(tmp_path, "one", code)
             assert raised.value.code == 128 + signal.SIGTERM
             assert os.read(end, 16) == b"x"
             assert os.read(end, 16) == b""
@@ -138,21 +187,51 @@ def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.slow
-def test_the_rest_runs_whatever_becomes_of_a_section_and_only_success_of_all_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sections = [section(name, code) for name, code in (("first", HANG), ("second", FAILS), ("third", FINE))]
-    monkeypatch.setattr(gpu_check, "MOST_SECONDS", 3 * LIMIT)
-    found = gpu_check.run_sections(sections, tmp_path, tmp_path / "cache")
-    ends = [("first", "timed out", 1), ("second", "failed", 2), ("third", "done", 2)]
-    assert [(one.name, one.how, one.rows) for one in found] == ends
+def checked(folder: Path, codes: dict[str, str], total_seconds: float = 120.0) -> gpu_check.Checked:
+    sections = [section(name, code) for name, code in codes.items()]
+    return gpu_check.run_sections(sections, folder, folder / "cache", total_seconds)
+
+
+def concluded(found: gpu_check.Checked, folder: Path) -> tuple[int, str]:
     out = io.StringIO()
-    assert gpu_check.conclude(found, tmp_path, judged=False, console=Console(file=out, width=150)) == 1
-    for word in ("timed out", "failed", "the third row [x] is wrong", "done"):
-        assert word in out.getvalue()
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert [one["how"] for one in summary["sections"]] == ["timed out", "failed", "done"]
+    code = gpu_check.conclude(found, folder, part=None, console=Console(file=out, width=150))
+    return code, out.getvalue()
+
+
+@pytest.mark.slow
+def test_the_rest_runs_whatever_becomes_of_a_section(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    codes = {"first": KILLED, "second": HANG, "third": FAILS, "fourth": FINE}
+    found = checked(folder, codes, total_seconds=4 * LIMIT)
+    assert [(one.name, one.how, one.rows) for one in found.ended] == [
+        ("first", "killed", 1),
+        ("second", "timed out", 1),
+        ("third", "failed", 2),
+        ("fourth", "done", 2),
+    ]
+    assert "\nfourth: done, 2 rows" in capsys.readouterr().out
+    code, text = concluded(found, folder)
+    assert code == 1
+    for word in ("killed", "SIGKILL", "timed out", "failed", "the third row [x] is wrong", "done"):
+        assert word in text
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [one["how"] for one in summary["sections"]] == ["killed", "timed out", "failed", "done"]
     assert summary["passed"] is False
-    assert {"commit", "dirty"} <= summary.keys()
-    assert gpu_check.conclude(found[2:], tmp_path, judged=False, console=Console(file=out, width=150)) == 0
+    assert {"commit", "dirty", "compile_cache"} <= summary.keys()
+    with tarfile.open(tmp_path / "results.tar.gz") as archive:
+        names = archive.getnames()
+    assert {f"results/{name}.jsonl" for name in ("first", "second", "third", "fourth")} <= set(names)
+    assert "results/summary.json" in names
+
+
+@pytest.mark.slow
+def test_only_success_all_round_passes_and_what_there_was_no_time_for_fails(tmp_path: Path) -> None:
+    assert concluded(checked(tmp_path, {"first": FINE, "second": FINE}), tmp_path)[0] == 0
+    found = checked(tmp_path, {"first": FINE}, total_seconds=0.0)
+    assert [one.how for one in found.ended] == ["not begun"]
+    code, text = concluded(found, tmp_path)
+    assert code == 1
+    assert "not begun" in text

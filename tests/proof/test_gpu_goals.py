@@ -1,16 +1,24 @@
-"""Goals from records as a GPU would write them: each met, missed and unknown."""
+"""Cells, goals and tables from records as a GPU would write them: each goal met, missed and unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import json
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from service.proof import gpu_goals
+from service.proof.gpu_check import Checked, Ended, conclude
+from service.proof.gpu_sections import watch
+from service.records import Outcome, Output, PhaseTimings, StepProfile, Timings
 
 Rows = dict[str, list[dict[str, Any]]]
+STARTED = 1000.0
 UNKNOWN = "not measurable here"
 
 
@@ -19,14 +27,21 @@ def session(number: int, by_id: float | None = 4e-4, by_window: float = 4e-4) ->
     return {"kind": "session", "at": 1100.0, "session": number, **busy, "span_seconds_by_window": [5e-4] * 5}
 
 
+def size(model: str, seconds: float, share: float) -> dict[str, Any]:
+    named = {"kind": "size", "at": 1300.0, "model": model, "mode": "reduce-overhead", "batch": 1}
+    seconds_of = {"wall_seconds": seconds * 1.1, "dispatch_seconds": 5e-5, "device_seconds": seconds}
+    return {**named, **seconds_of, "device_roofline": {"share": {"value": share}}}
+
+
 def mode(name: str, state: str = "ready") -> dict[str, Any]:
     return {"kind": "mode", "at": 1200.0, "mode": name, "state": state, "effective": name, "reason": None}
 
 
-def job(batch: int = 1, outcome: str = "ok", **counts: int | None) -> dict[str, Any]:
-    profile = {"phase": "decode", "kernels": 90, "launches": 2, "graph_launches": 1} | counts
-    named = {"kind": "job", "at": 1240.0, "mode": "reduce-overhead", "batch_size": batch}
-    return {**named, "outcome": outcome, "profile": [profile]}
+def cell(batch: int) -> dict[str, Any]:
+    named = {"kind": "cell", "at": 1250.0, "mode": "reduce-overhead", "effective": "reduce-overhead"}
+    seconds = {"step_seconds": 6e-4, "dispatch_seconds": 9e-5, "span_seconds": 5e-4, "kernel_seconds": 4e-4}
+    counts = {"kernels": 90, "launches": 2, "graph_launches": 1}
+    return {**named, "batch": batch, **seconds, **counts, "speedup": 3.0, "low": 2.9, "high": 3.1}
 
 
 def unprofiled(dispatch: float) -> dict[str, Any]:
@@ -35,9 +50,11 @@ def unprofiled(dispatch: float) -> dict[str, Any]:
 
 
 GOOD: Rows = {
+    "device": [{"kind": "versions", "at": 1012.0}],
     "profiler": [
         unprofiled(9e-5),
         unprofiled(9.1e-5),
+        {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008},
         *(session(number) for number in (1, 2, 3, 4)),
     ],
     "tests": [
@@ -46,19 +63,29 @@ GOOD: Rows = {
     ],
     "ladder": [
         {"kind": "plan", "at": 1160.0, "modes": ["eager", "reduce-overhead"], "batches": [1], "jobs": 1},
-        job(),
+        {"kind": "job", "at": 1240.0, "outcome": "ok"},
         mode("eager", "warming"),
         mode("eager"),
         mode("reduce-overhead"),
+        cell(1),
     ],
     "float32": [{"kind": "plan", "at": 1400.0, "modes": ["eager"]}, mode("eager")],
 }
+
+KERNELS = {
+    "kind": "kernels",
+    "model": "small",
+    "mode": "reduce-overhead",
+    "batch": 1,
+    "kernels": {"kernels": 120},
+}
+SIZES: Rows = {"sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62), KERNELS]}
 
 
 def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, gpu_goals.Goal]:
     rows = deepcopy(GOOD)
     change(rows)
-    return {goal.name: goal for goal in gpu_goals.goals_of(rows)}
+    return {goal.name: goal for goal in gpu_goals.goals_of(1, rows, STARTED, seconds=450.0, cold=True)}
 
 
 def test_good_rows_meet_every_goal() -> None:
@@ -83,14 +110,11 @@ def replace(section: str, kind: str, **fields: Any) -> Callable[[Rows], None]:
     return change
 
 
-def relaunched(**counts: int | None) -> Callable[[Rows], None]:
-    return replace("ladder", "job", profile=job(**counts)["profile"])
-
-
 SHORT = {"span_seconds_by_window": [4.7e-4] * 5}
 REPLAYS = "modes that promise graph replay"
 LAUNCHES = "reduce-overhead: graph launches per decode step"
 OTHERS = "reduce-overhead: other launches per decode step"
+INSTRUMENTATION = "instrumentation full / off, decode step"
 WINDOWS = "kernels by window, sessions over the first"
 BUSY = "a step's kernels by window over queued replays"
 QUEUED = "queued replays over a step's span by window"
@@ -99,6 +123,7 @@ QUEUED = "queued replays over a step's span by window"
 @pytest.mark.parametrize(
     ("change", "name", "verdict"),
     [
+        (replace("device", "versions", at=1070.0), "first result on disk", "fail"),
         (replace("ladder", "mode", state="failed"), "parity with eager, bfloat16", "fail"),
         (replace("float32", "mode", state="failed"), "parity with eager, float32", "fail"),
         (replace("tests", "test", outcome="failed"), "tests/gpu", "fail"),
@@ -116,10 +141,13 @@ QUEUED = "queued replays over a step's span by window"
         (lambda rows: rows["profiler"].pop(), WINDOWS, UNKNOWN),
         (lambda rows: rows["profiler"].pop(), BUSY, UNKNOWN),
         (lambda rows: rows["profiler"].pop(), QUEUED, UNKNOWN),
-        (relaunched(graph_launches=0), LAUNCHES, "fail"),
-        (relaunched(graph_launches=None), LAUNCHES, UNKNOWN),
-        (relaunched(launches=3), OTHERS, "fail"),
-        (relaunched(launches=None), OTHERS, UNKNOWN),
+        (replace("ladder", "cell", graph_launches=0), LAUNCHES, "fail"),
+        (replace("ladder", "cell", graph_launches=None), LAUNCHES, UNKNOWN),
+        (replace("ladder", "cell", launches=3), OTHERS, "fail"),
+        (replace("ladder", "cell", launches=None), OTHERS, UNKNOWN),
+        (replace("profiler", "instrumentation", low=1.02, high=1.05), INSTRUMENTATION, "fail"),
+        (replace("profiler", "instrumentation", high=1.03), INSTRUMENTATION, "undecided"),
+        (replace("profiler", "instrumentation", high=None), INSTRUMENTATION, UNKNOWN),
         (replace("profiler", "unprofiled", queued_seconds=6e-4), QUEUED, "fail"),
         (replace("profiler", "unprofiled", queued_seconds=3.7e-4), BUSY, "fail"),
         (lambda rows: rows["profiler"].append(session(4) | SHORT), QUEUED, "fail"),
@@ -153,3 +181,109 @@ def test_speed_and_ids_are_judged_but_only_inform(change: Callable[[Rows], None]
     missed = [goal for goal in judged(change).values() if goal.verdict == "fail"]
     assert [goal.name.startswith(name) for goal in missed] == [True]
     assert missed[0].holds
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (replace("sizes", "size", device_seconds=5e-4), "small, bfloat16, batch 1"),
+        (replace("sizes", "size", device_roofline={"share": {"value": 0.3}}), "base, bfloat16, batch 1"),
+    ],
+)
+def test_goals_of_larger_models_only_inform(change: Callable[[Rows], None], name: str) -> None:
+    assert {goal.verdict for goal in gpu_goals.size_goals(SIZES)} == {"pass"}
+    assert {goal.verdict for goal in gpu_goals.size_goals({})} == {UNKNOWN}
+    rows = deepcopy(SIZES)
+    change(rows)
+    missed = [goal for goal in gpu_goals.size_goals(rows) if goal.verdict == "fail"]
+    assert [(goal.name.startswith(name), goal.holds) for goal in missed] == [(True, True)]
+
+
+# Cells, from outcomes as a GPU would send them
+
+
+def outcome(
+    mode: str, batch: int, number: int, step_seconds: float, profile: list[StepProfile] | None = None
+) -> Outcome:
+    phase = PhaseTimings(
+        steps=10, wall_seconds=step_seconds * 9, period_seconds=step_seconds * 10, kernel_seconds=None,
+        dispatch_seconds=step_seconds * 4, device_span_seconds=step_seconds * 9,
+        sync_wait_seconds=step_seconds * 6,
+    )  # fmt: skip
+    timings = Timings(
+        queue_seconds=0, prefill=phase, decode=phase, tokenise_seconds=0, involuntary_switches=0,
+        dispatch_source="measured", kernel_source=None, taken_ns=0, first_token_ns=1, done_ns=2,
+    )  # fmt: skip
+    return Outcome(
+        id=f"{mode}-{batch}-{number}", mode=mode, effective=mode, reason=None, kind="ok", batch_size=batch,
+        batch_bucket=batch, outputs=[Output(text="a text", token_ids=[1], finish_reason="length")],
+        timings=timings, profile=profile,
+    )  # fmt: skip
+
+
+PROFILE = [
+    StepProfile(
+        phase="decode",
+        steps=10,
+        operators=3,
+        copies=0,
+        kernels=90,
+        launches=1,
+        graph_launches=1,
+        kernel_seconds=4e-4,
+    )
+]
+EAGER = (2e-3, 2.2e-3, 1.9e-3)
+REPLAYED = (1e-3, 1.1e-3, 0.95e-3)
+
+
+def cells(folder: Path, outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
+    """The cells, by mode, of a section that was killed behind these outcomes."""
+    file = gpu_goals.Records(folder / "ladder.jsonl")
+    file.write("plan", modes=["eager", "reduce-overhead"], batches=[8], jobs=18)
+    for one in outcomes:
+        watch(file, one)
+    return {cell["mode"]: cell for cell in gpu_goals.cells_of(gpu_goals.read_records(file.path))}
+
+
+def timed(mode: str, seconds: Sequence[float]) -> list[Outcome]:
+    return [outcome(mode, 8, number, one) for number, one in enumerate(seconds, gpu_goals.PROFILED_ROUND + 1)]
+
+
+def test_a_profiled_job_gives_kernels_but_no_latency(tmp_path: Path) -> None:
+    profiled = outcome("reduce-overhead", 8, gpu_goals.PROFILED_ROUND, 1.0, PROFILE)
+    found = cells(tmp_path, [profiled, *timed("eager", EAGER), *timed("reduce-overhead", REPLAYED)])
+    row = found["reduce-overhead"]
+    assert row["step_seconds"] == pytest.approx(1e-3)
+    assert row["speedup"] == row["low"] == row["high"] == pytest.approx(2.0)
+    assert (row["kernels"], row["launches"], row["graph_launches"], row["rounds"]) == (90, 1, 1, 3)
+    assert row["kernel_seconds"] == pytest.approx(4e-4)
+
+
+def test_rounds_are_paired_by_their_number_whichever_is_missing(tmp_path: Path) -> None:
+    second = timed("reduce-overhead", REPLAYED[:2])[1:]
+    row = cells(tmp_path, [*timed("eager", EAGER), *second])["reduce-overhead"]
+    assert row["speedup"] == pytest.approx(2.0)
+    assert (row["low"], row["high"]) == (None, None)
+
+
+def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "check"
+    folder.mkdir()
+    cells(folder, timed("eager", EAGER))
+    killed = Checked(0.0, 1.0, True, [Ended("ladder", "timed out", "", 1.0, 4)], None)
+    out = io.StringIO()
+    assert conclude(killed, folder, None, Console(file=out, width=150)) == 1
+    (cell,) = json.loads((folder / "summary.json").read_text())["cells"]
+    assert (cell["mode"], cell["rounds"], cell["speedup"]) == ("eager", 3, 1.0)
+    assert "eager" in out.getvalue()
+
+
+@pytest.mark.parametrize("broken", [{"steps": 0}, {"steps": None}], ids=str)
+def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
+    tmp_path: Path, broken: dict[str, Any]
+) -> None:
+    cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
+    rows = gpu_goals.read_records(tmp_path / "ladder.jsonl")
+    rows[-1]["timings"]["decode"] |= broken
+    assert [cell["mode"] for cell in gpu_goals.cells_of(rows)] == ["eager"]

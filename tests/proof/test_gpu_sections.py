@@ -7,19 +7,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from service.proof import gpu_sections
-from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, read_records
+from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, cells_of, read_records
 from service.proof.gpu_sections import session_fields
 from service.records import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks
+from tests.step.made import KERNELS as REPLAYED
 from tests.step.made import call, graph_id, kernel, replays
 
 KERNELS = 3
@@ -73,6 +76,9 @@ def cpu_for_cuda(common_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         "_sleep": lambda cycles: None,
         "empty_cache": lambda: None,
         "mem_get_info": lambda device: (2**30, 2**30),
+        "get_device_properties": lambda number: SimpleNamespace(
+            name="a GPU", major=9, minor=0, multi_processor_count=132, total_memory=2**37
+        ),
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
@@ -110,8 +116,10 @@ def plain(short_tiny: Path) -> Plain:
 @pytest.mark.slow
 def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "BUFFER_BYTES", (2**20,))
+    monkeypatch.setattr(gpu_sections, "memory_bandwidth", partial(on_cpu, gpu_sections.memory_bandwidth))
     found = rows_of(tmp_path, gpu_sections.device)
-    assert list(found) == ["versions", "environment", "attention"]
+    assert list(found) == ["versions", "environment", "gpu", "bandwidth", "attention"]
     assert found["versions"][0]["packages"]["torch"] == torch.__version__
     assert {"commit", "gpus"} <= found["environment"][0].keys()
     assert found["attention"][0]["backends"].keys() == {"prefill", "decode"}
@@ -123,15 +131,49 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
     monkeypatch.setattr(gpu_sections, "PROFILED_MODE", "inference_mode")
     monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
     monkeypatch.setattr(gpu_sections, "CALLS", 5)
+    monkeypatch.setattr(gpu_sections, "METER_ROUNDS", 7)
+    monkeypatch.setattr(gpu_sections, "STEPS_PER_ROUND", 2)
+    monkeypatch.setattr(gpu_sections, "new_meter", partial(on_cpu, gpu_sections.new_meter))
     found = rows_of(tmp_path, gpu_sections.profiler)
     assert [row["when"] for row in found["unprofiled"]] == [
         "before the first session",
         "after session 1",
         "after session 4",
     ]
-    busy = pytest.approx([KERNELS * 1e-6] * gpu_sections.PROFILED_STEPS)
-    assert [row["busy_seconds_by_window"] for row in found["session"]] == [busy] * 4
+    assert [row["kernels_by_window"] for row in found["session"]] == [
+        [KERNELS] * gpu_sections.PROFILED_STEPS
+    ] * 4
+    assert found["instrumentation"][0]["low"] is not None
     assert len(list(tmp_path.glob("*.trace.json.gz"))) == 4
+    assert found["null_kernel"]
+
+
+@pytest.mark.slow
+def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+    monkeypatch.setattr(gpu_sections, "SIZES_MODES", ("inference_mode",))
+    monkeypatch.setattr(gpu_sections, "SIZES_BATCHES", [1, 2])
+    monkeypatch.setattr(gpu_sections, "SIZES_STEPS", 3)
+    found = rows_of(tmp_path, gpu_sections.sizes)
+    assert [(row["model"], row["batch"]) for row in found["size"]] == [
+        ("small", 1),
+        ("base", 1),
+        ("small", 2),
+        ("base", 2),
+    ]
+    for row, profiled in zip(found["size"], found["kernels"], strict=True):
+        assert row["device_roofline"]["share"]["low"] > 0
+        assert [row[name] for name in ("model", "mode", "batch")] == [
+            profiled[name] for name in ("model", "mode", "batch")
+        ]
+        assert profiled["kernels"]["kernels"] == KERNELS
+        assert profiled["kernels"]["busy_seconds"] == pytest.approx(KERNELS * 1e-6)
+        assert profiled["kernel_roofline"]["share"]["samples"] == profiled["kernels"]["steps"]
+    # The profiler's first session comes after all timings.
+    assert max(row["at"] for row in found["size"]) <= min(row["at"] for row in found["kernels"])
+    moved = [row["device_roofline"]["bytes_per_step"] for row in found["size"]]
+    assert moved[0] < moved[2]
+    assert [row["model"] for row in found["roof"]] == ["small", "base"]
 
 
 @pytest.mark.slow
@@ -140,24 +182,34 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, d
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     monkeypatch.setattr(gpu_sections, "ladder_modes", lambda: ["eager", "inference_mode"])
     monkeypatch.setattr(gpu_sections, "LADDER_BATCHES", [1, 2])
+    monkeypatch.setattr(gpu_sections, "LADDER_ROUNDS", 6)
     monkeypatch.setattr(gpu_sections, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU
     found = rows_of(tmp_path, lambda rows: gpu_sections.ladder(rows, dtype))
     assert {row["mode"] for row in found["mode"] if row["state"] == "ready"} == {"eager", "inference_mode"}
     if dtype == "float32":
         assert list(found) == ["plan", "mode"]
         return
-    assert len(found["job"]) == found["plan"][0]["jobs"] == 2 * 2 * 2
+    assert len(found["job"]) == found["plan"][0]["jobs"] == 7 * 2 * 2
     assert {row["outcome"] for row in found["job"]} == {"ok"}
-    assert sum(row["profile"] is not None for row in found["job"]) == 4
+    cells = cells_of([row for rows in found.values() for row in rows])
+    assert [(row["mode"], row["batch"], row["rounds"]) for row in cells] == [
+        ("eager", 1, 6),
+        ("eager", 2, 6),
+        ("inference_mode", 1, 6),
+        ("inference_mode", 2, 6),
+    ]
+    assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)
 
 
-def test_a_session_counts_kernels_by_both_ways() -> None:
+def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
     # The second replay's kernels carry the first one's id, as from a process's second session on.
     events = replays(2, kernel_id=lambda step: graph_id(0))
     fields = session_fields(events)
-    assert fields["busy_seconds_by_id"][1] is None
+    assert fields["kernels_by_window"] == [REPLAYED, REPLAYED]
+    assert fields["kernels_by_id"] == [2 * REPLAYED, None]
     assert fields["busy_seconds_by_window"] == pytest.approx([180e-6, 180e-6])
     assert fields["span_seconds_by_window"] == pytest.approx([224.5e-6, 224.5e-6])
+    assert (fields["launches"], fields["graph_launches"]) == (4, 2)
 
 
 @pytest.mark.slow
