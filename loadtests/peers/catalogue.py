@@ -24,14 +24,13 @@ class NotInstalled(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A runtime or a server: `loadtests.peers.rivals.<worker>`, run in the environment of `requirements`.
+    """A runtime: `loadtests.peers.rivals.model_<environment>`, run in the environment of `requirements`.
 
-    `variant` is handed to the worker, which may hold several rivals. `outside_pytorch`: using it means
+    `variant` is handed to that worker, which may hold several rivals. `outside_pytorch`: using it means
     leaving PyTorch.
     """
 
     name: str
-    worker: str
     environment: str
     variant: str = ""
     outside_pytorch: bool = False
@@ -43,22 +42,12 @@ class Rival:
 
 
 RUNTIMES: tuple[Rival, ...] = (
-    Rival("onnxruntime", "model_onnxruntime", "onnxruntime", "session", outside_pytorch=True),
-    Rival("onnxruntime-genai", "model_onnxruntime", "onnxruntime", "genai", outside_pytorch=True),
-    Rival("openvino", "model_openvino", "openvino", "request", outside_pytorch=True),
-    Rival("openvino-genai", "model_openvino", "openvino", "genai", outside_pytorch=True),
-    Rival("ctranslate2", "model_ctranslate2", "ctranslate2", outside_pytorch=True),
-    Rival("transformers", "model_transformers", "transformers", "dynamic"),
-    Rival("transformers-compiled", "model_transformers", "transformers", "static"),
+    Rival("onnxruntime", "onnxruntime", outside_pytorch=True),
+    Rival("openvino-genai", "openvino", outside_pytorch=True),
+    Rival("ctranslate2", "ctranslate2", outside_pytorch=True),
+    Rival("transformers", "transformers", "dynamic"),
+    Rival("transformers-compiled", "transformers", "static"),
 )
-"""Rivals for the model call."""
-
-SERVERS: tuple[Rival, ...] = (
-    Rival("litserve", "service_litserve", "litserve"),
-    Rival("fastapi-inline", "service_fastapi", "fastapi", "inline"),
-    Rival("fastapi-floor", "service_fastapi", "fastapi", "floor"),
-)
-"""Rivals for the service around it. `floor` runs no model: it returns the same JSON."""
 
 REMOVED = {"openvino": "torchvision"}
 """Uninstalled again: optimum-intel requires torchvision without using it here, and where pip has only a CPU

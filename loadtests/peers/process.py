@@ -42,7 +42,7 @@ class RivalProcess(AbstractContextManager["RivalProcess"]):
     def __init__(self, command: Sequence[str], log: Path) -> None:
         """Start `command` in the repository; what it prints on standard error goes to `log`.
 
-        It ends, with all that it has started, when this process does. Start it from a thread that lives as
+        It ends, with all that it has started, when this process does. Start it from a thread that runs as
         long as it may.
         """
         self._log = log

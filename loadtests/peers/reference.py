@@ -40,9 +40,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
     model_hash: str
     parameters: int
-    weight_bytes: int
     vocabulary: int
-    end_of_text: int
     rows: list[ReferenceRow]
 
 

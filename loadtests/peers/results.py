@@ -11,22 +11,20 @@ from loadtests.run.run_file import DocumentFile
 PEERS_FILE = "peers.json"
 FORMAT_VERSION = 1
 
-Kind = Literal["mode", "runtime", "server"]
-
 
 class PeersError(RuntimeError):
     """A comparison that cannot be made or read; the message names the remedy."""
 
 
 class Contestant(msgspec.Struct, kw_only=True):
-    """A mode of the service, a runtime or a server.
+    """A mode of the service or a runtime; earlier versions compared servers, too.
 
     `outside_pytorch`: one would leave PyTorch for it. `effective` is what a mode ran as. `unavailable` says
     why it took no part, or from when on; None: it took part to the end.
     """
 
     name: str
-    kind: Kind
+    kind: Literal["mode", "runtime", "server"]
     outside_pytorch: bool = False
     effective: str | None = None
     versions: dict[str, str] = {}
@@ -35,58 +33,23 @@ class Contestant(msgspec.Struct, kw_only=True):
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One visit of a round: the timed calls of one contestant at one batch size, in seconds.
+    """The timed calls of one contestant at one batch size in one round: seconds from prompt to new tokens.
 
-    `seconds` are whole calls, prompt tokens to new tokens. Of a mode, `steps_seconds` are its steps alone and
-    `latency_seconds` the HTTP request around it. `difference` says how its tokens differ from the reference;
-    None: they do not.
+    `difference` says how its tokens differ from the reference; None: they do not.
     """
 
     round: int
     contestant: str
     batch: int
     seconds: list[float]
-    steps_seconds: list[float] | None = None
-    latency_seconds: list[float] | None = None
     difference: str | None = None
-
-
-class ServiceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One visit of the service part: requests one after the other, each with its model call, in seconds.
-
-    `model_seconds` are the model's steps (of a mode), or the whole call of `generate` (of a rival); None: no
-    model ran. `call_seconds`, of a mode only, adds what its engine does between steps.
-    """
-
-    round: int
-    contestant: str
-    latency_seconds: list[float]
-    model_seconds: list[float] | None
-    call_seconds: list[float] | None = None
-
-
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate of the least a float32 call can take, at any batch size: each step reads all weights once.
-
-    `bytes_per_second` was read by one core from a buffer of `buffer_bytes`.
-    """
-
-    weight_bytes: int
-    buffer_bytes: int
-    bytes_per_second: float
-    steps: int
-
-    @property
-    def seconds(self) -> float:
-        """steps × bytes of the weights / rate."""
-        return self.steps * self.weight_bytes / self.bytes_per_second
 
 
 class PeersRun(msgspec.Struct, kw_only=True):
     """A whole comparison. `engine` is that of GET /v1/modes; `cpus` are its cores, and the rivals'.
 
-    `finished` counts the rounds that ended, of model calls and of services. `ended` None: it did not come to
-    its end, or still runs; `stopped_because` is why, None where it was killed.
+    `finished` counts the rounds that ended. `ended` None: it did not come to its end, or still runs;
+    `stopped_because` is why, None where it was killed.
     """
 
     format_version: int = FORMAT_VERSION
@@ -102,15 +65,12 @@ class PeersRun(msgspec.Struct, kw_only=True):
     batches: list[int]
     rounds: int
     calls: int
-    requests: int
     seed: int
     cpus: list[int]
     environment: dict[str, Any] = {}
     engine: dict[str, Any] = {}
     contestants: list[Contestant] = []
-    limit: Limit | None = None
     rows: list[CallRow] = []
-    service_rows: list[ServiceRow] = []
 
     @property
     def incomplete(self) -> str | None:

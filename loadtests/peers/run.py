@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from loadtests.peers import bandwidth
-from loadtests.peers.catalogue import RUNTIMES, SERVERS, NotInstalled, Rival, interpreter, peers_folder
-from loadtests.peers.contestants import (
-    Caller,
-    Client,
-    ModeCaller,
-    RuntimeCaller,
-    Server,
-    call_visit,
-    server_visit,
-)
+from loadtests.peers.catalogue import RUNTIMES, NotInstalled, Rival, interpreter, peers_folder
 from loadtests.peers.process import RivalError, RivalProcess
-from loadtests.peers.reference import Reference, make_reference
-from loadtests.peers.results import Contestant, Kind, PeersError, PeersRun, write_peers
+from loadtests.peers.reference import Reference, ReferenceRow, difference, make_reference, text_difference
+from loadtests.peers.results import CallRow, Contestant, PeersError, PeersRun, write_peers
 from loadtests.peers.tables import MARKDOWN_FILE, markdown
+from loadtests.run.folder import now
 from loadtests.run.machine import off_cores
-from loadtests.run.target import Target
+from loadtests.run.target import Target, Unreachable
 
 LOAD_SECONDS = 600.0
 """A rival may take so long to convert and load the model."""
 
-SERVED_MODE = "inference_mode"
-"""The mode in which the servers part asks launchbound, if it is ready: the fastest without a compiler."""
+CALL_SECONDS = 300.0
+"""A call may take so long: the first ones compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeersPlan:
-    """`rounds` visits of every cell with `calls` timed calls each, and of every server with `requests`.
+    """`rounds` that call every contestant at every batch size, `calls` of them timed.
 
     `only` names the rivals that take part; empty: all.
     """
 
     rounds: int = 12
     calls: int = 3
-    requests: int = 10
     batches: tuple[int, ...] = (1, 4, 16)
     prompt_tokens: int = 30
     new_tokens: int = 32
     seed: int = 0
     only: tuple[str, ...] = ()
-
-    def wants(self, rivals: Iterable[Rival]) -> list[Rival]:
-        """Those of `rivals` that take part."""
-        return [rival for rival in rivals if not self.only or rival.name in self.only]
 
 
 def run_peers(
@@ -66,8 +53,8 @@ def run_peers(
     `model` cannot be exported.
     """
     document = target.modes()
-    _check(document["engine"])
     engine = document["engine"]
+    _check(engine)
     exported = peers_folder() / "models" / engine["model_hash"]
     reference = make_reference(model, exported, max(plan.batches), plan.prompt_tokens, plan.new_tokens)
     if reference.model_hash != engine["model_hash"]:
@@ -75,14 +62,14 @@ def run_peers(
     run = _begun(model, plan, reference, document)
     comparison = Comparison(plan, run, reference, exported, folder, report)
     # The driver waits in reads while others run, but its own work belongs on another core.
-    with off_cores(run.cpus) as others, closing(Client(target.url, target.headers)) as client:
+    with off_cores(run.cpus) as others, ExitStack() as stack:
         run.environment["driver_cpus"] = others
         try:
-            comparison.measure(document["modes"], client)
+            comparison.measure(document["modes"], target, stack)
         except KeyboardInterrupt:
             run.stopped_because = "interrupted"
             report("interrupted: what is measured so far is kept")
-    run.ended = _now()
+    run.ended = now()
     comparison.write()
     return run
 
@@ -104,7 +91,7 @@ def _check(engine: dict[str, Any] | None) -> None:
 def _begun(model: str, plan: PeersPlan, reference: Reference, document: dict[str, Any]) -> PeersRun:
     engine = document["engine"]
     return PeersRun(
-        started=_now(),
+        started=now(),
         model=model,
         model_hash=reference.model_hash,
         parameters=reference.parameters,
@@ -113,7 +100,6 @@ def _begun(model: str, plan: PeersPlan, reference: Reference, document: dict[str
         batches=list(plan.batches),
         rounds=plan.rounds,
         calls=plan.calls,
-        requests=plan.requests,
         seed=plan.seed,
         cpus=engine["cpus"],
         environment=document.get("service") or {},
@@ -121,20 +107,66 @@ def _begun(model: str, plan: PeersPlan, reference: Reference, document: dict[str
     )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+# One call of a contestant: its seconds, and how its tokens differ from the reference
+
+Called = tuple[float, str | None]
+Caller = Callable[[Sequence[ReferenceRow]], Called]
+"""Continues the prompts of the rows. Raises RivalError where that fails."""
 
 
-def order(names: Iterable[str], batches: Sequence[int], seed: int, number: int) -> list[tuple[str, int]]:
-    """The visits of round `number`, shuffled by `seed`."""
-    visits = [(name, batch) for name in sorted(names) for batch in batches]
-    Random(f"peers/{seed}/{number}").shuffle(visits)
-    return visits
+def call_runtime(process: RivalProcess, rows: Sequence[ReferenceRow]) -> Called:
+    """From token ids to token ids, timed by the rival itself around the whole call."""
+    new_tokens = len(rows[0].completion_tokens)
+    asked = {"tokens": [row.prompt_tokens for row in rows], "new_tokens": new_tokens}
+    answer = process.ask(asked, CALL_SECONDS)
+    try:
+        return float(answer["seconds"]), difference(answer["tokens"], rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RivalError(f"answered without seconds or tokens: {str(answer)[:200]}") from error
+
+
+def call_mode(target: Target, mode: str, rows: Sequence[ReferenceRow]) -> Called:
+    """One request to the running service with the prompts as text; `call_seconds` of its timings."""
+    wanted = {
+        "prompts": [row.prompt for row in rows],
+        "max_new_tokens": len(rows[0].completion_tokens),
+        "ignore_eos": True,
+    }
+    try:
+        status, body = target.post(f"/v1/modes/{mode}/generate", wanted, CALL_SECONDS)
+    except Unreachable as error:
+        raise RivalError(str(error)) from error
+    if status != 200:
+        raise RivalError(f"{mode} answered {status}: {body[:200]!r}")
+    document = json.loads(body)
+    texts = [output["text"] for output in document["outputs"]]
+    return call_seconds(document["timings"]), text_difference(texts, rows)
+
+
+def call_seconds(timings: Mapping[str, Any]) -> float:
+    """The whole call: total less queue, border, tokenising and the front's own work.
+
+    Beside the steps this holds what the engine does between them and the decoding of the text: an upper
+    estimate, at our own expense.
+    """
+    outside = ("queue_seconds", "border_seconds", "front_seconds", "tokenise_seconds")
+    return float(timings["total_seconds"] - sum(timings[part] for part in outside))
+
+
+def call_row(name: str, call: Caller, rows: Sequence[ReferenceRow], calls: int, number: int) -> CallRow:
+    """One untimed call, which fetches code and weights into the caches, then `calls` timed ones.
+
+    Every call's tokens are checked; the first difference is kept. Raises RivalError where a call fails.
+    """
+    called = [call(rows) for _ in range(1 + calls)]
+    seconds = [taken for taken, _ in called[1:]]
+    found = next((found for _, found in called if found is not None), None)
+    return CallRow(round=number, contestant=name, batch=len(rows), seconds=seconds, difference=found)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One comparison as it goes: the bandwidth limit, the model calls, the servers."""
+    """One comparison as it goes."""
 
     plan: PeersPlan
     run: PeersRun
@@ -143,117 +175,77 @@ class Comparison:
     folder: Path
     report: Callable[[str], None]
 
-    def measure(self, modes: list[dict[str, Any]], client: Client) -> None:
-        """All that is measured, in turn. Raises PeersError where no mode is ready."""
-        self.report("reading memory for the bandwidth limit")
-        self.run.limit = bandwidth.limit(self.reference.weight_bytes, self.plan.new_tokens, self.run.cpus[0])
-        ready = list[str]()
+    def measure(self, modes: list[dict[str, Any]], target: Target, stack: ExitStack) -> None:
+        """All contestants, in rounds; `stack` ends the rivals. Raises PeersError where no mode is ready."""
+        callers: dict[str, Caller] = {}
         for mode in modes:
             known = Contestant(name=mode["mode"], kind="mode", effective=mode["effective"])
             self.run.contestants.append(known)
             if mode["state"] == "ready":
-                ready.append(mode["mode"])
+                callers[known.name] = partial(call_mode, target, known.name)
             else:
                 known.unavailable = mode.get("detail") or f"the mode is {mode['state']}"
-        if not ready:
+        if not callers:
             raise PeersError("no mode is ready: see GET /v1/modes for what they wait for")
-        self._measure_calls(ready, client)
-        self._measure_servers(SERVED_MODE if SERVED_MODE in ready else ready[0], client)
+        for rival in RUNTIMES:
+            if not self.plan.only or rival.name in self.plan.only:
+                self._start(rival, callers, stack)
+        self._warm_up(callers)
+        self._rounds(callers)
 
-    def _measure_calls(self, modes: list[str], client: Client) -> None:
-        rows = self.reference.rows
-        callers: dict[str, Caller] = {mode: ModeCaller(_path(mode), client) for mode in modes}
-        with ExitStack() as stack:
-            for rival in self.plan.wants(RUNTIMES):
-                if (started := self._start(rival, "runtime", stack)) is not None:
-                    callers[rival.name] = RuntimeCaller(started[0])
-            self._warm_up(callers)
-
-            def visit(name: str, batch: int, number: int) -> None:
-                row = call_visit(name, callers[name], rows[:batch], self.plan.calls, number)
-                self.run.rows.append(row)
-
-            self._rounds("model calls", callers, self.plan.batches, visit)
-
-    def _warm_up(self, callers: dict[str, Caller]) -> None:
-        """Call each twice at each batch size, untimed; who cannot is left out."""
-        self.report(f"warming up {len(callers)} contestants at batches {self.plan.batches}")
-        for name, caller in list(callers.items()):
-            try:
-                for batch in self.plan.batches:
-                    for _ in range(2):
-                        caller.call(self.reference.rows[:batch])
-            except RivalError as error:
-                del callers[name]
-                self._failed(name, str(error))
-
-    def _measure_servers(self, mode: str, client: Client) -> None:
-        row = self.reference.rows[0]
-        self.run.contestants.append(Contestant(name="launchbound", kind="server", effective=mode))
-        template, _ = client.generate(_path(mode), [row.prompt], self.plan.new_tokens)
-        servers = {"launchbound": Server(client, _path(mode))}
-        with ExitStack() as stack:
-            for rival in self.plan.wants(SERVERS):
-                cpus = sorted(set(self.run.environment["driver_cpus"]))
-                started = self._start(rival, "server", stack, server_cpus=cpus, answer=template)
-                if started is not None:
-                    found = started[1]
-                    beside = stack.enter_context(closing(Client(found["url"])))
-                    servers[rival.name] = Server(beside, found["path"], rival.variant != "floor")
-
-            def visit(name: str, _: int, number: int) -> None:
-                found = server_visit(name, servers[name], row, self.plan.requests, number)
-                self.run.service_rows.append(found)
-
-            self._rounds("services", servers, [1], visit)
-
-    def _rounds(
-        self,
-        what: str,
-        names: Iterable[str],
-        batches: Sequence[int],
-        visit: Callable[[str, int, int], None],
-    ) -> None:
-        """Every round visits all `names` at all `batches` once; who fails is left out from then on."""
-        able = set(names)
-        for number in range(self.plan.rounds):
-            self.report(f"{what}: round {number + 1} of {self.plan.rounds}")
-            for name, batch in order(able, batches, self.plan.seed, number):
-                if name not in able:
-                    continue
-                try:
-                    visit(name, batch, number)
-                except RivalError as error:
-                    able.remove(name)
-                    self._failed(name, f"from round {number} on: {error}")
-            self.run.finished[what] = number + 1
-            # What is measured so far outlives an interruption, and a kill.
-            self.write()
-
-    def _start(
-        self, rival: Rival, kind: Kind, stack: ExitStack, **more: object
-    ) -> tuple[RivalProcess, dict[str, Any]] | None:
-        """The rival's process with the model loaded, and its first answer; None, noted, where it fails."""
-        known = Contestant(name=rival.name, kind=kind, outside_pytorch=rival.outside_pytorch)
+    def _start(self, rival: Rival, callers: dict[str, Caller], stack: ExitStack) -> None:
+        """Add the rival's process with the model loaded; why not is noted where that fails."""
+        known = Contestant(name=rival.name, kind="runtime", outside_pytorch=rival.outside_pytorch)
         self.run.contestants.append(known)
         made = peers_folder() / rival.environment / self.run.model_hash
         made.mkdir(parents=True, exist_ok=True)
         task = {
             "folder": str(self.exported), "made": str(made), "variant": rival.variant, "cpus": self.run.cpus,
             "prompt_tokens": self.plan.prompt_tokens, "new_tokens": self.plan.new_tokens,
-            "vocabulary": self.reference.vocabulary, "end_of_text": self.reference.end_of_text, **more,
+            "vocabulary": self.reference.vocabulary,
         }  # fmt: skip
         try:
             python = interpreter(rival, self.report)
             self.report(f"{rival.name}: loading the model")
-            command = [str(python), "-m", f"loadtests.peers.rivals.{rival.worker}"]
+            command = [str(python), "-m", f"loadtests.peers.rivals.model_{rival.environment}"]
             process = stack.enter_context(RivalProcess(command, self.folder / f"{rival.name}.log"))
             answer = process.ask(task, LOAD_SECONDS)
         except (NotInstalled, RivalError) as error:
             self._failed(rival.name, str(error))
-            return None
+            return
         known.settings, known.versions = answer.get("settings", {}), answer.get("versions", {})
-        return process, answer
+        callers[rival.name] = partial(call_runtime, process)
+
+    def _warm_up(self, callers: dict[str, Caller]) -> None:
+        """Call each twice at each batch size, untimed; who cannot is left out."""
+        self.report(f"warming up {len(callers)} contestants at batches {self.plan.batches}")
+        for name, call in list(callers.items()):
+            try:
+                for batch in self.plan.batches:
+                    for _ in range(2):
+                        call(self.reference.rows[:batch])
+            except RivalError as error:
+                del callers[name]
+                self._failed(name, str(error))
+
+    def _rounds(self, callers: dict[str, Caller]) -> None:
+        """Every round calls all at all batches in a fresh order; who fails is left out from then on."""
+        for number in range(self.plan.rounds):
+            self.report(f"model calls: round {number + 1} of {self.plan.rounds}")
+            cells = [(name, batch) for name in sorted(callers) for batch in self.plan.batches]
+            Random(f"peers/{self.plan.seed}/{number}").shuffle(cells)
+            for name, batch in cells:
+                if name not in callers:
+                    continue
+                rows = self.reference.rows[:batch]
+                try:
+                    self.run.rows.append(call_row(name, callers[name], rows, self.plan.calls, number))
+                except RivalError as error:
+                    del callers[name]
+                    self._failed(name, f"from round {number} on: {error}")
+            self.run.finished["model calls"] = number + 1
+            # What is measured so far outlives an interruption, and a kill.
+            self.write()
 
     def _failed(self, name: str, reason: str) -> None:
         self.report(f"{name}: left out: {reason}")
@@ -263,7 +255,3 @@ class Comparison:
         """Write `peers.json` and `peers.md` of what is measured so far."""
         write_peers(self.folder, self.run)
         (self.folder / MARKDOWN_FILE).write_text(markdown(self.run), encoding="utf-8")
-
-
-def _path(mode: str) -> str:
-    return f"/v1/modes/{mode}/generate"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from loadtests.peers.results import CallRow, Contestant, Limit, PeersRun, ServiceRow
+from loadtests.peers.results import CallRow, Contestant, PeersRun
 from service.statistics.choice import Rounds, by_speed, paired
 from service.statistics.intervals import Interval, median_interval, paired_ratio
 
@@ -20,15 +20,13 @@ class Standing:
 
     `seconds` is the median over rounds of their medians, with its interval; `ratio` its time over that of the
     best runtime outside PyTorch, paired within rounds. None where tokens differ (`difference`): what computes
-    something else is not compared. `latency` and `steps` are a mode's HTTP request and its steps alone.
+    something else is not compared.
     """
 
     contestant: Contestant
     seconds: Interval
     ratio: Interval | None
     difference: str | None
-    steps: float | None
-    latency: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,9 @@ def summaries(run: PeersRun) -> list[BatchSummary]:
 
 def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
     known = {one.name: one for one in run.contestants if one.kind != "server"}
-    by_name = {name: [row for row in rows if row.contestant == name] for name in known}
-    rounds = {name: {row.round: median(row.seconds) for row in own} for name, own in by_name.items() if own}
+    rounds: dict[str, dict[int, float]] = {}
+    for row in rows:
+        rounds.setdefault(row.contestant, {})[row.round] = median(row.seconds)
     differing = {row.contestant: row.difference for row in reversed(rows) if row.difference is not None}
     fair = {name: own for name, own in rounds.items() if name not in differing}
     modes = by_speed({name: own for name, own in fair.items() if known[name].kind == "mode"})
@@ -67,8 +66,6 @@ def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
             seconds=median_interval(list(rounds[name].values())),
             ratio=_ratio(fair, name, best_outside),
             difference=differing.get(name),
-            steps=_typical([row.steps_seconds for row in by_name[name]]),
-            latency=_typical([row.latency_seconds for row in by_name[name]]),
         )
         for name in by_speed(rounds)
     )
@@ -84,64 +81,6 @@ def _ratio(fair: Mapping[str, Rounds], name: str | None, other: str | None) -> I
     return paired_ratio(own, others) if own else None
 
 
-def _typical(values: Sequence[list[float] | None]) -> float | None:
-    known = [median(value) for value in values if value is not None]
-    return median(known) if known else None
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceStanding:
-    """What one server adds, in seconds: per round the median of latency less model call; median over rounds.
-
-    `outside_call`, of launchbound, leaves out what its engine does between steps as well.
-    """
-
-    contestant: Contestant
-    added: Interval
-    latency: Interval
-    outside_call: Interval | None
-
-
-def service_standings(run: PeersRun) -> list[ServiceStanding]:
-    """The servers, the one that adds least first."""
-    found = []
-    for one in run.contestants:
-        rows = [row for row in run.service_rows if row.contestant == one.name and one.kind == "server"]
-        if not rows:
-            continue
-        calls = [_less(row.latency_seconds, row.call_seconds) for row in rows if row.call_seconds is not None]
-        found.append(
-            ServiceStanding(
-                contestant=one,
-                added=median_interval([added(row) for row in rows]),
-                latency=median_interval([median(row.latency_seconds) for row in rows]),
-                outside_call=median_interval(calls) if calls else None,
-            )
-        )
-    return sorted(found, key=lambda standing: standing.added.value)
-
-
-def added(row: ServiceRow) -> float:
-    """The median over a visit's requests of latency less model call, in seconds."""
-    return _less(row.latency_seconds, row.model_seconds or [0.0] * len(row.latency_seconds))
-
-
-def _less(wholes: list[float], parts: list[float]) -> float:
-    return median(whole - part for whole, part in zip(wholes, parts, strict=True))
-
-
-def added_ratio(run: PeersRun, name: str, other: str) -> Interval | None:
-    """What `name` adds over what `other` adds, paired within rounds.
-
-    None without a shared round, and where a round's calls took longer than its requests: then noise is
-    larger than what is added, and there is no ratio.
-    """
-    rows = [row for row in run.service_rows if row.contestant in (name, other)]
-    both = [{row.round: added(row) for row in rows if row.contestant == one} for one in (name, other)]
-    own, others = paired(*both)
-    return paired_ratio(own, others) if own and min(*own, *others) > 0 else None
-
-
 def markdown(run: PeersRun) -> str:
     """The whole page."""
     found = summaries(run)
@@ -151,7 +90,6 @@ def markdown(run: PeersRun) -> str:
         *([leaving(found)] if found else []),
         _conditions(run),
         *_calls_table(run, found),
-        *_service_table(run),
         "## How each was set",
         *(_settings(one) for one in run.contestants if one.unavailable is None and one.settings),
         f"Modes: torch {run.engine.get('torch')}, threads {run.engine.get('threads')}; see `peers.json`.",
@@ -202,63 +140,16 @@ def _calls_table(run: PeersRun, found: list[BatchSummary]) -> Iterator[str]:
     for contestant in (one for one in run.contestants if one.kind != "server"):
         cells = [_cells(standings.get(contestant.name)) for standings in by_name]
         lines.append(f"| {_name(contestant)} | {' | '.join(cells)} |")
-    if run.limit is not None:
-        least = f"≥ {milliseconds(run.limit.seconds)} |"
-        lines.append("| *bandwidth limit (estimate)* | " + " | ".join(least for _ in found) + " |")
     yield "\n".join(lines)
-    if run.limit is not None:
-        yield _limit(run.limit)
-    standings = [(one, standing) for one in found for standing in one.standings]
-    modes = [
-        f"{standing.contestant.name} at batch {one.batch}: steps {milliseconds(standing.steps)}, "
-        f"HTTP {milliseconds(standing.latency)}"
-        for one, standing in standings
-        if standing.contestant.name == one.best_mode
-    ]
-    if modes:
-        yield "Of the fastest mode, the steps alone and the whole HTTP request, ms: " + "; ".join(modes) + "."
     absent = [f"- {one.name}: {one.unavailable}" for one in run.contestants if one.unavailable is not None]
     different = [
         f"- {standing.contestant.name}, batch {one.batch}, other tokens: {standing.difference}"
-        for one, standing in standings
+        for one in found
+        for standing in one.standings
         if standing.difference is not None
     ]
     if absent or different:
         yield "\n".join(["Took no part, or is not compared:", "", *absent, *different])
-
-
-def _limit(limit: Limit) -> str:
-    return (
-        f"Bandwidth limit: {limit.steps} steps × {limit.weight_bytes / 1e6:.1f} MB of float32 weights, read "
-        f"once each, at {limit.bytes_per_second / 1e9:.1f} GB/s, the fastest that one core read a buffer of "
-        f"{limit.buffer_bytes / 1e6:.1f} MB. No float32 runtime can be faster on this core; arithmetic, "
-        "which grows with the batch, is not in it."
-    )
-
-
-def _service_table(run: PeersRun) -> Iterator[str]:
-    """Nothing where no server was measured."""
-    standings = service_standings(run)
-    if not standings:
-        return
-    yield "## The service around it"
-    lines = ["| | adds, p50, ms | ÷ launchbound | latency, p50, ms |", "|---|---|---|---|"]
-    outside = ""
-    for standing in standings:
-        name = standing.contestant.name
-        mode = f" ({standing.contestant.effective})" if standing.contestant.effective else ""
-        against = "1" if name == "launchbound" else ratio(added_ratio(run, name, "launchbound"))
-        lines.append(f"| {name}{mode} | {span(standing.added)} | {against} | {span(standing.latency)} |")
-        if standing.outside_call is not None:
-            value = milliseconds(standing.outside_call.value)
-            outside = f" ({value} ms of that is outside its engine's call)"
-    yield "\n".join(lines)
-    yield (
-        "Latency less model call, request by request, concurrency 1, batch 1, one connection kept open. Of "
-        f"launchbound the model call is its steps: what its engine does between them counts as added{outside}"
-        "; of the others it is the whole of `generate` of transformers, their work between steps included. "
-        "All tokenise, and answer the same JSON; the floor returns it without a model."
-    )
 
 
 def _settings(one: Contestant) -> str:
@@ -275,22 +166,17 @@ def _name(contestant: Contestant) -> str:
 def _cells(standing: Standing | None) -> str:
     if standing is None:
         return "– | –"
-    return f"{span(standing.seconds)} | {'other tokens' if standing.difference else ratio(standing.ratio)}"
+    seconds = standing.seconds
+    known = seconds.high != float("inf")
+    ends = f"{milliseconds(seconds.low)}–{milliseconds(seconds.high)}" if known else "no interval"
+    against = "other tokens" if standing.difference else ratio(standing.ratio)
+    return f"{milliseconds(seconds.value)} ({ends}) | {against}"
 
 
-def milliseconds(seconds: float | None) -> str:
+def milliseconds(seconds: float) -> str:
     """Seconds as milliseconds with three digits, without the unit."""
-    if seconds is None:
-        return "–"
     value = seconds * 1e3
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def span(interval: Interval) -> str:
-    """Milliseconds with the interval's ends."""
-    if interval.high == float("inf"):
-        return f"{milliseconds(interval.value)} (no interval)"
-    return f"{milliseconds(interval.value)} ({milliseconds(interval.low)}–{milliseconds(interval.high)})"
 
 
 def ratio(interval: Interval | None) -> str:

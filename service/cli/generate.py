@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -86,90 +85,57 @@ WIDTH = 60
 _STYLES = {"queue": ("░", "yellow"), "dispatch": ("█", "blue"), "kernel": ("▓", "green"),
           "sync wait": ("▓", "green"), "stall": ("▒", "red"), "other": ("▒", "bright_black")}  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class BarSegment:
-    """One part of the total. `seconds` None: not measured on this device; then `other` includes it."""
-
-    name: str
-    seconds: float | None
-    note: str = ""
+Segment = tuple[str, float | None, str]
+"""Name, seconds and note of a part of the total; seconds None: not measured here, and part of `other`."""
 
 
-def bar_segments(timings: Mapping[str, Any], sampled: bool) -> list[BarSegment]:
+def bar_segments(timings: Mapping[str, Any], sampled: bool) -> list[Segment]:
     """The segments that add up to the total, by the definitions of docs/method.md.
 
     `timings` are those of an answer. On a CPU kernels are a part of their own; on CUDA they run beside the
     host, which waits. `sampled`: sampling operators ran, which count as dispatch.
     """
     sources = timings.get("sources") or {}
-    note = _dispatch_note(timings, sampled)
-    dispatch = BarSegment("dispatch", timings["dispatch_seconds"], note)
+    dispatch: Segment = ("dispatch", timings["dispatch_seconds"], _dispatch_note(timings, sources, sampled))
     if timings["sync_wait_seconds"] is None:
-        beside = BarSegment("kernel", timings["kernel_seconds"], sources.get("kernel") or "")
+        beside: Segment = ("kernel", timings["kernel_seconds"], sources.get("kernel") or "")
     else:
-        beside = BarSegment("sync wait", timings["sync_wait_seconds"], _kernel_beside(timings, sources))
-    unknown = [segment.name for segment in (dispatch, beside) if segment.seconds is None]
+        beside = ("sync wait", timings["sync_wait_seconds"], _kernel_note(timings, sources))
+    unknown = [name for name, seconds, _ in (dispatch, beside) if seconds is None]
     note = f"{' and '.join(unknown)} in it: not measured here" if unknown else ""
-    stall = timings.get("stall_seconds")
-    stalls = [] if stall is None else [BarSegment("stall", stall, "others, merged with it, were prefilled")]
-    return [
-        BarSegment("queue", timings["queue_seconds"]),
-        dispatch,
-        beside,
-        *stalls,
-        BarSegment("other", timings["other_seconds"], note),
-    ]
+    segments = [("queue", timings["queue_seconds"], ""), dispatch, beside]
+    if (stall := timings.get("stall_seconds")) is not None:
+        segments.append(("stall", stall, "others, merged with it, were prefilled"))
+    return [*segments, ("other", timings["other_seconds"], note)]
 
 
-def timing_bar(timings: Mapping[str, Any], sampled: bool, width: int = WIDTH) -> RenderableType:
-    """`bar_segments` as a bar of `width` cells; below it percent, milliseconds and the source of each."""
-    segments = bar_segments(timings, sampled)
+def timing_bar(timings: Mapping[str, Any], sampled: bool) -> RenderableType:
+    """`bar_segments` as a bar of WIDTH cells; below it percent, milliseconds and the source of each."""
     total = timings["total_seconds"]
-    bar = Text()
-    lengths = proportional_cells([segment.seconds or 0.0 for segment in segments], width)
-    for segment, length in zip(segments, lengths, strict=True):
-        glyph, style = _STYLES[segment.name]
-        bar.append(glyph * length, style=style)
-    table = Table.grid(padding=(0, 2))
+    bar, table = Text(), Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "left"):
         table.add_column(justify=justify)
-    for segment in segments:
-        glyph, style = _STYLES[segment.name]
-        share = "–" if segment.seconds is None or total <= 0 else f"{segment.seconds / total:.0%}"
-        table.add_row(
-            Text.assemble((glyph, style), f" {segment.name}"),
-            share,
-            milliseconds(segment.seconds),
-            Text(segment.note, style="dim"),
-        )
+    reached = 0.0
+    for name, seconds, note in bar_segments(timings, sampled):
+        glyph, style = _STYLES[name]
+        begin, reached = reached, reached + max(seconds or 0.0, 0.0)
+        bar.append(glyph * (round(reached / total * WIDTH) - round(begin / total * WIDTH)), style=style)
+        share = "–" if seconds is None else f"{seconds / total:.0%}"
+        label = Text.assemble((glyph, style), f" {name}")
+        table.add_row(label, share, milliseconds(seconds), Text(note, style="dim"))
     return Group(bar, table)
 
 
-def proportional_cells(values: list[float], width: int) -> list[int]:
-    """`width` cells shared out in proportion to `values`, by largest remainder; negative counts as 0."""
-    kept = [max(0.0, value) for value in values]
-    if (total := sum(kept)) <= 0:
-        return [0] * len(kept)
-    exact = [value / total * width for value in kept]
-    counts = [int(value) for value in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda place: counts[place] - exact[place])
-    for place in by_remainder[: width - sum(counts)]:
-        counts[place] += 1
-    return counts
-
-
-def _dispatch_note(timings: Mapping[str, Any], sampled: bool) -> str:
-    source = (timings.get("sources") or {}).get("dispatch")
-    if source != "sampled":
-        return source or ""
-    of_tokens = ", token sampling and its kernels included" if sampled else ""
+def _dispatch_note(timings: Mapping[str, Any], sources: Mapping[str, Any], sampled: bool) -> str:
+    if sources.get("dispatch") != "sampled":
+        return sources.get("dispatch") or ""
     phases = [timings[name] for name in ("prefill", "decode")]
     ends = [sum(phase.get(f"dispatch_{end}_seconds") or 0.0 for phase in phases) for end in ("low", "high")]
+    of_tokens = ", token sampling and its kernels included" if sampled else ""
     return f"sampled, {milliseconds(ends[0])} to {milliseconds(ends[1])}{of_tokens}"
 
 
-def _kernel_beside(timings: Mapping[str, Any], sources: Mapping[str, Any]) -> str:
+def _kernel_note(timings: Mapping[str, Any], sources: Mapping[str, Any]) -> str:
     if timings["kernel_seconds"] is None:
         return "kernels ran beside the host, for an unknown time until a request is profiled"
     return f"kernels ran for {milliseconds(timings['kernel_seconds'])} beside the host ({sources['kernel']})"

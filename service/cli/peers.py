@@ -1,33 +1,19 @@
-"""The command that compares the service with other runtimes and servers: `peers`."""
+"""The command that compares the service's modes with other runtimes: `peers`."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from service.cli.options import EXIT_FAILED, bad_input, ended_in_order, flags, settings_from, split_list
 
 app = typer.Typer()
-
-
-def _changes() -> Callable[[str], None]:
-    """Prints a line of state where it says something new, whatever the seconds before it."""
-    last = ""
-
-    def report(line: str) -> None:
-        nonlocal last
-        state = line.partition(": ")[2]
-        if state != last:
-            typer.echo(line)
-        last = state
-
-    return report
 
 
 @app.command(epilog="Example: launchbound peers --only onnxruntime")
@@ -40,17 +26,16 @@ def peers(
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 12,
     calls: Annotated[int, typer.Option(min=1, help="Timed calls per round.")] = 3,
-    requests: Annotated[int, typer.Option(min=1, help="Timed requests per round of a server.")] = 10,
     only: Annotated[str | None, typer.Option(help="Rivals that take part, with commas; default all.")] = None,
     seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
 ) -> None:
-    """Compare the modes with other runtimes, and the service with other servers, on the same weights.
+    """Compare the modes with other runtimes on the same weights.
 
     What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part or the
     comparison was stopped, 2 bad input.
     """
-    from loadtests.peers.catalogue import RUNTIMES, SERVERS, NotInstalled, peers_folder
+    from loadtests.peers.catalogue import RUNTIMES, NotInstalled, peers_folder
     from loadtests.peers.reference import ReferenceFailed
     from loadtests.peers.results import PeersError
     from loadtests.peers.run import PeersPlan, run_peers
@@ -63,12 +48,13 @@ def peers(
         sizes = tuple(sorted({int(size) for size in split_list(batch_sizes) or ()}))
     except ValueError as error:
         bad_input(error)
-    known = [rival.name for rival in (*RUNTIMES, *SERVERS)]
+    if not sizes:
+        bad_input("name at least one batch size")
+    known = [rival.name for rival in RUNTIMES]
     wanted = tuple(split_list(only) or ())
-    if not sizes or (unknown := set(wanted) - set(known)):
-        bad_input(f"unknown rival {', '.join(sorted(unknown))}; try some of {', '.join(known)}"
-                  if sizes else "name at least one batch size")  # fmt: skip
-    plan = PeersPlan(rounds=rounds, calls=calls, requests=requests, batches=sizes, seed=seed, only=wanted)
+    if unknown := sorted(set(wanted) - set(known)):
+        bad_input(f"unknown rival {', '.join(unknown)}; try some of {', '.join(known)}")
+    plan = PeersPlan(rounds=rounds, calls=calls, batches=sizes, seed=seed, only=wanted)
     folder = out or results_path(commit_name(), "peers")
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
     if url is None:
@@ -85,7 +71,8 @@ def peers(
                 log = folder / "service.log"
                 url = stack.enter_context(launched(flags(served), log, one_thread, lost=(Unreachable,)))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
-            await_modes(target, (), _changes(), settled=True)
+            with Console(stderr=True).status("waiting for the modes") as status:
+                await_modes(target, (), status.update, settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
     except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
         bad_input(error)

@@ -114,14 +114,8 @@ def stack(
     cache = Path(settings_from(**served).cache_folder)
     # First and private: a umask may leave parents writable by a group, which a service refuses.
     folder = cache / "stack"
-    try:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        bad_input(
-            f"the cache folder {cache} cannot be used ({error.strerror}): "
-            "set LAUNCHBOUND_CACHE_FOLDER to a folder that you can write to"
-        )
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     from dashboards.stack import PrometheusError, watch
     from service.front.launch import LaunchError, launched
     from service.parent_death import owned

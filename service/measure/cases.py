@@ -1,4 +1,4 @@
-"""Warmed steps of the served model and of variants of it, built as the engine builds them."""
+"""Warmed steps of the served model and of a shallow one like it, built as the engine builds them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
 
-import msgspec
 import torch
 from torch import Tensor
 
-from models.checkpoint import config_of
 from models.config import Config
 from models.served import Served, lay_out, layout_of
 from models.transformer import Transformer
@@ -116,6 +114,7 @@ class Bench:
         self.buffers = allocate(
             self.model, settings.batch_sizes, settings.prefill_chunk, self.precision.cache
         )
+        self.off_cpu = OffCpuTime()
         self._sampler: CpuSampler | None = None
         self._cases: dict[tuple[str, int, Phase, int], Case] = {}
         self._shallow: dict[tuple[int, int], tuple[Served, Buffers]] = {}
@@ -138,6 +137,11 @@ class Bench:
             model, buffers = self._model_of(bucket, key[3])
             self._cases[key] = build_case(mode, phase, model, buffers, self.precision)
         return self._cases[key]
+
+    def injected_case(self, mode: str, injected: InjectedWork) -> Case:
+        """A warmed decode step at batch 1 of one layer, `injected` at its end. Raises as `shallow_case`."""
+        model, buffers = self._model_of(1, 1)
+        return build_case(mode, "decode", model, buffers, self.precision, injected)
 
     def _model_of(self, bucket: int, layers: int) -> tuple[Served, Buffers]:
         config = self.model.config
@@ -163,59 +167,13 @@ class Bench:
             self._sampler = CpuSampler(compile_cache(self.settings.cache_folder))
         return self._sampler
 
-    def synchronise(self) -> None:
-        """Wait for the device; nothing on a CPU."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-
-class Variants:
-    """Warmed decode steps at batch 1, each with its own buffers. `config` None is the served model itself.
-
-    Raises ValueError, with the remedy, for settings that cannot work and for a model that is not one of ours.
-    """
-
-    def __init__(self, settings: EngineSettings) -> None:
-        self.config: Config = config_of(settings.model)
-        alone = msgspec.structs.replace(settings, batch_sizes=[1], prefill_chunk=1, context=None)
-        self._bench = Bench(alone)
-        self.settings = settings
-        self.modes = settings.modes
-        self.device = self._bench.device
-        self.precision = self._bench.precision
-        self.cpus = self._bench.cpus
-        self.linears = self._bench.linears
-        self.off_cpu = OffCpuTime()
-        self._models: dict[Config, Served] = {self.config: self._bench.model}
-        self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
-        self._served_bench: Bench | None = None
-
-    @property
-    def sampler(self) -> CpuSampler:
-        """Of the thread that asks for it first, which is to run the steps. Raises SamplerError."""
-        return self._bench.sampler
-
-    @property
-    def served_bench(self) -> Bench:
-        """The served model with all batch sizes and the prefill chunk of the settings, built at first use."""
-        if self._served_bench is None:
-            self._served_bench = Bench(self.settings)
-        return self._served_bench
-
-    def case(self, mode: str, config: Config | None = None, injected: InjectedWork | None = None) -> Case:
-        """The decode step of `mode`; a new one takes seconds to compile."""
-        config = config or self.config
-        key = mode, config, injected
-        if key not in self._cases:
-            if config not in self._models:
-                self._models[config] = reshaped(self._bench.model, config, 1, self.device, self.precision)
-            model = self._models[config]
-            buffers = allocate(model, [1], 1, self.precision.cache)[1]
-            self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected)
-        return self._cases[key]
-
     @contextmanager
     def isolated(self) -> Iterator[None]:
         """Within: on the engine's cores, what it loses of them counted in `off_cpu`."""
         with isolated(self.cpus), self.off_cpu.counted():
             yield
+
+    def synchronise(self) -> None:
+        """Wait for the device; nothing on a CPU."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()

@@ -21,20 +21,20 @@ Log = Callable[[str], None]
 
 
 def in_rounds(
-    arms: Mapping[Key, Callable[[], Value]], count: int, seed: str, log: Log | None = None
+    variants: Mapping[Key, Callable[[], Value]], count: int, seed: str, log: Log | None = None
 ) -> dict[Key, list[Value]]:
-    """What each arm returned in each of `count` rounds.
+    """What each variant returned in each of `count` rounds.
 
-    The order of round `n` is `arms` shuffled by `Random(f"{seed}/{n}")`.
+    The order of round `n` is `variants` shuffled by `Random(f"{seed}/{n}")`.
     """
-    found: dict[Key, list[Value]] = {key: [] for key in arms}
+    found: dict[Key, list[Value]] = {key: [] for key in variants}
     for number in range(count):
         if log is not None:
             log(f"round {number + 1} of {count}")
-        keys = list(arms)
+        keys = list(variants)
         Random(f"{seed}/{number}").shuffle(keys)
         for key in keys:
-            found[key].append(arms[key]())
+            found[key].append(variants[key]())
     return found
 
 

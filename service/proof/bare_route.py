@@ -1,6 +1,6 @@
 """A bare FastAPI route in a process of its own: what answering costs without an engine, a queue or timings.
 
-Started as `python -m service.proof.bare_route FILE`: it answers every generation with the JSON of FILE.
+Started as `python -m service.proof.bare_route`: it answers every generation with the JSON that it is given.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -20,8 +19,6 @@ from pydantic import BaseModel
 
 from service.front.launch import SERVING, LaunchError
 from service.parent_death import owned
-
-STOP_SECONDS = 10.0
 
 
 class Generation(BaseModel):
@@ -44,38 +41,36 @@ def bare_app(answer: dict[str, Any]) -> FastAPI:
 
 
 @contextmanager
-def bare_route(answer: bytes, folder: Path) -> Iterator[str]:
+def bare_route(answer: bytes) -> Iterator[str]:
     """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON.
 
     Raises LaunchError where it ends before it listens.
     """
-    file = folder / "answer.json"
-    file.write_bytes(answer)
-    command = owned([sys.executable, "-m", "service.proof.bare_route", str(file)])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = owned([sys.executable, "-m", "service.proof.bare_route"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         try:
-            line = process.stdout.readline()
+            process.stdin.write(answer)
+            process.stdin.close()
+            line = process.stdout.readline().decode()
             if not line.startswith(SERVING):
                 raise LaunchError("the bare route ended before it listened")
             yield line.removeprefix(SERVING).strip()
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.kill()
 
 
-def main(arguments: list[str]) -> int:
-    """Serve on a free port of this machine until SIGTERM."""
+def main() -> None:
+    """Serve on a free port of this machine until it is ended."""
+    answer = json.load(sys.stdin)
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"{SERVING}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-    app = bare_app(json.loads(Path(arguments[0]).read_bytes()))
-    config = uvicorn.Config(app, loop="uvloop", http="httptools", log_config=None, access_log=False)
+    config = uvicorn.Config(
+        bare_app(answer), loop="uvloop", http="httptools", log_config=None, access_log=False
+    )
     uvicorn.Server(config).run(sockets=[listener])
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    main()

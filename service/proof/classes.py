@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -17,13 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.config import Config
-from service.measure.cases import FEW_WORDS, Case, Variants
+from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import CpuSampler, Place
 from service.measure.rounds import Log, in_rounds
 from service.measure.single_step import InstructionCounter, SingleStepError
 from service.modes import MODES
-from service.proof.rows import Check, NotMeasurableError, Property, Row, share_interval
+from service.proof.rows import NotMeasurableError, Property, Row, share_interval
 from service.proof.split import PLAIN, ServedStep, plain_modes, sampled, sampler_of
 from service.records import PHASES, SampleCounts, Side
 from service.statistics.boundedness import CLASSES
@@ -31,19 +29,17 @@ from service.statistics.intervals import median_interval
 
 # Injected work of known length, of the kinds that serving runs, arrives on its side.
 #
-# The same work is done inside a step or beside it, between two steps, where it is neither timed nor sampled:
-# work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
-# of the next step whoever did the work. One arm has a short piece of it inside and the rest beside, the other
-# all of it inside: what the host does for it is the same in both. What was added is what the work inside took
-# more, by its own clock, within the steps that are sampled.
+# Both variants do all of the work: one has a short piece of it inside the step and the rest beside, between
+# two steps, the other all of it inside. What was added is what the work inside took more, by its own clock,
+# within the steps that are sampled (docs/decisions/selftest.md).
 
 ROUNDS = 12
 SAMPLED_SECONDS = 0.2
-"""Per round and arm. All rounds together have some 2,400 samples, by which a part is known within 4 %."""
+"""Per round and variant. All rounds together have some 2,400 samples, by which a part is known within 4 %."""
 
 INTO = ("eager", "compiled")
 SHORT, LONG = 1, 8
-"""Units of work, each some 0.3 ms: what either arm has inside."""
+"""Units of work, each some 0.3 ms: what either variant has inside."""
 
 Work = Callable[[], object]
 Function = Callable[..., Any]
@@ -166,36 +162,32 @@ class Slot:
         self.seconds.append((thread_time_ns() - began) / 1e9)
 
 
-Arm = tuple[str, str, str]
+Variant = tuple[str, str, str]
 """Name of a kind, mode, and `short` or `long`: which of them is inside."""
 
 
-def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
+def measure_injected(bench: Bench, log: Log) -> dict[Variant, list[Injected]]:
     """Decode steps, by round, of one layer and few words: a step no longer than the work that is added to it,
     else that is known badly. Raises NotMeasurableError as `sampler_of`.
     """
-    sampler = sampler_of(variants)
-    config: Config = variants.config
-    shallow = replace(config, layers=1, vocabulary=min(FEW_WORDS, config.vocabulary))
-    found: dict[Arm, list[Injected]] = {}
-    for mode in (mode for mode in INTO if mode in variants.modes):
+    sampler = sampler_of(bench)
+    found: dict[Variant, list[Injected]] = {}
+    for mode in (mode for mode in INTO if mode in bench.modes):
         log(f"{mode}, building")
         slot = Slot()
-        case = variants.case(mode, shallow, slot)
-        fuse = _compiled if MODES[mode].effect(variants.device.type).compiles else lambda function: function
+        case = bench.injected_case(mode, slot)
+        fuse = _compiled if MODES[mode].effect(bench.device.type).compiles else lambda function: function
         for kind in KINDS:
             short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
-            arms = {
+            variants = {
                 "short": partial(step_sample, sampler, case, slot, short, rest),
                 "long": partial(step_sample, sampler, case, slot, long, None),
             }
 
-            def progress(text: str, what: str = f"{kind.name} in {mode}") -> None:
-                log(f"{what}, {text}")
-
-            with variants.isolated():
-                seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", progress)
-            found |= {(kind.name, mode, arm): samples for arm, samples in seen.items()}
+            log(f"{kind.name} in {mode}")
+            with bench.isolated():
+                seen = in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)
+            found |= {(kind.name, mode, variant): samples for variant, samples in seen.items()}
     return found
 
 
@@ -219,7 +211,7 @@ def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, besid
     return Injected(found.counts, fmean(steps), fmean(slot.seconds[-len(steps) :]))
 
 
-def judge_injected(found: Mapping[Arm, list[Injected]]) -> list[Row]:
+def judge_injected(found: Mapping[Variant, list[Injected]]) -> list[Row]:
     """Per kind and mode, how much of what was added has arrived, paired by round."""
     return [
         _row(kind, mode, found[kind.name, mode, "short"], found[kind.name, mode, "long"])
@@ -237,19 +229,11 @@ def _row(kind: Kind, mode: str, short: list[Injected], long: list[Injected]) -> 
         median_interval([share / whole for share, whole in zip(moved, added, strict=True)]),
         f": {kind.name}, {mode}",
         f"{fmean(added) * 1e3:.2f} ms added to {fmean(one.step_seconds for one in short) * 1e3:.2f} ms",
-        {"moved_seconds": moved, "added_seconds": added},
     )
 
 
-INJECTED = Check(measure_injected, judge_injected, tuple(ARRIVES.values()))
-
-
-# Exact counts of the instructions of one decode step, by side.
-#
-# Kernel *time* of eager, no_grad and inference_mode may differ although all that is booked as kernel is the
-# same: what the host does between two kernels takes the caches that they then miss. And dispatch *time* grows
-# with the batch, as kernels take the host's caches. Instructions know no caches. Where a tape's work were
-# classed as kernel, or kernels' as the host's, they would differ, on every machine alike.
+# Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where
+# work of a tape were classed as kernel, or kernels as the host's, they would differ, on every machine alike.
 
 LAYERS = 1
 """Of the model that is counted: an instruction takes some 15 µs, and every layer has the same ones."""
@@ -258,9 +242,7 @@ STRICT = (*PLAIN, "compiled")
 """Each has less of the host's work than the one before."""
 
 GROWING = ("inference_mode", STRICT[-1])
-"""In the second the host has the fewest instructions, so that a leak from kernels shows most; the first runs
-kernels that the second fuses.
-"""
+"""Plain kernels and fused ones: where the host has fewest instructions, a leak from kernels shows most."""
 
 KERNELS = Property("instructions in kernels", "within 2 %", most=0.02)
 HOST = Property("host instructions", "ratio > 1, strictly")
@@ -280,24 +262,24 @@ Step = tuple[str, int]
 """A mode and its batch size."""
 
 
-def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counted]]:
+def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
     """One decode step per mode at the smallest batch, of the served model with one layer and few words.
 
     Those of GROWING at the largest batch as well, where they are served. Raises NotMeasurableError on CUDA,
     with several threads, and where the system or its tools forbid it.
     """
-    if variants.device.type != "cpu":
+    if bench.device.type != "cpu":
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")
     if torch.get_num_threads() > 1:
         raise NotMeasurableError("instructions of one thread are counted: serve with one")
-    modes = plain_modes(variants) + [mode for mode in STRICT[len(PLAIN) :] if mode in variants.modes]
+    modes = plain_modes(bench) + [mode for mode in STRICT[len(PLAIN) :] if mode in bench.modes]
     try:
-        counter = InstructionCounter(Path(variants.settings.cache_folder))
+        counter = InstructionCounter(Path(bench.settings.cache_folder))
     except SingleStepError as error:
         raise NotMeasurableError(str(error)) from error
-    bench, batches = variants.served_bench, sorted(variants.settings.batch_sizes)
+    batches = sorted(bench.settings.batch_sizes)
     found: dict[Step, list[Counted]] = {}
-    with variants.isolated():
+    with bench.isolated():
         steps = [(mode, batches[0]) for mode in modes] + [(m, batches[-1]) for m in modes if m in GROWING]
         for mode, batch in dict.fromkeys(steps):
             log(f"{mode} at batch {batch}, instruction by instruction")
@@ -325,15 +307,13 @@ def judge_instructions(found: Mapping[Step, list[Counted]]) -> list[Row]:
 def _kernels(mode: str, counts: Counted, eager: Counted) -> Row:
     ratio = counts.kernel / eager.kernel
     note = f"{counts.kernel:,} against {eager.kernel:,}, decode, {LAYERS} layer"
-    numbers = {"kernel_instructions": counts.kernel, "eager_kernel_instructions": eager.kernel}
-    return KERNELS.exactly(abs(ratio - 1) <= KERNELS.most, ratio, f" of {mode} / {PLAIN[0]}", note, numbers)
+    return KERNELS.exactly(abs(ratio - 1) <= KERNELS.most, ratio, f" of {mode} / {PLAIN[0]}", note)
 
 
 def _falls(modes: tuple[str, str], counted: Mapping[str, Counted]) -> Row:
     upper, lower = (counted[mode].host for mode in modes)
-    numbers = {"upper_host_instructions": upper, "lower_host_instructions": lower}
     name = f" of {modes[0]} over {modes[1]}"
-    return HOST.exactly(upper > lower, upper / lower, name, f"{upper:,} and {lower:,}", numbers)
+    return HOST.exactly(upper > lower, upper / lower, name, f"{upper:,} and {lower:,}")
 
 
 def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted]) -> Row:
@@ -345,42 +325,31 @@ def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted])
     more = Counted(large.kernel - small.kernel, large.host - small.host)
     share = more.host / max(more.kernel, 1)
     note = f"{more.host:,} more, {large.host:,} in all, where kernels have {more.kernel:,} more"
-    numbers = {
-        "host_instructions": [small.host, large.host],
-        "kernel_instructions": [small.kernel, large.kernel],
-    }
     name = f": {mode}, batch {batches[1]} over {batches[0]}"
-    return GROWTH.exactly(abs(share) <= GROWTH.most, share, name, note, numbers)
+    return GROWTH.exactly(abs(share) <= GROWTH.most, share, name, note)
 
 
-INSTRUCTIONS = Check(measure_instructions, judge_instructions, (KERNELS, HOST, GROWTH))
-
-
-# Code that no rule knows: a sample there is on neither side. On a processor for which a library takes code of
-# its own, that code may have names that no rule knows, or none at all.
+# Code that no rule knows: a sample there is on neither side. Libraries choose their code by the processor.
 
 UNCLASSIFIED_ROUNDS = 5
 UNCLASSIFIED_SECONDS = 0.25
 UNKNOWN = Property("samples in code of no class", "≤ 2% of any step", most=0.02, unit="share")
-SHOWN = 3
-"""Functions that a note names."""
 
 
-def measure_unclassified(variants: Variants, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
+def measure_unclassified(bench: Bench, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
     """How many samples were where, by round, in every mode's steps, in both phases at every bucket.
 
     Raises NotMeasurableError as `sampler_of`.
     """
-    sampler = sampler_of(variants)
-    bench = variants.served_bench
-    arms: dict[ServedStep, Callable[[], Counter[Place]]] = {}
+    sampler = sampler_of(bench)
+    variants: dict[ServedStep, Callable[[], Counter[Place]]] = {}
     for mode in bench.modes:
         log(f"{mode}, building")
         for phase, bucket in product(PHASES, bench.settings.batch_sizes):
             case = bench.case(mode, bucket, phase)
-            arms[ServedStep(mode, phase, bucket)] = partial(_places, sampler, case)
-    with variants.isolated():
-        return in_rounds(arms, UNCLASSIFIED_ROUNDS, "unclassified", log)
+            variants[ServedStep(mode, phase, bucket)] = partial(_places, sampler, case)
+    with bench.isolated():
+        return in_rounds(variants, UNCLASSIFIED_ROUNDS, "unclassified", log)
 
 
 def _places(sampler: CpuSampler, case: Case) -> Counter[Place]:
@@ -401,18 +370,11 @@ def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list
         unknown = {step: seen - _but(seen, "unclassified") for step, seen in within.items()}
         shares = {step: share_interval(unknown[step].total(), seen.total()) for step, seen in within.items()}
         step, worst = max(shares.items(), key=lambda one: one[1].high)
-        where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(SHOWN))
+        where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(3))
         note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
-        numbers = {
-            "unclassified": [counts.total() for counts in unknown.values()],
-            "samples": [counts.total() for counts in within.values()],
-        }
-        rows.append(UNKNOWN.within(worst, f": {mode}", note, numbers))
+        rows.append(UNKNOWN.within(worst, f": {mode}", note))
     return rows
 
 
 def _but(seen: Counter[Place], side: Side) -> Counter[Place]:
     return Counter({place: n for place, n in seen.items() if place.side != side})
-
-
-UNCLASSIFIED = Check(measure_unclassified, judge_unclassified, (UNKNOWN,))

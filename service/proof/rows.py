@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from scipy.special import betaincinv
@@ -15,7 +15,6 @@ from service.measure.rounds import Log, OffCpuTime, paired_median_ratio
 from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
-Numbers = Mapping[str, float | Sequence[float]]
 
 STYLES: dict[Verdict, str] = {
     "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
@@ -27,10 +26,7 @@ MOST_OFF_CPU = 0.02
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `value`, `low` and `high` are in `unit`; `numbers` are the samples that they come from.
-
-    `runs`: how many runs of its check they come from; an undecided row is judged again over two together.
-    """
+    """One row. `value`, `low` and `high` are in `unit`, from so many `runs` of its check."""
 
     name: str
     bound: str
@@ -40,7 +36,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     unit: str = "ratio"
     note: str = ""
-    numbers: dict[str, float | Sequence[float]] = {}
     runs: int = 1
 
 
@@ -57,32 +52,26 @@ class Property:
     most: float = math.inf
     unit: str = "ratio"
 
-    def within(self, interval: Interval, of: str = "", note: str = "", numbers: Numbers | None = None) -> Row:
+    def within(self, interval: Interval, of: str = "", note: str = "") -> Row:
         """`pass` if all of `interval` lies in [least, most], `fail` if none of it does, else `undecided`."""
         inside = self.least <= interval.low and interval.high <= self.most
         outside = interval.low > self.most or interval.high < self.least
-        return self._row(
-            "pass" if inside else "fail" if outside else "undecided", interval, of, note, numbers
-        )
+        return self.row("pass" if inside else "fail" if outside else "undecided", interval, of, note)
 
-    def ratio(self, of: str, note: str, **seconds: Sequence[float]) -> Row:
-        """As `within`, of the median ratio of the first of two arms' `seconds` over the second, by round."""
-        above, below = seconds.values()
-        numbers = {f"{arm}_seconds": found for arm, found in seconds.items()}
-        return self.within(paired_median_ratio(above, below), of, note, numbers)
+    def ratio(self, above: Sequence[float], below: Sequence[float], of: str = "", note: str = "") -> Row:
+        """As `within`, of the median ratio of two variants, `above` over `below`, by round."""
+        return self.within(paired_median_ratio(above, below), of, note)
 
-    def exactly(
-        self, holds: bool, value: float, of: str = "", note: str = "", numbers: Numbers | None = None
-    ) -> Row:
+    def exactly(self, holds: bool, value: float, of: str = "", note: str = "") -> Row:
         """A row without an interval: it holds for every observation, or it does not."""
-        interval = Interval(value, value, value, 1)
-        return self._row("pass" if holds else "fail", interval, of, note, numbers)
+        return self.row("pass" if holds else "fail", Interval(value, value, value, 1), of, note)
 
     def not_measurable(self, why: str, of: str = "") -> Row:
         """A row without a number; `why` is its note."""
         return Row(name=self.name + of, bound=self.bound, verdict="not measurable here", note=why)
 
-    def _row(self, verdict: Verdict, interval: Interval, of: str, note: str, numbers: Numbers | None) -> Row:
+    def row(self, verdict: Verdict, interval: Interval, of: str = "", note: str = "") -> Row:
+        """A row of this property with `verdict`."""
         return Row(
             name=self.name + of,
             bound=self.bound,
@@ -92,7 +81,6 @@ class Property:
             high=interval.high,
             unit=self.unit,
             note=note,
-            numbers=dict(numbers or {}),
         )
 
 
@@ -102,7 +90,7 @@ def count_row(name: str, count: int, total: int, needed: int, note: str = "") ->
     verdict: Verdict = "pass" if count >= needed else "fail" if share.high < needed / total else "undecided"
     counted = Interval(count, share.low * total, share.high * total, total)
     needs = Property(name, f"at least {needed} of {total}", unit=f"of {total}")
-    return needs._row(verdict, counted, "", note, None)
+    return needs.row(verdict, counted, note=note)
 
 
 def broken(name: str, note: str) -> Row:
@@ -131,29 +119,21 @@ class NotMeasurableError(Exception):
     """A check that cannot measure on this machine; the message has the reason."""
 
 
-Subject = TypeVar("Subject")
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
 @dataclass(frozen=True, slots=True)
-class Check(Generic[Subject, Key, Value]):
-    """`measure` runs the arms, and returns each one's samples by round; `judge`, which is pure, makes rows.
+class Check:
+    """`measure` returns the samples of each variant by round; `judge`, which is pure, makes rows of them.
 
-    An arm that could not be measured is left out, and may be there in another run. A machine on which
+    A variant that could not be measured is left out, and may be there in another run. A machine on which
     `measure` raises NotMeasurableError gets a row per one of `properties`.
     """
 
-    measure: Callable[[Subject, Log], dict[Key, list[Value]]]
-    judge: Callable[[dict[Key, list[Value]]], list[Row]]
+    measure: Callable[[Any, Log], dict[Any, list[Any]]]
+    judge: Callable[[dict[Any, list[Any]]], list[Row]]
     properties: tuple[Property, ...] = ()
 
 
-AnyCheck = Check[Any, Any, Any]
-
-
 def run_check(
-    name: str, check: AnyCheck, subject: object, log: Log, off_cpu: OffCpuTime | None = None
+    name: str, check: Check, subject: object, log: Log, off_cpu: OffCpuTime | None = None
 ) -> list[Row]:
     """The rows of `check`; undecided ones are judged again over the samples of two runs together.
 
@@ -181,10 +161,10 @@ def run_check(
     return [both.get(row.name, row) if row.verdict == "undecided" else row for row in first]
 
 
-def _judged(check: AnyCheck, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
+def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
     """From the samples of the runs on a quiet core; from all where none was, failures then undecided.
 
-    The rounds of an arm's runs follow each other; a run without that arm has none.
+    The rounds of a variant's runs follow each other; a run without that variant has none.
     """
     quiet = [run for run in runs if run[1] <= MOST_OFF_CPU]
     used = quiet or runs

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,69 +24,38 @@ from loadtests.run.target import TargetError
 from service.front.launch import LaunchError
 from service.front.settings import Settings
 from service.machine import processor_features, processor_name
-from service.measure.rounds import Log
 from service.modes import swept_modes
 from service.parent_death import owned
-from service.proof.over_http import (
-    ADDED,
-    CONCURRENCY_CHECK,
-    ITSELF,
-    SATURATION,
-    SCRAPE,
-    TWICE,
-    parts_check,
-    served_samples_check,
-)
-from service.proof.rows import STYLES, AnyCheck, Event, Row, Verdict, broken, run_check
-from service.proof.running_service import BareEngine, bare_engine, running_service
+from service.proof import over_http
+from service.proof.rows import STYLES, Event, Row, Verdict, broken, run_check
+from service.proof.running_service import running_service
 
 EXIT_FAILED = 1
+PRINT_SECONDS = 5.0
+"""At least between two lines of what runs now."""
+
 FILE = "selftest.json"
 FORMAT_VERSION = 2
 ROWS_FILE = "rows.jsonl"
 """The rows of each check as soon as it has ended; FILE has all of them."""
 
 ENGINE_CHECKS = (
-    "injected", "sampling-rate", "plain-kernels", "unclassified", "instructions", "background", "asked-work",
-    "own-work", "instrumentation", "minimal-loop", "cuda",
+    "injected", "sampling-rate", "plain-kernels", "unclassified", "instructions", "background",
+    "instrumentation", "minimal-loop", "cuda",
 )  # fmt: skip
 """Run in a worker process, on the engine's cores, without a service."""
 
-SERVICE_CHECKS = (
-    "parts", "added", "saturation", "scrape", "concurrency", "eager-eager", "twice", "served-samples",
-)  # fmt: skip
-"""Run over HTTP against a service started for them; last what runs steps in this process as well."""
-
-ALL_CHECKS = (*ENGINE_CHECKS, *SERVICE_CHECKS)
-"""In the order in which they run."""
+ALL_CHECKS = (*ENGINE_CHECKS, *over_http.CHECKS)
+"""In the order in which they run; those over HTTP against a service started for them."""
 
 
-def choose_checks(only: Iterable[str] | None) -> tuple[list[str], list[str]]:
-    """Names to run in the worker and over HTTP; None: all. Raises ValueError for an unknown name."""
+def choose_checks(only: Iterable[str] | None) -> list[str]:
+    """The names to run; None: all. Raises ValueError for an unknown name."""
     names = set(ALL_CHECKS if only is None else only)
     unknown = sorted(names - set(ALL_CHECKS))
     if unknown:
         raise ValueError(f"no check '{unknown[0]}': try some of {', '.join(ALL_CHECKS)}")
-    return [name for name in ENGINE_CHECKS if name in names], [n for n in SERVICE_CHECKS if n in names]
-
-
-def service_checks(settings: Settings, engine_log: Path) -> dict[str, AnyCheck]:
-    """The checks over HTTP; an engine without a service, which one needs, writes to `engine_log`."""
-
-    def start_engine(cpus: list[int], log: Log) -> AbstractContextManager[BareEngine]:
-        alone = msgspec.structs.replace(settings.engine_settings(""), cpus=cpus)
-        return bare_engine(alone, engine_log, log)
-
-    return {
-        "parts": parts_check(start_engine),
-        "added": ADDED,
-        "saturation": SATURATION,
-        "scrape": SCRAPE,
-        "concurrency": CONCURRENCY_CHECK,
-        "eager-eager": ITSELF,
-        "twice": TWICE,
-        "served-samples": served_samples_check(settings),
-    }
+    return [name for name in ALL_CHECKS if name in names]
 
 
 # The run
@@ -100,17 +68,15 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     last line says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot
     work.
     """
-    in_worker, over_http = choose_checks(only)
-    console = Console()
-    began = monotonic()
+    names, console, began = choose_checks(only), Console(), monotonic()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = out or Path("results") / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     run = _Selftest(settings, folder, console)
-    if in_worker:
+    if in_worker := [name for name in names if name in ENGINE_CHECKS]:
         run.in_worker(in_worker)
-    if over_http:
-        run.over_http(over_http)
+    if over_service := [name for name in names if name in over_http.CHECKS]:
+        run.over_http(over_service)
     report = new_report(run.rows, run.finished, run.machine, settings, round(monotonic() - began, 1))
     path = folder / FILE
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
@@ -123,9 +89,6 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
 
 class _Selftest:
     """One run: the rows found so far, and the checks that they are of."""
-
-    PRINT_SECONDS = 5.0
-    """At least between two lines of what runs now."""
 
     def __init__(self, settings: Settings, folder: Path, console: Console) -> None:
         self._settings, self._folder, self._console = settings, folder, console
@@ -167,17 +130,14 @@ class _Selftest:
 
     def over_http(self, names: list[str]) -> None:
         """Run `names` against a service started for them."""
-        checks = service_checks(self._settings, self._folder / "engine.log")
-        log_file = self._folder / "service.log"
         try:
-            log = partial(self._running, "service")
-            with running_service(self._settings, log_file, log) as service:
+            with running_service(self._settings, self._folder, partial(self._running, "service")) as service:
                 for name in names:
                     log = partial(self._running, name)
                     log("begins")
-                    self._ended(name, run_check(name, checks[name], service, log))
+                    self._ended(name, run_check(name, over_http.CHECKS[name], service, log))
         except (LaunchError, TargetError) as error:
-            self.rows.append(broken("a running service", f"{error} (see {log_file})"))
+            self.rows.append(broken("a running service", f"{error} (see {self._folder / 'service.log'})"))
 
     def _ended(self, name: str, rows: list[Row]) -> None:
         # On disk at once: what breaks later loses no row.
@@ -189,7 +149,7 @@ class _Selftest:
         self._line(f"{name}: {', '.join(f'{n} {verdict}' for verdict, n in counts.items())}")
 
     def _running(self, name: str, text: str) -> None:
-        if monotonic() - self._printed >= self.PRINT_SECONDS:
+        if monotonic() - self._printed >= PRINT_SECONDS:
             self._line(f"  … {name}: {text}")
 
     def _line(self, text: str) -> None:
@@ -213,8 +173,7 @@ _OUTCOMES: dict[Outcome, str] = {
 }
 
 MEASURED_AS_DEFAULT = (
-    "model", "batch_sizes", "prefill_chunk", "context", "threads", "instrumentation",
-    "profile_every",
+    "model", "batch_sizes", "prefill_chunk", "context", "threads", "instrumentation", "profile_every",
 )  # fmt: skip
 """Settings that a complete selftest has at their defaults: the numbers that it proves depend on them."""
 
@@ -279,8 +238,8 @@ def new_report(
 
     `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. `linears` is
     how linear weights lay in memory, which decides which kernels ran. Only a `complete` one stands for its
-    machine and commit; else `incomplete_because` has the reasons. `counts` and `rows_by_verdict` list what
-    the verdict is made of, `detail` says the same in a sentence.
+    machine and commit; else `incomplete_because` has the reasons. `detail` says `rows_by_verdict` in a
+    sentence.
     """
     git = git_state()
     named = tally(rows, finished)
@@ -314,8 +273,7 @@ def new_report(
 
 def print_table(report: Mapping[str, Any], console: Console) -> None:
     """Every row with its verdict, then what they amount to, and why it does not count where it does not."""
-    title = f"selftest, {report['machine']}"
-    table = Table("property", "bound", "measured [95 %]", "verdict", "note", title=title)
+    table = Table("property", "bound", "measured [95 %]", "verdict", "note", title=report["machine"])
     for row in report["rows"]:
         verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
         again = f" ({row.runs} runs)" if row.runs > 1 else ""

@@ -28,7 +28,7 @@ from service.front.settings import Settings
 from service.machine import children_on
 from service.measure.rounds import Log
 from service.parent_death import owned
-from service.records import EngineSettings, EngineStatus, Outcome, Stop, ToEngine, ToFront
+from service.records import EngineStatus, Outcome, Stop, ToEngine, ToFront
 
 PROMPT = "def mean(values):\n    total = 0\n    for value in values:\n"
 NEW_TOKENS = 32
@@ -40,10 +40,6 @@ NEW_TOKENS = 32
 WITHOUT_PROGRESS_SECONDS = 600.0
 
 
-class ServiceFailed(RuntimeError):
-    """The service refused a request; the message has the reason."""
-
-
 class Connection:
     """One kept-alive connection."""
 
@@ -52,19 +48,19 @@ class Connection:
         self._http = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body, made for this request."""
-        self._http.request("GET", path, headers={"Cache-Control": "no-cache"})
+        """Status and body."""
+        self._http.request("GET", path)
         response = self._http.getresponse()
         return response.status, response.read()
 
     def generate(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> dict[str, Any]:
-        """The timings of one request, with the client's own `latency_seconds`. Raises ServiceFailed."""
+        """The timings of one request, with the client's own `latency_seconds`. Raises RuntimeError."""
         answer, latency = self.answer(mode, new_tokens, sample)
         timings: dict[str, Any] = json.loads(answer)["timings"]
         return {**timings, "latency_seconds": latency}
 
     def answer(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> tuple[bytes, float]:
-        """The body of one answer, and the client's latency in seconds. Raises ServiceFailed."""
+        """The body of one answer, and the client's latency in seconds. Raises RuntimeError."""
         asked = {"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True}
         body = json.dumps(asked | {"sample": True} if sample else asked)
         began = perf_counter()
@@ -73,7 +69,7 @@ class Connection:
         text = response.read()
         latency = perf_counter() - began
         if response.status != 200:
-            raise ServiceFailed(f"{mode} returned {response.status}: {text[:200].decode(errors='replace')}")
+            raise RuntimeError(f"{mode} returned {response.status}: {text[:200].decode(errors='replace')}")
         return text, latency
 
     def close(self) -> None:
@@ -83,12 +79,17 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A warm service; `cpus` are its engine's cores."""
+    """A warm service of `settings`; `cpus` are its engine's cores, `folder` keeps its log."""
 
     url: str
-    modes: list[str]
-    batch_sizes: list[int]
+    settings: Settings
     cpus: list[int]
+    folder: Path
+
+    @property
+    def modes(self) -> list[str]:
+        """As the settings name them, the one with the shortest steps last."""
+        return self.settings.modes
 
     def connection(self) -> closing[Connection]:
         """A new connection, closed with the block; threads must not share one."""
@@ -108,18 +109,18 @@ def service_flags(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def running_service(settings: Settings, log_file: Path, log: Log) -> Iterator[RunningService]:
+def running_service(settings: Settings, folder: Path, log: Log) -> Iterator[RunningService]:
     """Start a service, wait until it is warm, keep off its engine's cores, end it with the block.
 
     Raises TargetError where it does not become ready, and LaunchError where it does not start or has ended.
     """
     environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": None}
-    lost = (ConnectionError, Unreachable)
+    log_file, lost = folder / "service.log", (ConnectionError, Unreachable)
     with launched(service_flags(settings), log_file, environment, lost=lost) as url:
         ready = await_modes(Target(url), settings.modes, log, WITHOUT_PROGRESS_SECONDS, settled=True)
         cpus = ready["engine"]["cpus"]
         with off_cores(cpus):
-            yield RunningService(url, settings.modes, settings.batch_sizes, cpus)
+            yield RunningService(url, settings, cpus, folder)
 
 
 # An engine without a service
@@ -135,14 +136,50 @@ _decode = msgspec.msgpack.Decoder(ToFront).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class FrontSocket:
-    """The front's end of an engine's socket, at `address`, which an engine connects to at its own time."""
+class BareEngine:
+    """The front's end of the socket at `address`, to which an engine connects, and does one job at a time."""
 
     def __init__(self) -> None:
         self.address = f"launchbound-{secrets.token_hex(16)}-selftest"
         self._listener = listen(self.address)
         self._listener.settimeout(POLL_SECONDS)
         self._stream: FrameStream | None = None
+        self._numbers = count()
+
+    def overhead_seconds(self, mode: str) -> float:
+        """Run one job in `mode`: its time between arrival and end beside steps and tokenising.
+
+        Raises RuntimeError where it was not done.
+        """
+        job = local_job(f"overhead-{next(self._numbers)}", mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
+        try:
+            self.send(msgspec.structs.replace(job, sent_ns=perf_counter_ns()))
+            outcome = self._await(lambda message: isinstance(message, Outcome), JOB_SECONDS)
+        except (ConnectionError, EOFError) as error:
+            raise RuntimeError(f"the engine ended (a job in {mode})") from error
+        assert isinstance(outcome, Outcome)
+        timings = outcome.timings
+        if timings is None:
+            raise RuntimeError(f"job {outcome.id} did not run: {outcome.problem}")
+        walls = (timings.prefill.wall_seconds or 0.0) + (timings.decode.wall_seconds or 0.0)
+        return (timings.done_ns - timings.taken_ns) / 1e9 - walls - timings.tokenise_seconds
+
+    def await_warm(self, log: Log) -> None:
+        """Return once it is. Raises EOFError where it ends first, RuntimeError after WARM_SECONDS."""
+
+        def is_warm(message: ToFront) -> bool:
+            log("an engine without a service, until it is warm")
+            return isinstance(message, EngineStatus) and message.warm
+
+        self._await(is_warm, WARM_SECONDS)
+
+    def _await(self, wanted: Callable[[ToFront], bool], seconds: float) -> ToFront:
+        until = monotonic() + seconds
+        while monotonic() < until:
+            found = next(filter(wanted, self.receive()), None)
+            if found is not None:
+                return found
+        raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
 
     def receive(self) -> list[ToFront]:
         """The messages that arrive next; none where none has arrived within POLL_SECONDS.
@@ -168,85 +205,35 @@ class FrontSocket:
             self._stream.close()
 
 
-class BareEngine:
-    """A warm engine at the other end of `front`, which does one job at a time."""
-
-    def __init__(self, front: FrontSocket) -> None:
-        self._front = front
-        self._numbers = count()
-
-    def overhead_seconds(self, mode: str) -> float:
-        """Run one job in `mode`: its time between arrival and end beside steps and tokenising.
-
-        Raises RuntimeError where it was not done.
-        """
-        job = local_job(f"overhead-{next(self._numbers)}", mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
-        what = f"a job in {mode}"
-        try:
-            self._front.send(msgspec.structs.replace(job, sent_ns=perf_counter_ns()))
-        except ConnectionError as error:
-            raise RuntimeError(f"the engine ended ({what})") from error
-        outcome = self._await(lambda message: isinstance(message, Outcome), JOB_SECONDS, what)
-        assert isinstance(outcome, Outcome)
-        timings = outcome.timings
-        if timings is None:
-            raise RuntimeError(f"job {outcome.id} did not run: {outcome.problem}")
-        walls = (timings.prefill.wall_seconds or 0.0) + (timings.decode.wall_seconds or 0.0)
-        return (timings.done_ns - timings.taken_ns) / 1e9 - walls - timings.tokenise_seconds
-
-    def await_warm(self, log: Log) -> None:
-        """Return once it is. Raises RuntimeError where it ends first, or takes WARM_SECONDS."""
-
-        def is_warm(message: ToFront) -> bool:
-            log("an engine without a service, until it is warm")
-            return isinstance(message, EngineStatus) and message.warm
-
-        self._await(is_warm, WARM_SECONDS, "until it is warm")
-
-    def _await(self, wanted: Callable[[ToFront], bool], seconds: float, what: str) -> ToFront:
-        began = monotonic()
-        while monotonic() - began < seconds:
-            try:
-                messages = self._front.receive()
-            except EOFError as error:
-                raise RuntimeError(f"the engine ended ({what})") from error
-            found = next(filter(wanted, messages), None)
-            if found is not None:
-                return found
-        raise RuntimeError(f"the engine took more than {seconds:.0f} s ({what})")
-
-
 @contextmanager
-def bare_engine(settings: EngineSettings, log_file: Path, log: Log) -> Iterator[BareEngine]:
-    """Start the engine of `settings`, at batch 1, fully instrumented; it ends with the block.
-
-    Its output goes to `log_file`. Raises RuntimeError where it does not become warm.
+def bare_engine(service: RunningService, log: Log) -> Iterator[BareEngine]:
+    """Start an engine of the service's settings on its cores, at batch 1, fully instrumented, until the
+    block ends. Its output goes to `engine.log`. Raises RuntimeError where it does not become warm.
     """
-    with closing(FrontSocket()) as front, log_file.open("ab") as written:
+    with closing(BareEngine()) as engine, (service.folder / "engine.log").open("ab") as written:
         settings = msgspec.structs.replace(
-            settings, address=front.address, batch_sizes=[1], profile_every=0, instrumentation="full"
+            service.settings.engine_settings(engine.address),
+            cpus=service.cpus,
+            batch_sizes=[1],
+            profile_every=0,
+            instrumentation="full",
         )
         argument = msgspec.json.encode(settings).decode()
         command = owned([sys.executable, "-m", "service.engine.process", argument])
-        with children_on(os.sched_getaffinity(0).union(settings.cpus or ())):
+        with children_on(os.sched_getaffinity(0).union(service.cpus)):
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=written, stderr=written, start_new_session=True
             )
         try:
-            engine = BareEngine(front)
             engine.await_warm(log)
             yield engine
         finally:
-            _end(process, front)
-
-
-def _end(process: subprocess.Popen[bytes], front: FrontSocket) -> None:
-    try:
-        front.send(Stop())
-    except ConnectionError:  # it has not connected, or has ended
-        process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+            try:
+                engine.send(Stop())
+            except ConnectionError:  # it has not connected, or has ended
+                process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

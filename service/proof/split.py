@@ -19,7 +19,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import profile
 
 from service.engine.step_shares import BACKGROUND_PER_SECOND
-from service.measure.cases import Case, Variants
+from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import (
     IN_STEP,
     SAMPLES_PER_SECOND,
@@ -29,8 +29,8 @@ from service.measure.cpu_sampler import (
     sample_steps,
 )
 from service.measure.rounds import Log, in_rounds
-from service.proof.rows import Check, NotMeasurableError, Property, Row
-from service.records import PHASES, Phase, SampleCounts
+from service.proof.rows import NotMeasurableError, Property, Row
+from service.records import PHASES, Phase
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
 from service.step.profiling import Separator, chrome_events, profile_step, record_session
@@ -51,12 +51,12 @@ class ServedStep(NamedTuple):
         return f"{self.mode}, {self.phase}, batch {self.bucket}"
 
 
-def sampler_of(variants: Variants) -> CpuSampler:
+def sampler_of(bench: Bench) -> CpuSampler:
     """The sampler of this thread. Raises NotMeasurableError on CUDA, and where it cannot be sampled."""
-    if variants.device.type != "cpu":
+    if bench.device.type != "cpu":
         raise NotMeasurableError("on CUDA dispatch is measured")
     try:
-        return variants.sampler
+        return bench.sampler
     except SamplerError as error:
         raise NotMeasurableError(str(error)) from error
 
@@ -79,9 +79,8 @@ def sampled(
     return found
 
 
-# What sampling does to the shares at the usual rate. A sample is an interrupt, behind which the interrupted
-# code runs slower for a while. If that slows the host more than kernels, or less, the shares of samples are
-# not those of unsampled steps, and the fewer samples, the nearer they come to these.
+# What sampling does to the shares at the usual rate: behind each interrupt the interrupted code runs slower
+# for a while, and the fewer samples, the nearer the shares come to those of unsampled steps.
 
 RATE_ROUNDS = 24
 MODES = ("eager", "compiled")
@@ -102,57 +101,42 @@ SHIFT = Property(
 )
 
 
-class Seen(NamedTuple):
-    """Samples of a step, and how many times as long as the others the sampled steps were."""
-
-    counts: SampleCounts
-    slowed: float
-
-    @property
-    def kernel_share(self) -> float:
-        """Kernel / (kernel + host)."""
-        return self.counts.kernel / (self.counts.kernel + self.counts.host)
-
-
-def measure_rates(variants: Variants, log: Log) -> dict[tuple[ServedStep, int], list[Seen]]:
+def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[SampledSteps]]:
     """Of decode steps at the smallest and the largest bucket, by round, at each rate.
 
     Raises NotMeasurableError as `sampler_of`.
     """
-    sampler = sampler_of(variants)
-    bench = variants.served_bench
+    sampler = sampler_of(bench)
     sizes = dict.fromkeys((min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)))
-    arms: dict[tuple[ServedStep, int], Callable[[], Seen]] = {}
-    for mode in (mode for mode in MODES if mode in bench.modes):
+    variants: dict[tuple[ServedStep, int], Callable[[], SampledSteps]] = {}
+    for mode, size in product((mode for mode in MODES if mode in bench.modes), sizes):
         log(f"{mode}, building")
-        for size in sizes:
-            case = bench.case(mode, size, "decode")
-            step = ServedStep(mode, "decode", size)
-            arms |= {(step, rate): partial(_seen, sampler, case, rate) for rate in RATES}
-    with variants.isolated():
-        return in_rounds(arms, RATE_ROUNDS, "rates", log)
+        sample = partial(sampled, sampler, bench.case(mode, size, "decode"), RATE_SECONDS)
+        for rate in RATES:
+            variants[ServedStep(mode, "decode", size), rate] = partial(sample, samples_per_second=rate)
+    with bench.isolated():
+        return in_rounds(variants, RATE_ROUNDS, "rates", log)
 
 
-def _seen(sampler: CpuSampler, case: Case, rate: int) -> Seen:
-    found = sampled(sampler, case, RATE_SECONDS, samples_per_second=rate)
-    return Seen(found.counts, fmean(found.sampled_seconds) / found.step_seconds)
-
-
-def judge_rates(found: Mapping[tuple[ServedStep, int], list[Seen]]) -> list[Row]:
+def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> list[Row]:
     """Per step, how far its share at the usual rate is from the end of the line through all rates."""
     rows = []
     for step in dict.fromkeys(step for step, _ in found):
-        shares = {rate: [seen.kernel_share for seen in found[step, rate]] for rate in RATES}
+        seen = {rate: found[step, rate] for rate in RATES}
+        shares = {rate: [one.kernel_share for one in steps] for rate, steps in seen.items()}
         shifts = [
             beyond_none(dict(zip(RATES, one, strict=True))) for one in zip(*shares.values(), strict=True)
         ]
         shown = ", ".join(f"{fmean(values):.3f}" for values in shares.values())
-        slowed = ", ".join(f"{median(seen.slowed for seen in found[step, rate]):.2f}" for rate in RATES)
+        slowed = ", ".join(f"{median(map(_slowed, steps)):.2f}" for steps in seen.values())
         at = ", ".join(f"{rate:,}" for rate in RATES)
-        numbers = {f"shares_at_{rate}": values for rate, values in shares.items()}
         note = f"{shown} at {at}; steps take {slowed} times as long"
-        rows.append(SHIFT.within(mean_interval(shifts), f": {step}", note, numbers))
+        rows.append(SHIFT.within(mean_interval(shifts), f": {step}", note))
     return rows
+
+
+def _slowed(steps: SampledSteps) -> float:
+    return fmean(steps.sampled_seconds) / steps.step_seconds
 
 
 def beyond_none(shares: Mapping[int, float]) -> float:
@@ -162,9 +146,6 @@ def beyond_none(shares: Mapping[int, float]) -> float:
     """
     _, at_none = np.polyfit(list(shares), list(shares.values()), 1, w=np.sqrt(list(shares)))
     return shares[SAMPLES_PER_SECOND] - float(at_none)
-
-
-SAMPLING_RATE = Check(measure_rates, judge_rates, (SHIFT,))
 
 
 # What sampling in the background costs
@@ -177,23 +158,23 @@ before, so its handler is as cold and costs the same, and what they cost togethe
 """
 COST = Property("steps sampled in the background / unsampled", "≤ 1.01", most=1.01)
 
-BackgroundArm = tuple[str, str]
+BackgroundVariant = tuple[str, str]
 """Mode, and `sampled` or `unsampled`."""
 
 
-def measure_background(variants: Variants, log: Log) -> dict[BackgroundArm, list[float]]:
+def measure_background(bench: Bench, log: Log) -> dict[BackgroundVariant, list[float]]:
     """CPU seconds per decode step at batch 1, in blocks that take turns. Raises NotMeasurableError as
     `sampler_of`.
     """
-    sampler = sampler_of(variants)
-    arms: dict[BackgroundArm, Callable[[], float]] = {}
-    for mode in (mode for mode in MODES if mode in variants.modes):
+    sampler = sampler_of(bench)
+    variants: dict[BackgroundVariant, Callable[[], float]] = {}
+    for mode in (mode for mode in MODES if mode in bench.modes):
         log(f"{mode}, building")
-        case = variants.case(mode)
-        arms[mode, "sampled"] = partial(_sampled_seconds, sampler, case)
-        arms[mode, "unsampled"] = partial(_block_seconds, case)
-    with variants.isolated():
-        return in_rounds(arms, BLOCKS, "background", log)
+        case = bench.case(mode, 1)
+        variants[mode, "sampled"] = partial(_sampled_seconds, sampler, case)
+        variants[mode, "unsampled"] = partial(_block_seconds, case)
+    with bench.isolated():
+        return in_rounds(variants, BLOCKS, "background", log)
 
 
 def _sampled_seconds(sampler: CpuSampler, case: Case) -> float:
@@ -217,7 +198,7 @@ def _block_seconds(case: Case) -> float:
     return taken / steps / 1e9
 
 
-def judge_background(found: Mapping[BackgroundArm, list[float]]) -> list[Row]:
+def judge_background(found: Mapping[BackgroundVariant, list[float]]) -> list[Row]:
     """Per mode, paired by round: of what the faster samples cost, the background's share."""
     rows = []
     for mode in dict.fromkeys(mode for mode, _ in found):
@@ -225,21 +206,14 @@ def judge_background(found: Mapping[BackgroundArm, list[float]]) -> list[Row]:
         on = [plain + (sampled - plain) / FASTER for sampled, plain in zip(faster, off, strict=True)]
         rate = BACKGROUND_PER_SECOND
         note = f"{rate} samples per second of steps of {median(off) * 1e6:.0f} µs, from {FASTER * rate}"
-        rows.append(COST.ratio(f": {mode}, decode, batch 1", note, sampled=on, unsampled=off))
+        rows.append(COST.ratio(on, off, f": {mode}, decode, batch 1", note))
     return rows
 
 
-BACKGROUND = Check(measure_background, judge_background, (COST,))
-
-
-# Modes that run the same kernels must show the same kernel time. Eager, no_grad and inference_mode differ in
-# what the host does around each operator, and in the memory that a tape holds on to. Where such a price is
-# booked as kernel, their kernel times differ.
-#
-# They also differ where nothing is booked wrongly: the longer a step, the longer the machine's other users
-# had the shared caches when the next one begins, and the longer its kernels take. So after each step of a
-# mode that is faster than eager the thread is busy for the time that it was faster by, neither timed nor
-# sampled: all modes begin equally many steps per second (docs/decisions/selftest.md).
+# Modes that run the same kernels must show the same kernel time: a price of what the host does around an
+# operator, or of a tape's memory, that is booked as kernel makes them differ. So does a longer step, which
+# leaves the machine's other users more time with the caches: after each step of a mode that is faster than
+# eager the thread is busy for the difference (docs/decisions/selftest.md).
 
 PLAIN_ROUNDS = 16
 KERNEL_SAMPLES = 240
@@ -256,13 +230,13 @@ NO_RATIO = 1e3
 """In place of the ratio of a round in which a mode shows no kernel time at all: far outside."""
 
 
-def measure_plain(variants: Variants, log: Log) -> dict[ServedStep, list[SampledSteps]]:
+def measure_plain(bench: Bench, log: Log) -> dict[ServedStep, list[SampledSteps]]:
     """Per mode, phase and bucket, by round. Raises NotMeasurableError as `sampler_of` and `plain_modes`."""
-    sampler = sampler_of(variants)
-    bench, modes = variants.served_bench, plain_modes(variants)
+    sampler = sampler_of(bench)
+    modes = plain_modes(bench)
     order = Random("plain-kernels")
     blocks: dict[tuple[Phase, int], Callable[[], dict[ServedStep, SampledSteps]]] = {}
-    with variants.isolated():
+    with bench.isolated():
         log("how long to sample")
         for phase, bucket in product(PHASES, bench.settings.batch_sizes):
             steps = [ServedStep(mode, phase, bucket) for mode in modes]
@@ -272,9 +246,9 @@ def measure_plain(variants: Variants, log: Log) -> dict[ServedStep, list[Sampled
     return {step: [block[step] for block in rounds] for rounds in found.values() for step in rounds[0]}
 
 
-def plain_modes(variants: Variants) -> list[str]:
+def plain_modes(bench: Bench) -> list[str]:
     """Those of PLAIN that are served. Raises NotMeasurableError where there are no two, or no eager."""
-    modes = [mode for mode in PLAIN if mode in variants.modes]
+    modes = [mode for mode in PLAIN if mode in bench.modes]
     if PLAIN[0] not in modes or len(modes) < 2:
         raise NotMeasurableError(f"it compares with {PLAIN[0]}, and at least two of its modes must be served")
     return modes
@@ -286,20 +260,16 @@ def _block(
     """Samples the modes of a phase and bucket right after each other, because what neighbours leave of the
     caches changes within seconds.
     """
-    seconds = {
-        step: _seconds_for(sampled(sampler, case, FIRST_SECONDS, _rest(cases, step)).kernel_share)
-        for step, case in cases.items()
-    }
+    seconds = {}
+    for step, case in cases.items():
+        share = sampled(sampler, case, FIRST_SECONDS, _rest(cases, step)).kernel_share
+        seconds[step] = min(MOST_SECONDS, KERNEL_SAMPLES / SAMPLES_PER_SECOND / max(share, 1e-3))
 
     def run() -> dict[ServedStep, SampledSteps]:
         steps = order.sample(list(cases), len(cases))
         return {step: sampled(sampler, cases[step], seconds[step], _rest(cases, step)) for step in steps}
 
     return run
-
-
-def _seconds_for(kernel_share: float) -> float:
-    return min(MOST_SECONDS, KERNEL_SAMPLES / SAMPLES_PER_SECOND / max(kernel_share, 1e-3))
 
 
 def _rest(cases: Mapping[ServedStep, Case], step: ServedStep) -> Callable[[], object] | None:
@@ -328,12 +298,8 @@ def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> list[Row]:
         ratios = [a / b if a > 0 and b > 0 else NO_RATIO for a, b in zip(seconds, eagers, strict=True)]
         name = f": {step.mode} / {PLAIN[0]}, {step.phase}, batch {step.bucket}"
         note = f"{median(seconds) * 1e6:.0f} µs against {median(eagers) * 1e6:.0f} µs"
-        numbers = {"kernel_seconds": seconds, "eager_kernel_seconds": eagers}
-        rows.append(EQUAL.within(median_interval(ratios), name, note, numbers))
+        rows.append(EQUAL.within(median_interval(ratios), name, note))
     return rows
-
-
-PLAIN_KERNELS = Check(measure_plain, judge_plain, (EQUAL,))
 
 
 # On a GPU: kernel time against the profiler's own sum, and graph launches
@@ -344,22 +310,21 @@ KERNELS = Property("kernel / profiler's own sum", "within 5 %", most=0.05)
 GRAPHS = Property(f"{REPLAYED}: one graph launch per decode step", "all")
 
 
-def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[float]]:
-    """By quantity and mode: kernel seconds of a session by ours and by the profiler's sum; graph launches.
+def measure_cuda(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
+    """By quantity and mode: kernel seconds of a session by ours and by the profiler's sum (`kernels`), none
+    where the profiler did not find them all; graph launches of steps (`graph_launches`), none where unknown.
 
-    Without kernel seconds where the profiler did not find them all. Raises NotMeasurableError without a GPU.
+    Raises NotMeasurableError without a GPU.
     """
-    if variants.device.type != "cuda":
+    if bench.device.type != "cuda":
         raise NotMeasurableError("no CUDA device is used")
     found: dict[tuple[str, str], list[float]] = {}
-    for mode in variants.modes:
+    for mode in bench.modes:
         log(f"{mode}, profiling")
-        sums = kernel_seconds(variants.device, variants.case(mode)) or ()
-        found |= {("ours", mode): list(sums[:1]), ("profiler", mode): list(sums[1:])}
-    if REPLAYED in variants.modes:
-        case = variants.case(REPLAYED)
+        found["kernels", mode] = list(kernel_seconds(bench.device, bench.case(mode, 1)) or ())
+    if REPLAYED in bench.modes:
+        case = bench.case(REPLAYED, 1)
         launches = [profile_step(case.step, case.buffers).graph_launches for _ in range(STEPS)]
-        # Without any, what is known of replay is nothing: no samples, which is not 0.
         known = [float(count) for count in launches if count is not None]
         found["graph_launches", REPLAYED] = known if len(known) == len(launches) else []
     return found
@@ -386,20 +351,19 @@ def _table_seconds(session: profile) -> float:
 
 def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
     """Kernel time against the profiler's sum per mode; one launch per replay."""
-    modes = [mode for what, mode in found if what == "ours"]
-    rows = [_kernels(mode, found["ours", mode], found["profiler", mode]) for mode in modes]
+    rows = [_kernels(mode, sums) for (what, mode), sums in found.items() if what == "kernels"]
     return [*rows, _graphs(found.get(("graph_launches", REPLAYED)))]
 
 
-def _kernels(mode: str, ours: list[float], profilers: list[float]) -> Row:
-    """Exact: both are sums over the same kernels of the same trace. Shows the session farthest from 1."""
-    if not ours or not profilers:
+def _kernels(mode: str, sums: list[float]) -> Row:
+    """Exact: both are sums over the same kernels of the same trace."""
+    if not sums:
         reason = "which kernels are a step's is not known: the profiler lost some, or gave them wrong ids"
         return KERNELS.not_measurable(reason, f": {mode}")
-    ratios = [a / b for a, b in zip(ours, profilers, strict=True)]
-    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    note = f"{ours[0] / STEPS * 1e6:.0f} µs per step"
-    return KERNELS.exactly(abs(farthest - 1) <= KERNELS.most, farthest, f": {mode}", note)
+    ours, profilers = sums
+    ratio = ours / profilers
+    note = f"{ours / STEPS * 1e6:.0f} µs per step"
+    return KERNELS.exactly(abs(ratio - 1) <= KERNELS.most, ratio, f": {mode}", note)
 
 
 def _graphs(launches: list[float] | None) -> Row:
@@ -410,6 +374,3 @@ def _graphs(launches: list[float] | None) -> Row:
     ones = sum(count == 1 for count in launches)
     note = f"launches seen: {[round(count) for count in launches]}"
     return replace(GRAPHS.exactly(ones == len(launches), float(ones), "", note), unit=f"of {len(launches)}")
-
-
-CUDA = Check(measure_cuda, judge_cuda, (KERNELS, GRAPHS))

@@ -12,49 +12,62 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from service.measure.cases import Variants
-from service.proof.classes import INJECTED, INSTRUCTIONS, UNCLASSIFIED
-from service.proof.requests import ASKED_WORK, INSTRUMENTATION, MINIMAL_LOOP, OWN_WORK
-from service.proof.rows import AnyCheck, Event, run_check
-from service.proof.split import BACKGROUND, CUDA, PLAIN_KERNELS, SAMPLING_RATE
+from models.checkpoint import config_of
+from service.measure.cases import Bench
+from service.proof import classes, requests, split
+from service.proof.rows import Check, Event, run_check
 from service.records import EngineSettings
 from service.step.device import device_name
 from service.step.loaded_model import choose_precision
 from service.step.process_state import prepare_process
 
-CHECKS: dict[str, AnyCheck] = {
-    "injected": INJECTED, "sampling-rate": SAMPLING_RATE, "plain-kernels": PLAIN_KERNELS,
-    "unclassified": UNCLASSIFIED, "instructions": INSTRUCTIONS, "background": BACKGROUND,
-    "asked-work": ASKED_WORK, "own-work": OWN_WORK, "instrumentation": INSTRUMENTATION,
-    "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
-}  # fmt: skip
+CHECKS: dict[str, Check] = {
+    "injected": Check(classes.measure_injected, classes.judge_injected, tuple(classes.ARRIVES.values())),
+    "sampling-rate": Check(split.measure_rates, split.judge_rates, (split.SHIFT,)),
+    "plain-kernels": Check(split.measure_plain, split.judge_plain, (split.EQUAL,)),
+    "unclassified": Check(classes.measure_unclassified, classes.judge_unclassified, (classes.UNKNOWN,)),
+    "instructions": Check(
+        classes.measure_instructions,
+        classes.judge_instructions,
+        (classes.KERNELS, classes.HOST, classes.GROWTH),
+    ),
+    "background": Check(split.measure_background, split.judge_background, (split.COST,)),
+    "instrumentation": Check(
+        requests.measure_instrumentation, requests.judge_instrumentation, (requests.MEASURING,)
+    ),
+    "minimal-loop": Check(requests.measure_minimal_loop, requests.judge_minimal_loop),
+    "cuda": Check(split.measure_cuda, split.judge_cuda, (split.KERNELS, split.GRAPHS)),
+}
+"""By name, in the order in which they run."""
 
 
 @torch.no_grad()
 def run(settings: EngineSettings, names: list[str], write: Callable[[Event], None]) -> None:
     """Run the checks called `names`, in that order. Raises ValueError for settings that cannot work."""
+    # Raises for a model that is not ours: of another one no step has fewer layers.
+    config_of(settings.model)
     prepare_process(settings.cache_folder, settings.model)
-    variants = Variants(settings)
-    write(Event(facts=machine_facts(variants)))
+    bench = Bench(msgspec.structs.replace(settings, batch_sizes=sorted({1, *settings.batch_sizes})))
+    write(Event(facts=machine_facts(bench)))
     for name in names:
 
         def log(text: str, name: str = name) -> None:
             write(Event(name, text))
 
         log("begins")
-        write(Event(name, rows=run_check(name, CHECKS[name], variants, log, variants.off_cpu)))
+        write(Event(name, rows=run_check(name, CHECKS[name], bench, log, bench.off_cpu)))
 
 
-def machine_facts(variants: Variants) -> dict[str, str | int]:
+def machine_facts(bench: Bench) -> dict[str, str | int]:
     """The `facts` of an Event."""
     return {
         "cpu": device_name(torch.device("cpu")),
-        "device": device_name(variants.device),
+        "device": device_name(bench.device),
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
-        "dtype": variants.precision.name,
-        "default_dtype": choose_precision(None, variants.device).name,
-        "linears": variants.linears.layout,
+        "dtype": bench.precision.name,
+        "default_dtype": choose_precision(None, bench.device).name,
+        "linears": bench.linears.layout,
     }
 
 

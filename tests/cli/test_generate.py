@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -10,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.cli.generate import printable, proportional_cells, timing_bar
+from service.cli.generate import printable, timing_bar
 from tests.support.serving import Front
 
 
@@ -63,12 +64,18 @@ def test_control_characters_of_a_terminal_are_replaced() -> None:
 # ---------------------------------------------------------------- the bar
 
 
-def test_the_bar_has_all_its_cells_and_no_part_more_than_its_share() -> None:
-    assert proportional_cells([0.1, 0.2, 0.3, 0.4], 10) == [1, 2, 3, 4]
-    assert proportional_cells([1.0, 1.0, 1.0, -0.5], 10) == [4, 3, 3, 0]
-    assert proportional_cells([0.0, 0.0], 10) == [0, 0]
-    for values in ([0.0001, 5.0, 3.0, 0.3], [1 / 3] * 4, [0.0, 0.0, 0.0, 1.0]):
-        assert sum(proportional_cells(values, 60)) == 60
+def test_the_bar_has_all_its_cells_and_no_part_more_than_its_share(front: Front) -> None:
+    timings = front.generate().json()["timings"]
+    parts = {"queue_seconds": 0.1, "dispatch_seconds": 0.2, "kernel_seconds": 0.3, "other_seconds": 0.4}
+    bar = shown_bar({**timings, **parts, "total_seconds": 1.0}).splitlines()[0].strip()
+    assert [bar.count(glyph) for glyph in "░█▓▒"] == [6, 12, 18, 24]
+
+
+def shown_bar(timings: dict[str, Any]) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(timing_bar(timings, sampled=False))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_on_a_cpu_dispatch_is_labelled_as_sampled_with_its_interval(front: Front) -> None:
@@ -88,7 +95,4 @@ def test_on_cuda_dispatch_is_measured_and_the_host_waits(cuda_front: Front) -> N
 def test_kernel_time_that_is_known_on_cuda_is_said_to_run_beside_the_host(cuda_front: Front) -> None:
     timings = cuda_front.generate().json()["timings"]
     known = {**timings, "kernel_seconds": 0.002, "sources": {"dispatch": "measured", "kernel": "sampled"}}
-    console = Console(file=io.StringIO(), width=100)
-    console.print(timing_bar(known, sampled=False))
-    assert isinstance(console.file, io.StringIO)
-    assert "kernels ran for 2.00 ms beside the host (sampled)" in console.file.getvalue()
+    assert "kernels ran for 2.00 ms beside the host (sampled)" in shown_bar(known)

@@ -14,11 +14,9 @@ from service.measure.cases import Bench
 from service.records import EngineSettings
 from service.step.trace import LAUNCH_CALLS
 from service.study_names import NOT_ON_CPU
+from tests.gpu import NEEDS_CUDA
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_CUDA
 
 
 @pytest.mark.parametrize("mode", ["inference_mode", "reduce-overhead"])

@@ -11,11 +11,9 @@ from service.records import EngineSettings
 from service.statistics.intervals import Interval
 from service.step.device_time import CudaQueue, device_time
 from service.step.roofs import measure_null_kernel, memory_bandwidth
+from tests.gpu import NEEDS_CUDA
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_CUDA
 MODE = "reduce-overhead"
 
 

@@ -17,12 +17,9 @@ from service.step.graphs import CaptureError, forbid_recompilation, record_cuda_
 from service.step.loaded_model import PRECISIONS
 from service.step.parity import check_attention, compare, forced_logits, wrong_attention
 from service.step.profiling import profile_step
-from service.step.roofs import measure_null_kernel
+from tests.gpu import NEEDS_CUDA
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_CUDA
 
 CONFIG = CONFIGS["tiny"]
 
@@ -153,9 +150,3 @@ def test_the_chosen_attention_equals_the_reference(precision: str) -> None:
     found = check_attention(eager, buffers, reference, CONFIG)
     assert all(one.backends for one in found)
     assert wrong_attention(found) is None
-
-
-def test_the_null_kernel_is_measured_in_a_graph_too() -> None:
-    found = measure_null_kernel(torch.device("cuda"))
-    assert found.no_graph is None
-    assert found.seconds["in_graph"] > 0

@@ -11,11 +11,9 @@ import torch
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.records import EngineSettings
+from tests.gpu import NEEDS_CUDA
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_CUDA
 MODES = ["eager", "inference_mode", "reduce-overhead"]
 
 
@@ -39,13 +37,6 @@ def test_warm_up_has_learnt_the_device_time_of_every_step_by_both_ways(served: L
     assert {(one.phase, one.batch) for one in status.device_times} == steps
     assert {(one.phase, one.batch) for one in status.kernel_times} == steps
     assert not any(one.upper_bound for one in status.device_times)
-
-
-def test_the_kernels_of_a_replay_take_no_longer_than_the_replay(served: LocalInbox) -> None:
-    status = served.modes["reduce-overhead"]
-    kernels = {(one.phase, one.batch): one.seconds for one in status.kernel_times}
-    for device in status.device_times:
-        assert 0 < kernels[device.phase, device.batch] < 1.25 * device.seconds
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -9,40 +9,33 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from random import Random
-from threading import Thread
 
-import msgspec
 import pytest
 
 from loadtests.peers import catalogue, group_keeper
 from loadtests.peers import run as running
-from loadtests.peers.bandwidth import fastest_read
-from loadtests.peers.catalogue import RUNTIMES, SERVERS, NotInstalled, Rival, interpreter
-from loadtests.peers.contestants import Client, call_seconds, steps_seconds
+from loadtests.peers.catalogue import RUNTIMES, NotInstalled, Rival, interpreter
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import TIE, Reference, ReferenceRow, difference, text_difference
 from loadtests.peers.results import (
     CallRow,
     Contestant,
-    Limit,
     PeersError,
     PeersRun,
-    ServiceRow,
     read_peers,
     write_peers,
 )  # fmt: skip
-from loadtests.peers.run import PeersPlan, run_peers
-from loadtests.peers.tables import added_ratio, leaving, markdown, service_standings, summaries
+from loadtests.peers.run import PeersPlan, call_seconds, run_peers
+from loadtests.peers.tables import leaving, summaries
 from loadtests.run.target import Target
 from tests.support import fake_service
 from tests.support.fake_service import Script, timings
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, until
 
-PLAN = PeersPlan(rounds=2, calls=2, requests=2, batches=(1, 2), prompt_tokens=2, new_tokens=4)
+PLAN = PeersPlan(rounds=2, calls=2, batches=(1, 2), prompt_tokens=2, new_tokens=4)
 
 
 def made_run(seconds: dict[str, float], rounds: int = 12) -> PeersRun:
@@ -50,7 +43,7 @@ def made_run(seconds: dict[str, float], rounds: int = 12) -> PeersRun:
     random = Random(1)
     run = PeersRun(
         started="now", model="tiny", model_hash="h", parameters=1, prompt_tokens=30, new_tokens=32,
-        batches=[1], rounds=rounds, calls=1, requests=1, seed=0, cpus=[1],
+        batches=[1], rounds=rounds, calls=1, seed=0, cpus=[1],
     )  # fmt: skip
     for name in seconds:
         mode = name in fake_service.STEP_SECONDS
@@ -87,35 +80,7 @@ def test_leaving_can_cost_and_can_buy_nothing_that_shows(seconds: dict[str, floa
 
 def test_a_modes_call_is_the_total_less_what_lies_around_it() -> None:
     shown = timings("eager", 1, 32)
-    assert steps_seconds(shown) == pytest.approx(32 * 0.0021)
     assert call_seconds(shown) == pytest.approx(shown["total_seconds"] - 0.00035)
-    assert call_seconds(shown) > steps_seconds(shown)
-    shown["decode"]["wall_seconds"] = None
-    with pytest.raises(RivalError, match="INSTRUMENTATION"):
-        call_seconds(shown)
-
-
-def test_servers_are_ordered_by_what_they_add_and_what_is_lost_in_noise_has_no_ratio() -> None:
-    run = made_run({"eager": 0.01})
-    for name, added in {"launchbound": 0.003, "floor": 0.001, "lost": -0.004}.items():
-        run.contestants.append(Contestant(name=name, kind="server"))
-        row = ServiceRow(round=0, contestant=name, latency_seconds=[0.1 + added], model_seconds=[0.1])
-        run.service_rows += [msgspec.structs.replace(row, round=number) for number in range(8)]
-    assert [one.contestant.name for one in service_standings(run)] == ["lost", "floor", "launchbound"]
-    assert "| floor | 1.00 (1.00–1.00) | 0.33× (0.33–0.33) |" in markdown(run)
-    assert added_ratio(run, "lost", "launchbound") is None
-
-
-def test_the_bandwidth_limit_is_the_time_of_reading_all_weights_once_per_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("loadtests.peers.bandwidth.SECONDS", 0.0)
-    assert fastest_read(1 << 20) > 0
-    found = Limit(weight_bytes=10_000_000, buffer_bytes=10_000_000, bytes_per_second=2e10, steps=32)
-    assert found.seconds == pytest.approx(32 * 0.0005)
-    run = made_run({"eager": 0.04})
-    run.limit = found
-    assert "*bandwidth limit (estimate)* | ≥ 16.0" in markdown(run)
 
 
 def test_a_folder_without_a_comparison_is_refused(tmp_path: Path) -> None:
@@ -127,15 +92,14 @@ def test_a_folder_without_a_comparison_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., PeersRun]:
-    """Runs a comparison with five fake runtimes and no server, on an export that took place already."""
+    """Runs a comparison with five fake runtimes, on an export that took place already."""
     names = ("right", "wrong", "dies", "cannot load", "not installed")
     core = min(os.sched_getaffinity(0))
 
     def make_reference(model: str, folder: Path, count: int, *_: int) -> Reference:
         return Reference(
-            model_hash="0123456789ab", parameters=9, weight_bytes=1 << 20, vocabulary=16, end_of_text=0,
-            rows=[row(n) for n in range(count)],
-        )  # fmt: skip
+            model_hash="0123456789ab", parameters=9, vocabulary=16, rows=[row(n) for n in range(count)]
+        )
 
     def interpreter(rival: Rival, *_: object) -> Path:
         if rival.name == "not installed":
@@ -143,12 +107,11 @@ def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pe
         return Path(sys.executable)
 
     def process(command: list[str], log: Path) -> RivalProcess:
-        behaviour = command[2].rpartition(".")[2]
+        behaviour = command[2].rpartition(".model_")[2]
         return RivalProcess([command[0], "-m", "tests.support.fake_rival", behaviour], log)
 
-    rivals = tuple(Rival(name, name, "fake", outside_pytorch=True) for name in names)
+    rivals = tuple(Rival(name, name, outside_pytorch=True) for name in names)
     monkeypatch.setattr(running, "RUNTIMES", rivals)
-    monkeypatch.setattr(running, "SERVERS", ())
     monkeypatch.setattr(running, "peers_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(running, "make_reference", make_reference)
     monkeypatch.setattr(running, "interpreter", interpreter)
@@ -181,10 +144,10 @@ def test_every_rival_is_a_row_or_a_reason_and_every_round_is_kept_as_it_ends(
 
     run = compare(Script(odd_mode="compiled"), report=look)
     assert run.incomplete is None
-    assert kept == [{"model calls": 1}, {"model calls": 2, "services": 1}]
+    assert kept == [{"model calls": 1}]
     assert read_peers(tmp_path) == run
     why = {one.name: one.unavailable for one in run.contestants}
-    assert why["right"] is why["wrong"] is why["eager"] is why["launchbound"] is None
+    assert why["right"] is why["wrong"] is why["eager"] is None
     assert why["not installed"] == "no wheel for this Python"
     assert "unknown architecture" in str(why["cannot load"])
     assert "a last word" in str(why["dies"])
@@ -200,7 +163,6 @@ def test_every_rival_is_a_row_or_a_reason_and_every_round_is_kept_as_it_ends(
     assert "- not installed: no wheel for this Python" in page
     assert "other tokens" in page
     assert "INCOMPLETE" not in page
-    assert len(run.service_rows) == PLAN.rounds
 
 
 def test_an_interrupted_comparison_is_kept_and_says_so(
@@ -259,36 +221,15 @@ def rival(behaviour: str, folder: Path) -> Iterator[RivalProcess]:
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "asked", "said"),
+    ("behaviour", "said"),
     [
-        ("garbage", [CALL], "not JSON"),
-        ("silent", [CALL], "no answer within 1 s"),
-        ("dies", [CALL] * 4, "code 3: a last word"),
-        ("cannot load", [LOAD], "unknown architecture"),
+        ("garbage", "not JSON"),
+        ("silent", "no answer within 1 s"),
     ],
 )
-def test_what_is_no_answer_is_an_error_that_names_it(
-    behaviour: str, asked: list[dict[str, object]], said: str, tmp_path: Path
-) -> None:
-    with rival(behaviour, tmp_path) as process:
-        for document in asked[:-1]:
-            process.ask(document, 60.0)
-        with pytest.raises(RivalError, match=said):
-            process.ask(asked[-1], 1.0 if behaviour == "silent" else 60.0)
-
-
-@pytest.mark.parametrize("answer", [b"<html>", b"[1]", b"\xff"])
-def test_what_a_server_answers_is_a_json_object_or_an_error(answer: bytes) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.handle_request).start()
-        with pytest.raises(RivalError, match="answered no JSON object"):
-            Client(f"http://127.0.0.1:{server.server_port}").generate("/generate", ["p"], 1)
+def test_what_is_no_answer_is_an_error_that_names_it(behaviour: str, said: str, tmp_path: Path) -> None:
+    with rival(behaviour, tmp_path) as process, pytest.raises(RivalError, match=said):
+        process.ask(CALL, 1.0 if behaviour == "silent" else 60.0)
 
 
 DRIVER = """
@@ -366,10 +307,10 @@ def test_what_pip_cannot_install_is_said_in_its_words(
 
 
 def test_every_rival_has_a_worker_and_pinned_requirements() -> None:
-    rivals = (*RUNTIMES, *SERVERS)
-    assert len({rival.name for rival in rivals}) == len(rivals)
-    for one in rivals:
-        assert Path(catalogue.__file__).with_name("rivals").joinpath(f"{one.worker}.py").is_file()
+    assert len({rival.name for rival in RUNTIMES}) == len(RUNTIMES)
+    for one in RUNTIMES:
+        worker = Path(catalogue.__file__).with_name("rivals").joinpath(f"model_{one.environment}.py")
+        assert worker.is_file()
         lines = [line for line in one.requirements.read_text().splitlines() if line and line[0] != "#"]
         assert all("==" in line for line in lines)
         assert "torch==2.13.0" in lines

@@ -1,10 +1,9 @@
-"""Warmed steps: of the served model on shared buffers, and of its variants on their own."""
+"""Warmed steps of the served model on shared buffers, and with injected work."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import torch
 from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
-from service.measure.cases import Bench, Case, Variants, build_case
+from service.measure.cases import Bench, Case, build_case
 from service.modes import MODES
 from service.records import PHASES, EngineSettings
 from service.step.buffers import DECODE_POSITION, allocate
@@ -40,11 +39,6 @@ def settings() -> Iterator[EngineSettings]:
             cache_folder="",
         )
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def variants(settings: EngineSettings) -> Variants:
-    return Variants(settings)
 
 
 def small_case(calls: list[int], phase: str = "decode", config: Config = SHORT) -> Case:
@@ -92,22 +86,13 @@ def test_a_step_stays_at_its_place_in_the_cache_whatever_is_built_or_runs_after_
         assert case.buffers.last.unique().tolist() == [0]
 
 
-def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: Variants) -> None:
-    work = list[int]().clear
-    cases = [variants.case(MODE), variants.case("eager"), variants.case(MODE, injected=work)]
-    cases += [variants.case(MODE, SMALL), variants.case(MODE, replace(SMALL, width=32))]
-    assert len({id(case.buffers) for case in cases}) == len(cases)
-    assert {case.buffers.bucket for case in cases} == {1}
-    assert variants.case(MODE) is cases[0]
-    assert variants.case(MODE, SMALL) is cases[3]
-
-
-def test_a_model_that_is_not_ours_has_no_variants(settings: EngineSettings) -> None:
-    foreign = EngineSettings(
-        address="", model="hf:some/model", modes=[MODE], batch_sizes=[1], cache_folder=settings.cache_folder
-    )
-    with pytest.raises(ValueError, match="hf:some/model"):
-        Variants(foreign)
+def test_injected_work_is_in_a_step_of_one_layer(settings: EngineSettings) -> None:
+    calls: list[int] = []
+    bench = Bench(settings)
+    case = bench.injected_case(MODE, lambda: calls.append(1))
+    warm = len(calls)
+    case.call()
+    assert (len(calls), case.buffers.bucket, len(case.buffers.cache)) == (warm + 1, 1, 1)
 
 
 def test_injected_work_runs_once_per_step_in_the_steps_grad_mode_and_changes_no_result() -> None:

@@ -70,30 +70,6 @@ def test_an_error_in_what_is_counted_ends_the_counting_and_leaves_the_process_as
     assert counter.count(lambda: None).of("host") < 500
 
 
-def test_more_code_than_can_be_kept_is_an_error(
-    counter: InstructionCounter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Full:
-        begin_counting = staticmethod(lambda: 0)
-        end_counting = staticmethod(lambda: None)
-        read_counts = staticmethod(lambda addresses, counts: -1)
-
-    monkeypatch.setattr(counter, "_library", Full())
-    with pytest.raises(SingleStepError, match="count less of it"):
-        counter.count(lambda: None)
-
-
-def test_a_system_that_refuses_the_handler_is_an_error(
-    counter: InstructionCounter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Refusing:
-        begin_counting = staticmethod(lambda: -1)
-
-    monkeypatch.setattr(counter, "_library", Refusing())
-    with pytest.raises(SingleStepError, match="SIGTRAP"):
-        counter.count(lambda: None)
-
-
 def test_a_system_that_ignores_the_trap_flag_is_told_from_one_that_counts_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -12,9 +12,8 @@ from service.measure import symbols
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SampledSteps
 from service.proof.classes import INTO, KINDS, Counted, Injected
 from service.proof.over_http import KINDS as SERVED_KINDS
-from service.proof.over_http import Load, Share
-from service.proof.requests import Arm
-from service.proof.split import FASTER, PLAIN, RATES, Seen, ServedStep
+from service.proof.over_http import Share
+from service.proof.split import FASTER, PLAIN, RATES, ServedStep
 from service.records import PHASES, SampleCounts
 from service.statistics.choice import compare
 
@@ -165,7 +164,7 @@ def cuda(ours: float = 1.0, launches: float = 1.0) -> Found:
     """Kernel seconds over the profiler's, and launches per replayed step."""
     found: Found = {("graph_launches", "reduce-overhead"): [launches] * 5}
     for mode in MODES:
-        found |= {("ours", mode): [ours * 1e-3], ("profiler", mode): [1e-3]}
+        found["kernels", mode] = [ours * 1e-3, 1e-3]
     return found
 
 
@@ -213,15 +212,9 @@ def minimal_loop(ratio: float) -> Found:
     }
 
 
-def saturation(share: float) -> Found:
-    """Bursts of a second, of which this share is steps."""
-    return {"elapsed": rounds(1.0, "elapsed"), "steps": rounds(share, "steps")}
-
-
 def concurrency(ratio: float) -> Found:
     """Steps of 1 ms, `ratio` times as long at concurrency 8."""
-    seconds = {1: rounds(1e-3), 8: rounds(1e-3 * ratio, 8)}
-    return {users: [Load(one, 1, 1) for one in found] for users, found in seconds.items()}
+    return {1: rounds(1e-3), 8: rounds(1e-3 * ratio, 8)}
 
 
 def itself(ratio: float) -> Found:
@@ -243,28 +236,8 @@ def rates(slowed: float = 0.0, change: Change = honest) -> Found:
             kernel = 0.5 - slowed * rate / 1000
             counts = counted({SGEMM: kernel, PYTHON: 1 - kernel})
             counts = change(counts) if rate == SAMPLES_PER_SECOND else counts
-            found[step, rate] = [Seen(counts, 1 + 0.2 * rate / 1000)] * 24
+            found[step, rate] = [SampledSteps(counts, 1.0, [1 + 0.2 * rate / 1000])] * 24
     return found
-
-
-def asked(decode: float = 1.0, prefill: float = 0.5, batch: int = 16) -> Found:
-    """Steps of which the one in the longer context takes `decode` of the other, half a chunk `prefill`."""
-    steps = {
-        ("decode", 512): 4e-3 * decode,
-        ("decode", 128): 4e-3,
-        ("prefill", 30): 0.06 * prefill,
-        ("prefill", 64): 0.06,
-    }
-    return {
-        Arm(mode, phase, size, batch): rounds(seconds, (mode, phase, size))  # type: ignore[arg-type]
-        for mode in MODES
-        for (phase, size), seconds in steps.items()
-    }
-
-
-def twice(shift: float) -> Found:
-    """Ten cells whose log speed-ups differ by `shift` between two sweeps."""
-    return {f"cell {n}": [shift + 0.01 * (-1) ** number for number in range(8)] for n in range(10)}
 
 
 HONEST: dict[str, Found] = {
@@ -274,18 +247,13 @@ HONEST: dict[str, Found] = {
     "unclassified": unclassified(),
     "instructions": instructions(500_500),
     "background": background(1.002),
-    "asked-work": asked(),
-    "own-work": {"own": rounds(25e-6)},
     "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
     "minimal-loop": minimal_loop(1.01),
     "cuda": cuda(),
     "parts": parts(),
     "added": added(1.0e-3),
-    "saturation": saturation(0.98),
-    "scrape": {"seconds": rounds(4e-3), "bytes": [200_000.0] * 24},
     "concurrency": concurrency(1.0),
     "eager-eager": itself(1.0),
-    "twice": twice(0.0),
     "served-samples": served(0.51),
 }
 """Samples by check in which every row passes."""
@@ -343,11 +311,6 @@ FAILURES: dict[str, list[Failure]] = {
     "background": [
         Failure("samples that take 300 µs each", background(1.03), ("steps sampled in the background",)),
     ],
-    "asked-work": [
-        Failure("attention over the whole cache", asked(decode=1.8), ("decode in a longer context",)),
-        Failure("prompts padded to whole chunks", asked(prefill=1.0), ("prefill of half a chunk",)),
-    ],
-    "own-work": [Failure("a slow loop between steps", {"own": rounds(45e-6)}, ("engine's own work",))],
     "instrumentation": [
         Failure("bookkeeping of 1 ms in a request of 30",
                 {"full": rounds(31e-3, "full"), "off": rounds(30e-3, "off")},
@@ -372,16 +335,8 @@ FAILURES: dict[str, list[Failure]] = {
         Failure("a fast machine on which the service is slow", added(0.6e-3, bare=0.4e-3),
                 ("what the service adds",)),
     ],
-    "saturation": [
-        Failure("an engine that waits for the front between two jobs", saturation(0.9), ("throughput at",)),
-    ],
-    "scrape": [
-        Failure("text written anew per scrape", {"seconds": rounds(15e-3), "bytes": [200_000.0] * 24},
-                ("time of a /metrics scrape",)),
-    ],
     "concurrency": [Failure("a front on the engine's core", concurrency(1.2), ("step time, concurrency",))],
     "eager-eager": [Failure("arms that are not alike", itself(1.1), ("eager against eager",))],
-    "twice": [Failure("ratios that drift between sweeps", twice(0.1), ("the same sweep twice",))],
     "served-samples": [
         Failure("dispatch × 1.5 in an answer", served(0.25), ("kernel share that",)),
         Failure("samples of what runs between steps", served(0.42), ("kernel share that",)),

@@ -17,8 +17,9 @@ from service.proof import classes
 from service.proof.classes import KINDS
 from service.proof.rows import NotMeasurableError, run_check
 from service.proof.split import ServedStep
+from service.proof.worker import CHECKS
 from service.records import SampleCounts
-from tests.proof.made_variants import MadeUpCase, MadeUpVariants
+from tests.proof.made_bench import MadeUpBench, MadeUpCase
 from tests.proof.samples import LADDER
 from tests.support.small_models import quiet
 
@@ -52,7 +53,7 @@ def test_of_the_work_one_arm_has_a_short_piece_inside_and_the_rest_beside_and_th
 
     monkeypatch.setattr(classes, "step_sample", sample)
     monkeypatch.setattr(classes, "KINDS", (classes.Kind("a", "kernel", lambda units, fuse: Units(units)),))
-    rows = run_check("x", classes.INJECTED, MadeUpVariants(), quiet)
+    rows = run_check("x", CHECKS["injected"], MadeUpBench(), quiet)
     assert seen == {
         (mode, inside, beside)
         for mode in classes.INTO
@@ -92,13 +93,12 @@ class Refusing:
         raise SingleStepError("no compiler here")
 
 
-class Variants(MadeUpVariants):
+class ShallowBench(MadeUpBench):
     """With shallow steps."""
 
     def __init__(self) -> None:
         super().__init__(batch_sizes=(4, 1, 16))
         self.built: list[tuple[str, int, int]] = []
-        self.served_bench = SimpleNamespace(shallow_case=self.shallow_case)
 
     def shallow_case(self, mode: str, bucket: int, phase: str, layers: int) -> SimpleNamespace:
         assert phase == "decode"
@@ -113,11 +113,11 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
-    variants = Variants()
-    found = classes.measure_instructions(variants, quiet)  # type: ignore[arg-type]
+    bench = ShallowBench()
+    found = classes.measure_instructions(bench, quiet)  # type: ignore[arg-type]
     counted = {(mode, 1): [classes.Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
     assert found == counted | {(mode, 16): counted[mode, 1] for mode in classes.GROWING}
-    assert variants.built == [
+    assert bench.built == [
         *((mode, 1, 1) for mode in LADDER),
         *((mode, 16, 1) for mode in classes.GROWING),
     ]
@@ -133,12 +133,12 @@ def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     ],
 )
 def test_where_it_cannot_count_it_says_why(
-    change: Callable[[Variants, pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[ShallowBench, pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variants = Variants()
-    change(variants, monkeypatch)
+    bench = ShallowBench()
+    change(bench, monkeypatch)
     with pytest.raises(NotMeasurableError, match=told):
-        classes.measure_instructions(variants, quiet)  # type: ignore[arg-type]
+        classes.measure_instructions(bench, quiet)  # type: ignore[arg-type]
 
 
 # Code of no class
@@ -154,7 +154,7 @@ def test_the_step_with_the_largest_share_of_unknown_code_is_told_with_its_functi
         return Counter({KNOWN: 200, STRANGER: 4 * (case.named == ("compiled", "prefill", 16))})
 
     monkeypatch.setattr(classes, "_places", places)
-    rows = classes.judge_unclassified(classes.measure_unclassified(MadeUpVariants(), quiet))  # type: ignore[arg-type]
+    rows = classes.judge_unclassified(classes.measure_unclassified(MadeUpBench(), quiet))  # type: ignore[arg-type]
     assert [row.verdict for row in rows] == ["pass"] * 3 + ["undecided"]
     assert rows[-1].note == "prefill, batch 16: 20 of 1020, product (20)"
 

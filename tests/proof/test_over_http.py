@@ -12,10 +12,9 @@ import pytest
 
 from service.engine.inbox import Inbox
 from service.front.settings import Settings
-from service.measure.rounds import Log
 from service.proof import over_http
 from service.proof.rows import run_check
-from service.proof.running_service import BareEngine, FrontSocket
+from service.proof.running_service import BareEngine
 from service.records import Doing, Outcome, PhaseTimings, SampleCounts, Timings
 from tests.proof.samples import parts
 from tests.support.small_models import quiet
@@ -27,10 +26,7 @@ class MadeUpService:
     """In place of a `RunningService`: every request takes `latency`, every decode step a thousandth of it."""
 
     modes = MODES
-    batch_sizes = (1, 4, 16)
-
-    def __init__(self, status: int = 200) -> None:
-        self._status = status
+    settings = Settings()
 
     def connection(self) -> MadeUpService:
         return self
@@ -41,24 +37,21 @@ class MadeUpService:
     def __exit__(self, *error: object) -> None:
         """Nothing to close."""
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        return self._status, b"x" * 2048
-
     def generate(self, mode: str, new_tokens: int = 32) -> dict[str, Any]:
         phases = {
             "prefill": {"wall_seconds": 4e-3, "steps": 1},
             "decode": {"wall_seconds": 31e-3, "steps": 31},
         }
-        return {"latency_seconds": 0.04, "involuntary_switches": 1, **phases}
+        return {"latency_seconds": 0.04, **phases}
 
     def answer(self, mode: str) -> tuple[bytes, float]:
         return json.dumps({"timings": {"mode": mode}}).encode(), 0.04
 
 
-def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_requests() -> None:
+def test_concurrency_is_measured_per_decode_step() -> None:
     found = over_http.measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
     for users in (1, over_http.CONCURRENCY):
-        assert found[users] == [(pytest.approx(1e-3), 8, 8 * 31)] * over_http.CONCURRENCY_ROUNDS
+        assert found[users] == pytest.approx([1e-3] * over_http.CONCURRENCY_ROUNDS)
 
 
 def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route(
@@ -71,54 +64,9 @@ def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route
     assert all(seconds > 0 for seconds in found["bare"])
 
 
-def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(over_http, "BURSTS", 2)
-    found = over_http.measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
-    requests = over_http.SATURATING_USERS * over_http.REQUESTS
-    assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
-    assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
-
-
-def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(over_http, "SCRAPE_PAUSE_SECONDS", 0.0)
-    found = over_http.measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
-    assert len(found["seconds"]) == over_http.SCRAPES
-    assert "2 KiB" in over_http.judge_scrape(found)[0].note
-    with pytest.raises(RuntimeError, match="/metrics answered 500"):
-        over_http.measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
-
-
 def test_equal_latencies_are_never_a_difference() -> None:
     found = over_http.measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
     assert [comparison.word for comparison in found] == ["no detectable difference"] * over_http.REPEATS
-
-
-def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def sweep(service: object, plan: Any, number: int, log: Log) -> dict[str, dict[int, float]]:
-        slower = 0.2 if number == 2 else 0.0
-        return {
-            cell.name: dict.fromkeys(range(7 + number), slower if cell.mode == "compiled" else 0.0)
-            for cell in plan.cells
-        }
-
-    monkeypatch.setattr(over_http, "_log_latencies", sweep)
-    found = over_http.measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
-    moved = {name for name, values in found.items() if values == [-0.2] * 8}
-    assert moved == {name for name in found if "compiled" in name}
-    assert all(found[name] == [0.0] * 8 for name in found.keys() - moved)
-    (row,) = over_http.judge_twice(found)
-    assert all(name in row.note for name in moved)
-
-
-def test_without_eager_there_is_no_ratio_to_compare() -> None:
-    service = MadeUpService()
-    service.modes = ["compiled"]
-    with pytest.raises(RuntimeError, match="every ratio is to 'eager': serve it"):
-        over_http.measure_twice(service, quiet)  # type: ignore[arg-type]
 
 
 class Sampling(MadeUpService):
@@ -129,7 +77,6 @@ class Sampling(MadeUpService):
     def __init__(
         self, samples_of: str = "request", no_samples: str | None = None, wall_seconds: float = 4.0
     ) -> None:
-        super().__init__()
         self._wall_seconds = wall_seconds
         self._samples_of, self._no_samples = samples_of, no_samples
         self.asked: list[tuple[str, int, bool]] = []
@@ -166,7 +113,7 @@ def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
     monkeypatch.setattr(InProcess, "kernel", kernel)
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
     service = Sampling()
-    rows = run_check("x", over_http.served_samples_check(Settings()), service, quiet)
+    rows = run_check("x", over_http.CHECKS["served-samples"], service, quiet)
     assert {row.verdict for row in rows} == {verdict}
     assert [row.name.partition(": ")[2] for row in rows] == [
         f"{kind.name}, {mode}, {kind.phase}, batch 1" for kind in over_http.KINDS for mode in MODES
@@ -196,7 +143,7 @@ def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
     monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
     monkeypatch.setattr(over_http, "SERVED_MODES", ("eager",))
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
-    (row,) = run_check("x", over_http.served_samples_check(Settings()), service, quiet)
+    (row,) = run_check("x", over_http.CHECKS["served-samples"], service, quiet)
     assert (row.verdict, row.note) == (verdict, why)
 
 
@@ -210,7 +157,6 @@ class WithParts(MadeUpService):
     cpus = (1,)
 
     def __init__(self) -> None:
-        super().__init__()
         self._timings = parts()["eager", "request"][0]
         self.requests = 0
 
@@ -236,22 +182,25 @@ class MadeUpEngine:
         return 0.6e-3 * self._service.slowness
 
 
-def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike() -> None:
+def test_parts_are_measured_in_turn_so_that_a_slower_machine_changes_both_sides_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     service = WithParts()
 
-    def start(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
-        assert cpus == service.cpus
-        return nullcontext(MadeUpEngine(service))
-
-    smallest, pieces = run_check("parts", over_http.parts_check(start), service, quiet)
+    monkeypatch.setattr(over_http, "bare_engine", lambda service, log: nullcontext(MadeUpEngine(service)))
+    smallest, pieces = run_check("parts", over_http.CHECKS["parts"], service, quiet)
     assert (smallest.verdict, pieces.verdict, pieces.value) == ("pass", "pass", pytest.approx(1.0))
 
 
-def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_out() -> None:
-    def refuse(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
+def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(service: object, log: object) -> AbstractContextManager[MadeUpEngine]:
         raise RuntimeError("the engine ended (until it is warm)")
 
-    (row,) = run_check("parts", over_http.parts_check(refuse), WithParts(), quiet)
+    monkeypatch.setattr(over_http, "bare_engine", refuse)
+
+    (row,) = run_check("parts", over_http.CHECKS["parts"], WithParts(), quiet)
     assert (row.name, row.verdict) == ("parts", "fail")
     assert "the engine ended" in row.note
 
@@ -260,8 +209,8 @@ def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_
 
 
 def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() -> None:
-    with closing(FrontSocket()) as front:
-        inbox = Inbox(front.address)
+    with closing(BareEngine()) as bare:
+        inbox = Inbox(bare.address)
 
         def engine() -> None:
             for _ in range(2):
@@ -272,28 +221,27 @@ def test_one_job_after_another_is_sent_and_what_else_arrives_is_passed_over() ->
 
         thread = Thread(target=engine, daemon=True)
         thread.start()
-        front.receive()  # accepts the connection
-        bare = BareEngine(front)
+        bare.receive()  # accepts the connection
         assert [bare.overhead_seconds("eager") for _ in range(2)] == [pytest.approx(2e-3)] * 2
         thread.join()
         inbox.close()
 
 
 def test_a_job_that_did_not_run_is_an_error_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(FrontSocket()) as front:
-        monkeypatch.setattr(front, "send", lambda job: None)
-        monkeypatch.setattr(front, "receive", lambda: [outcome("a", None)])
+    with closing(BareEngine()) as bare:
+        monkeypatch.setattr(bare, "send", lambda job: None)
+        monkeypatch.setattr(bare, "receive", lambda: [outcome("a", None)])
         with pytest.raises(RuntimeError, match="job a did not run"):
-            BareEngine(front).overhead_seconds("eager")
+            bare.overhead_seconds("eager")
 
 
 def test_an_engine_that_ends_meanwhile_is_an_error() -> None:
-    with closing(FrontSocket()) as front:
-        inbox = Inbox(front.address)
-        front.receive()  # accepts the connection
+    with closing(BareEngine()) as bare:
+        inbox = Inbox(bare.address)
+        bare.receive()  # accepts the connection
         inbox.close()
         with pytest.raises(RuntimeError, match=r"the engine ended \(a job in eager\)"):
-            BareEngine(front).overhead_seconds("eager")
+            bare.overhead_seconds("eager")
 
 
 UNKNOWN = dict.fromkeys(("dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds"))

@@ -1,31 +1,29 @@
-"""A whole request in this process: measured, only answered, in a minimal loop; the work between its steps."""
+"""A whole request in this process: measured, only answered, in a minimal loop; what its steps are given."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from models.config import CONFIGS
+from models.opening import open_tokenizer
 from models.transformer import Transformer
-from service.engine.generation import JobResult
+from service.engine.generation import Generator, JobResult
+from service.engine.inbox import LocalInbox, local_job
 from service.measure.cases import Bench
 from service.proof import requests as requests_module
-from service.proof.rows import run_check
 from service.proof.running_service import NEW_TOKENS
-from service.records import EngineSettings, Phase
+from service.records import EngineSettings
 from service.step.buffers import allocate
-from service.step.meters import Readings
-from tests.proof.samples import asked
+from service.step.meters import new_meter
 from tests.support.small_models import SMALL
 
 MODE = "inference_mode"
@@ -107,111 +105,18 @@ def test_requests_in_a_minimal_loop_have_samples_of_both_phases_and_of_nothing_b
     assert labels == [0] * (REQUESTS + 1)
 
 
-def test_own_work_is_the_mean_gap_between_two_looks_for_cancellations_less_the_wait_for_the_device() -> None:
-    begins = [0, 110_000, 230_000, 340_000, 460_000]
-    calls = [(begin, begin + 100_000) for begin in begins]
-    assert requests_module.gaps_seconds(calls, JobResult()) == pytest.approx(15e-6)
-    waiting = JobResult()
-    waiting.decode.wait = [5_000] * 5
-    assert requests_module.gaps_seconds(calls, waiting) == pytest.approx(10e-6)
+def test_a_step_is_given_a_padded_prompt_and_the_used_part_of_the_cache() -> None:
+    """Else what is called kernel time would be padding of our own."""
+    config = replace(SMALL, context=512, vocabulary=CONFIGS["tiny"].vocabulary)
+    buffers = allocate(Transformer(config, 2), [2], 64)
+    seen: dict[str, set[tuple[int, int]]] = {"prefill": set(), "decode": set()}
 
+    def step(phase: str, tokens: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        seen[phase].add((tokens.shape[1], others[-1][0][0].shape[1]))
+        return torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
 
-# Work that is asked, on steps that note what they are called with
-
-SETTINGS = EngineSettings(address="", modes=["eager", "compiled"], batch_sizes=[1, 2], cache_folder="")
-
-
-class MadeUpBench:
-    """Steps that note mode, phase, context, tokens per row and the positions that they may read."""
-
-    seen: list[tuple[str, Phase, int, int, int]]
-
-    def __init__(self, settings: EngineSettings) -> None:
-        self.settings, self.device = settings, torch.device("cpu")
-        config = replace(SMALL, context=settings.context or 512, vocabulary=CONFIGS["tiny"].vocabulary)
-        self.model = Transformer(config, max(settings.batch_sizes))
-        self.buffers = allocate(self.model, settings.batch_sizes, settings.prefill_chunk)
-
-    def case(self, mode: str, bucket: int, phase: Phase) -> SimpleNamespace:
-        def step(tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor, cache: Any) -> Any:
-            reads = cache[0][0].shape[1]
-            MadeUpBench.seen.append((mode, phase, self.model.config.context, tokens.shape[1], reads))
-            return torch.zeros(bucket, 4), torch.zeros(bucket, dtype=torch.int64)
-
-        return SimpleNamespace(step=step)
-
-
-class MadeUpMeter:
-    """Steps take a microsecond per position that they may read, and token that they are given."""
-
-    def run(self, step: Any, arguments: Any, readings: Readings) -> Any:
-        tokens, _, _, cache = arguments
-        readings.call.append(1000 * tokens.shape[1] * cache[0][0].shape[1])
-        readings.begin.append(0)
-        return step(*arguments)
-
-    def fetch(self, tokens: torch.Tensor, readings: Readings) -> list[int]:
-        values: list[int] = tokens.tolist()
-        return values
-
-
-@pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    MadeUpBench.seen = []
-    monkeypatch.setattr(requests_module, "new_meter", lambda *_: MadeUpMeter())
-    monkeypatch.setattr(requests_module, "Bench", MadeUpBench)
-    monkeypatch.setattr(requests_module, "ASKED_ROUNDS", 2)
-
-
-def variants(device: str = "cpu", **settings: Any) -> Any:
-    return SimpleNamespace(
-        device=torch.device(device),
-        modes=SETTINGS.modes,
-        settings=msgspec.structs.replace(SETTINGS, **settings),
-        isolated=nullcontext,
-    )
-
-
-@pytest.mark.usefixtures("made_up")
-def test_every_mode_decodes_in_both_contexts_and_prefills_half_a_chunk_and_a_whole_one() -> None:
-    """The engine decides what a step reads: the check hands it prompts."""
-    found = requests_module.measure_asked(variants(), lambda text: None)
-    arms = [("decode", 512), ("decode", 128), ("prefill", 30), ("prefill", 64)]
-    assert list(found) == [
-        requests_module.Arm(mode, phase, size, 2) for mode in SETTINGS.modes for phase, size in arms
-    ]  # type: ignore[arg-type]
-    seconds = {arm[1:3]: values for arm, values in found.items()}
-    assert seconds[("decode", 512)] == seconds[("decode", 128)] == pytest.approx([64e-6] * 2)
-    assert seconds[("prefill", 30)] == pytest.approx([32 * 64e-6] * 2)
-    assert seconds[("prefill", 64)] == pytest.approx([64 * 64e-6] * 2)
-    decodes = {one[2:] for one in MadeUpBench.seen if one[1] == "decode"}
-    assert decodes == {(512, 1, 64), (128, 1, 64)}
-    prefills = {one[2:4] for one in MadeUpBench.seen if one[1] == "prefill"}
-    assert prefills == {(512, 32), (512, 64), (128, 32)}
-
-
-def test_a_small_batch_has_no_row_of_prefill_and_says_why() -> None:
-    rows = requests_module.judge_asked(asked(batch=4))
-    verdicts: Mapping[str, str] = {row.name.partition(",")[0]: row.verdict for row in rows}
-    assert verdicts == {
-        requests_module.CONTEXTS.name: "pass",
-        requests_module.PROMPTS.name: "not measurable here",
-    }
-    assert {row.note for row in rows if row.verdict == "not measurable here"} == {
-        "a prefill at batch 4 is more than its tokens: serve one of 16 or more"
-    }
-
-
-@pytest.mark.usefixtures("made_up")
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (variants("cuda"), "on CUDA"),
-        (variants(prefill_chunk=128), "a context of eight chunks"),
-        (variants(prefill_chunk=8), "a prefill chunk of 16 tokens"),
-    ],
-)
-def test_where_it_cannot_be_measured_both_rows_say_so(given: Any, why: str) -> None:
-    rows = run_check("asked-work", requests_module.ASKED_WORK, given, lambda text: None)
-    assert [row.name for row in rows] == [requests_module.CONTEXTS.name, requests_module.PROMPTS.name]
-    assert all(row.verdict == "not measurable here" and why in row.note for row in rows)
+    steps: Any = {(phase, 2): partial(step, phase) for phase in seen}
+    generator = Generator(open_tokenizer("tiny", config.vocabulary), buffers, 512, LocalInbox([]))
+    job = local_job("x", MODE, [[0] * 30, [0] * 30], 32, ignore_eos=True)
+    generator.run(job, steps, JobResult(), new_meter(torch.device("cpu"), 2, "off"))
+    assert seen == {"prefill": {(32, 64)}, "decode": {(1, 64)}}

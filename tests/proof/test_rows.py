@@ -9,7 +9,6 @@ import pytest
 
 from service.measure.rounds import Log, OffCpuTime
 from service.proof.rows import (
-    AnyCheck,
     Check,
     NotMeasurableError,
     Property,
@@ -31,7 +30,7 @@ def judge(found: dict[str, list[float]]) -> list[Row]:
     return [WITHIN_ONE.within(median_interval(found["x"]))]
 
 
-def check_of(*runs: list[float], judged: Callable[..., list[Row]] = judge) -> AnyCheck:
+def check_of(*runs: list[float], judged: Callable[..., list[Row]] = judge) -> Check:
     """A check whose runs, in turn, measure these samples."""
     left = list(runs)
 
@@ -41,7 +40,7 @@ def check_of(*runs: list[float], judged: Callable[..., list[Row]] = judge) -> An
     return Check(measure, judged)
 
 
-def run(check: AnyCheck, off_cpu: OffCpuTime | None = None) -> list[Row]:
+def run(check: Check, off_cpu: OffCpuTime | None = None) -> list[Row]:
     return run_check("x", check, None, lambda text: None, off_cpu)
 
 

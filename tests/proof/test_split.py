@@ -12,17 +12,16 @@ from torch._C._autograd import DeviceType
 
 from service.measure.cpu_sampler import SampledSteps
 from service.proof import split
-from service.proof.classes import INJECTED, UNCLASSIFIED
-from service.proof.rows import AnyCheck, run_check
+from service.proof.rows import run_check
+from service.proof.worker import CHECKS
 from service.records import PHASES, SampleCounts
-from service.step import profiling
-from service.step.trace import LEAD_MARK, STEP_MARK, Event, ProfiledStep
-from tests.proof.made_variants import MadeUpCase, MadeUpVariants
+from service.step.trace import LEAD_MARK, STEP_MARK, Event
+from tests.proof.made_bench import MadeUpBench, MadeUpCase
 from tests.proof.samples import KERNEL_SECONDS, LADDER
 from tests.step.made import KERNEL_US, KERNELS, graph_id, replays
 from tests.support.small_models import quiet
 
-SPLIT_CHECKS = [INJECTED, split.SAMPLING_RATE, split.PLAIN_KERNELS, UNCLASSIFIED, split.BACKGROUND]
+SPLIT_CHECKS = ["injected", "sampling-rate", "plain-kernels", "unclassified", "background"]
 Beside = Callable[[], object] | None
 
 
@@ -32,14 +31,14 @@ def of_share(kernel: float, seconds: float = 1e-3, slowed: float = 1.0) -> Sampl
 
 
 @pytest.mark.parametrize("check", SPLIT_CHECKS)
-def test_where_the_thread_cannot_be_sampled_the_rows_say_why(check: AnyCheck) -> None:
-    rows = run_check("x", check, MadeUpVariants(refused="raise `ulimit -i`"), quiet)
+def test_where_the_thread_cannot_be_sampled_the_rows_say_why(check: str) -> None:
+    rows = run_check("x", CHECKS[check], MadeUpBench(refused="raise `ulimit -i`"), quiet)
     assert {(row.verdict, row.note) for row in rows} == {("not measurable here", "raise `ulimit -i`")}
 
 
 @pytest.mark.parametrize("check", SPLIT_CHECKS)
-def test_where_dispatch_is_measured_there_is_nothing_to_check(check: AnyCheck) -> None:
-    rows = run_check("x", check, MadeUpVariants(device="cuda"), quiet)
+def test_where_dispatch_is_measured_there_is_nothing_to_check(check: str) -> None:
+    rows = run_check("x", CHECKS[check], MadeUpBench(device="cuda"), quiet)
     assert {(row.verdict, row.note) for row in rows} == {
         ("not measurable here", "on CUDA dispatch is measured")
     }
@@ -55,7 +54,7 @@ def test_decode_at_the_smallest_and_the_largest_batch_is_sampled_at_every_rate(
         return of_share(0.5 - 1e-4 * samples_per_second * (case.named.bucket == 16), slowed=1.2)
 
     monkeypatch.setattr(split, "sampled", sampled)
-    found = split.measure_rates(MadeUpVariants(), quiet)  # type: ignore[arg-type]
+    found = split.measure_rates(MadeUpBench(), quiet)  # type: ignore[arg-type]
     steps = [split.ServedStep(mode, "decode", bucket) for mode in ("eager", "compiled") for bucket in (1, 16)]
     assert set(found) == {(step, rate) for step in steps for rate in split.RATES}
     rows = split.judge_rates(found)
@@ -102,7 +101,7 @@ def rested(beside: Beside) -> float:
 def plain_verdicts(lengths: Lengths, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(split, "sampled", lengths.sampled)
     monkeypatch.setattr(MadeUpCase, "steady_seconds", lambda case, steps: lengths.steady_seconds(case, steps))
-    found = split.measure_plain(MadeUpVariants(), quiet)  # type: ignore[arg-type]
+    found = split.measure_plain(MadeUpBench(), quiet)  # type: ignore[arg-type]
     return {row.name: row.verdict for row in split.judge_plain(found)}
 
 
@@ -165,30 +164,3 @@ def test_neither_sum_has_what_separates_the_steps(monkeypatch: pytest.MonkeyPatc
 def test_replays_that_nothing_separates_have_no_kernel_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(monkeypatch, replays(split.STEPS, of_the_next_launch, separated=False)) is None
     assert found(monkeypatch, []) is None
-
-
-def test_the_steps_of_its_session_are_separated_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[Event] = []
-
-    class OnTheHost(profiling.Separator):
-        def __init__(self, device: torch.device, copies: bool = False) -> None:
-            super().__init__(device, copies)
-            self._value = torch.zeros(1)
-
-        def wait(self) -> None:
-            pass
-
-    def noted(events: list[Event], cuda: bool) -> list[ProfiledStep]:
-        recorded.extend(events)
-        return []
-
-    case: Any = type("Case", (), {"call": staticmethod(lambda: torch.zeros(1).neg_())})
-    monkeypatch.setattr(split, "Separator", OnTheHost)
-    monkeypatch.setattr(split, "read_steps", noted)
-    assert split.kernel_seconds(CPU, case) is None
-    ran = sorted((e for e in recorded if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
-    names = [e["name"] for e in ran if e["name"] in ("aten::neg_", "aten::copy_", "aten::add_")]
-    begin = names.index("aten::neg_")
-    assert begin > 0
-    assert names[begin - 1 :] == ["aten::copy_", *["aten::neg_", "aten::copy_"] * split.STEPS]
-    assert "aten::add_" not in names

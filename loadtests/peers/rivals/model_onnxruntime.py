@@ -1,4 +1,4 @@
-"""ONNX Runtime on its model builder's float32 graph: by `session` in a loop of our own, or by `genai`."""
+"""ONNX Runtime on its model builder's float32 graph: a session in a loop of our own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime_genai as og
+import onnxruntime as ort
 
 from loadtests.peers.rivals.worker import Loaded, Task, Tokens, serve
 
@@ -30,52 +30,8 @@ def build(task: Task) -> Path:
     return built
 
 
-def settle(built: Path, task: Task) -> dict[str, Any]:
-    """Set one thread without spinning, and the end token, which must be one; returns the session options."""
-    path = built / "genai_config.json"
-    config = json.loads(path.read_text())
-    options = config["model"]["decoder"]["session_options"]
-    options.update(intra_op_num_threads=1, inter_op_num_threads=1)
-    # Any other key is handed to the session as an entry of its configuration.
-    options["session.intra_op.allow_spinning"] = options["session.inter_op.allow_spinning"] = "0"
-    config["model"].update(eos_token_id=task.end_of_text, bos_token_id=0, pad_token_id=0)
-    config["search"].update(past_present_share_buffer=True, do_sample=False, num_beams=1)
-    path.write_text(json.dumps(config, indent=2))
-    return dict(options)
-
-
-def genai(task: Task) -> Loaded:
-    """`onnxruntime_genai.Generator` on the graph."""
-    built = build(task)
-    options = settle(built, task)
-    model: Any = og.Model(str(built))
-    settings = {
-        "graph": GRAPH,
-        "call": "Generator, greedy, keys and values in one shared buffer as long as the whole call",
-        "session_options": options,
-    }
-
-    def call(tokens: Tokens, new_tokens: int) -> Tokens:
-        prompts = np.asarray(tokens, dtype=np.int32)
-        params = og.GeneratorParams(model)
-        length = prompts.shape[1] + new_tokens
-        params.set_search_options(batch_size=len(tokens), max_length=length, do_sample=False)
-        generator = og.Generator(model, params)
-        generator.append_tokens(prompts)
-        while not generator.is_done():
-            generator.generate_next_token()
-        return [
-            np.asarray(generator.get_sequence(row))[prompts.shape[1] : length].tolist()
-            for row in range(len(tokens))
-        ]
-
-    return Loaded(call, settings, ["onnxruntime-genai", "onnxruntime"])
-
-
-def session(task: Task) -> Loaded:
+def load(task: Task) -> Loaded:
     """One session in a loop of our own; the cache is allocated once per batch size and written in place."""
-    import onnxruntime as ort
-
     options: Any = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -106,8 +62,6 @@ class _Loop:
     """Bindings for `rows` rows. Input and output caches are one buffer, as the operator allows."""
 
     def __init__(self, session: Any, task: Task, rows: int) -> None:  # noqa: ANN401
-        import onnxruntime as ort
-
         config = json.loads((task.folder / "config.json").read_text())
         heads, width = config["num_key_value_heads"], config["head_dim"]
         self._session, length = session, task.prompt_tokens + task.new_tokens
@@ -160,4 +114,4 @@ class _Loop:
 
 
 if __name__ == "__main__":
-    serve(lambda task: genai(task) if task.variant == "genai" else session(task))
+    serve(load)

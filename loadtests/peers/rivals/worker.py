@@ -11,11 +11,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TextIO
+from typing import TextIO
 
 Tokens = list[list[int]]
 
@@ -27,7 +27,7 @@ Call = Callable[[Tokens, int], Tokens]
 class Task:
     """`folder` holds the Hugging Face model; `made`, of this rival alone, keeps what it converts.
 
-    Model calls run on `cpus`. A server answers as `answer` does, and its HTTP side may use `server_cpus`.
+    Model calls run on `cpus`.
     """
 
     folder: Path
@@ -37,9 +37,6 @@ class Task:
     prompt_tokens: int
     new_tokens: int
     vocabulary: int
-    end_of_text: int
-    server_cpus: list[int] = field(default_factory=list)
-    answer: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +50,15 @@ class Loaded:
 
 def serve(load: Callable[[Task], Loaded]) -> None:
     """Answer the lines of standard input until it ends."""
-    answers = own_output()
+    # Standard output is for answers alone: what libraries print goes to standard error.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     first = sys.stdin.readline()
     if not first:
         return
     try:
-        task = task_of(json.loads(first))
+        fields = json.loads(first)
+        task = Task(**{**fields, "folder": Path(fields["folder"]), "made": Path(fields["made"])})
         pin(task.cpus)
         loaded = load(task)
         # Again: libraries start threads while they load.
@@ -76,29 +76,16 @@ def serve(load: Callable[[Task], Loaded]) -> None:
             answer(answers, {"error": f"{type(error).__name__}: {error}"})
 
 
-def task_of(fields: Mapping[str, Any]) -> Task:
-    """The task of a first line."""
-    return Task(**{**fields, "folder": Path(fields["folder"]), "made": Path(fields["made"])})
-
-
 def _timed(call: Call, tokens: Tokens, new_tokens: int) -> dict[str, object]:
     began = perf_counter()
     found = call(tokens, new_tokens)
-    seconds = perf_counter() - began
-    return {"tokens": found, "seconds": seconds}
+    return {"seconds": perf_counter() - began, "tokens": found}
 
 
 def pin(cpus: list[int]) -> None:
     """Bind every thread of this process to `cpus`."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), cpus)
-
-
-def own_output() -> TextIO:
-    """Standard output for answers alone: what libraries print goes to standard error."""
-    kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return kept
 
 
 def answer(answers: TextIO, document: Mapping[str, object]) -> None:

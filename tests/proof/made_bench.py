@@ -1,4 +1,4 @@
-"""In place of `Variants`: steps that are only named, so that the arms of a check run without a clock."""
+"""In place of a `Bench`: steps that are only named, so that the arms of a check run without a clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import torch
 
-from models.config import CONFIGS
 from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import OffCpuTime
 from service.proof.split import ServedStep
@@ -29,7 +28,7 @@ class MadeUpCase:
         return 0.0
 
 
-class MadeUpVariants:
+class MadeUpBench:
     """Steps of `modes` at `batch_sizes`. `refused`: why their thread cannot be sampled."""
 
     def __init__(
@@ -40,11 +39,9 @@ class MadeUpVariants:
         refused: str | None = None,
     ) -> None:
         self.modes = list(modes)
-        self.config = CONFIGS["tiny"]
         self.device = torch.device(device)
         self.settings = SimpleNamespace(cache_folder="cache", batch_sizes=list(batch_sizes))
         self.off_cpu = OffCpuTime()
-        self.served_bench = SimpleNamespace(modes=self.modes, settings=self.settings, case=self._served)
         self._refused = refused
 
     @property
@@ -54,7 +51,11 @@ class MadeUpVariants:
             raise SamplerError(self._refused)
         return SimpleNamespace()
 
-    def case(self, mode: str, config: object = None, injected: InjectedWork | None = None) -> MadeUpCase:
+    def case(self, mode: str, bucket: int, phase: Phase = "decode") -> MadeUpCase:
+        """A step."""
+        return MadeUpCase(ServedStep(mode, phase, bucket))
+
+    def injected_case(self, mode: str, injected: InjectedWork) -> MadeUpCase:
         """A decode step at batch 1."""
         return MadeUpCase(ServedStep(mode, "decode", 1), injected)
 
@@ -62,6 +63,3 @@ class MadeUpVariants:
     def isolated(self) -> Iterator[None]:
         """As it is."""
         yield
-
-    def _served(self, mode: str, bucket: int, phase: Phase) -> MadeUpCase:
-        return MadeUpCase(ServedStep(mode, phase, bucket))
