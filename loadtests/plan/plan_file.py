@@ -7,10 +7,9 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -44,55 +43,38 @@ _STEP = re.compile(r"\.(?P<key>[\w-]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
 Steps = tuple[str | int, ...]
 """Keys of tables and indexes of arrays, from the document's top to a value."""
 
-Document = TypeVar("Document", bound=msgspec.Struct)
+
+def parse_plan(text: str) -> PlanDocument:
+    """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = found[1] if found else str(text.count("\n") + 1)
+        raise PlanError(f"line {line}: not TOML ({error}): mend the line") from error
+    try:
+        return msgspec.convert(content, PlanDocument)
+    except msgspec.ValidationError as error:
+        steps, problem = _explained(str(error))
+        raise PlanError(f"line {line_of(text, steps)}: {problem}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar(Generic[Document]):
-    """What a TOML document may say: its type, the types of its tables by their dotted keys, and known words.
-
-    `values`: of a key whose values are words, those that it may have.
-    """
-
-    kind: type[Document]
-    tables: Mapping[str, type[msgspec.Struct]]
-    values: Mapping[str, Sequence[str]]
-
-    def parse(self, text: str) -> Document:
-        """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
-        try:
-            content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            found = re.search(r"at line (\d+)", str(error))
-            line = found[1] if found else str(text.count("\n") + 1)
-            raise PlanError(f"line {line}: not TOML ({error}): mend the line") from error
-        try:
-            return msgspec.convert(content, self.kind)
-        except msgspec.ValidationError as error:
-            steps, problem = self._explained(str(error))
-            raise PlanError(f"line {line_of(text, steps)}: {problem}") from error
-
-    def _explained(self, message: str) -> tuple[Steps, str]:
-        """Where a fault is, and what it is with its remedy, from msgspec's message."""
-        place = _PLACE.search(message)
-        what = message if place is None else message[: place.start()]
-        steps = tuple(_steps(place["path"] if place else ""))
-        known = [field.name for field in msgspec.structs.fields(self._table(steps))]
-        if unknown := _UNKNOWN.match(what):
-            near = difflib.get_close_matches(unknown["name"], known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
-            return (*steps, unknown["name"]), f"unknown key `{unknown['name']}`: {hint}"
-        if lacking := _LACKING.match(what):
-            return steps, f"`{lacking['name']}` is missing: add it"
-        key = next((step for step in reversed(steps) if isinstance(step, str)), "the plan")
-        remedy = f"write one of {', '.join(self.values[key])}" if key in self.values else "change the value"
-        return steps, f"`{key}`: {what[:1].lower()}{what[1:]}: {remedy}"
-
-    def _table(self, steps: Steps) -> type[msgspec.Struct]:
-        """The type of the table that `steps` lead into: of the longest of its beginnings that is one."""
-        keys = [step for step in steps if isinstance(step, str)]
-        beginnings = (".".join(keys[:length]) for length in range(len(keys), 0, -1))
-        return next((self.tables[name] for name in beginnings if name in self.tables), self.kind)
+def _explained(message: str) -> tuple[Steps, str]:
+    """Where a fault is, and what it is with its remedy, from msgspec's message."""
+    place = _PLACE.search(message)
+    what = message if place is None else message[: place.start()]
+    steps = tuple(_steps(place["path"] if place else ""))
+    table = next((TABLES[step] for step in steps if step in TABLES), PlanDocument)
+    known = [field.name for field in msgspec.structs.fields(table)]
+    if unknown := _UNKNOWN.match(what):
+        near = difflib.get_close_matches(unknown["name"], known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+        return (*steps, unknown["name"]), f"unknown key `{unknown['name']}`: {hint}"
+    if lacking := _LACKING.match(what):
+        return steps, f"`{lacking['name']}` is missing: add it"
+    key = next((step for step in reversed(steps) if isinstance(step, str)), "the plan")
+    remedy = f"write one of {', '.join(VALUES[key])}" if key in VALUES else "change the value"
+    return steps, f"`{key}`: {what[:1].lower()}{what[1:]}: {remedy}"
 
 
 def _steps(path: str) -> Iterator[str | int]:
@@ -204,12 +186,10 @@ def _counts(value: Counts) -> list[int]:
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`.
 
-    `dtypes`: precisions, each swept by the same plan with a service of its own; None: the service's default.
     `replicas`: the service may be several replicas behind a proxy, which is refused otherwise.
     """
 
     name: Annotated[str, Meta(min_length=1)]
-    dtypes: Annotated[list[Dtype], Meta(min_length=1)] | None = None
     modes: Annotated[list[str], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[list[Count], Meta(min_length=1)]
     replicas: bool = False
@@ -241,8 +221,6 @@ def plan_of(document: PlanDocument) -> Plan:
         raise DocumentError(
             f"'{BASELINE}' is missing: every speed-up is against it, add it to the modes", "modes"
         )
-    if twice := {dtype for dtype in document.dtypes or () if (document.dtypes or []).count(dtype) > 1}:
-        raise DocumentError(f"{', '.join(sorted(twice))} is there twice: name each precision once", "dtypes")
     for least, most in (("rounds", "rounds_most"), ("warmup_passes_least", "warmup_passes_most")):
         low, high = getattr(document, least), getattr(document, most)
         if high is not None and high < low:
@@ -328,17 +306,19 @@ def _check(plan: Plan) -> None:
         )
 
 
-PLAN = Grammar(
-    PlanDocument,
-    tables={"slo": SloTable, "closed_loop": ClosedLoop, "open_loop": OpenLoop},
-    values={
-        "prompts": PROMPT_SETS,
-        "batch_sizes": (*get_args(Place), "numbers from 1 on"),
-        "arrivals": get_args(Arrivals),
-        "dtypes": DTYPES,
-    },
-)
-"""What a plan file may say."""
+TABLES: dict[str | int, type[msgspec.Struct]] = {
+    "slo": SloTable,
+    "closed_loop": ClosedLoop,
+    "open_loop": OpenLoop,
+}
+"""The tables of a plan file, by their keys."""
+
+VALUES = {
+    "prompts": PROMPT_SETS,
+    "batch_sizes": (*get_args(Place), "numbers from 1 on"),
+    "arrivals": get_args(Arrivals),
+}
+"""Of keys whose values are words: which those may be."""
 
 
 def read_plan_file(path: Path) -> PlanDocument:
@@ -355,11 +335,6 @@ def read_plan_file(path: Path) -> PlanDocument:
     except PlanError as error:
         raise PlanError(f"{path}, {error}") from error
     return document
-
-
-def parse_plan(text: str) -> PlanDocument:
-    """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
-    return PLAN.parse(text)
 
 
 def toml_of(document: PlanDocument) -> str:

@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from loadtests.run.rows import ROWS_FILE
-from loadtests.run.run_file import RUN_FILE, RunError, is_series, read_run
+from loadtests.run.run_file import RUN_FILE, RunError, read_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -118,11 +118,6 @@ class DiskFull(RuntimeError):
 
 def _kept(folder: Path) -> str:
     """What is in `folder`, and the command that comes next: another one where the sweep is complete."""
-    if is_series(folder):
-        return (
-            "what its runs have measured is kept; free some space, then go on with "
-            f"`launchbound sweep --resume {folder}`"
-        )
     rows = folder / ROWS_FILE
     if not rows.is_file() or not (folder / RUN_FILE).is_file():
         return "it holds no row yet; free some space, then run the same command again"

@@ -154,7 +154,7 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
         raise CannotResume(
             f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
         )
-    if failed := rows.errors.failed:
+    if failed := rows.failed:
         raise CannotResume(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )
@@ -162,17 +162,6 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
     if run.service is not None:
         _refuse_other_environment(folder, run.service["environment"])
     return run
-
-
-def refuse_other_start(
-    folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], environment: Mapping[str, str]
-) -> None:
-    """Raise CannotResume where the load tests' code was another one, or the `LAUNCHBOUND_…` variables.
-
-    `then` and `now` are commit and changes; `environment` holds the variables of then.
-    """
-    _refuse(folder, then, now, _CODE)
-    _refuse_other_environment(folder, environment)
 
 
 def _refuse_other_environment(folder: Path, then: Mapping[str, str]) -> None:

@@ -1,35 +1,38 @@
-"""run.json and series.json: all of a sweep that is not a row, versioned, written whole or not at all."""
+"""run.json: all of a sweep that is not a row, versioned, written whole or not at all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from loadtests.plan.cells import Plan
-from loadtests.plan.plan_file import Dtype
 from loadtests.run.rows import RowsError
 
 Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+class RunError(RowsError):
+    """A results folder that cannot be used; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentFile(Generic[Document]):
     """The file `name` of a folder, which holds a `kind` of format `version` (its field `format_version`).
 
-    A folder that has one is a `folder`, written by `writer`; what reading raises is `error`, and where the
-    document is broken its remedy is `mend`.
+    A folder that has one is a `folder`, written by `writer`; the remedy for a broken one is `mend`, and what
+    reading raises is `error`.
     """
 
     name: str
     kind: type[Document]
     version: int
-    error: type[Exception]
     folder: str
     writer: str
     mend: str
+    error: type[Exception] = RunError
 
     def is_in(self, folder: Path) -> bool:
         """Whether `folder` has one."""
@@ -58,10 +61,6 @@ class DocumentFile(Generic[Document]):
             return msgspec.json.decode(content, type=self.kind)
         except (msgspec.DecodeError, AttributeError) as error:
             raise self.error(f"{path} is broken ({error}): {self.mend}") from error
-
-
-class RunError(RowsError):
-    """A results folder that cannot be used; the message names the remedy."""
 
 
 RUN_FILE = "run.json"
@@ -192,79 +191,6 @@ class SweepRun(msgspec.Struct, kw_only=True):
 
 
 _RUN = DocumentFile(
-    RUN_FILE,
-    SweepRun,
-    FORMAT_VERSION,
-    RunError,
-    folder="results folder",
-    writer="launchbound sweep",
-    mend="run the sweep again",
+    RUN_FILE, SweepRun, FORMAT_VERSION, "results folder", "launchbound sweep", "run the sweep again"
 )
 read_run, write_run = _RUN.read, _RUN.write
-
-SERIES_FILE = "series.json"
-SERIES_VERSION = 1
-
-State = Literal["not begun", "begun", "complete", "failed"]
-
-
-class SeriesRun(msgspec.Struct, kw_only=True):
-    """One precision; its results are in the folder of this name beside `series.json`.
-
-    `begun`: it runs, or ended early and can be resumed. `failed`: it measured nothing, or can never become
-    valid; `said` is why, or what ended it early.
-    """
-
-    dtype: Dtype
-    state: State = "not begun"
-    said: str | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing of it remains to be measured."""
-        return self.state in ("complete", "failed")
-
-
-class Series(msgspec.Struct, kw_only=True):
-    """One plan in several precisions, a folder each, in order. `plan` is a plan file's text.
-
-    `options` are those of `serve` besides the precision, `environment` the `LAUNCHBOUND_…` variables; the
-    rest as in `SweepRun`, the same for all runs. `workers` load processes post the requests.
-    """
-
-    format_version: int = SERIES_VERSION
-    started: str
-    plan: str
-    options: dict[str, str]
-    environment: dict[str, str]
-    load_tests: dict[str, Any]
-    overrides: dict[str, Any] = {}
-    plan_from_file: bool = False
-    workers: int = 1
-    runs: list[SeriesRun]
-
-
-_SERIES = DocumentFile(
-    SERIES_FILE,
-    Series,
-    SERIES_VERSION,
-    RunError,
-    folder="series of sweeps",
-    writer="launchbound sweep",
-    mend="report its folders by `report A B C`",
-)
-is_series, write_series = _SERIES.is_in, _SERIES.write
-
-
-def read_series(folder: Path) -> Series:
-    """`series.json` of `folder`; a run is complete where its own folder says so.
-
-    Raises RunError where a file is missing, broken or of another format.
-    """
-    series = _SERIES.read(folder)
-    for run in series.runs:
-        # Killed between the end of a run and the note of it here, or resumed by its own folder.
-        own = folder / run.dtype
-        if run.state == "begun" and _RUN.is_in(own) and read_run(own).complete:
-            run.state, run.said = "complete", None
-    return series

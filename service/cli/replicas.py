@@ -35,7 +35,7 @@ def serve_on_ray(
         from ray.serve.exceptions import RayServeException
 
         from service.front.logs import set_up
-        from service.replicas import Command, NotStarted, replica_count
+        from service.replicas import NotStarted, replica_count, serve_replicas
 
         count = replica_count(replicas)
         if settings.engine_cpus is not None or settings.front_cpus is not None:
@@ -52,7 +52,7 @@ def serve_on_ray(
     try:
         # In order twice: Ray sets handlers of its own when it is connected to.
         with ended_in_order(), connected(address, log_to_driver=as_text), ended_in_order():
-            Command(settings, count, cpus, address is None, targets, engine_command).serve()
+            serve_replicas(settings, count, cpus, address is None, targets, engine_command)
     except KeyboardInterrupt:
         return 0
     except (ray.exceptions.RayError, RayServeException, ConnectionError) as error:

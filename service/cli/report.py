@@ -1,4 +1,4 @@
-"""The command `report`, and how sweeps, series and fleets end: report, last line and exit code."""
+"""The command `report`, and how sweeps and fleets end: report, last line and exit code."""
 
 from __future__ import annotations
 
@@ -67,17 +67,15 @@ def report(
 
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 4 disk full.
     """
-    from loadtests.fleet.plan import is_fleet
+    from loadtests.fleet.run import is_fleet
     from loadtests.peers.results import PeersError
     from loadtests.plan.cells import PlanError, parse_slo
     from loadtests.run.folder import DiskFull, disk_full_named, results_path
     from loadtests.run.rows import RowsError
-    from loadtests.run.run_file import is_series
 
     several = len(folders) > 1
     of_fleet = not several and is_fleet(folders[0])
-    series = not several and is_series(folders[0])
-    if (several or series or of_fleet) and (peers or slo):
+    if (several or of_fleet) and (peers or slo):
         bad_input("--peers and --slo belong to the report of one sweep: name its folder")
     if out and not several:
         bad_input("--out belongs to several folders: the report of one is written into it")
@@ -87,8 +85,6 @@ def report(
         with disk_full_named(written), report_extra_needed():
             if of_fleet:
                 valid = picture_of_fleet(written)
-            elif series:
-                valid = picture_of_series(written)
             elif several:
                 valid = _picture_of_several(folders, written)
             else:
@@ -108,18 +104,11 @@ def _picture_of_several(folders: Sequence[Path], folder: Path) -> bool:
     return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
 
 
-def picture_of_series(folder: Path) -> bool:
-    """The same of a sweep in several precisions; not valid where one of them has no results.
+def picture_of_fleet(folder: Path) -> bool:
+    """The same of a fleet; not valid where a task of it has no results.
 
     Raises RowsError where none has, and ModuleNotFoundError without the packages of the extra `report`.
     """
-    from loadtests.compare.page import PAGE_FILE, make_series_picture
-
-    return _pictured(make_series_picture(folder), folder, PAGE_FILE)
-
-
-def picture_of_fleet(folder: Path) -> bool:
-    """The same of a fleet; not valid where a task of it has no results. Raises as `picture_of_series`."""
     from loadtests.fleet.report import PAGE_FILE, make_fleet_report
 
     return _pictured(make_fleet_report(folder), folder, PAGE_FILE)

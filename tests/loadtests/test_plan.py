@@ -223,13 +223,6 @@ def sweep(*options: str) -> tuple[int, str, str]:
     return shown.exit_code, shown.stdout, shown.stderr
 
 
-def test_precisions_are_named(tmp_path: Path) -> None:
-    read = read_plan_file(written(tmp_path, f'dtypes = ["bfloat16", "float32"]\n{SMALL}'))
-    assert read.dtypes == ["bfloat16", "float32"]
-    assert parse_plan(toml_of(read)) == read
-    assert read_plan_file(written(tmp_path, SMALL)).dtypes is None
-
-
 def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
     assert {path.stem for path in PRESET_FOLDER.glob("*.toml")} == set(PRESETS)
     assert all(preset_document(preset).name == preset for preset in PRESETS)
@@ -320,8 +313,6 @@ def test_a_table_names_batch_sizes_by_their_place_or_by_number(tmp_path: Path) -
         ("rounds = 8", 'rounds = "8"', "line 4: `rounds`: expected `int"),
         ("rounds = 8", "rounds = 8\nrounds_most = 4", "line 5: rounds_most is 4, less than the 8"),
         ("rounds = 8", "", "`rounds` is missing: add it"),
-        ("# a block", 'dtypes = ["float32", "float32"]', "line 6: float32 is there twice"),
-        ("# a block", 'dtypes = ["float16"]', "write one of float32, bfloat16, autocast-bfloat16"),
         ("  8,\n", "  0,\n", "line 8: `new_tokens`: expected `int` >= 1"),
         ("loads = [0.5]", "loads = [3.5]", "line 16: `loads`: expected `float` <= 3.0"),
         ("loads = [0.5]", "rates = [0]", "line 16: `rates`: expected `float` > 0.0"),

@@ -80,7 +80,7 @@ class Command:
         return {one["labels"]["instance"].partition("@")[0]: one["targets"][0] for one in self.targets()}
 
     def cores(self) -> dict[str, list[int]]:
-        """Name → cores of each replica, as the command says."""
+        """Name → cores of each replica, as it says."""
         found = re.findall(r"replica (\S+) at \S+ on core ([\d,]+) of", self.log)
         return {name: [int(core) for core in cores.split(",")] for name, cores in found}
 
@@ -107,9 +107,9 @@ def replicas(
     command = Command(process, folder)
     try:
         if serving:
-            # After the line on standard output.
-            last = "targets for Prometheus"
-            until(lambda: last in command.log or process.poll() is not None, "replicas", START_SECONDS)
+            # Written after the line on standard output.
+            written = folder / "targets.json"
+            until(lambda: written.exists() or process.poll() is not None, "replicas", START_SECONDS)
         yield command
     finally:
         if process.poll() is None:
@@ -169,10 +169,10 @@ def total(address: str, outcome: str) -> float:
 def test_replicas_have_addresses_and_cores_of_their_own_and_share_the_requests(
     first: Command, http: httpx.Client
 ) -> None:
-    addresses, cores = first.addresses(), first.cores()
+    addresses = first.addresses()
     assert len(set(addresses.values())) == 2
-    assert set(cores) == set(addresses)
-    assert len({core for own in cores.values() for core in own}) == 2
+    until(lambda: set(first.cores()) == set(addresses), "the lines of both replicas")
+    assert len({core for own in first.cores().values() for core in own}) == 2
     answered = Counter[str]()
 
     def both() -> bool:
@@ -271,9 +271,10 @@ def test_a_rolling_update_loses_no_request_and_the_last_command_ends_its_replica
         with replicas(tmp_path / "new", "1", "eager", cluster) as new:
             assert new.url == first.url
             assert first.process.wait(START_SECONDS) == 0
+            assert "another command has taken over" in first.log
             client.stop()
             assert set(client.statuses) == {200}
-            assert len(new.addresses()) == 1
+            until(lambda: len(new.addresses()) == 1, "the end of the old replicas", START_SECONDS)
             document = httpx.get(f"{new.url}/v1/modes", trust_env=False).json()
             assert [mode["mode"] for mode in document["modes"]] == ["eager"]
             new.process.send_signal(signal.SIGTERM)
