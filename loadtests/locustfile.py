@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import random
+import re
 import sys
 import uuid
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from locust import FastHttpUser, events, task
 from locust.argument_parser import LocustArgumentParser
@@ -28,7 +28,7 @@ from locust.runners import WorkerRunner
 
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
 from loadtests.run.exporter import PORT, Exporter
-from loadtests.run.plain_locust import batch_step, count_requests
+from loadtests.run.plain_locust import count_requests
 from service.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")
@@ -118,13 +118,19 @@ class OwnPagesOnly:
     def __init__(self, page: Wsgi) -> None:
         self._page = page
         names = os.environ.get("LAUNCHBOUND_ALLOWED_HOSTS", "").lower().split(",")
-        self._names = {"localhost", *(name.strip() for name in names if name.strip())}
+        self._names = {"localhost", *filter(None, map(str.strip, names))}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """As a WSGI application."""
-        if (reason := self._refusal(environ)) is not None:
+        host, origin = (environ.get(name, "").lower() for name in ("HTTP_HOST", "HTTP_ORIGIN"))
+        # A browser says who asks; one that is too old to, by the origin of the page.
+        same_site = environ.get("HTTP_SEC_FETCH_SITE", "none") in ("same-origin", "none")
+        if not (self._allows(host) and same_site and (not origin or origin.partition("://")[2] == host)):
             start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-            return [reason.encode()]
+            return [
+                b"this page answers its own address alone: open it by that, or add the name to "
+                b"LAUNCHBOUND_ALLOWED_HOSTS of locust"
+            ]
 
         def started(status: str, headers: list[tuple[str, str]], *more: object) -> object:
             kept = [item for item in headers if not item[0].lower().startswith("access-control-")]
@@ -132,32 +138,14 @@ class OwnPagesOnly:
 
         return self._page(environ, started)
 
-    def _refusal(self, environ: dict[str, Any]) -> str | None:
-        host = environ.get("HTTP_HOST", "").lower()
-        if not self._allows(host):
-            return "this page is not called by that name: add it to LAUNCHBOUND_ALLOWED_HOSTS of locust"
-        site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
-        # A browser says who asks; one that is too old to, by the origin of the page.
-        if site not in (None, "same-origin", "none") or (origin and _place_of(origin) != host):
-            return "this page answers no other page: open it by its own address"
-        return None
-
     def _allows(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname if _place_of(f"//{host}") else None
+        name = re.sub(r":\d*$", "", host)
         if name in self._names or "*" in self._names:
             return True
         try:
-            return bool(ipaddress.ip_address(name or ""))
+            return bool(ipaddress.ip_address(name.removeprefix("[").removesuffix("]")))
         except ValueError:
             return False
-
-
-def _place_of(address: str) -> str | None:
-    """Host and port of an address; None where it is none."""
-    try:
-        return urlsplit(address).netloc.lower()
-    except ValueError:
-        return None
 
 
 class LaunchboundUser(FastHttpUser):
@@ -187,7 +175,7 @@ class LaunchboundUser(FastHttpUser):
     def generate(self) -> None:
         """POST to a mode; anything but a 200 is a failure with the service's own message."""
         mode = random.choice(self.load.modes)
-        batch = batch_step(self.environment) or random.choice(self.load.batch_sizes)
+        batch = random.choice(self.load.batch_sizes)
         body = {"prompts": random.choices(self.load.prompts, k=batch), "max_new_tokens": self.load.new_tokens}
         with self.client.post(
             f"/v1/modes/{mode}/generate",

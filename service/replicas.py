@@ -332,11 +332,13 @@ class ReplicaFront:
         self._server = _Server(server_config(self._app, self._settings))
         self._serving = asyncio.create_task(self._server.serve([self._socket]), name="own-listener")
         try:
-            while not self._server.started or (found := obstacle(self._state, detailed=True)) is not None:
+            while not self._server.started or obstacle(self._state, detailed=True) is not None:
                 if self._serving.done():
                     raise NotStarted("the front of the replica did not start; its log says why")
-                if refusals or self._beyond_waiting():
-                    raise NotStarted(one_line([*refusals, *words][-1] if refusals else found.message))
+                if refusals:
+                    raise NotStarted(one_line([*refusals, *words][-1]))
+                if self._beyond_waiting() and (found := obstacle(self._state, detailed=True)):
+                    raise NotStarted(one_line(found.message))
                 await asyncio.sleep(READY_POLL_SECONDS)
         except BaseException:
             await self._stop()

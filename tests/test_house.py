@@ -88,7 +88,6 @@ ALLOWED: dict[str, set[str]] = {
         *OF_LOADTESTS,
     },
     "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
-    "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.modes"},
     "dashboards": set(),
 }

@@ -105,8 +105,8 @@ def _rows(tasks: Sequence[FleetTask], entries: Sequence[Entry]) -> list[Row]:
             rate = summary.tokens_per_second
             rates = {RATES[0]: rate}
             if task.price is not None:
-                each = (end * 3600 / task.price for end in (rate.value, rate.low, rate.high))
-                rates[RATES[1]] = Interval(*each, rate.samples)
+                value, low, high = (end * 3600 / task.price for end in (rate.value, rate.low, rate.high))
+                rates[RATES[1]] = Interval(value, low, high, rate.samples)
             decided = verdict.choice is not None and verdict.choice.state != "not resolved"
             found.append(Row(task, entry, verdict.group, summary, decided, rates))
     models = [task.model for task in tasks]

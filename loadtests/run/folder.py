@@ -122,12 +122,11 @@ def _kept(folder: Path) -> str:
     if not rows.is_file() or not (folder / RUN_FILE).is_file():
         return "it holds no row yet; free some space, then run the same command again"
     count = rows.read_bytes().count(b"\n")
-    complete = read_run(folder).complete
-    following = f"report {folder}" if complete else f"sweep --resume {folder}"
-    return (
-        f"the {count} rows written so far are kept; free some space, then "
-        f"{'make the report with' if complete else 'go on with'} `launchbound {following}`"
-    )
+    verb, command = "go on with", "sweep --resume"
+    if read_run(folder).complete:
+        verb, command = "make the report with", "report"
+    kept = f"the {count} rows written so far are kept; free some space"
+    return f"{kept}, then {verb} `launchbound {command} {folder}`"
 
 
 def is_full(error: OSError) -> bool:

@@ -1,48 +1,15 @@
-"""For plain locust, in one process or distributed: the current batch size, and metrics of its requests."""
+"""For plain locust, in one process or distributed: metrics of its requests."""
 
 from __future__ import annotations
 
 import logging
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from locust.env import Environment
-from locust.rpc import Message
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtests.run.exporter import Exporter, Outcome
-
-NAME = "launchbound_batch_step"
-"""Of the message to running users, and of the option that a worker gets when locust starts users on it."""
-
-
-def batch_step(environment: Environment) -> int | None:
-    """The batch size of the step; None: there are no steps."""
-    return getattr(environment.parsed_options, NAME, None)
-
-
-def follow_batch_steps(environment: Environment) -> None:
-    """Have this process learn of each step: call it in every one, once its runner was created."""
-
-    def changed(msg: Message, **_: object) -> None:
-        setattr(environment.parsed_options, NAME, msg.data)
-
-    assert environment.runner is not None
-    environment.runner.register_message(NAME, changed)
-
-
-def set_batch_step(environment: Environment, batch_size: int) -> None:
-    """Have all users send this batch size from their next request on, those of workers too.
-
-    To be called where locust's shape runs: in the master, or in the only process.
-    """
-    assert environment.runner is not None
-    assert not isinstance(environment.runner, WorkerRunner)
-    environment.parsed_options = environment.parsed_options or Namespace()
-    setattr(environment.parsed_options, NAME, batch_size)
-    environment.runner.send_message(NAME, batch_size)
-
 
 REPORT = "launchbound_requests"
 """The key in a worker's report: [mode, batch size, latency in seconds, whether it failed] of each request."""
@@ -55,31 +22,11 @@ def count_requests(environment: Environment, exporter: Exporter) -> None:
 
     Call it after the runner was created. A request counts where its context has `mode` and `batch`.
     """
-    if isinstance(environment.runner, WorkerRunner):
-        _report(environment)
-        return
-    exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
-    if isinstance(environment.runner, MasterRunner):
-        _take_reports(environment, exporter)
-        return
-
-    _each_request(environment, exporter.observe)
-
-
-def _report(environment: Environment) -> None:
-    """Add the requests that ended since the last report to each report of this worker."""
     ended: list[tuple[str, int, float, Outcome]] = []
 
     def report(client_id: str, data: dict[str, Any]) -> None:
         data[REPORT] = list(ended)
         ended.clear()
-
-    _each_request(environment, lambda *request: ended.append(request))
-    environment.events.report_to_master.add_listener(report)  # type: ignore[no-untyped-call]
-
-
-def _take_reports(environment: Environment, exporter: Exporter) -> None:
-    """Count what the workers report."""
 
     def take(client_id: str, data: Mapping[str, Any]) -> None:
         if REPORT not in data:
@@ -87,7 +34,15 @@ def _take_reports(environment: Environment, exporter: Exporter) -> None:
         for mode, batch, latency_seconds, outcome in data.get(REPORT, []):
             exporter.observe(mode, batch, latency_seconds, outcome)
 
-    environment.events.worker_report.add_listener(take)  # type: ignore[no-untyped-call]
+    if isinstance(environment.runner, WorkerRunner):
+        _each_request(environment, lambda *request: ended.append(request))
+        environment.events.report_to_master.add_listener(report)  # type: ignore[no-untyped-call]
+        return
+    exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
+    if isinstance(environment.runner, MasterRunner):
+        environment.events.worker_report.add_listener(take)  # type: ignore[no-untyped-call]
+    else:
+        _each_request(environment, exporter.observe)
 
 
 def _each_request(environment: Environment, note: Callable[[str, int, float, Outcome], None]) -> None:

@@ -82,6 +82,9 @@ def body(
     return json.dumps(content if examined is None else {**content, examined: True})
 
 
+OF_CELL = ["control", "mode", "batch_size", "prompt_set", "new_tokens", "concurrency", "load", "rate"]
+
+
 def row(
     run: str, part: int, sequence: int, request: LoadRequest, response: LoadResponse, clock_offset: float
 ) -> dict[str, Any]:
@@ -94,20 +97,11 @@ def row(
     fields: dict[str, Any] = {
         "run": run,
         "cell": cell.name,
-        "control": cell.control,
-        "round": request.round,
         "part": part,
         "sequence": sequence,
-        "index": request.index,
-        "stage": request.stage,
-        "mode": cell.mode,
+        **{name: getattr(request, name) for name in ("round", "index", "stage")},
+        **{name: getattr(cell, name) for name in OF_CELL},
         "effective_mode": named.get("effective"),
-        "batch_size": cell.batch_size,
-        "prompt_set": cell.prompt_set,
-        "new_tokens": cell.new_tokens,
-        "concurrency": cell.concurrency,
-        "load": cell.load,
-        "rate": cell.rate,
         "worker": response.worker,
         "request_id": request.id,
         "intended_start": clock_offset + intended,
@@ -122,7 +116,7 @@ def row(
     if ok:
         usage = document.get("usage", {})
         fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
-        fields |= {"batch_bucket": document.get("batch_bucket"), "device": document.get("device")}
+        fields |= {name: document.get(name) for name in ("batch_bucket", "device")}
         fields["text_digest"] = _text_digest(document)
         fields |= {name: value for name, value in document["timings"].items() if name not in fields}
     return fields

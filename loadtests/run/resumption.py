@@ -62,12 +62,9 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
 
 def _cpu_share(run: SweepRun) -> float | None:
     """The load generator's share of one core over all finished rounds."""
-    known = [
-        (one.client_cpu_seconds, one.seconds)
-        for one in run.machine_by_round
-        if one.client_cpu_seconds is not None and one.seconds
-    ]
-    return sum(cpu for cpu, _ in known) / sum(seconds for _, seconds in known) if known else None
+    known = [one for one in run.machine_by_round if one.client_cpu_seconds is not None and one.seconds]
+    seconds = sum(one.seconds or 0.0 for one in known)
+    return sum(one.client_cpu_seconds or 0.0 for one in known) / seconds if known else None
 
 
 def take_in_rows(run: SweepRun, finished: Finished) -> None:
@@ -193,8 +190,8 @@ def _advised(auto: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build(metrics_text: str) -> str:
-    labels = [sorted(labels) for _, labels in samples(metrics_text, "launchbound_build_info")]
-    return ", ".join(f"{name} {value}" for each in labels for name, value in each)
+    found = samples(metrics_text, "launchbound_build_info")
+    return ", ".join(f"{name} {value}" for _, labels in found for name, value in sorted(labels))
 
 
 def _refuse(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:

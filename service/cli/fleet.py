@@ -92,8 +92,8 @@ def _on_cluster(
             if choice is None:
                 run.go_on(ray, folder, report)
                 return False
-            chosen, *others = choice
-            tasks = run.tasks_of(run.alive(ray), *others)
+            chosen, models, dtypes, prices = choice
+            tasks = run.tasks_of(run.alive(ray), models, dtypes, prices)
             if dry_run:
                 lines = (f"  {one.name} at {one.price or 'no'} dollars per hour" for one in tasks)
                 report("\n".join([f"{len(tasks)} tasks, each this sweep", *lines, "", describe(chosen.plan)]))

@@ -84,12 +84,11 @@ def sweep(
     except ValueError as error:
         bad_input(error)
     if resume is not None:
-        if out or dry_run or served:
+        if out or dry_run or served or named != PlanOptions():
             bad_input(
-                "--resume goes on in its folder, with its service: "
-                "leave out all but --url, --workers and the plan"
+                "--resume goes on with its folder, plan and service: leave out all but --url and --workers"
             )
-        raise typer.Exit(_resume(resume, url, None if named == PlanOptions() else chosen, workers))
+        raise typer.Exit(_resume(resume, url, workers))
     if dry_run:
         typer.echo(_shown(chosen, toml), nl=not toml)
         return
@@ -191,20 +190,16 @@ def _begin(
     return _measured(folder, measure)
 
 
-def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None, workers: int | None) -> int:
-    """Go on with a sweep; `chosen`: what the options name. Returns the exit code."""
+def _resume(folder: Path, url: str | None, workers: int | None) -> int:
+    """Go on with a sweep; returns the exit code."""
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import read_run
     from loadtests.run.sweep import resume_sweep
-    from loadtests.run.target import without_doubles
 
     try:
         run = read_run(folder)
     except RowsError as error:
         bad_input(error)
-    engine = {"engine": run.engine}
-    if chosen is not None and without_doubles(engine, chosen.plan, lambda _: None) != run.plan:
-        bad_input(f"{folder} has another plan than these options name: leave them out to go on with its own")
     if url and run.service is not None:
         bad_input(f"the sweep of {folder} started its own service, and does so again: leave out --url")
     service = (url or run.url) if run.service is None else _own_service(run.service["options"], folder)

@@ -102,9 +102,6 @@ def test_a_service_without_auto_is_refused_before_anything_is_measured() -> None
             modes = [mode_status(mode, "ready") for mode in CLEAR]
             return {"modes": modes, "engine": engine_status(), "service": {}}
 
-        def replica(self) -> str | None:
-            return None
-
     with pytest.raises(TargetError, match="is of a version without `auto`"):
         wait_until_ready(Old("http://127.0.0.1:1"), PLAN, lambda _: None)
 

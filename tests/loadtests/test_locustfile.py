@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -20,7 +19,7 @@ import pytest
 from loadtests.run.target import samples
 from service.modes import MODES, default_modes
 from tests.support.fake_service import Script, fake_service
-from tests.support.plain_locust import LOCUSTFILE, ROOT, command, free_port, ran, scrape_once
+from tests.support.plain_locust import ROOT, command, free_port, ran, scrape_once
 from tests.support.serving import until
 
 pytestmark = pytest.mark.slow
@@ -209,12 +208,6 @@ def _answered(url: str) -> bool:
 
 # ---------------------------------------------------------------- as master and workers
 
-STEPS = f"{LOCUSTFILE},{LOCUSTFILE.parent / 'batch_steps.py'}"
-STEPPING = (
-    *("--modes", "eager,compiled", "--batch-sizes", "4,1"),
-    *("--step-seconds", "1", "--step-users", "2"),
-)
-
 PAIR = """
 import json
 from locust.env import Environment
@@ -261,26 +254,18 @@ def test_a_master_counts_what_its_workers_report_each_request_once_and_unrounded
     assert total == pytest.approx(0.149)
 
 
-def test_workers_send_one_batch_size_each_in_their_order_and_stop() -> None:
+def test_workers_send_every_mode_and_batch_size_and_their_master_has_the_metrics() -> None:
     script, master_port, port = Script(), str(free_port()), free_port()
     distributed = ("--processes", "2", "--master-port", master_port, "--master-bind-port", master_port)
+    shown = list[str]()
+
+    def seen() -> bool:
+        if len({(mode, len(body["prompts"])) for mode, body in script.bodies}) == 4:
+            shown.append(scrape_once(port, lambda text: 'outcome="ok"' in text))
+        return bool(shown)
+
     with fake_service(script) as url:
-        started = command(url, *STEPPING, *distributed, "--metrics-port", str(port), files=STEPS)
-        done = ran(started)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "load metrics are not exported" not in said
-    sizes = [len(body["prompts"]) for _, body in script.bodies]
-    assert (sizes[0], sizes[-1]) == (4, 1)
-    # Each of two users learns of the step by itself.
-    assert sum(before != after for before, after in pairwise(sizes)) <= 3
-    names = set(re.findall(r"^POST +(\S+ b=\d+) ", said, flags=re.MULTILINE))
-    assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1"}
-
-
-@pytest.mark.parametrize("options", [("--step-seconds", "0.5"), ("--step-users", "0")])
-def test_wrong_options_of_the_steps_are_refused_at_once_with_the_remedy(options: tuple[str, str]) -> None:
-    done = ran(command("http://127.0.0.1:1", *options, files=STEPS))
-    assert done.returncode == 2
-    assert options[0] in done.stderr
-    assert "give 1 or more" in done.stderr
+        options = ("--modes", "eager,compiled", "--batch-sizes", "4,1", "--metrics-port", str(port))
+        done = locust(url, *options, *distributed, until_seen=seen)
+    assert done.returncode == 0, done.stderr
+    assert samples(shown[0], "launchbound_loadtest_requests_total")

@@ -199,7 +199,7 @@ def test_what_differs_from_the_beginning_is_refused_and_named(stopped: tuple[str
         (folder / RUN_FILE).write_bytes(begun)
 
     for options, message in (
-        (["--preset", "quick"], "has another plan"),
+        (["--preset", "quick"], "leave out all but --url and --workers"),
         (["--dry-run"], "leave out all but"),
     ):
         shown = CliRunner().invoke(launchbound.app, ["sweep", "--resume", str(folder), *options])

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
 
 
-def command(url: str, *options: str, files: str = str(LOCUSTFILE)) -> list[str]:
+def command(url: str, *options: str) -> list[str]:
     common = ["--headless", "--loglevel", "INFO", "--metrics-port", "0"]
-    return [sys.executable, "-m", "locust", "-f", files, "--host", url, *common, *options]
+    return [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", url, *common, *options]
 
 
 def ran(arguments: list[str], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
