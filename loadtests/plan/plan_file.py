@@ -165,18 +165,10 @@ class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
     def cells(self, modes: Sequence[str], sizes: Sequence[int]) -> Iterator[Cell]:
         """Its cells at the batch sizes `sizes`."""
-        speeds: list[tuple[float | None, float | None]] = [(load, None) for load in self.loads or ()]
-        speeds += [(None, rate) for rate in self.rates or ()]
-        for batch, tokens, (load, rate), mode in product(sizes, _counts(self.new_tokens), speeds, modes):
-            yield Cell(
-                mode=mode,
-                batch_size=batch,
-                new_tokens=tokens,
-                load=load,
-                rate=rate,
-                arrivals=self.arrivals,
-                requests=self.requests,
-            )
+        cell = Cell(mode="", batch_size=1, arrivals=self.arrivals, requests=self.requests)
+        speeds = [{"load": load} for load in self.loads or ()] + [{"rate": rate} for rate in self.rates or ()]
+        for batch, tokens, speed, mode in product(sizes, _counts(self.new_tokens), speeds, modes):
+            yield msgspec.structs.replace(cell, mode=mode, batch_size=batch, new_tokens=tokens, **speed)
 
 
 def _counts(value: Counts) -> list[int]:
@@ -227,16 +219,12 @@ def plan_of(document: PlanDocument) -> Plan:
             raise DocumentError(f"{most} is {high}, less than the {low} of {least}: raise it", most)
     if not document.closed_loop:
         raise DocumentError("there is no [[closed_loop]]: add one, with `requests` at least")
+    shared = ("seed", "rounds", "rounds_most", "warmup_passes_least", "warmup_passes_most", "replicas")
     plan = Plan(
         preset=document.name,
-        seed=document.seed,
-        rounds=document.rounds,
-        rounds_most=document.rounds_most,
         cells=tuple(_cells(document, modes)),
-        warmup_passes_least=document.warmup_passes_least,
-        warmup_passes_most=document.warmup_passes_most,
         slo=_slo(document),
-        replicas=document.replicas,
+        **{name: getattr(document, name) for name in shared},
     )
     _check(plan)
     return plan
@@ -253,9 +241,10 @@ def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
     """All cells, each once. Raises DocumentError for one that is in the document twice."""
     sizes = sorted(set(document.batch_sizes))
     seen = set[str]()
-    closed = (("closed_loop", index, table) for index, table in enumerate(document.closed_loop))
-    opened = (("open_loop", index, table) for index, table in enumerate(document.open_loop))
-    tables: list[tuple[str, int, ClosedLoop | OpenLoop]] = [*closed, *opened]
+    tables: list[tuple[str, int, ClosedLoop | OpenLoop]] = [
+        *(("closed_loop", index, table) for index, table in enumerate(document.closed_loop)),
+        *(("open_loop", index, table) for index, table in enumerate(document.open_loop)),
+    ]
     for name, index, table in tables:
         if isinstance(table, OpenLoop) and (table.loads is None) == (table.rates is None):
             message = "give `loads`, shares of each mode's capacity, or `rates`, per second: one of them"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import msgspec
@@ -57,45 +56,17 @@ def complete(run: SweepRun, finished: Finished, failed: int) -> Gate:
     return Gate("complete", False, detail)
 
 
-class Gaps:
-    """The sweep ran in one go, in one service: no round has some of its cells before a gap and some after."""
-
-    def __init__(self) -> None:
-        self._last_answer: dict[int, float] = {}
-        self._measured = set[tuple[int, int]]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in any row."""
-        end = row.start + row.latency_seconds
-        self._last_answer[row.part] = max(end, self._last_answer.get(row.part, 0.0))
-        if row.stage == "measure":
-            self._measured.add((row.round, row.part))
-
-    def gate(self, run: SweepRun) -> Gate:
-        """Each gap, and where it lies."""
-        name = "measured in one go"
-        if len(run.parts) < 2:
-            return Gate(name, True, "no gap", warning=True)
-        shown = []
-        for before, after in pairwise(run.parts):
-            began = before.ended or self._end_of(before.number)
-            shown.append(f"{self._place(after.number)}, from {began} to {after.started}")
-        count = len(shown)
-        detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
-        return Gate(name, False, detail, warning=True)
-
-    def _place(self, part: int) -> str:
-        """Where the gap before `part` lies among the rounds; `part` itself may have measured nothing."""
-        first = min((number for number, of_part in self._measured if of_part >= part), default=None)
-        if first is None:
-            return "after the last request"
-        split = any(number == first and of_part < part for number, of_part in self._measured)
-        return f"{'within' if split else 'before'} round {first}"
-
-    def _end_of(self, part: int) -> str:
-        """When the last request of a part that was killed had ended."""
-        end = self._last_answer.get(part)
-        return "an unknown time" if end is None else f"{datetime.fromtimestamp(end, UTC):%Y-%m-%dT%H:%M:%SZ}"
+def gaps(run: SweepRun) -> Gate:
+    """The sweep ran in one go, in one service."""
+    name = "measured in one go"
+    if len(run.parts) < 2:
+        return Gate(name, True, "no gap", warning=True)
+    shown = [
+        f"from {before.ended or 'an unknown time'} to {after.started}"
+        for before, after in pairwise(run.parts)
+    ]
+    detail = f"{len(shown)} gap{'s' if len(shown) > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
+    return Gate(name, False, detail, warning=True)
 
 
 def client_cpu(run: SweepRun) -> Gate:
@@ -311,10 +282,10 @@ class ScheduleDelay:
     """How late the client itself sent requests, past saturation too: its lag is in the latency reported.
 
     A request that is sent `d` late ends at most `d` later, or as much later as the one before it in its busy
-    period: C(n) = max(A(n) + d(n), C(n-1)) + S(n). So with 99 % of the delays below a bound, quantiles of the
-    latency from the intended start are too high by at most the bound, at a rank that is 1 % off. The bound
-    is relative to the latency without load, below which no quantile lies: latency less queue, as the median
-    of the same cell's requests. A warning: what a sweep decides from is closed-loop, and has no such delay.
+    period. So with 99 % of the delays below a bound, quantiles of the latency from the intended start are too
+    high by at most the bound, at a rank that is 1 % off. The bound is relative to the latency without load,
+    below which no quantile lies: latency less queue, as the median of the cell's requests. A warning: what a
+    sweep decides from is closed-loop, and has no such delay.
     """
 
     def __init__(self) -> None:

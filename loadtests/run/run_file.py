@@ -91,9 +91,8 @@ class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine in one round: the share of time that its hypervisor gave to others, and the canary.
 
     `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights before the
-    round, on the load generator's core. None: cannot be read here. The round took `seconds`, in which the
-    busiest process of the load (the load generator, or one of its workers) used `client_cpu_seconds` of CPU
-    time.
+    round, on the load generator's core; None: not known. In the round's `seconds` the busiest process of the
+    load used `client_cpu_seconds` of CPU time.
     """
 
     round: int
@@ -126,9 +125,8 @@ class Part(msgspec.Struct, kw_only=True):
     """One start of a sweep: the first, or one of `--resume`. A gap lies between two parts.
 
     `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes. The canary as
-    in RoundMachine, after warm-up and after the last round; None: not measured, as after a kill. `gpus`:
-    clocks, power and throttling of each GPU meanwhile (`loadtests.run.machine.clocks_summary`); empty where
-    they were not sampled.
+    in RoundMachine, after warm-up and after the last round. `gpus`: clocks, power and throttling of each GPU
+    meanwhile (`loadtests.run.machine.clocks_summary`).
     """
 
     number: int
@@ -145,16 +143,14 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class SweepRun(msgspec.Struct, kw_only=True):
-    """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
+    """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` and `auto` at the start.
 
-    `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
-    `looks` are the interim checks so far. `ended` None: the sweep did not finish. `cut_visits` are blocks of
-    open-loop cells, whose rates `client` has. `service` is how the sweep started it (`options` of `serve`,
-    `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides` are the
-    options that replaced what the preset or plan file says; `plan_from_file`: it was a file. `environment` is
-    the machine and commit of the service, as it says itself; empty where it does not say. `load_tests` is the
-    commit of the load tests' own code, with a digest of its changes. `method` is that of the load generator;
-    the service's own is in `environment`. `auto` is that of GET /v1/modes at the start; None without `auto`.
+    `order` has the names of cells by round as they ran, of which `rounds` were finished; `looks` are the
+    interim checks so far, `cut_visits` the blocks that ended early. `ended` None: it did not finish.
+    `service` is how the sweep started it (`options` of `serve`, `LAUNCHBOUND_…` variables of the
+    `environment`); None: it was given by its address. `overrides` are the options that replaced what the
+    preset or plan file says. `environment` is the service's machine and commit, as it says itself;
+    `load_tests` the commit of the load tests, with a digest of its changes. `method` is the load generator's.
     """
 
     format_version: int = FORMAT_VERSION

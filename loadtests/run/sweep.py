@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,11 +83,6 @@ class SweepResult:
         """Gates that make the sweep invalid."""
         return [gate for gate in self.gates if gate.failed]
 
-    @property
-    def exit_code(self) -> int:
-        """0, or 1 where a gate failed."""
-        return 1 if self.failed else 0
-
 
 def run_sweep(
     service: Service,
@@ -109,8 +103,11 @@ def run_sweep(
     """
     origin = origin or Origin()
     folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder) as lock:
-        _refuse_used(folder)
+    with disk_full_named(folder), locked(folder) as lock:
+        if (folder / ROWS_FILE).exists():
+            raise TargetError(
+                f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
+            )
         if origin.plan_text is not None:
             (folder / PLAN_FILE).write_text(origin.plan_text, encoding="utf-8")
         run = SweepRun(
@@ -147,25 +144,11 @@ def resume_sweep(
     `workers` as in `run_sweep`; None: as many as the sweep had. Raises CannotResume where it is complete, or
     where commit, machine or service are not those it began with; else as `run_sweep`.
     """
-    with _held(folder) as lock:
+    with disk_full_named(folder), locked(folder) as lock:
         run = reopen(folder, git_state())
         if workers is not None:
             run.settings["workers"] = workers
         return _run_part(service, run, folder, console, exporter_port, lock)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[int]:
-    """Hold the folder's lock, and name a full disk."""
-    with disk_full_named(folder), locked(folder) as lock:
-        yield lock
-
-
-def _refuse_used(folder: Path) -> None:
-    if (folder / ROWS_FILE).exists():
-        raise TargetError(
-            f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
-        )
 
 
 def _run_part(

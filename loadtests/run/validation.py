@@ -25,7 +25,6 @@ class CheckedRows:
         self.finished = Finished()
         self._requests = gates.Requests()
         self._counters = service_gates.Counters()
-        self._gaps = gates.Gaps()
         self._fallbacks = service_gates.Fallbacks()
         self._rate = gates.Rate()
         self._delay = gates.ScheduleDelay()
@@ -44,7 +43,7 @@ class CheckedRows:
 
     def add(self, row: RequestRow) -> None:
         """Take in one row."""
-        for of_all in (self.finished, self._requests, self._counters, self._gaps, self._fallbacks):
+        for of_all in (self.finished, self._requests, self._counters, self._fallbacks):
             of_all.add(row)
         if row.stage == "measure" and row.open_loop:
             self._rate.add(row)
@@ -76,7 +75,7 @@ class CheckedRows:
             gates.rounds(run),
             gates.warmup(run),
             gates.rounds_marked(run),
-            self._gaps.gate(run),
+            gates.gaps(run),
             self._requests.disturbed(),
             self._requests.queue(run),
             self._requests.merged(run),

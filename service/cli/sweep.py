@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from service.cli.options import (
+    EXIT_FAILED,
     EXIT_MACHINE,
     Advice,
     BatchSizes,
@@ -244,4 +245,4 @@ def _reported(folder: Path, console: Console, result: SweepResult) -> int:
         conclude_later(folder, failed, error, valid=not failed)
     except RowsError as error:
         return fail_without_rows(folder, failed, error)
-    return result.exit_code
+    return EXIT_FAILED if failed else 0

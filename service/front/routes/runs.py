@@ -74,7 +74,7 @@ NO_RUN = error(404, "No such sweep, or it has no report; `message` has the remed
 
 @router.get("/runs", responses={200: {"model": RunsAnswer}})
 def runs(request: Request) -> Response:
-    """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first; a series has one per precision."""
+    """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first, those of fleets too."""
     results = _results(request)
     answer: RunsAnswer = {"folder": results.path.name, "runs": results.runs()}
     return reply(answer)
@@ -115,8 +115,8 @@ def _results(request: Request) -> ResultsFolder:
     return ResultsFolder(state_of(request).settings.results_folder)
 
 
-RUN_FILE, SERIES_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
-    "run.json", "series.json", "report.html", "report.md", "validation.json",
+RUN_FILE, FLEET_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
+    "run.json", "fleet.json", "report.html", "report.md", "validation.json",
 )  # fmt: skip
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
@@ -149,9 +149,9 @@ class _Validation(msgspec.Struct, frozen=True):
 
 
 class ResultsFolder:
-    """Folders with a `run.json` in `path`, which need not exist, or in a folder with a `series.json` there.
+    """Folders with a `run.json` in `path`, which need not exist, or in a folder with a `fleet.json` there.
 
-    A sweep of such a series, one of a plan with several precisions, is named `SERIES/PRECISION`.
+    A sweep of such a fleet is named `FLEET/TASK`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -180,7 +180,7 @@ class ResultsFolder:
         if not self.path.is_dir():
             return
         for folder in self.path.iterdir():
-            inner = folder.iterdir() if (folder / SERIES_FILE).is_file() else ()
+            inner = folder.iterdir() if (folder / FLEET_FILE).is_file() else ()
             yield from (one for one in (folder, *inner) if (one / RUN_FILE).is_file())
 
     def _name(self, folder: Path) -> str:
