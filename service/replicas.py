@@ -6,22 +6,21 @@ This imports Ray, which reads its environment then: set `ray_cluster.environment
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import os
 import re
 import secrets
 import socket
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-import msgspec
 import ray
 import uvicorn
 from ray import serve
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
@@ -35,7 +34,7 @@ from service.front.routes.health import missed, obstacle
 from service.front.routes.state import AppState
 from service.front.settings import Settings
 from service.machine import front_cpus, pin, share_cpus
-from service.ray_cluster import NAMESPACE, is_loopback
+from service.ray_cluster import is_loopback
 
 log = logging.getLogger("launchbound.replicas")
 
@@ -55,52 +54,14 @@ engine may take to end.
 CORES_SECONDS = 15.0
 """Ray hands out the cores of a replica that has ended, which may be before its claim has gone."""
 
-POLL_SECONDS, READY_POLL_SECONDS = 0.5, 0.05
+OWNER = "launchbound-replicas"
+"""Where Ray keeps which command has deployed last."""
 
-Target = dict[str, Any]
-"""A replica as Prometheus reads it in a file (file_sd_configs)."""
+POLL_SECONDS, READY_POLL_SECONDS = 0.5, 0.05
 
 
 class NotStarted(RuntimeError):
     """A replica did not become ready; the message says why."""
-
-
-class Registry:
-    """A named actor that knows who deployed last, and where replicas listen, which Serve does not."""
-
-    def __init__(self) -> None:
-        self._owner, self._targets = "", dict[str, Target]()
-
-    def deploys(self, owner: str) -> None:
-        """The command called so replaces what runs."""
-        self._owner = owner
-
-    def add(self, actor: str, target: Target) -> None:
-        """The replica whose name in Ray is `actor` is ready."""
-        self._targets[actor] = target
-
-    def view(self) -> tuple[str, dict[str, Target]]:
-        """Who deployed last, and all replicas that ever were, by their names in Ray."""
-        return self._owner, self._targets
-
-
-def registry() -> Any:  # noqa: ANN401 - a handle of Ray, whose methods are made at run time
-    """The cluster's registry, made where there is none. It outlives whoever makes it."""
-    options = {"name": "replicas", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    return ray.remote(num_cpus=0)(Registry).options(**options).remote()
-
-
-def target_of(name: str, node: str, address: str) -> Target:
-    """`instance` is a replica's name and where it listens: a trace's address begins so."""
-    return {"targets": [address], "labels": {"instance": f"{name}@{address}", "node": node}}
-
-
-def write_targets(path: Path, targets: Sequence[Target]) -> None:
-    """Replace the file at `path`, by which Prometheus finds replicas, in one step. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(msgspec.json.format(msgspec.json.encode(targets), indent=2) + b"\n")
-    beside.replace(path)
 
 
 def replica_count(text: str) -> tuple[int, int]:
@@ -166,53 +127,41 @@ def serve_replicas(
     count: tuple[int, int],
     cores: int | None,
     own: bool,
-    targets: Path | None,
     engine_command: Sequence[str] | None = None,
 ) -> None:
     """Serve until a signal, or until another command has deployed, which then has the replicas.
 
     Ray is connected to; `own`: it ends with this command. `count` are the least and the most replicas, with
-    `cores` each, None: as many as usual. `targets` is the file for Prometheus. `engine_command` replaces the
-    command line of the engines. Raises ValueError and NotStarted; RayError, RayServeException and
-    ConnectionError where the cluster has ended.
+    `cores` each, None: as many as usual. `engine_command` replaces the command line of the engines. Raises
+    ValueError and NotStarted; RayError, RayServeException and ConnectionError where the cluster has ended.
     """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)  # it says what is said here
-    path = targets or settings.cache_folder / "replicas.targets.json"
     each, gpu = share_of_each(settings, cores, count[1], ray.cluster_resources())
     deployment: Any = serve.deployment(**deployment_options(settings, count, each, gpu))
     application = deployment(serve.ingress()(Replica)).bind(settings, each, engine_command)
     url = _open_proxy(settings, own)
     if warning := exposure(settings):
         log.warning(warning)
-    owner, others = secrets.token_hex(8), _application() is not None
+    owner, others = secrets.token_bytes(8), _application() is not None
     try:
-        ray.get(registry().deploys.remote(owner))
+        _internal_kv_put(OWNER, owner)
         serve.run_many([serve.RunTarget(application, APPLICATION)], wait_for_applications_running=False)
         _await_running()
         print(f"launchbound: serving on {url}", flush=True)
-        log.info("targets for Prometheus (file_sd_configs): %s", path)
         if not own:
             address = ray.get_runtime_context().gcs_address
             log.info("to replace these without a pause: launchbound serve --replicas N --address %s", address)
-        written: list[Target] | None = None
-        while _application() is not None:
-            last, running = _view()
-            if last != owner:
-                break
-            if running != written:
-                write_targets(path, running)
-                written = running
+        while _application() is not None and _internal_kv_get(OWNER) == owner:
             sleep(POLL_SECONDS)
         log.info("the application has ended, or another command has taken over")
     except NotStarted:
         if others:
-            owner = ""  # what Serve has left of the replicas of an earlier command goes on
+            owner = b""  # what Serve has left of the replicas of an earlier command goes on
         raise
     finally:
-        if _view()[0] == owner:
+        if _internal_kv_get(OWNER) == owner:
             log.info("ending the replicas once what they run has ended")
             serve.delete(APPLICATION)
-            write_targets(path, [])
 
 
 def _open_proxy(settings: Settings, own: bool) -> str:
@@ -255,13 +204,6 @@ def _await_running() -> None:
         sleep(POLL_SECONDS)
 
 
-def _view() -> tuple[str, list[Target]]:
-    """Who deployed last, and the replicas that run now."""
-    alive = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
-    owner, known = ray.get(registry().view.remote())
-    return owner, [known[actor] for actor in sorted(known) if actor in alive]
-
-
 class Replica:
     """The deployment: what Serve makes, checks and has answer in a process of Ray's."""
 
@@ -269,13 +211,11 @@ class Replica:
         self, settings: Settings, cores: int, engine_command: Sequence[str] | None
     ) -> None:
         set_up(settings.log_format)
-        actor, node = ray.get_runtime_context().get_actor_name() or "", ray.util.get_node_ip_address()
-        name = serve.get_replica_context().replica_id.unique_id
+        node, name = ray.util.get_node_ip_address(), serve.get_replica_context().replica_id.unique_id
         self._front = ReplicaFront(settings, cores, node, name, engine_command)
         await self._front.start()
         own = ",".join(map(str, self._front.cores))
         log.info("replica %s at http://%s on core %s of %s", name, self._front.address, own, node)
-        await registry().add.remote(actor, target_of(name, node, self._front.address))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._front
@@ -306,7 +246,7 @@ class ReplicaFront:
         # On every answer that came by the proxy: who measures must know.
         headers = [*HEADERS, ("X-Launchbound-Replica", name)]
         self._headers = [(key.lower().encode(), value.encode()) for key, value in headers]
-        self._socket: socket.socket = bound_socket(host, 0, settings.unread_timeout_seconds)
+        self._socket = own_listener(host, settings.port, settings.unread_timeout_seconds)
         self.address = _authority(reached_at, self._socket.getsockname()[1])
         self.cores: list[int] = []
 
@@ -414,6 +354,20 @@ def bound_at(host: str, node: str) -> tuple[str, str]:
     if host in EVERYWHERE:
         return host, node
     return (host, host) if is_loopback(host) else (node, node)
+
+
+def own_listener(host: str, port: int, unread_seconds: float) -> socket.socket:
+    """A socket at the first free port above the proxy's `port`, 0: at any. Raises OSError.
+
+    So Prometheus and people know where replicas are: N of them on a machine have the N ports that follow.
+    """
+    for number in range(port + 1, port + MOST_REPLICAS) if port else ():
+        try:
+            return bound_socket(host, number, unread_seconds)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return bound_socket(host, 0, unread_seconds)
 
 
 async def claimed(

@@ -77,36 +77,27 @@ def locked(folder: Path) -> Iterator[int]:
     """
     path = folder / LOCK_FILE
     deadline = monotonic() + RELEASED_WITHIN_SECONDS
-    while (descriptor := _lock(path)) is None:
-        owner = path.read_text(encoding="ascii").strip() if path.exists() else ""
-        if not owner or Path(f"/proc/{owner}").exists() or monotonic() > deadline:
-            raise FolderInUse(
-                f"{folder} is being written by another sweep (process {owner or 'unknown'}): wait until it "
-                "has ended, or name another folder with --out"
-            )
-        sleep(0.05)
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-        yield descriptor
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int | None:
-    """A descriptor of the locked file; None where another process holds it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with path.open("a+", encoding="ascii") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                file.seek(0)
+                owner = file.read().strip()
+                if not owner or Path(f"/proc/{owner}").exists() or monotonic() > deadline:
+                    raise FolderInUse(
+                        f"{folder} is being written by another sweep (process {owner or 'unknown'}): wait "
+                        "until it has ended, or name another folder with --out"
+                    ) from error
+                sleep(0.05)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its last owner may have removed the file between our opening and locking it.
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        os.close(descriptor)
+            yield file.fileno()
+        finally:
+            path.unlink(missing_ok=True)
 
 
 class DiskFull(RuntimeError):

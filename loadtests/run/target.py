@@ -209,7 +209,7 @@ def wait_until_ready(
     if not plan.replicas and target.replica is not None:
         raise TargetError(
             f"{target.url} is a proxy of replicas (this was {target.replica}), and requests run on any: "
-            "sweep one by its own address (`launchbound serve --replicas` and its targets file list them), "
+            "sweep one by its own address, which the log of `launchbound serve --replicas` has, "
             "or write `replicas = true` into the plan"
         )
     if AUTO in plan.modes and "auto" not in document:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -31,10 +30,9 @@ try:
         claimed,
         deployment_options,
         free_port,
+        own_listener,
         replica_count,
         share_of_each,
-        target_of,
-        write_targets,
     )
 except ModuleNotFoundError:
     without("Ray is not installed: pip install launchbound[ray]")
@@ -103,24 +101,12 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy() -> None:
         free_port("127.0.0.1", taken.getsockname()[1])
 
 
-def test_the_targets_have_an_address_and_an_instance_each_and_are_replaced_in_one_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "new" / "targets.json"
-    write_targets(path, [target_of("x", "10.0.0.7", "10.0.0.7:40120"), target_of("y", "n", "n:1")])
-    assert json.loads(path.read_text()) == [
-        {"targets": ["10.0.0.7:40120"], "labels": {"instance": "x@10.0.0.7:40120", "node": "10.0.0.7"}},
-        {"targets": ["n:1"], "labels": {"instance": "y@n:1", "node": "n"}},
-    ]
-    whole = path.read_bytes()
-
-    def broken(_: Path, document: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", broken)
-    with pytest.raises(OSError, match="No space left"):
-        write_targets(path, [])
-    assert path.read_bytes() == whole
+def test_replicas_listen_at_the_ports_that_follow_the_proxys() -> None:
+    with bound_socket("127.0.0.1", 0) as proxy:
+        port = proxy.getsockname()[1]
+        with own_listener("127.0.0.1", port, 0) as first, own_listener("127.0.0.1", port, 0) as second:
+            found = [one.getsockname()[1] for one in (first, second)]
+    assert port < found[0] < found[1] < port + 100
 
 
 @pytest.mark.parametrize(
