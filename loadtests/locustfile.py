@@ -26,7 +26,7 @@ from locust.env import Environment
 from locust.exception import StopTest
 from locust.runners import WorkerRunner
 
-from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
+from loadtests.plan.prompts import read_prompts
 from loadtests.run.exporter import PORT, Exporter
 from loadtests.run.plain_locust import count_requests
 from service.modes import MODES, default_modes
@@ -58,7 +58,7 @@ def load_of(options: Namespace) -> Load:
         ) from error
     if min(sizes) < 1 or new_tokens < 1:
         raise ValueError("--batch-sizes and --new-tokens are at least 1")
-    return Load(modes, sizes, new_tokens, tuple(read_prompts(options.prompt_file or PROMPT_FILE)))
+    return Load(modes, sizes, new_tokens, tuple(read_prompts()))
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
@@ -72,8 +72,6 @@ def add_options(parser: LocustArgumentParser) -> None:
     )
     group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
-    # A worker gets its master's options, so a default must not be a path of one machine.
-    group.add_argument("--prompt-file", default="", help='JSON lines of {"text": …}; default: our own')
     parser.add_argument(
         "--run-id",
         default=os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}",
@@ -90,7 +88,7 @@ def prepare(environment: Environment, **_: object) -> None:
     options = environment.parsed_options or Namespace()
     try:
         load = load_of(options)
-    except (ValueError, PromptError) as error:
+    except ValueError as error:
         sys.stderr.write(f"locust: {error}\n")
         raise SystemExit(2) from error
     exporter = Exporter({"run": options.run_id, "modes": ",".join(load.modes)})
@@ -161,7 +159,7 @@ class LaunchboundUser(FastHttpUser):
         self.headers["X-Launchbound-Run"] = options.run_id
         try:
             self.load = load_of(options)
-        except (ValueError, PromptError) as error:
+        except ValueError as error:
             logger.error("%s", error)
             raise StopTest(str(error)) from error
         self.headers = dict(type(self).headers)

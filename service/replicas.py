@@ -46,7 +46,7 @@ REQUESTS_AIMED_AT = 5
 HEALTH_PERIOD_SECONDS = 25.0
 """Serve replaces a replica after three failed checks in a row: till then its front starts another engine."""
 
-ROUTERS_TOLD_SECONDS, STOP_SECONDS = 2.0, 10.0
+STILL_ROUTED_SECONDS, STOP_SECONDS = 2.0, 10.0
 """How long a replica that is to end goes on taking requests, until every proxy knows of it; and how long its
 engine may take to end.
 """
@@ -115,8 +115,8 @@ def deployment_options(settings: Settings, count: tuple[int, int], cores: int, g
         "max_queued_requests": settings.max_connections,
         "max_constructor_retry_count": 1,
         "health_check_period_s": HEALTH_PERIOD_SECONDS,
-        "graceful_shutdown_wait_loop_s": ROUTERS_TOLD_SECONDS,
-        "graceful_shutdown_timeout_s": longest + ROUTERS_TOLD_SECONDS + STOP_SECONDS,
+        "graceful_shutdown_wait_loop_s": STILL_ROUTED_SECONDS,
+        "graceful_shutdown_timeout_s": longest + STILL_ROUTED_SECONDS + STOP_SECONDS,
         # Every request has a line in the replica's own log.
         "logging_config": {"enable_access_log": False, "log_level": "WARNING"},
     }
@@ -205,55 +205,44 @@ def _await_running() -> None:
 
 
 class Replica:
-    """The deployment: what Serve makes, checks and has answer in a process of Ray's."""
+    """The deployment: a front of `settings` with its engine, on cores that no other replica of its node has.
 
-    async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, settings: Settings, cores: int, engine_command: Sequence[str] | None
-    ) -> None:
-        set_up(settings.log_format)
-        node, name = ray.util.get_node_ip_address(), serve.get_replica_context().replica_id.unique_id
-        self._front = ReplicaFront(settings, cores, node, name, engine_command)
-        await self._front.start()
-        own = ",".join(map(str, self._front.cores))
-        log.info("replica %s at http://%s on core %s of %s", name, self._front.address, own, node)
-
-    def __serve_build_asgi_app__(self) -> ASGIApp:
-        return self._front
-
-    async def check_health(self) -> None:
-        """Raises RuntimeError where it is not ready."""
-        self._front.check()
-
-
-class ReplicaFront:
-    """A front of `settings` with its engine on `cores_each` cores of `node`, which no other replica has.
-
-    It answers what comes by Serve's proxy, and at `address`, host:port of this replica alone.
+    It answers what comes by Serve's proxy, and at `address`, host:port of this replica alone. Serve makes it,
+    checks it and has it answer in a process of Ray's.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        cores_each: int,
-        node: str,
-        name: str,
-        engine_command: Sequence[str] | None = None,
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, settings: Settings, cores_each: int, engine_command: Sequence[str] | None = None
     ) -> None:
+        """Returns once it is ready. Raises NotStarted where an engine refuses its settings, or modes fail."""
+        set_up(settings.log_format)
+        node, name = where_and_who()
         host, reached_at = bound_at(settings.host, node)
         names = [*settings.allowed_hosts, settings.host, reached_at]
         self._settings = settings.model_copy(update={"host": host, "port": 0, "allowed_hosts": names})
-        self._cores_each, self._engine_command = cores_each, engine_command
         # On every answer that came by the proxy: who measures must know.
         headers = [*HEADERS, ("X-Launchbound-Replica", name)]
         self._headers = [(key.lower().encode(), value.encode()) for key, value in headers]
+        self._claims = await claimed(cores_each, share_cpus(settings.cores))
+        self.cores = list(self._claims)
         self._socket = own_listener(host, settings.port, settings.unread_timeout_seconds)
         self.address = _authority(reached_at, self._socket.getsockname()[1])
-        self.cores: list[int] = []
+        await self._start(engine_command)
+        own = ",".join(map(str, self.cores))
+        log.info("replica %s at http://%s on core %s of %s", name, self.address, own, node)
 
-    async def start(self) -> None:
-        """Returns once it is ready. Raises NotStarted where an engine refuses its settings, or modes fail."""
-        self._claims = await claimed(self._cores_each, share_cpus(self._settings.cores))
-        self.cores = list(self._claims)
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:  # uvicorn takes no method for one
+            await self.answer(scope, receive, send)
+
+        return app
+
+    async def check_health(self) -> None:
+        """Raises RuntimeError with the reason where it is not ready."""
+        if (found := obstacle(self._state, detailed=True)) is not None:
+            raise RuntimeError(found.message)
+
+    async def _start(self, engine_command: Sequence[str] | None) -> None:
         refusals, words = list[str](), deque[str](maxlen=1)
 
         def keep(record: logging.LogRecord) -> bool:
@@ -265,7 +254,7 @@ class ReplicaFront:
         # The engine may use all of them until it is warm, as a front's own start has it.
         pin(self.cores)
         self._app = create_app(
-            self._settings, self._engine_command, refused=refusals.append, address=f"http://{self.address}"
+            self._settings, engine_command, refused=refusals.append, address=f"http://{self.address}"
         )
         pin(front_cpus(None, None, self.cores))
         self._state: AppState = self._app.state.launchbound
@@ -288,12 +277,7 @@ class ReplicaFront:
         """Whether waiting does not help: engines keep ending, or modes have failed."""
         return self._state.supervisor.unhealthy_reason is not None or bool(missed(self._state))
 
-    def check(self) -> None:
-        """Raise RuntimeError with the reason where it is not ready."""
-        if (found := obstacle(self._state, detailed=True)) is not None:
-            raise RuntimeError(found.message)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request that came by the proxy, or go through the lifespan."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
@@ -336,6 +320,11 @@ class ReplicaFront:
         self._socket.close()
         for claim in self._claims.values():
             claim.close()
+
+
+def where_and_who() -> tuple[str, str]:
+    """The address of the node of this replica, and its name."""
+    return ray.util.get_node_ip_address(), serve.get_replica_context().replica_id.unique_id
 
 
 class _Server(uvicorn.Server):

@@ -148,10 +148,10 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
                     who = listed(names) + (", not told apart," if len(names) > 1 else "")
                     at.setdefault(who, []).append(place_of_group(group, groups))
             if at:
-                told = "; ".join(f"{who} at {listed(places)}" for who, places in at.items())
+                where = "; ".join(f"{who} at {listed(places)}" for who, places in at.items())
                 of_model = f"{model}: " if len(models) > 1 else ""
                 what = f"Most {rate.replace('_', ' ')}" if several else "One machine alone"
-                found.append(f"{of_model}{what}: {told}.")
+                found.append(f"{of_model}{what}: {where}.")
     if few := sorted({row.entry.name for row in rows if not row.decided}):
         found.append(f"The mode of {listed(few)} is not resolved at each batch size.")
     return found or ["No valid sweep: no machine and no mode can be named."]

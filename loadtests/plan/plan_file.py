@@ -104,13 +104,11 @@ def line_of(text: str, steps: Steps) -> int:
 
 
 def _has(content: Any, steps: Steps) -> bool:  # noqa: ANN401 - any TOML value
-    for step in steps:
-        if isinstance(step, int):
-            if not isinstance(content, list) or len(content) <= step:
-                return False
-        elif not isinstance(content, dict) or step not in content:
-            return False
-        content = content[step]
+    try:
+        for step in steps:
+            content = content[step]
+    except (KeyError, IndexError, TypeError):
+        return False
     return bool(steps)
 
 

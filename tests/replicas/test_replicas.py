@@ -23,9 +23,10 @@ from tests.support.processes import without
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
 
 try:
+    from service import replicas as module
     from service.replicas import (
         NotStarted,
-        ReplicaFront,
+        Replica,
         bound_at,
         claimed,
         deployment_options,
@@ -123,7 +124,9 @@ def test_a_replica_listens_where_its_own_node_is_reached(host: str, bound: tuple
 
 
 @pytest.fixture(autouse=True)
-def _cores_as_before() -> Iterator[None]:
+def _as_on_a_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What Ray says of a replica, and cores as before."""
+    monkeypatch.setattr(module, "where_and_who", lambda: ("127.0.0.1", "r1"))
     before = sorted(os.sched_getaffinity(0))
     yield
     pin(before)
@@ -132,26 +135,29 @@ def _cores_as_before() -> Iterator[None]:
 class Started(NamedTuple):
     """A replica that is ready, its way by the proxy and its own."""
 
-    front: ReplicaFront
+    front: Replica
     proxy: httpx.AsyncClient
     own: httpx.AsyncClient
 
 
-def made(folder: Path, settings: dict[str, Any] | None = None, **engine: object) -> ReplicaFront:
-    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder}
-    chosen = Settings(**{**given, **(settings or {})})
-    return ReplicaFront(chosen, 1, "127.0.0.1", "r1", fake_engine_command(**engine))
+async def start(
+    front: Replica, folder: Path, settings: dict[str, Any] | None = None, **engine: object
+) -> None:
+    """As Serve makes it."""
+    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder, "port": 0}
+    await front.__init__(Settings(**{**given, **(settings or {})}), 1, fake_engine_command(**engine))
 
 
 @asynccontextmanager
 async def started(folder: Path, settings: dict[str, Any] | None = None) -> AsyncIterator[Started]:
     """As Serve has it: started, then the lifespan until the end."""
-    front = made(folder, settings)
-    await front.start()
-    lifespan = LifespanOn(Config(front, lifespan="on", log_config=None))
+    front = Replica.__new__(Replica)
+    await start(front, folder, settings)
+    app = front.__serve_build_asgi_app__()
+    lifespan = LifespanOn(Config(app, lifespan="on", log_config=None))
     await lifespan.startup()
     options = {"timeout": PATIENCE_SECONDS, "trust_env": False}
-    by_proxy = httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://127.0.0.1", **options)
+    by_proxy = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", **options)
     own = httpx.AsyncClient(base_url=f"http://{front.address}", **options)
     async with by_proxy, own:
         try:
@@ -160,7 +166,7 @@ async def started(folder: Path, settings: dict[str, Any] | None = None) -> Async
             await lifespan.shutdown()
 
 
-async def without_engine(front: ReplicaFront) -> None:
+async def without_engine(front: Replica) -> None:
     """Its engine is killed, and the front knows."""
     pid = front._state.supervisor.pid
     assert pid is not None
@@ -190,7 +196,7 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
             own = await one.own.post(GENERATE, json=BODY, headers={"X-Request-ID": "a-2"})
             assert (own.status_code, own.headers["x-request-id"]) == (200, "a-2")
             assert "x-launchbound-replica" not in own.headers
-            one.front.check()
+            await one.front.check_health()
             assert len(one.front.cores) == 1
             assert not is_free(one.front.cores)
             return one.front.cores
@@ -216,9 +222,9 @@ def test_an_engine_that_refuses_its_settings_or_fails_its_modes_ends_the_start_w
     engine: dict[str, object], reason: str, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        front = made(tmp_path, **engine)
+        front = Replica.__new__(Replica)
         with pytest.raises(NotStarted, match=reason):
-            await front.start()
+            await start(front, tmp_path, **engine)
         assert is_free(front.cores)
         with pytest.raises(httpx.ConnectError):
             await httpx.AsyncClient(trust_env=False).get(f"http://{front.address}/health/live")
@@ -252,9 +258,9 @@ def test_a_request_by_the_proxy_waits_for_the_next_engine_and_one_to_itself_is_r
             await without_engine(one.front)
             refused = await one.own.post(GENERATE, json=BODY)
             with pytest.raises(RuntimeError, match="signal 9"):
-                one.front.check()
+                await one.front.check_health()
             held = await one.proxy.post(GENERATE, json=BODY)
-            one.front.check()
+            await one.front.check_health()
             assert (refused.status_code, held.status_code) == (503, 200)
             assert one.front._state.supervisor.starts == 2
 
