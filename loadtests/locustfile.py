@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import random
+import re
 import sys
 import uuid
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from locust import FastHttpUser, events, task
 from locust.argument_parser import LocustArgumentParser
@@ -26,7 +26,7 @@ from locust.env import Environment
 from locust.exception import StopTest
 from locust.runners import WorkerRunner
 
-from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
+from loadtests.plan.prompts import read_prompts
 from loadtests.run.exporter import PORT, Exporter
 from loadtests.run.plain_locust import count_requests
 from service.modes import MODES, default_modes
@@ -58,7 +58,7 @@ def load_of(options: Namespace) -> Load:
         ) from error
     if min(sizes) < 1 or new_tokens < 1:
         raise ValueError("--batch-sizes and --new-tokens are at least 1")
-    return Load(modes, sizes, new_tokens, tuple(read_prompts(options.prompt_file or PROMPT_FILE)))
+    return Load(modes, sizes, new_tokens, tuple(read_prompts()))
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
@@ -72,8 +72,6 @@ def add_options(parser: LocustArgumentParser) -> None:
     )
     group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
-    # A worker gets its master's options, so a default must not be a path of one machine.
-    group.add_argument("--prompt-file", default="", help='JSON lines of {"text": …}; default: our own')
     parser.add_argument(
         "--run-id",
         default=os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}",
@@ -90,7 +88,7 @@ def prepare(environment: Environment, **_: object) -> None:
     options = environment.parsed_options or Namespace()
     try:
         load = load_of(options)
-    except (ValueError, PromptError) as error:
+    except ValueError as error:
         sys.stderr.write(f"locust: {error}\n")
         raise SystemExit(2) from error
     exporter = Exporter({"run": options.run_id, "modes": ",".join(load.modes)})
@@ -118,13 +116,19 @@ class OwnPagesOnly:
     def __init__(self, page: Wsgi) -> None:
         self._page = page
         names = os.environ.get("LAUNCHBOUND_ALLOWED_HOSTS", "").lower().split(",")
-        self._names = {"localhost", *(name.strip() for name in names if name.strip())}
+        self._names = {"localhost", *filter(None, map(str.strip, names))}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """As a WSGI application."""
-        if (reason := self._refusal(environ)) is not None:
+        host, origin = (environ.get(name, "").lower() for name in ("HTTP_HOST", "HTTP_ORIGIN"))
+        # A browser says who asks; one that is too old to, by the origin of the page.
+        same_site = environ.get("HTTP_SEC_FETCH_SITE", "none") in ("same-origin", "none")
+        if not (self._allows(host) and same_site and (not origin or origin.partition("://")[2] == host)):
             start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-            return [reason.encode()]
+            return [
+                b"this page answers its own address alone: open it by that, or add the name to "
+                b"LAUNCHBOUND_ALLOWED_HOSTS of locust"
+            ]
 
         def started(status: str, headers: list[tuple[str, str]], *more: object) -> object:
             kept = [item for item in headers if not item[0].lower().startswith("access-control-")]
@@ -132,32 +136,14 @@ class OwnPagesOnly:
 
         return self._page(environ, started)
 
-    def _refusal(self, environ: dict[str, Any]) -> str | None:
-        host = environ.get("HTTP_HOST", "").lower()
-        if not self._allows(host):
-            return "this page is not called by that name: add it to LAUNCHBOUND_ALLOWED_HOSTS of locust"
-        site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
-        # A browser says who asks; one that is too old to, by the origin of the page.
-        if site not in (None, "same-origin", "none") or (origin and _place_of(origin) != host):
-            return "this page answers no other page: open it by its own address"
-        return None
-
     def _allows(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname if _place_of(f"//{host}") else None
+        name = re.sub(r":\d*$", "", host)
         if name in self._names or "*" in self._names:
             return True
         try:
-            return bool(ipaddress.ip_address(name or ""))
+            return bool(ipaddress.ip_address(name.removeprefix("[").removesuffix("]")))
         except ValueError:
             return False
-
-
-def _place_of(address: str) -> str | None:
-    """Host and port of an address; None where it is none."""
-    try:
-        return urlsplit(address).netloc.lower()
-    except ValueError:
-        return None
 
 
 class LaunchboundUser(FastHttpUser):
@@ -173,7 +159,7 @@ class LaunchboundUser(FastHttpUser):
         self.headers["X-Launchbound-Run"] = options.run_id
         try:
             self.load = load_of(options)
-        except (ValueError, PromptError) as error:
+        except ValueError as error:
             logger.error("%s", error)
             raise StopTest(str(error)) from error
         self.headers = dict(type(self).headers)

@@ -1,7 +1,7 @@
 """Connects to a Ray cluster, or starts one on loopback that ends with this process.
 
-Ray reads its environment when it is imported, so nothing here imports it before `environment` is set. Run as
-a program, this file is the process that holds the Ray of a command.
+Ray reads its environment when it is imported: nothing here imports it before `environment` is set. Run as a
+program, this file is the process that holds the Ray of a command.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ OBJECT_STORE_BYTES = 100_000_000
 
 STARTS = 4
 TOO_SLOW = "timed out during startup"
-"""Ray gives a node 30 s to start, which may pass on a busy machine: only then it is started again."""
+"""Ray gives a node a fixed 30 s to start, which may pass on a busy machine: only then it is started again."""
 
 ANSWER_SECONDS = 10.0
 FIRST_CALL = "/ray.rpc.NodeInfoGcsService/GetClusterId"
 """What Ray itself calls first. Its request is a message without required fields."""
 
 NAMESPACE = "launchbound"
-MODE = "RAY_AUTH_MODE"
 ON_LOOPBACK = {
     # All of Ray's ports on 127.0.0.1. Ray replaces a given 127.0.0.1 by another address of the machine,
     # unless this says that no other machine will join.
@@ -60,7 +59,7 @@ def environment(address: str | None) -> dict[str, str]:
     # By default Ray shows one of several lines that differ in numbers alone.
     found = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
     if address is None:
-        return {**found, **ON_LOOPBACK, MODE: "token"}
+        return {**found, **ON_LOOPBACK, "RAY_AUTH_MODE": "token"}
     if address == "auto":  # Ray finds it, and shows the token where there is one
         return found
     host, colon, port = address.rpartition(":")
@@ -68,13 +67,14 @@ def environment(address: str | None) -> dict[str, str]:
         raise ClusterError(f"{address} is no address of a Ray cluster: give HOST:PORT, or auto")
     if os.environ.get("RAY_USE_TLS", "0") in ("1", "true", "True"):  # its certificates say who may join
         return found
-    here, asks = is_loopback(host.strip("[]")), _asks_for_a_token(address)
-    if not here and not asks:
+    local, has_token = is_loopback(host.strip("[]")), _asks_for_token(address)
+    if not local and not has_token:
         raise ClusterError(
             f"Ray at {address} runs without a token, and whoever reaches it runs programs on all of its "
             "nodes: start it with one (docs/fleet.md)"
         )
-    return {**found, **(ON_LOOPBACK if here else {}), MODE: "token" if asks else "disabled"}
+    mode = "token" if has_token else "disabled"
+    return {**found, **(ON_LOOPBACK if local else {}), "RAY_AUTH_MODE": mode}
 
 
 def is_loopback(host: str) -> bool:
@@ -85,7 +85,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _asks_for_a_token(address: str) -> bool:
+def _asks_for_token(address: str) -> bool:
     """Whether Ray answers only who shows a token. Raises ClusterError where no Ray answers.
 
     Ray itself would try such an address for minutes, and where a Ray without a token is joined with one, its
@@ -120,13 +120,9 @@ def connected(
 
     with ExitStack() as stack:
         at = address or stack.enter_context(local_ray(labels or {}))
+        options: dict[str, Any] = {"log_to_driver": log_to_driver, "logging_level": logging.ERROR}
         try:
-            ray.init(
-                address=at,
-                namespace=NAMESPACE,
-                log_to_driver=log_to_driver,
-                logging_level=logging.ERROR,
-            )
+            ray.init(address=at, namespace=NAMESPACE, **options)
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             reason = str(error.__cause__ or error).strip().partition("\n")[0]
             raise ClusterError(
@@ -162,8 +158,8 @@ def local_ray(labels: Mapping[str, str]) -> Iterator[str]:
                     return
                 last = line.strip() or last
         if TOO_SLOW not in last:
-            raise ClusterError(f"Ray did not start: {last}")
-    raise ClusterError(f"Ray did not start, {STARTS} times: {last}")
+            break
+    raise ClusterError(f"Ray did not start: {last}")
 
 
 def main() -> None:

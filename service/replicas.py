@@ -6,22 +6,21 @@ This imports Ray, which reads its environment then: set `ray_cluster.environment
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import os
 import re
 import secrets
 import socket
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-import msgspec
 import ray
 import uvicorn
 from ray import serve
-from ray.serve import Application
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.serve.context import _get_global_client
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
@@ -34,8 +33,8 @@ from service.front.machine import CoreClaims
 from service.front.routes.health import missed, obstacle
 from service.front.routes.state import AppState
 from service.front.settings import Settings
-from service.machine import engine_cpus, front_cpus, pin, share_cpus
-from service.ray_cluster import NAMESPACE, is_loopback
+from service.machine import front_cpus, pin, share_cpus
+from service.ray_cluster import is_loopback
 
 log = logging.getLogger("launchbound.replicas")
 
@@ -44,22 +43,19 @@ MOST_REPLICAS = 1000
 REQUESTS_AIMED_AT = 5
 """Unfinished requests per replica that Serve scales towards: four that wait and the one that runs."""
 
-HEALTH_PERIOD_SECONDS, PATIENCE_SECONDS = 10.0, 60.0
-"""Between two health checks, of which three in a row fail before Serve replaces a replica; and for how long
-one may be without an engine, since its front starts another.
+HEALTH_PERIOD_SECONDS = 25.0
+"""Serve replaces a replica after three failed checks in a row: till then its front starts another engine."""
+
+STILL_ROUTED_SECONDS, STOP_SECONDS = 2.0, 10.0
+"""How long a replica that is to end goes on taking requests, until every proxy knows of it; and how long its
+engine may take to end.
 """
-
-ROUTERS_TOLD_SECONDS = 2.0
-"""How long a replica that is to end goes on taking requests: until every proxy knows of it."""
-
-STOP_SECONDS = 10.0
-"""For an engine that is asked to end, then killed, and the processes around it."""
-
-START_SECONDS = 3600.0
-"""For all replicas: each loads its model and compiles, and may wait for cores."""
 
 CORES_SECONDS = 15.0
 """Ray hands out the cores of a replica that has ended, which may be before its claim has gone."""
+
+OWNER = "launchbound-replicas"
+"""Where Ray keeps which command has deployed last."""
 
 POLL_SECONDS, READY_POLL_SECONDS = 0.5, 0.05
 
@@ -68,52 +64,9 @@ class NotStarted(RuntimeError):
     """A replica did not become ready; the message says why."""
 
 
-class Unhealthy(RuntimeError):
-    """The replica is to be replaced; the message says why."""
-
-
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a replica is: `actor` is its name in Ray, `name` the short form that people read.
-
-    `address` is host:port of its own listener.
-    """
-
-    actor: str
-    name: str
-    node: str
-    address: str
-    cores: list[int]
-
-
-class Registry:
-    """A named actor: who deployed last, and where the replicas are, which Serve does not show."""
-
-    def __init__(self) -> None:
-        self._deployed, self._replicas = "", list[Place]()
-
-    def deploys(self, command: str) -> None:
-        """`command` has replaced what runs."""
-        self._deployed = command
-
-    def add(self, replica: Place) -> None:
-        """It is ready."""
-        self._replicas.append(replica)
-
-    def view(self) -> tuple[str, list[Place]]:
-        """The command that deployed last, and all replicas that ever were."""
-        return self._deployed, self._replicas
-
-
-def registry() -> Any:  # noqa: ANN401 - a handle of Ray, whose methods are made at run time
-    """The cluster's registry, made where there is none. It outlives whoever makes it."""
-    options = {"name": "replicas", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    return ray.remote(num_cpus=0)(Registry).options(**options).remote()
-
-
 def replica_count(text: str) -> tuple[int, int]:
     """The least and the most replicas of '4', or '1-4'. Raises ValueError for anything else."""
-    found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text.strip())
-    if found is not None:
+    if found := re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text.strip()):
         least, most = int(found[1]), int(found[2] or found[1])
         if 1 <= least <= most <= MOST_REPLICAS:
             return least, most
@@ -151,164 +104,83 @@ def deployment_options(settings: Settings, count: tuple[int, int], cores: int, g
     to end has as long as its longest request may take.
     """
     least, most = count
-    scaling = {
-        "min_replicas": least,
-        "initial_replicas": least,
-        "max_replicas": most,
-        "target_ongoing_requests": REQUESTS_AIMED_AT,
-    }
+    scaling = {"min_replicas": least, "initial_replicas": least, "max_replicas": most}
+    scaled = {"autoscaling_config": {**scaling, "target_ongoing_requests": REQUESTS_AIMED_AT}}
     longest = settings.request_timeout_seconds + settings.drain_seconds
     return {
         "name": "front",
-        **({"autoscaling_config": scaling} if least < most else {"num_replicas": least}),
+        **(scaled if least < most else {"num_replicas": least}),
         "ray_actor_options": {"num_cpus": cores, "num_gpus": int(gpu)},
         "max_ongoing_requests": 2 * settings.max_queue + 16,
         "max_queued_requests": settings.max_connections,
         "max_constructor_retry_count": 1,
         "health_check_period_s": HEALTH_PERIOD_SECONDS,
-        "health_check_timeout_s": 3 * HEALTH_PERIOD_SECONDS,
-        "graceful_shutdown_wait_loop_s": ROUTERS_TOLD_SECONDS,
-        "graceful_shutdown_timeout_s": longest + ROUTERS_TOLD_SECONDS + STOP_SECONDS,
+        "graceful_shutdown_wait_loop_s": STILL_ROUTED_SECONDS,
+        "graceful_shutdown_timeout_s": longest + STILL_ROUTED_SECONDS + STOP_SECONDS,
         # Every request has a line in the replica's own log.
         "logging_config": {"enable_access_log": False, "log_level": "WARNING"},
     }
 
 
-def write_targets(path: Path, replicas: Sequence[Place]) -> None:
-    """Replace the file at `path`, by which Prometheus finds `replicas`, in one step. Raises OSError.
-
-    `instance` is a replica's name and where it listens: a trace's address begins so.
-    """
-    groups = [
-        {"targets": [one.address], "labels": {"instance": f"{one.name}@{one.address}", "node": one.node}}
-        for one in replicas
-    ]
-    document = msgspec.json.format(msgspec.json.encode(groups), indent=2) + b"\n"
-    if path.is_file() and path.read_bytes() == document:
-        return
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(document)
-    beside.replace(path)
-
-
-class Command:
-    """One run: deploys, keeps the file of `targets` current, and ends the replicas unless another took over.
+def serve_replicas(
+    settings: Settings,
+    count: tuple[int, int],
+    cores: int | None,
+    own: bool,
+    engine_command: Sequence[str] | None = None,
+) -> None:
+    """Serve until a signal, or until another command has deployed, which then has the replicas.
 
     Ray is connected to; `own`: it ends with this command. `count` are the least and the most replicas, with
-    `cores` each, None: as many as usual. `engine_command` replaces the command line of the engines.
+    `cores` each, None: as many as usual. `engine_command` replaces the command line of the engines. Raises
+    ValueError and NotStarted; RayError, RayServeException and ConnectionError where the cluster has ended.
     """
-
-    def __init__(
-        self,
-        settings: Settings,
-        count: tuple[int, int],
-        cores: int | None,
-        own: bool,
-        targets: Path | None,
-        engine_command: Sequence[str] | None = None,
-    ) -> None:
-        # Serve says what the command says itself.
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        self._settings, self._own = settings, own
-        self._targets = targets or settings.cache_folder / "replicas.targets.json"
-        self._id, self._registry = secrets.token_hex(8), registry()
-        each, gpu = share_of_each(settings, cores, count[1], ray.cluster_resources())
-        deployment = serve.deployment(**deployment_options(settings, count, each, gpu))
-        replica: Any = deployment(serve.ingress()(Replica))
-        self._application: Application = replica.bind(settings, each, engine_command)
-
-    def serve(self) -> None:
-        """Until a signal, or until another command has taken over.
-
-        Raises ValueError and NotStarted; RayError, RayServeException and ConnectionError where the cluster
-        has ended.
-        """
-        proxy = self._open_proxy()
-        if warning := exposure(self._settings):
-            log.warning(warning)
-        before, ends = _application(), True
-        previous, _ = ray.get(self._registry.view.remote())
-        try:
-            self._deploy()
-            print(f"launchbound: serving on {proxy}", flush=True)
-            self._say_where()
-            ends = not self._follow()
-            log.info("the application has ended" if ends else "another command has taken over these replicas")
-        except NotStarted:
-            ends = before is None
-            if not ends:  # what Serve has left of it goes on, and belongs to the command before
-                ray.get(self._registry.deploys.remote(previous))
-            raise
-        except KeyboardInterrupt:
-            # Nobody's, where it came before the registry was told.
-            ends = self._look()[0] in ("", self._id) or _given_up(_application())
-            log.info("ending the replicas once what they run has ended")
-        finally:
-            if ends:
-                serve.delete(APPLICATION)
-                write_targets(self._targets, [])
-
-    def _open_proxy(self) -> str:
-        """Start Serve with its proxy, unless it runs; returns the URL of its proxy."""
-        host, port = self._settings.host, self._settings.port
-        free = free_port(host, port) if self._own or port == 0 else port
-        # Requests end by the replicas' own timeout.
-        options = {"host": host, "port": free, "request_timeout_s": None}
-        serve.start(proxy_location="HeadOnly", http_options=options, logging_config={"log_level": "WARNING"})
-        client = _get_global_client()
-        if client is None:
-            raise RayServeException("Serve did not start")
-        http = client.http_config
-        return f"http://{_authority(http.host, http.port)}"
-
-    def _deploy(self) -> None:
-        """Returns once the replicas serve. Raises NotStarted, with the reason where Serve gives them up."""
-        serve.run_many([serve.RunTarget(self._application, APPLICATION)], wait_for_applications_running=False)
-        ray.get(self._registry.deploys.remote(self._id))
-        ends = monotonic() + START_SECONDS
-        while (found := _application()) is None or found.status != ApplicationStatus.RUNNING:
-            if found and _given_up(found):
-                raise NotStarted(_reason(found))
-            if monotonic() > ends:
-                raise NotStarted(f"not all replicas have started within {START_SECONDS / 60:.0f} minutes")
-            sleep(POLL_SECONDS)
-
-    def _follow(self) -> bool:
-        """Keep the targets current. Returns True once another command has taken over, False once there is no
-        application any more.
-        """
-        while (found := _application()) is not None:
-            if self._look()[0] != self._id and found.status == ApplicationStatus.RUNNING:
-                return True
-            sleep(POLL_SECONDS)
-        return False
-
-    def _look(self) -> tuple[str, list[Place]]:
-        """The command that deployed last, and the replicas that run now; the file says the same."""
-        deployed, known = ray.get(self._registry.view.remote())
-        alive = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
-        replicas = sorted((one for one in known if one.actor in alive), key=lambda one: one.name)
-        write_targets(self._targets, replicas)
-        return deployed, replicas
-
-    def _say_where(self) -> None:
-        for replica in self._look()[1]:
-            cores = ",".join(map(str, replica.cores))
-            at = f"http://{replica.address}"
-            log.info("replica %s at %s on core %s of %s", replica.name, at, cores, replica.node)
-        log.info("targets for Prometheus (file_sd_configs): %s", self._targets)
-        if not self._own:
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # it says what is said here
+    each, gpu = share_of_each(settings, cores, count[1], ray.cluster_resources())
+    deployment: Any = serve.deployment(**deployment_options(settings, count, each, gpu))
+    application = deployment(serve.ingress()(Replica)).bind(settings, each, engine_command)
+    url = _open_proxy(settings, own)
+    if warning := exposure(settings):
+        log.warning(warning)
+    owner, others = secrets.token_bytes(8), _application() is not None
+    try:
+        _internal_kv_put(OWNER, owner)
+        serve.run_many([serve.RunTarget(application, APPLICATION)], wait_for_applications_running=False)
+        _await_running()
+        print(f"launchbound: serving on {url}", flush=True)
+        if not own:
             address = ray.get_runtime_context().gcs_address
             log.info("to replace these without a pause: launchbound serve --replicas N --address %s", address)
+        while _application() is not None and _internal_kv_get(OWNER) == owner:
+            sleep(POLL_SECONDS)
+        log.info("the application has ended, or another command has taken over")
+    except NotStarted:
+        if others:
+            owner = b""  # what Serve has left of the replicas of an earlier command goes on
+        raise
+    finally:
+        if _internal_kv_get(OWNER) == owner:
+            log.info("ending the replicas once what they run has ended")
+            serve.delete(APPLICATION)
+
+
+def _open_proxy(settings: Settings, own: bool) -> str:
+    """Start Serve with its proxy, unless it runs; returns the URL of its proxy."""
+    host, port = settings.host, settings.port
+    free = free_port(host, port) if own or port == 0 else port
+    # Requests end by the replicas' own timeout.
+    options = {"host": host, "port": free, "request_timeout_s": None}
+    serve.start(proxy_location="HeadOnly", http_options=options, logging_config={"log_level": "WARNING"})
+    if (client := _get_global_client()) is None:
+        raise RayServeException("Serve did not start")
+    return f"http://{_authority(client.http_config.host, client.http_config.port)}"
 
 
 def free_port(host: str, port: int) -> int:
     """`port`, 0: any, which is free now: Serve's proxy takes a number, and binds it in a moment."""
     try:
         with bound_socket(host, port) as listener:
-            found: int = listener.getsockname()[1]
-            return found
+            return int(listener.getsockname()[1])
     except OSError as error:
         raise ValueError(f"cannot listen on {host}:{port}: {error}; choose another --port") from error
 
@@ -321,114 +193,91 @@ def _application() -> ApplicationStatusOverview | None:
     return serve.status().applications.get(APPLICATION)
 
 
-def _given_up(found: ApplicationStatusOverview | None) -> bool:
-    failed = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
-    return found is not None and found.status in failed
-
-
-def _reason(found: ApplicationStatusOverview) -> str:
-    """The last line of the traceback by which a replica did not start."""
-    messages = [one.message for one in found.deployments.values() if one.message] or [found.message]
-    last = (messages[0].strip().splitlines() or [found.status])[-1]
-    return last.removeprefix(f"{NotStarted.__module__}.{NotStarted.__name__}: ")
+def _await_running() -> None:
+    """Returns once the replicas serve. Raises NotStarted, with the reason where Serve gives them up."""
+    while (found := _application()) is None or found.status != ApplicationStatus.RUNNING:
+        if found and found.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
+            messages = [one.message for one in found.deployments.values() if one.message] or [found.message]
+            # The last line of a traceback.
+            last = (messages[0].strip().splitlines() or [found.status])[-1]
+            raise NotStarted(last.removeprefix(f"{NotStarted.__module__}.{NotStarted.__name__}: "))
+        sleep(POLL_SECONDS)
 
 
 class Replica:
-    """The deployment: what Serve makes, checks and has answer in a process of Ray's."""
+    """The deployment: a front of `settings` with its engine, on cores that no other replica of its node has.
 
-    async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, settings: Settings, cores: int, engine_command: Sequence[str] | None
-    ) -> None:
-        set_up(settings.log_format)
-        actor, node = ray.get_runtime_context().get_actor_name() or "", ray.util.get_node_ip_address()
-        name = serve.get_replica_context().replica_id.unique_id
-        self._front = ReplicaFront(settings, cores, node, name, engine_command)
-        await self._front.start()
-        address, own = self._front.address, self._front.cores
-        place = Place(actor=actor, name=name, node=node, address=address, cores=own)
-        await registry().add.remote(place)
-
-    def __serve_build_asgi_app__(self) -> ASGIApp:
-        return self._front
-
-    async def check_health(self) -> None:
-        """Raises Unhealthy, three times in a row where Serve is to replace this replica."""
-        self._front.check()
-
-
-class ReplicaFront:
-    """A front of `settings` with its engine on `cores_each` cores of `node`, which no other replica has.
-
-    It answers what comes by Serve's proxy, and at `address`, host:port of this replica alone.
+    It answers what comes by Serve's proxy, and at `address`, host:port of this replica alone. Serve makes it,
+    checks it and has it answer in a process of Ray's.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        cores_each: int,
-        node: str,
-        name: str,
-        engine_command: Sequence[str] | None = None,
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, settings: Settings, cores_each: int, engine_command: Sequence[str] | None = None
     ) -> None:
+        """Returns once it is ready. Raises NotStarted where an engine refuses its settings, or modes fail."""
+        set_up(settings.log_format)
+        node, name = where_and_who()
         host, reached_at = bound_at(settings.host, node)
         names = [*settings.allowed_hosts, settings.host, reached_at]
         self._settings = settings.model_copy(update={"host": host, "port": 0, "allowed_hosts": names})
-        self._cores_each, self._engine_command = cores_each, engine_command
-        self._headers = [(key.lower().encode(), value.encode()) for key, value in HEADERS]
         # On every answer that came by the proxy: who measures must know.
-        self._headers.append((b"x-launchbound-replica", name.encode()))
-        self._socket: socket.socket = bound_socket(host, 0, settings.unread_timeout_seconds)
+        headers = [*HEADERS, ("X-Launchbound-Replica", name)]
+        self._headers = [(key.lower().encode(), value.encode()) for key, value in headers]
+        self._claims = await claimed(cores_each, share_cpus(settings.cores))
+        self.cores = list(self._claims)
+        self._socket = own_listener(host, settings.port, settings.unread_timeout_seconds)
         self.address = _authority(reached_at, self._socket.getsockname()[1])
-        self.cores: list[int] = []
-        self._claims: list[CoreClaims] = []
-        self._ready_at = monotonic()
+        await self._start(engine_command)
+        own = ",".join(map(str, self.cores))
+        log.info("replica %s at http://%s on core %s of %s", name, self.address, own, node)
 
-    async def start(self) -> None:
-        """Returns once it is ready. Raises NotStarted where an engine refuses its settings, or modes fail."""
-        self.cores, self._claims = await claimed(self._cores_each, share_cpus(self._settings.cores))
-        claim = CoreClaims(engine_cpus(None, self.cores))
-        self._claims.append(claim)
-        if claim.warning:
-            log.warning(claim.warning)
-        refusals = list[str]()
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:  # uvicorn takes no method for one
+            await self.answer(scope, receive, send)
+
+        return app
+
+    async def check_health(self) -> None:
+        """Raises RuntimeError with the reason where it is not ready."""
+        if (found := obstacle(self._state, detailed=True)) is not None:
+            raise RuntimeError(found.message)
+
+    async def _start(self, engine_command: Sequence[str] | None) -> None:
+        refusals, words = list[str](), deque[str](maxlen=1)
+
+        def keep(record: logging.LogRecord) -> bool:
+            """An engine says in its log why it refuses its settings."""
+            words.append(record.getMessage())
+            return True
+
+        logging.getLogger("launchbound.engine").addFilter(keep)
         # The engine may use all of them until it is warm, as a front's own start has it.
         pin(self.cores)
         self._app = create_app(
-            self._settings, self._engine_command, refused=refusals.append, address=f"http://{self.address}"
+            self._settings, engine_command, refused=refusals.append, address=f"http://{self.address}"
         )
         pin(front_cpus(None, None, self.cores))
         self._state: AppState = self._app.state.launchbound
         self._server = _Server(server_config(self._app, self._settings))
         self._serving = asyncio.create_task(self._server.serve([self._socket]), name="own-listener")
         try:
-            with _warnings_of_the_engine() as warnings:
-                while not self._server.started or obstacle(self._state, detailed=True) is not None:
-                    if self._serving.done():
-                        raise NotStarted("the front of the replica did not start; its log says why")
-                    if why := [*refusals, *self._lost()]:
-                        # Serve keeps a traceback, of which the command takes the last line.
-                        raise NotStarted(one_line(warnings[-1] if refusals and warnings else why[0]))
-                    await asyncio.sleep(READY_POLL_SECONDS)
+            while not self._server.started or obstacle(self._state, detailed=True) is not None:
+                if self._serving.done():
+                    raise NotStarted("the front of the replica did not start; its log says why")
+                if refusals:
+                    raise NotStarted(one_line([*refusals, *words][-1]))
+                if self._beyond_waiting() and (found := obstacle(self._state, detailed=True)):
+                    raise NotStarted(one_line(found.message))
+                await asyncio.sleep(READY_POLL_SECONDS)
         except BaseException:
             await self._stop()
             raise
-        self._ready_at = monotonic()
 
-    def _lost(self) -> list[str]:
-        """Why waiting does not help: engines keep ending, or modes have failed. Empty where it may."""
-        failed = [f"mode {status.mode} failed: {status.detail}" for status in missed(self._state)]
-        ending = self._state.supervisor.unhealthy_reason
-        return [ending] if ending else ["; ".join(failed)] if failed else []
+    def _beyond_waiting(self) -> bool:
+        """Whether waiting does not help: engines keep ending, or modes have failed."""
+        return self._state.supervisor.unhealthy_reason is not None or bool(missed(self._state))
 
-    def check(self) -> None:
-        """Raise Unhealthy where it has not been ready for PATIENCE_SECONDS."""
-        found = obstacle(self._state, detailed=True)
-        if found is None or self._state.client.draining:
-            self._ready_at = monotonic()
-        elif monotonic() - self._ready_at >= PATIENCE_SECONDS:
-            raise Unhealthy(found.message)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request that came by the proxy, or go through the lifespan."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
@@ -459,7 +308,7 @@ class ReplicaFront:
         Serve's proxy prefers the replica with the fewest unfinished requests.
         """
         ends = monotonic() + self._settings.request_timeout_seconds
-        while obstacle(self._state, detailed=True) is not None and not self._lost():
+        while obstacle(self._state, detailed=True) is not None and not self._beyond_waiting():
             if self._state.client.draining or monotonic() > ends:
                 return
             await asyncio.sleep(READY_POLL_SECONDS)
@@ -469,8 +318,13 @@ class ReplicaFront:
         self._server.should_exit = True
         await asyncio.gather(self._serving, return_exceptions=True)
         self._socket.close()
-        for claim in self._claims:
+        for claim in self._claims.values():
             claim.close()
+
+
+def where_and_who() -> tuple[str, str]:
+    """The address of the node of this replica, and its name."""
+    return ray.util.get_node_ip_address(), serve.get_replica_context().replica_id.unique_id
 
 
 class _Server(uvicorn.Server):
@@ -479,24 +333,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-@contextmanager
-def _warnings_of_the_engine() -> Iterator[list[str]]:
-    """What the engine warns of in the block: in its log it says why it refuses its settings."""
-    found = list[str]()
-
-    def keep(record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.WARNING:
-            found.append(record.getMessage())
-        return True
-
-    engine_log = logging.getLogger("launchbound.engine")
-    engine_log.addFilter(keep)
-    try:
-        yield found
-    finally:
-        engine_log.removeFilter(keep)
 
 
 def bound_at(host: str, node: str) -> tuple[str, str]:
@@ -509,26 +345,36 @@ def bound_at(host: str, node: str) -> tuple[str, str]:
     return (host, host) if is_loopback(host) else (node, node)
 
 
+def own_listener(host: str, port: int, unread_seconds: float) -> socket.socket:
+    """A socket at the first free port above the proxy's `port`, 0: at any. Raises OSError.
+
+    So Prometheus and people know where replicas are: N of them on a machine have the N ports that follow.
+    """
+    for number in range(port + 1, port + MOST_REPLICAS) if port else ():
+        try:
+            return bound_socket(host, number, unread_seconds)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return bound_socket(host, 0, unread_seconds)
+
+
 async def claimed(
     count: int, usable: Sequence[int], wait_seconds: float = CORES_SECONDS
-) -> tuple[list[int], list[CoreClaims]]:
+) -> dict[int, CoreClaims]:
     """The first `count` of `usable` that no other replica of this node has, once there are so many.
 
     Ray counts cores and does not place. Raises NotStarted after `wait_seconds`.
     """
     ends = monotonic() + wait_seconds
     while True:
-        found = dict[int, CoreClaims]()
-        for core in usable:
-            claim = CoreClaims([core], of="replica")
-            if claim.held and len(found) < count:
-                found[core] = claim
-            else:
-                claim.close()
-        if len(found) == count:
-            return list(found), list(found.values())
-        for claim in found.values():
-            claim.close()
+        claims = {core: CoreClaims([core], of="replica") for core in usable}
+        free = [core for core, claim in claims.items() if claim.held][:count]
+        kept = free if len(free) == count else []
+        for core in claims.keys() - kept:
+            claims.pop(core).close()
+        if kept:
+            return claims
         if monotonic() > ends:
             raise NotStarted(
                 f"{count} cores that no other replica has: there are not so many among {list(usable)}; tell "
@@ -541,18 +387,17 @@ async def with_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Se
     """Run `app`; where this call is cancelled, the app receives `http.disconnect`, and is awaited.
 
     Serve cancels the call of a client that has gone. The app would be cut off before it has counted the
-    request and told the engine; by the message it ends as with any server.
+    request; by the message it ends as with any server.
     """
-    gone = asyncio.Event()
+    gone = asyncio.get_running_loop().create_future()
 
     async def receive_or_gone() -> Message:
-        message, hung_up = asyncio.ensure_future(receive()), asyncio.ensure_future(gone.wait())
+        message = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait({message, hung_up}, return_when=asyncio.FIRST_COMPLETED)
-            return {"type": "http.disconnect"} if gone.is_set() else await message
+            await asyncio.wait({message, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return {"type": "http.disconnect"} if gone.done() else await message
         finally:
             message.cancel()
-            hung_up.cancel()
 
     async def run() -> None:
         await app(scope, receive_or_gone, send)
@@ -561,8 +406,6 @@ async def with_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Se
     try:
         await asyncio.shield(running)
     except asyncio.CancelledError:
-        gone.set()
-        await asyncio.wait({running})
-        if not running.cancelled():
-            running.exception()  # taken: there is nobody left to tell
+        gone.set_result(None)
+        await asyncio.gather(running, return_exceptions=True)
         raise

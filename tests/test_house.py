@@ -177,7 +177,7 @@ def test_the_processes_of_rivals_are_imported_by_nothing_else() -> None:
 
 def test_one_file_of_the_load_tests_imports_ray() -> None:
     of_ray = {name for name in modules() if any(within(other, "ray") for other in modules()[name])}
-    assert {name for name in of_ray if within(name, "loadtests")} == {"loadtests.fleet.node"}
+    assert {name for name in of_ray if within(name, "loadtests")} == {"loadtests.fleet.run"}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str] | None:

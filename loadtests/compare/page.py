@@ -20,7 +20,6 @@ from loadtests.compare.runs import (
     Entry,
     Shared,
     differing,
-    entries_of,
     groups,
     read_entries,
     reference_of,
@@ -31,11 +30,8 @@ from loadtests.report.formatting import colour, listed, milliseconds, share_span
 from loadtests.report.load import Ladder, LoadCell, LoadGroup
 from loadtests.report.load_section import conditions, value
 from loadtests.report.page import Section, Table, Text, write_page
-from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
-from loadtests.run.rows import RowsError
-from loadtests.run.run_file import RUN_FILE, SeriesRun, read_series
 from service.statistics.choice import (
     LATENCY_SCATTER,
     OverSweeps,
@@ -61,33 +57,6 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     Returns what `runs.json` holds. Raises RowsError for a folder that holds no results.
     """
     return write_picture(read_entries(folders), out)
-
-
-def make_series_picture(folder: Path) -> dict[str, Any]:
-    """The same of the series in `folder`, written into it: its runs, and why others have no results.
-
-    Raises RowsError where no run of it has measured anything, with the reasons.
-    """
-    results, absent = list[Results](), dict[str, str]()
-    for run in read_series(folder).runs:
-        try:
-            results.append(read_results(folder / run.dtype))
-        except RowsError as error:
-            absent[run.dtype] = _why_absent(folder, run, error)
-    if not results:
-        reasons = "; ".join(f"{dtype}: {why}" for dtype, why in absent.items())
-        raise RowsError(f"no run of {folder} has measured anything ({reasons})")
-    return write_picture(entries_of(results), folder, absent)
-
-
-def _why_absent(folder: Path, run: SeriesRun, error: RowsError) -> str:
-    if run.state == "not begun":
-        return f"not begun; go on with `launchbound sweep --resume {folder}`"
-    if run.said is not None:
-        return run.said
-    if not (folder / run.dtype / RUN_FILE).exists():
-        return f"ended early, before it measured; go on with `launchbound sweep --resume {folder}`"
-    return str(error)
 
 
 def write_picture(

@@ -86,10 +86,10 @@ _FILE = DocumentFile(
     PEERS_FILE,
     PeersRun,
     FORMAT_VERSION,
-    PeersError,
     folder="comparison with rivals",
     writer="launchbound peers",
     mend="make the comparison again",
+    error=PeersError,
 )
 write_peers, read_peers = _FILE.write, _FILE.read
 """Write `peers.json` of a folder atomically, and read it, which raises PeersError."""

@@ -52,15 +52,12 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits in seconds, each counted from the intended start of a request; None: no such limit.
 
-    `e2e_seconds` is for the whole answer (`latency_from_intended_seconds`); `ttft_seconds` for the first
-    token: how late the request was sent, plus `time_to_first_token_seconds` of the service, whose clock
-    begins when the body is parsed and so leaves out HTTP on the way in, some tenths of a millisecond.
-    `tpot_seconds` is for (total - time to first token) / (new tokens - 1). `share` of a block's requests must
-    meet all of them for its rate to count as served; a request that was rejected or failed meets none.
-
-    `e2e_of_eager` is a limit for the whole answer as a multiple of eager's latency at the same work and no
-    load, for plans that have to suit any machine: `settled` makes seconds of it, once warm-up has measured
-    that latency. Raises PlanError without any limit.
+    `e2e_seconds` is for the whole answer; `ttft_seconds` for the first token: how late the request was sent,
+    plus the service's own `time_to_first_token_seconds`, which leaves out HTTP on the way in; `tpot_seconds`
+    for (total - time to first token) / (new tokens - 1). `share` of a block's requests must meet all of them
+    for its rate to count as served; one that was rejected or failed meets none. `e2e_of_eager` is a limit for
+    the whole answer as a multiple of eager's latency at the same work and no load: `settled` makes seconds of
+    it, once warm-up has measured that. Raises PlanError without any limit.
     """
 
     ttft_seconds: Limit | None = None
@@ -110,13 +107,8 @@ class SloTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """What it says. Raises PlanError without any limit, and with two for the whole answer."""
         if self.e2e is not None and self.e2e_of_eager is not None:
             raise PlanError("e2e and e2e_of_eager are both limits for the whole answer: leave one out")
-        return Slo(
-            ttft_seconds=self.ttft,
-            tpot_seconds=self.tpot,
-            e2e_seconds=self.e2e,
-            e2e_of_eager=self.e2e_of_eager,
-            share=self.share,
-        )
+        seconds = {"ttft_seconds": self.ttft, "tpot_seconds": self.tpot, "e2e_seconds": self.e2e}
+        return Slo(**seconds, e2e_of_eager=self.e2e_of_eager, share=self.share)
 
     @property
     def text(self) -> str:
@@ -299,13 +291,13 @@ def ladder_cells(
 ) -> Iterator[Cell]:
     """Closed-loop cells: every mode at every batch, and per batch a control cell."""
     for batch in batch_sizes:
-        for mode, control in [*((mode, False) for mode in modes), (BASELINE, True)]:
-            yield Cell(
-                mode=mode,
-                batch_size=batch,
-                prompt_set=prompt_set,
-                new_tokens=new_tokens,
-                concurrency=concurrency,
-                control=control,
-                requests=requests,
-            )
+        cell = Cell(
+            mode=BASELINE,
+            batch_size=batch,
+            prompt_set=prompt_set,
+            new_tokens=new_tokens,
+            concurrency=concurrency,
+            requests=requests,
+        )
+        yield from (msgspec.structs.replace(cell, mode=mode) for mode in modes)
+        yield msgspec.structs.replace(cell, control=True)

@@ -7,10 +7,9 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -44,55 +43,38 @@ _STEP = re.compile(r"\.(?P<key>[\w-]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
 Steps = tuple[str | int, ...]
 """Keys of tables and indexes of arrays, from the document's top to a value."""
 
-Document = TypeVar("Document", bound=msgspec.Struct)
+
+def parse_plan(text: str) -> PlanDocument:
+    """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = found[1] if found else str(text.count("\n") + 1)
+        raise PlanError(f"line {line}: not TOML ({error}): mend the line") from error
+    try:
+        return msgspec.convert(content, PlanDocument)
+    except msgspec.ValidationError as error:
+        steps, problem = _explained(str(error))
+        raise PlanError(f"line {line_of(text, steps)}: {problem}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar(Generic[Document]):
-    """What a TOML document may say: its type, the types of its tables by their dotted keys, and known words.
-
-    `values`: of a key whose values are words, those that it may have.
-    """
-
-    kind: type[Document]
-    tables: Mapping[str, type[msgspec.Struct]]
-    values: Mapping[str, Sequence[str]]
-
-    def parse(self, text: str) -> Document:
-        """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
-        try:
-            content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            found = re.search(r"at line (\d+)", str(error))
-            line = found[1] if found else str(text.count("\n") + 1)
-            raise PlanError(f"line {line}: not TOML ({error}): mend the line") from error
-        try:
-            return msgspec.convert(content, self.kind)
-        except msgspec.ValidationError as error:
-            steps, problem = self._explained(str(error))
-            raise PlanError(f"line {line_of(text, steps)}: {problem}") from error
-
-    def _explained(self, message: str) -> tuple[Steps, str]:
-        """Where a fault is, and what it is with its remedy, from msgspec's message."""
-        place = _PLACE.search(message)
-        what = message if place is None else message[: place.start()]
-        steps = tuple(_steps(place["path"] if place else ""))
-        known = [field.name for field in msgspec.structs.fields(self._table(steps))]
-        if unknown := _UNKNOWN.match(what):
-            near = difflib.get_close_matches(unknown["name"], known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
-            return (*steps, unknown["name"]), f"unknown key `{unknown['name']}`: {hint}"
-        if lacking := _LACKING.match(what):
-            return steps, f"`{lacking['name']}` is missing: add it"
-        key = next((step for step in reversed(steps) if isinstance(step, str)), "the plan")
-        remedy = f"write one of {', '.join(self.values[key])}" if key in self.values else "change the value"
-        return steps, f"`{key}`: {what[:1].lower()}{what[1:]}: {remedy}"
-
-    def _table(self, steps: Steps) -> type[msgspec.Struct]:
-        """The type of the table that `steps` lead into: of the longest of its beginnings that is one."""
-        keys = [step for step in steps if isinstance(step, str)]
-        beginnings = (".".join(keys[:length]) for length in range(len(keys), 0, -1))
-        return next((self.tables[name] for name in beginnings if name in self.tables), self.kind)
+def _explained(message: str) -> tuple[Steps, str]:
+    """Where a fault is, and what it is with its remedy, from msgspec's message."""
+    place = _PLACE.search(message)
+    what = message if place is None else message[: place.start()]
+    steps = tuple(_steps(place["path"] if place else ""))
+    table = next((TABLES[step] for step in steps if step in TABLES), PlanDocument)
+    known = [field.name for field in msgspec.structs.fields(table)]
+    if unknown := _UNKNOWN.match(what):
+        near = difflib.get_close_matches(unknown["name"], known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+        return (*steps, unknown["name"]), f"unknown key `{unknown['name']}`: {hint}"
+    if lacking := _LACKING.match(what):
+        return steps, f"`{lacking['name']}` is missing: add it"
+    key = next((step for step in reversed(steps) if isinstance(step, str)), "the plan")
+    remedy = f"write one of {', '.join(VALUES[key])}" if key in VALUES else "change the value"
+    return steps, f"`{key}`: {what[:1].lower()}{what[1:]}: {remedy}"
 
 
 def _steps(path: str) -> Iterator[str | int]:
@@ -122,13 +104,11 @@ def line_of(text: str, steps: Steps) -> int:
 
 
 def _has(content: Any, steps: Steps) -> bool:  # noqa: ANN401 - any TOML value
-    for step in steps:
-        if isinstance(step, int):
-            if not isinstance(content, list) or len(content) <= step:
-                return False
-        elif not isinstance(content, dict) or step not in content:
-            return False
-        content = content[step]
+    try:
+        for step in steps:
+            content = content[step]
+    except (KeyError, IndexError, TypeError):
+        return False
     return bool(steps)
 
 
@@ -183,18 +163,10 @@ class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
     def cells(self, modes: Sequence[str], sizes: Sequence[int]) -> Iterator[Cell]:
         """Its cells at the batch sizes `sizes`."""
-        speeds: list[tuple[float | None, float | None]] = [(load, None) for load in self.loads or ()]
-        speeds += [(None, rate) for rate in self.rates or ()]
-        for batch, tokens, (load, rate), mode in product(sizes, _counts(self.new_tokens), speeds, modes):
-            yield Cell(
-                mode=mode,
-                batch_size=batch,
-                new_tokens=tokens,
-                load=load,
-                rate=rate,
-                arrivals=self.arrivals,
-                requests=self.requests,
-            )
+        cell = Cell(mode="", batch_size=1, arrivals=self.arrivals, requests=self.requests)
+        speeds = [{"load": load} for load in self.loads or ()] + [{"rate": rate} for rate in self.rates or ()]
+        for batch, tokens, speed, mode in product(sizes, _counts(self.new_tokens), speeds, modes):
+            yield msgspec.structs.replace(cell, mode=mode, batch_size=batch, new_tokens=tokens, **speed)
 
 
 def _counts(value: Counts) -> list[int]:
@@ -204,12 +176,10 @@ def _counts(value: Counts) -> list[int]:
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`.
 
-    `dtypes`: precisions, each swept by the same plan with a service of its own; None: the service's default.
     `replicas`: the service may be several replicas behind a proxy, which is refused otherwise.
     """
 
     name: Annotated[str, Meta(min_length=1)]
-    dtypes: Annotated[list[Dtype], Meta(min_length=1)] | None = None
     modes: Annotated[list[str], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[list[Count], Meta(min_length=1)]
     replicas: bool = False
@@ -241,24 +211,18 @@ def plan_of(document: PlanDocument) -> Plan:
         raise DocumentError(
             f"'{BASELINE}' is missing: every speed-up is against it, add it to the modes", "modes"
         )
-    if twice := {dtype for dtype in document.dtypes or () if (document.dtypes or []).count(dtype) > 1}:
-        raise DocumentError(f"{', '.join(sorted(twice))} is there twice: name each precision once", "dtypes")
     for least, most in (("rounds", "rounds_most"), ("warmup_passes_least", "warmup_passes_most")):
         low, high = getattr(document, least), getattr(document, most)
         if high is not None and high < low:
             raise DocumentError(f"{most} is {high}, less than the {low} of {least}: raise it", most)
     if not document.closed_loop:
         raise DocumentError("there is no [[closed_loop]]: add one, with `requests` at least")
+    shared = ("seed", "rounds", "rounds_most", "warmup_passes_least", "warmup_passes_most", "replicas")
     plan = Plan(
         preset=document.name,
-        seed=document.seed,
-        rounds=document.rounds,
-        rounds_most=document.rounds_most,
         cells=tuple(_cells(document, modes)),
-        warmup_passes_least=document.warmup_passes_least,
-        warmup_passes_most=document.warmup_passes_most,
         slo=_slo(document),
-        replicas=document.replicas,
+        **{name: getattr(document, name) for name in shared},
     )
     _check(plan)
     return plan
@@ -275,9 +239,10 @@ def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
     """All cells, each once. Raises DocumentError for one that is in the document twice."""
     sizes = sorted(set(document.batch_sizes))
     seen = set[str]()
-    closed = (("closed_loop", index, table) for index, table in enumerate(document.closed_loop))
-    opened = (("open_loop", index, table) for index, table in enumerate(document.open_loop))
-    tables: list[tuple[str, int, ClosedLoop | OpenLoop]] = [*closed, *opened]
+    tables: list[tuple[str, int, ClosedLoop | OpenLoop]] = [
+        *(("closed_loop", index, table) for index, table in enumerate(document.closed_loop)),
+        *(("open_loop", index, table) for index, table in enumerate(document.open_loop)),
+    ]
     for name, index, table in tables:
         if isinstance(table, OpenLoop) and (table.loads is None) == (table.rates is None):
             message = "give `loads`, shares of each mode's capacity, or `rates`, per second: one of them"
@@ -328,17 +293,19 @@ def _check(plan: Plan) -> None:
         )
 
 
-PLAN = Grammar(
-    PlanDocument,
-    tables={"slo": SloTable, "closed_loop": ClosedLoop, "open_loop": OpenLoop},
-    values={
-        "prompts": PROMPT_SETS,
-        "batch_sizes": (*get_args(Place), "numbers from 1 on"),
-        "arrivals": get_args(Arrivals),
-        "dtypes": DTYPES,
-    },
-)
-"""What a plan file may say."""
+TABLES: dict[str | int, type[msgspec.Struct]] = {
+    "slo": SloTable,
+    "closed_loop": ClosedLoop,
+    "open_loop": OpenLoop,
+}
+"""The tables of a plan file, by their keys."""
+
+VALUES = {
+    "prompts": PROMPT_SETS,
+    "batch_sizes": (*get_args(Place), "numbers from 1 on"),
+    "arrivals": get_args(Arrivals),
+}
+"""Of keys whose values are words: which those may be."""
 
 
 def read_plan_file(path: Path) -> PlanDocument:
@@ -355,11 +322,6 @@ def read_plan_file(path: Path) -> PlanDocument:
     except PlanError as error:
         raise PlanError(f"{path}, {error}") from error
     return document
-
-
-def parse_plan(text: str) -> PlanDocument:
-    """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
-    return PLAN.parse(text)
 
 
 def toml_of(document: PlanDocument) -> str:

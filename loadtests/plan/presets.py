@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError, SloTable, order
+from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError, SloTable
 from loadtests.plan.plan_file import PlanDocument, plan_of, read_plan_file
 
 Preset = Literal["quick", "standard", "full", "gpu", "saturation"]
@@ -82,56 +82,36 @@ def estimate_seconds(plan: Plan) -> float:
     return plan.warmup_passes_least * one_pass + plan.rounds * _round_seconds(plan.cells)
 
 
-def estimate_most_seconds(plan: Plan) -> float:
-    """As `estimate_seconds`, where no main group is decided before the last round."""
-    undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
-    return estimate_seconds(plan) + (plan.interim_checks[-1] - plan.rounds) * _round_seconds(undecided)
-
-
 def _round_seconds(cells: Iterable[Cell]) -> float:
-    return sum(cell.requests * _gap_seconds(cell) for cell in cells)
-
-
-def _gap_seconds(cell: Cell) -> float:
-    """The mean gap of arrivals, or the service's own time where that is longer."""
-    seconds = request_seconds(cell)
-    if cell.rate is not None:
-        return max(seconds, 1 / cell.rate)
-    return max(seconds, seconds / (cell.load or 1.0))
+    """Of an open loop the mean gaps of arrivals, or the service's own time where that is longer."""
+    found = 0.0
+    for cell in cells:
+        own = request_seconds(cell)
+        gap = own / (cell.load or 1.0) if cell.rate is None else 1 / cell.rate
+        found += cell.requests * max(own, gap)
+    return found
 
 
 def describe(plan: Plan) -> str:
-    """The plan as text: its cells, the order of every round, and its estimated duration."""
-    seconds = estimate_seconds(plan)
-    numbers = {cell.name: number for number, cell in enumerate(plan.cells, start=1)}
-    checks = plan.interim_checks
-    last = checks[-1]
-    more = [
-        f"after rounds {', '.join(map(str, checks))}: batch sizes whose answer is not resolved go on, to "
-        f"{last} rounds; at most about {estimate_most_seconds(plan):.0f} s of requests in all"
+    """The plan as text: its cells, and its estimated duration."""
+    seconds, checks = estimate_seconds(plan), plan.interim_checks
+    lines = [
+        f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
+        f"{plan.requests} requests, which take about {seconds:.0f} s ({seconds / 60:.1f} min) on the "
+        "reference machine; the start of the service comes on top, minutes with an empty compile cache"
     ]
-    then = [f"  then, to round {last}, the cells of undecided groups in the seed's order"]
-    return "\n".join(
-        [
-            f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
-            f"{plan.requests} requests, which take about {seconds:.0f} s ({seconds / 60:.1f} min) on the "
-            "reference machine; the start of the service comes on top, minutes with an empty compile cache",
-            *(more if len(checks) > 1 else []),
-            f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; "
-            f"baseline '{BASELINE}', and 'control' cells that run it a second time",
-            *([f"SLO: {plan.slo.text}"] if plan.slo else []),
-            "",
-            "cells",
-            *(
-                f"  {numbers[cell.name]:>3}  {cell.name}, {cell.requests} requests per round"
-                for cell in plan.cells
-            ),
-            "",
-            "order",
-            *(
-                f"  round {number:>2}  " + " ".join(str(numbers[cell.name]) for cell in order(plan, number))
-                for number in range(1, plan.rounds + 1)
-            ),
-            *(then if len(checks) > 1 else []),
-        ]
+    if len(checks) > 1:
+        undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
+        most = seconds + (checks[-1] - plan.rounds) * _round_seconds(undecided)
+        lines.append(
+            f"after rounds {', '.join(map(str, checks))}: batch sizes whose answer is not resolved go on, to "
+            f"{checks[-1]} rounds; at most about {most:.0f} s of requests in all"
+        )
+    lines.append(
+        f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; baseline "
+        f"'{BASELINE}', and 'control' cells that run it a second time; each round has an order of its own"
     )
+    if plan.slo:
+        lines.append(f"SLO: {plan.slo.text}")
+    cells = (f"  {cell.name}, {cell.requests} requests per round" for cell in plan.cells)
+    return "\n".join([*lines, "", "cells", *cells])

@@ -1,4 +1,4 @@
-"""The prompts that load tests send: Python snippets of this repository, or the user's own file."""
+"""The prompts that load tests send: Python snippets of this repository."""
 
 from __future__ import annotations
 
@@ -19,33 +19,9 @@ LONG_CHARACTERS = 900
 """At least this long is a `long` prompt, several snippets in one: about five prefill chunks."""
 
 
-class PromptError(ValueError):
-    """A prompt file that cannot be used; the message names the line and the remedy."""
-
-
-def read_prompts(path: Path | str = PROMPT_FILE) -> list[str]:
-    """The texts of a JSON-lines file with one `{"text": "…"}` per line.
-
-    Raises PromptError where the file is missing, empty, or a line is something else.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"cannot read prompts from {path}: {error}") from error
-    texts = [_text(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not texts:
-        raise PromptError(f'{path} holds no prompt: write one {{"text": "…"}} per line')
-    return texts
-
-
-def _text(path: Path | str, number: int, line: str) -> str:
-    try:
-        text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise PromptError(f'{path}, line {number}: expected {{"text": "…"}}, found {line[:60]!r}') from error
-    if not isinstance(text, str) or not text:
-        raise PromptError(f"{path}, line {number}: `text` must be a non-empty string")
-    return text
+def read_prompts() -> list[str]:
+    """The snippets, of a file of JSON lines with one `{"text": "…"}` per line."""
+    return [json.loads(line)["text"] for line in PROMPT_FILE.read_text(encoding="utf-8").splitlines()]
 
 
 def select(texts: list[str], name: PromptSet) -> list[str]:
@@ -63,10 +39,9 @@ def select(texts: list[str], name: PromptSet) -> list[str]:
 
 def _joined(texts: list[str], start: int) -> str:
     text = texts[start]
-    index = start
     while len(text) < LONG_CHARACTERS:
-        index += 1
-        text += "\n\n\n" + texts[index % len(texts)]
+        start += 1
+        text += "\n\n\n" + texts[start % len(texts)]
     return text
 
 

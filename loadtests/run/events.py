@@ -23,13 +23,12 @@ from service.parent_death import owned
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
 
-    `profile_first`: the first warm-up pass runs under the service's profiler, from which the service
-    learns the kernel time of each cell's step where no clock measures it. `sampled`: one request before
-    each closed-loop block has its steps sampled. `canary_bytes` is the size of the model's weights; 0: not
-    known, no canary. In a `part` after the first, requests that have a row in the folder are not sent again,
-    and open-loop cells keep the `rates` of the first (arrivals per second by cell) and the `cut_visits`.
-    `workers` load processes post the requests; 1: the load generator itself does. `rows_at_once`: sequences
-    that a service runs together which merges requests; 1 for any other.
+    `profile_first`: the first warm-up pass runs under the service's profiler, from which it learns the kernel
+    time of each cell's step where no clock measures it. `sampled`: one request before each closed-loop block
+    has its steps sampled. `canary_bytes` is the size of the model's weights; 0: no canary. In a `part` after
+    the first, requests that have a row are not sent again, and open-loop cells keep their `rates` (arrivals
+    per second by cell) and `cut_visits`. `workers` load processes post the requests; 1: the load generator
+    itself. `rows_at_once`: sequences that the service runs together; 1 where it merges no requests.
     """
 
     run: str

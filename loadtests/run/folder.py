@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from loadtests.run.rows import ROWS_FILE
-from loadtests.run.run_file import RUN_FILE, RunError, is_series, read_run
+from loadtests.run.run_file import RUN_FILE, RunError, read_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -77,36 +77,27 @@ def locked(folder: Path) -> Iterator[int]:
     """
     path = folder / LOCK_FILE
     deadline = monotonic() + RELEASED_WITHIN_SECONDS
-    while (descriptor := _lock(path)) is None:
-        owner = path.read_text(encoding="ascii").strip() if path.exists() else ""
-        if not owner or Path(f"/proc/{owner}").exists() or monotonic() > deadline:
-            raise FolderInUse(
-                f"{folder} is being written by another sweep (process {owner or 'unknown'}): wait until it "
-                "has ended, or name another folder with --out"
-            )
-        sleep(0.05)
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-        yield descriptor
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int | None:
-    """A descriptor of the locked file; None where another process holds it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with path.open("a+", encoding="ascii") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                file.seek(0)
+                owner = file.read().strip()
+                if not owner or Path(f"/proc/{owner}").exists() or monotonic() > deadline:
+                    raise FolderInUse(
+                        f"{folder} is being written by another sweep (process {owner or 'unknown'}): wait "
+                        "until it has ended, or name another folder with --out"
+                    ) from error
+                sleep(0.05)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its last owner may have removed the file between our opening and locking it.
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        os.close(descriptor)
+            yield file.fileno()
+        finally:
+            path.unlink(missing_ok=True)
 
 
 class DiskFull(RuntimeError):
@@ -118,21 +109,15 @@ class DiskFull(RuntimeError):
 
 def _kept(folder: Path) -> str:
     """What is in `folder`, and the command that comes next: another one where the sweep is complete."""
-    if is_series(folder):
-        return (
-            "what its runs have measured is kept; free some space, then go on with "
-            f"`launchbound sweep --resume {folder}`"
-        )
     rows = folder / ROWS_FILE
     if not rows.is_file() or not (folder / RUN_FILE).is_file():
         return "it holds no row yet; free some space, then run the same command again"
     count = rows.read_bytes().count(b"\n")
-    complete = read_run(folder).complete
-    following = f"report {folder}" if complete else f"sweep --resume {folder}"
-    return (
-        f"the {count} rows written so far are kept; free some space, then "
-        f"{'make the report with' if complete else 'go on with'} `launchbound {following}`"
-    )
+    verb, command = "go on with", "sweep --resume"
+    if read_run(folder).complete:
+        verb, command = "make the report with", "report"
+    kept = f"the {count} rows written so far are kept; free some space"
+    return f"{kept}, then {verb} `launchbound {command} {folder}`"
 
 
 def is_full(error: OSError) -> bool:

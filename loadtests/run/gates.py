@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from loadtests.plan.cells import MINIMUM_ROUNDS, Cell
+from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.run.machine import marked_rounds
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
@@ -57,46 +56,17 @@ def complete(run: SweepRun, finished: Finished, failed: int) -> Gate:
     return Gate("complete", False, detail)
 
 
-class Gaps:
-    """The sweep ran in one go, in one service: no round has some of its cells before a gap and some after."""
-
-    def __init__(self) -> None:
-        self._last_answer: dict[int, float] = {}
-        self._measured = set[tuple[int, int]]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in any row."""
-        end = row.start + row.latency_seconds
-        if end > self._last_answer.get(row.part, 0.0):
-            self._last_answer[row.part] = end
-        if row.stage == "measure":
-            self._measured.add((row.round, row.part))
-
-    def gate(self, run: SweepRun) -> Gate:
-        """Each gap, and where it lies."""
-        name = "measured in one go"
-        if len(run.parts) < 2:
-            return Gate(name, True, "no gap", warning=True)
-        shown = []
-        for before, after in pairwise(run.parts):
-            began = before.ended or self._end_of(before.number)
-            shown.append(f"{self._place(after.number)}, from {began} to {after.started}")
-        count = len(shown)
-        detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
-        return Gate(name, False, detail, warning=True)
-
-    def _place(self, part: int) -> str:
-        """Where the gap before `part` lies among the rounds; `part` itself may have measured nothing."""
-        first = min((number for number, of_part in self._measured if of_part >= part), default=None)
-        if first is None:
-            return "after the last request"
-        split = any(number == first and of_part < part for number, of_part in self._measured)
-        return f"{'within' if split else 'before'} round {first}"
-
-    def _end_of(self, part: int) -> str:
-        """When the last request of a part that was killed had ended."""
-        end = self._last_answer.get(part)
-        return "an unknown time" if end is None else f"{datetime.fromtimestamp(end, UTC):%Y-%m-%dT%H:%M:%SZ}"
+def gaps(run: SweepRun) -> Gate:
+    """The sweep ran in one go, in one service."""
+    name = "measured in one go"
+    if len(run.parts) < 2:
+        return Gate(name, True, "no gap", warning=True)
+    shown = [
+        f"from {before.ended or 'an unknown time'} to {after.started}"
+        for before, after in pairwise(run.parts)
+    ]
+    detail = f"{len(shown)} gap{'s' if len(shown) > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
+    return Gate(name, False, detail, warning=True)
 
 
 def client_cpu(run: SweepRun) -> Gate:
@@ -116,10 +86,8 @@ def warmup(run: SweepRun) -> Gate:
 def rounds(run: SweepRun) -> Gate:
     """There are enough rounds for a verdict."""
     done = len(run.order) if run.complete else max(0, len(run.order) - 1)
-    detail = f"{done} rounds" + (
-        "" if done >= MINIMUM_ROUNDS else f", fewer than {MINIMUM_ROUNDS}: undecided"
-    )
-    return Gate("rounds", done >= MINIMUM_ROUNDS, detail, warning=True)
+    few = "" if done >= MINIMUM_ROUNDS else f", fewer than {MINIMUM_ROUNDS}: undecided"
+    return Gate("rounds", done >= MINIMUM_ROUNDS, f"{done} rounds{few}", warning=True)
 
 
 def verdicts(run: SweepRun) -> Gate:
@@ -153,53 +121,52 @@ def rounds_marked(run: SweepRun) -> Gate:
 QUEUED_SECONDS = 0.0002
 """A shorter wait between two processes is no queue."""
 MOST_QUEUED = 0.01
+ABSENT = "no open-loop cell in this plan"
 
 
-class Errors:
-    """Every request succeeded, those of warm-up too. Past saturation a full queue refuses some."""
+class Requests:
+    """Counts of requests, by cell where a gate names cells, and the gates that they make."""
 
     def __init__(self) -> None:
         self.failed = 0
-        self._rows = 0
-        self._rejected = 0
+        self._rows = self._counted = self._waits = self._queued = 0
+        self._longest_wait = 0.0
         self._messages = Counter[str | None]()
+        self._rejected, self._merged = Counter[str](), Counter[str]()
+        self._switches, self._steps = Counter[str](), Counter[str]()
 
     def add(self, row: RequestRow) -> None:
         """Take in any row."""
         self._rows += 1
-        if row.ok:
-            return
         if row.rejected:
-            self._rejected += 1
-        else:
+            self._rejected[row.cell] += 1
+        elif not row.ok:
             self.failed += 1
             self._messages[row.error] += 1
+        if not row.counts:
+            return
+        self._counted += 1
+        self._merged[row.cell] += row.merged
+        self._switches[row.cell] += row.involuntary_switches or 0
+        self._steps[row.cell] += row.steps
+        if row.queue_seconds is not None and row.concurrency == 1 and not row.open_loop:
+            self._waits += 1
+            if row.queue_seconds > QUEUED_SECONDS:
+                self._queued += 1
+                self._longest_wait = max(self._longest_wait, row.queue_seconds)
 
-    def gate(self) -> Gate:
-        """How many failed, and with which message most of them."""
+    def errors(self) -> Gate:
+        """Every request succeeded, those of warm-up too. Past saturation a full queue refuses some."""
         detail = f"{self.failed} of {self._rows} requests failed"
-        if self._rejected:
-            detail += f", {self._rejected} rejected past saturation"
+        if rejected := self._rejected.total():
+            detail += f", {rejected} rejected past saturation"
         if self.failed:
             message, count = self._messages.most_common(1)[0]
             detail += f"; {count} × {message}"
         return Gate("no errors", bool(self._rows) and not self.failed, detail)
 
-
-class Disturbed:
-    """No cell in which the engine lost its core more than once per 20 steps."""
-
-    def __init__(self) -> None:
-        self._switches = Counter[str]()
-        self._steps = Counter[str]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in a row that counts."""
-        self._switches[row.cell] += row.involuntary_switches or 0
-        self._steps[row.cell] += row.steps
-
-    def gate(self) -> Gate:
-        """The cells where it did."""
+    def disturbed(self) -> Gate:
+        """No cell in which the engine lost its core more than once per 20 steps."""
         marked = [cell for cell, steps in self._steps.items() if is_disturbed(self._switches[cell], steps)]
         detail = f"{len(marked)} of {len(self._steps)} cells"
         if marked:
@@ -208,26 +175,11 @@ class Disturbed:
             )
         return Gate("disturbed cells", not marked, detail, warning=True)
 
+    def queue(self, run: SweepRun) -> Gate:
+        """One request at a time finds an idle engine: what it waits for is work that is not a request's.
 
-class Queue:
-    """One request at a time finds an idle engine: whatever it waits for is work that is not a request's."""
-
-    def __init__(self) -> None:
-        self._waits = 0
-        self._queued = 0
-        self._longest = 0.0
-
-    def add(self, row: RequestRow) -> None:
-        """Take in a row that counts."""
-        if row.queue_seconds is None or row.concurrency != 1 or row.open_loop:
-            return
-        self._waits += 1
-        if row.queue_seconds > QUEUED_SECONDS:
-            self._queued += 1
-            self._longest = max(self._longest, row.queue_seconds)
-
-    def gate(self, run: SweepRun) -> Gate:
-        """How many waited, and the longest wait. In a window of the service's each waits for others."""
+        In a window of the service's batching each waits for others.
+        """
         name = "queue at concurrency 1 is 0"
         if run.engine.get("batching") == "window":
             return Gate(name, None, "requests wait for others to be merged with")
@@ -235,41 +187,63 @@ class Queue:
             return Gate(name, None, "no such request, or none with its queue time")
         detail = f"{self._queued} of {self._waits} requests waited over {QUEUED_SECONDS * 1e3:.1f} ms"
         if self._queued:
-            longest = f"the longest {self._longest * 1e3:.1f} ms"
+            longest = f"the longest {self._longest_wait * 1e3:.1f} ms"
             detail += f", {longest}: the engine did other work between requests"
-        passed = self._queued <= MOST_QUEUED * self._waits
-        return Gate(name, passed, detail, warning=True)
+        return Gate(name, self._queued <= MOST_QUEUED * self._waits, detail, warning=True)
 
+    def merged(self, run: SweepRun) -> Gate:
+        """No request ran in steps of others: such times are of what arrived, and of no mode alone.
 
-class Merged:
-    """No request ran in steps of others: such times are of what arrived, and of no mode alone."""
-
-    def __init__(self) -> None:
-        self._counted = 0
-        self._merged = Counter[str]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in a row that counts."""
-        self._counted += 1
-        if row.merged:
-            self._merged[row.cell] += 1
-
-    def gate(self, run: SweepRun) -> Gate:
-        """How many did, and in which cells; a warning, because it is what batching is for."""
-        name = "requests not merged"
+        A warning, because it is what batching is for.
+        """
+        name, merged = "requests not merged", +self._merged
         batching = run.engine.get("batching", "off")
-        if batching == "off" and not self._merged:
+        if batching == "off" and not merged:
             return Gate(name, None, "the service merges none", warning=True)
-        cells = some([f"{cell} ({count} ×)" for cell, count in self._merged.most_common()])
-        detail = f"batching {batching}: {self._merged.total()} of {self._counted} ran in steps of others"
-        detail += f": {cells}; their times are those of the mode in the batches that arrived" if cells else ""
-        return Gate(name, not self._merged, detail, warning=True)
+        detail = f"batching {batching}: {merged.total()} of {self._counted} ran in steps of others"
+        if merged:
+            detail += f": {_counted(merged)}; their times are those of the mode in the batches that arrived"
+        return Gate(name, not merged, detail, warning=True)
+
+    def rejections(self, run: SweepRun) -> Gate:
+        """The service's queue refused requests only where more arrived than the mode can answer."""
+        name = "rejected past saturation only"
+        if not any(cell.open_loop for cell in run.plan.cells):
+            return Gate(name, None, ABSENT, warning=True)
+        early = Counter(
+            {cell: self._rejected[cell] for cell in _below_saturation(run) & self._rejected.keys()}
+        )
+        detail = f"{self._rejected.total()} rejected"
+        if early:
+            detail += f", below saturation in {_counted(early)}: another client, or a queue that is too short"
+        return Gate(name, not early, detail, warning=True)
+
+
+def cuts(run: SweepRun) -> Gate:
+    """Blocks ended early, because their queue only grew, in cells past saturation only."""
+    name = "cut past saturation only"
+    if not any(cell.open_loop for cell in run.plan.cells):
+        return Gate(name, None, ABSENT, warning=True)
+    counts = Counter(one.cell for one in run.cut_visits)
+    detail = f"{len(run.cut_visits)} blocks cut" + (f": {_counted(counts)}" if counts else "")
+    early = sorted(counts.keys() & _below_saturation(run))
+    if early:
+        detail += f"; below saturation: {some(early)}"
+    return Gate(name, not early, detail, warning=True)
+
+
+def _below_saturation(run: SweepRun) -> set[str]:
+    """The cells to which less arrives than the mode can answer; of rates of one's own that is not known."""
+    return {cell.name for cell in run.plan.cells if cell.load is not None and cell.load < 1}
+
+
+def _counted(counts: Counter[str]) -> str:
+    return some([f"{cell} ({count} ×)" for cell, count in counts.most_common()])
 
 
 LEAST_RATE = 0.98
 MOST_DELAY = 0.10
 """Of the unloaded latency: see `ScheduleDelay`."""
-ABSENT = "no open-loop cell in this plan"
 
 
 class Rate:
@@ -283,11 +257,8 @@ class Rate:
 
     def add(self, row: RequestRow) -> None:
         """Take in a measured row of an open-loop cell."""
-        key = (row.cell, row.round, row.part)
-        block = self._blocks.get(key)
-        if block is None:
-            self._blocks[key] = [row.intended_start, row.intended_start, row.start]
-            return
+        first = [row.intended_start, row.intended_start, row.start]
+        block = self._blocks.setdefault((row.cell, row.round, row.part), first)
         block[0] = min(block[0], row.intended_start)
         block[1] = max(block[1], row.intended_start)
         block[2] = max(block[2], row.start)
@@ -303,20 +274,18 @@ class Rate:
         if not spans:
             absent = "no block has more than one request" if self._blocks else ABSENT
             return Gate(name, None, absent)
-        ratios = {cell: target / actual for cell, (target, actual) in spans.items()}
-        worst = min(ratios, key=lambda cell: ratios[cell])
-        detail = f"lowest {ratios[worst]:.3f} ({worst})"
-        return Gate(name, ratios[worst] >= LEAST_RATE, detail)
+        lowest, worst = min((target / actual, cell) for cell, (target, actual) in spans.items())
+        return Gate(name, lowest >= LEAST_RATE, f"lowest {lowest:.3f} ({worst})")
 
 
 class ScheduleDelay:
     """How late the client itself sent requests, past saturation too: its lag is in the latency reported.
 
     A request that is sent `d` late ends at most `d` later, or as much later as the one before it in its busy
-    period: C(n) = max(A(n) + d(n), C(n-1)) + S(n). So with 99 % of the delays below a bound, quantiles of the
-    latency from the intended start are too high by at most the bound, at a rank that is 1 % off. The bound
-    is relative to the latency without load, below which no quantile lies: latency less queue, as the median
-    of the same cell's requests. A warning: what a sweep decides from is closed-loop, and has no such delay.
+    period. So with 99 % of the delays below a bound, quantiles of the latency from the intended start are too
+    high by at most the bound, at a rank that is 1 % off. The bound is relative to the latency without load,
+    below which no quantile lies: latency less queue, as the median of the cell's requests. A warning: what a
+    sweep decides from is closed-loop, and has no such delay.
     """
 
     def __init__(self) -> None:
@@ -337,58 +306,9 @@ class ScheduleDelay:
             absent = "no request with its queue time succeeded" if self._delays else ABSENT
             return Gate(name, None, absent, warning=True)
         late = {cell: float(np.quantile(found, 0.99, method="inverted_cdf")) for cell, found in known.items()}
-        shares = {cell: late[cell] / float(np.median(self._unloaded[cell])) for cell in known}
-        worst = max(shares, key=lambda cell: shares[cell])
+        share, worst = max((late[cell] / float(np.median(self._unloaded[cell])), cell) for cell in known)
         detail = (
-            f"99th percentile at most {late[worst] * 1e3:.2f} ms, {shares[worst]:.1%} of the latency without "
-            f"load, {MOST_DELAY:.0%} allowed ({worst})"
+            f"99th percentile at most {late[worst] * 1e3:.2f} ms, {share:.1%} of the latency without load, "
+            f"{MOST_DELAY:.0%} allowed ({worst})"
         )
-        return Gate(name, shares[worst] < MOST_DELAY, detail, warning=True)
-
-
-class Rejections:
-    """The service's queue refused requests only where more arrived than the mode can answer."""
-
-    def __init__(self) -> None:
-        self._rejected = Counter[str]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in a measured row of an open-loop cell."""
-        if row.rejected:
-            self._rejected[row.cell] += 1
-
-    def gate(self, run: SweepRun) -> Gate:
-        """How many were refused in cells below saturation; of rates of one's own it is not known."""
-        name = "rejected past saturation only"
-        if not any(cell.open_loop for cell in run.plan.cells):
-            return Gate(name, None, ABSENT, warning=True)
-        early = [
-            f"{cell.name} ({self._rejected[cell.name]} ×)"
-            for cell in run.plan.cells
-            if is_below_saturation(cell) and self._rejected[cell.name]
-        ]
-        detail = f"{self._rejected.total()} rejected"
-        if early:
-            detail += f", below saturation in {some(early)}: another client, or a queue that is too short"
-        return Gate(name, not early, detail, warning=True)
-
-
-def cuts(run: SweepRun) -> Gate:
-    """Blocks ended early, because their queue only grew, in cells past saturation only."""
-    name = "cut past saturation only"
-    if not any(cell.open_loop for cell in run.plan.cells):
-        return Gate(name, None, ABSENT, warning=True)
-    counts = Counter(one.cell for one in run.cut_visits)
-    below = {cell.name for cell in run.plan.cells if is_below_saturation(cell)}
-    detail = f"{len(run.cut_visits)} blocks cut"
-    if counts:
-        detail += f": {some([f'{cell} ({count} ×)' for cell, count in counts.most_common()])}"
-    early = sorted(counts.keys() & below)
-    if early:
-        detail += f"; below saturation: {some(early)}"
-    return Gate(name, not early, detail, warning=True)
-
-
-def is_below_saturation(cell: Cell) -> bool:
-    """Whether less arrives than the mode can answer; of rates of one's own that is not known."""
-    return cell.load is not None and cell.load < 1
+        return Gate(name, share < MOST_DELAY, detail, warning=True)

@@ -60,11 +60,8 @@ class LoadGenerator:
         finished: Finished,
         cpu_seconds: Callable[[], list[float]],
     ) -> None:
-        self._assignment = assignment
-        self._plan = assignment.plan
-        self._blocks = blocks
-        self._target = target
-        self._cpu_seconds = cpu_seconds
+        self._assignment, self._plan = assignment, assignment.plan
+        self._blocks, self._target, self._cpu_seconds = blocks, target, cpu_seconds
         self._finished = finished
         self._planned = Planned(assignment.cut_visits)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
@@ -95,25 +92,22 @@ class LoadGenerator:
         return GeneratorFinished(self._canary.bytes_per_second(), aborted, disk_full)
 
     def _warm_up(self) -> None:
-        over = False
+        warmup, over = self._warmup, False
         while not over:
-            number = -self._warmup.passes
+            number = -warmup.passes
             latencies = dict[str, float]()
             profiled = self._assignment.profile_first and number == 0
             for cell in order(self._plan, number):
                 for row in self._blocks.warmup(cell, number, profiled):
                     if row["status"] == 200 and not profiled:
                         latencies[cell.name] = row["latency_seconds"]
-            over = self._warmup.add(latencies, compile_counters(self._target.metrics()))
-            warmup = self._warmup
+            over = warmup.add(latencies, compile_counters(self._target.metrics()))
             emit(WarmupPassEnded(warmup.passes, warmup.settled, over, warmup.reason))
 
     def _capacity(self, cell: Cell) -> float:
         """Capacity of the cell's mode in requests per second: 1 / its latency at the end of warm-up."""
-        same_work = [
-            other.name for other in self._plan.cells if (other.mode, other.work) == (cell.mode, cell.work)
-        ]
-        latency_seconds = self._warmup.latency_seconds(same_work)
+        alike = (one for one in self._plan.cells if (one.mode, one.work) == (cell.mode, cell.work))
+        latency_seconds = self._warmup.latency_seconds([one.name for one in alike])
         if latency_seconds is None:
             raise Abort(f"no request of '{cell.name}' succeeded during warm-up")
         return 1.0 / latency_seconds
@@ -137,14 +131,13 @@ class LoadGenerator:
         began, cpu_began = perf_counter(), self._cpu_seconds()
         for cell in cells:
             self._block(number, cell)
+        spent = list(map(sub, self._cpu_seconds(), cpu_began))
         machine = RoundMachine(
             round=number,
             steal_share=steal_share(before, cpu_times()),
             canary_bytes_per_second=canary,
             seconds=perf_counter() - began,
-            client_cpu_seconds=busiest(
-                list(map(sub, self._cpu_seconds(), cpu_began)), len(os.sched_getaffinity(0))
-            ),
+            client_cpu_seconds=busiest(spent, len(os.sched_getaffinity(0))),
         )
         emit(RoundEnded(machine))
 

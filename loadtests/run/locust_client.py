@@ -78,17 +78,13 @@ class LocustClient:
     def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Iterator[Answer]:
         """Send `requests`, `concurrency` of them in flight at a time; yields each as it ends."""
         waiting = deque(requests)
-        in_flight = 0
-        while waiting or in_flight:
-            while waiting and in_flight < concurrency:
-                self._users.put(waiting.popleft())
-                in_flight += 1
+        for _ in range(min(concurrency, len(waiting))):
+            self._users.put(waiting.popleft())
+        for _ in requests:
             ended = self._users.get()
-            in_flight -= 1
             if waiting:
                 # Sent before the caller writes the row of the one that ended.
                 self._users.put(waiting.popleft())
-                in_flight += 1
                 sleep(0)
             yield ended
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -102,37 +100,31 @@ def steal_share(before: tuple[float, ...], after: tuple[float, ...]) -> float | 
     return (after[7] - before[7]) / total if total > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedRound:
+class MarkedRound(NamedTuple):
     """A round in which the machine was disturbed, and why."""
 
     round: int
     reason: str
 
 
-def marked_rounds(machine: Iterable[RoundMachine]) -> list[MarkedRound]:
+def marked_rounds(machine: Sequence[RoundMachine]) -> list[MarkedRound]:
     """The rounds with more than 2 % of steal time, or a canary 1.3 times off the median of all rounds."""
-    machine = list(machine)
     usual = median([one.canary_bytes_per_second for one in machine if one.canary_bytes_per_second] or [0.0])
-    marked = [MarkedRound(one.round, "; ".join(_reasons(one, usual))) for one in machine]
-    return [one for one in marked if one.reason]
-
-
-def _reasons(one: RoundMachine, usual: float) -> list[str]:
-    reasons = []
-    if one.steal_share is not None and one.steal_share > MOST_STEAL:
-        reasons.append(f"steal time {one.steal_share:.1%}")
-    rate = one.canary_bytes_per_second
-    if rate and not usual / CANARY_FACTOR <= rate <= usual * CANARY_FACTOR:
-        reasons.append(f"memory read at {rate / 1e9:.1f} GB/s, usually {usual / 1e9:.1f}")
-    return reasons
+    found = list[MarkedRound]()
+    for one in machine:
+        reasons = []
+        if one.steal_share is not None and one.steal_share > MOST_STEAL:
+            reasons.append(f"steal time {one.steal_share:.1%}")
+        rate = one.canary_bytes_per_second
+        if rate and not usual / CANARY_FACTOR <= rate <= usual * CANARY_FACTOR:
+            reasons.append(f"memory read at {rate / 1e9:.1f} GB/s, usually {usual / 1e9:.1f}")
+        if reasons:
+            found.append(MarkedRound(one.round, "; ".join(reasons)))
+    return found
 
 
 SAMPLE_MILLISECONDS = 500
 NUMBERS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
-REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""The same field by its newer and its older name; a driver that lacks one refuses the whole query."""
-
 IDLE = 0x1
 """The reason of a GPU that has nothing to do, whose clocks say nothing of what was measured."""
 
@@ -158,22 +150,15 @@ def clocks_file(folder: Path, part: int) -> Path:
 
 
 def clocks_query() -> tuple[list[str], str | None]:
-    """The nvidia-smi command that this driver understands, and why there is none where there is not."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return [], "nvidia-smi does not run here: there is no such program"
-    why = ""
-    for reason in REASONS:
-        fields = ",".join(("uuid", *NUMBERS, reason, "timestamp"))
-        command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return [], f"nvidia-smi does not run here: {error}"
-        if done.returncode == 0:
-            return command, None
-        why = (done.stdout + done.stderr).strip()[-120:]
-    return [], f"nvidia-smi refuses the query: {why}"
+    """The nvidia-smi command that samples, and why there is none where there is not."""
+    fields = ",".join(("uuid", *NUMBERS, "clocks_event_reasons.active", "timestamp"))
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi does not run here: {error}"
+    why = f"nvidia-smi refuses the query: {(done.stdout + done.stderr).strip()[-120:]}"
+    return ([], why) if done.returncode else (command, None)
 
 
 @contextmanager
@@ -203,12 +188,15 @@ def clocks_summary(file: Path) -> list[dict[str, Any]]:
     sampled. What the GPU does not report ([N/A]) is left out.
     """
     by_gpu: dict[str, list[dict[str, str]]] = {}
-    for sample in _samples(file):
-        by_gpu.setdefault(sample["gpu"], []).append(sample)
+    whole = file.read_text(errors="replace").rpartition("\n")[0] if file.exists() else ""
+    names = ("gpu", *NUMBERS, "reasons", "time")
+    for line in csv.reader(whole.splitlines(), skipinitialspace=True):
+        if len(line) == len(names):  # not another message of nvidia-smi, or a line that it was writing
+            by_gpu.setdefault(line[0], []).append(dict(zip(names, line, strict=True)))
     return [{"gpu": gpu, "samples": len(found), **_summary(found)} for gpu, found in by_gpu.items()]
 
 
-def _summary(samples: list[dict[str, str]]) -> dict[str, Any]:
+def _summary(samples: Sequence[dict[str, str]]) -> dict[str, Any]:
     busy = [sample for sample in samples if not _bits(sample) & IDLE]
     found: dict[str, Any] = {"idle": len(samples) - len(busy)}
     for name in NUMBERS:
@@ -217,19 +205,6 @@ def _summary(samples: list[dict[str, str]]) -> dict[str, Any]:
             found[name] = {"least": min(values), "median": median(values), "most": max(values)}
     bits = reduce(or_, map(_bits, busy), 0)
     return {**found, "reasons": [text for bit, text in REASON_BITS.items() if bits & bit]}
-
-
-def _samples(file: Path) -> Iterator[dict[str, str]]:
-    """The samples of `file`; none where it is missing.
-
-    Without other messages of nvidia-smi, and without a last line that it was writing when it ended.
-    """
-    if file.exists():
-        whole, _, _ = file.read_text(errors="replace").rpartition("\n")
-        names = ("gpu", *NUMBERS, "reasons", "time")
-        for line in csv.reader(whole.splitlines(), skipinitialspace=True):
-            if len(line) == len(names):
-                yield dict(zip(names, line, strict=True))
 
 
 def _number(text: str) -> float | None:

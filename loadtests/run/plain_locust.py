@@ -1,4 +1,4 @@
-"""For plain locust, in one process or distributed: the current batch size, and metrics of its requests."""
+"""For plain locust, in one process or distributed: metrics of its requests."""
 
 from __future__ import annotations
 
@@ -22,31 +22,11 @@ def count_requests(environment: Environment, exporter: Exporter) -> None:
 
     Call it after the runner was created. A request counts where its context has `mode` and `batch`.
     """
-    if isinstance(environment.runner, WorkerRunner):
-        _report(environment)
-        return
-    exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
-    if isinstance(environment.runner, MasterRunner):
-        _take_reports(environment, exporter)
-        return
-
-    _each_request(environment, exporter.observe)
-
-
-def _report(environment: Environment) -> None:
-    """Add the requests that ended since the last report to each report of this worker."""
     ended: list[tuple[str, int, float, Outcome]] = []
 
     def report(client_id: str, data: dict[str, Any]) -> None:
         data[REPORT] = list(ended)
         ended.clear()
-
-    _each_request(environment, lambda *request: ended.append(request))
-    environment.events.report_to_master.add_listener(report)  # type: ignore[no-untyped-call]
-
-
-def _take_reports(environment: Environment, exporter: Exporter) -> None:
-    """Count what the workers report."""
 
     def take(client_id: str, data: Mapping[str, Any]) -> None:
         if REPORT not in data:
@@ -54,7 +34,15 @@ def _take_reports(environment: Environment, exporter: Exporter) -> None:
         for mode, batch, latency_seconds, outcome in data.get(REPORT, []):
             exporter.observe(mode, batch, latency_seconds, outcome)
 
-    environment.events.worker_report.add_listener(take)  # type: ignore[no-untyped-call]
+    if isinstance(environment.runner, WorkerRunner):
+        _each_request(environment, lambda *request: ended.append(request))
+        environment.events.report_to_master.add_listener(report)  # type: ignore[no-untyped-call]
+        return
+    exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
+    if isinstance(environment.runner, MasterRunner):
+        environment.events.worker_report.add_listener(take)  # type: ignore[no-untyped-call]
+    else:
+        _each_request(environment, exporter.observe)
 
 
 def _each_request(environment: Environment, note: Callable[[str, int, float, Outcome], None]) -> None:

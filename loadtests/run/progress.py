@@ -32,29 +32,21 @@ class SweepProgress:
     def __init__(self, console: Console, plan: Plan) -> None:
         self._console = console
         self._plan = plan
+        columns = BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("requests"), TimeElapsedColumn()
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("requests"),
-            TimeElapsedColumn(),
+            *columns,
             TextColumn("{task.fields[remaining]}"),
             console=console,
             transient=True,
         )
         self._task = self._bar.add_task("waiting", total=None, remaining="")
-        self._printed_at = 0.0
-        self._measured = 0
-        self._earlier = 0
-        self._planned = plan.requests
-        self._began = monotonic()
-        self._errors = 0
-        self._rejected = 0
+        self._began, self._printed_at = monotonic(), 0.0
+        self._planned, self._measured, self._errors, self._rejected = plan.requests, 0, 0, 0
 
     def replan(self, plan: Plan) -> None:
         """Show another plan, before anything of it is measured."""
-        self._plan = plan
-        self._planned = plan.requests
+        self._plan, self._planned = plan, plan.requests
 
     def __enter__(self) -> SweepProgress:
         if self._console.is_terminal:
@@ -67,8 +59,8 @@ class SweepProgress:
         self._bar.stop()
 
     def already_measured(self, run: SweepRun, requests: int) -> None:
-        """Count the measured `requests` of earlier parts as done, and leave out what was cut from `run`."""
-        self._earlier = requests
+        """Leave out the measured `requests` of earlier parts, and what was cut from `run`."""
+        self._planned -= requests
         self._leave_out(run.cut_visits)
         self.print_line(f"going on: {requests} requests were measured before")
 
@@ -96,19 +88,15 @@ class SweepProgress:
                 self._measured += 1
                 self._errors += event.error is not None and not event.rejected
                 self._rejected += event.rejected
-                self._update(self._line(event), self._measured, self._planned - self._earlier)
+                self._update(self._line(event))
+            case RequestEnded(stage=stage):
+                stage_name = "sampled" if stage == "sample" else "warm-up"
+                self._update(f"{stage_name} · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
             case InterimCheckEnded(look=check, requests=requests):
                 self._planned += requests
                 if requests:
                     groups = ", ".join(check.undecided)
                     self.print_line(f"after round {check.round} not resolved, and measured further: {groups}")
-            case RequestEnded():
-                stage = "sampled" if event.stage == "sample" else "warm-up"
-                text = f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms"
-                if event.stage == "sample":
-                    self._update(text, self._measured, self._planned - self._earlier)
-                else:
-                    self._update(text)
             case SloSettled(slo=slo):
                 self.print_line(f"SLO: {slo.text}")
             case BlockCut(visit=cut):
@@ -133,19 +121,15 @@ class SweepProgress:
         until = next((check for check in self._plan.interim_checks if check >= event.round), event.round)
         return f"round {event.round}/{until}{errors} · {event.cell}"
 
-    def _update(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        remaining = self._remaining(done, total)
-        self._bar.update(self._task, description=text, completed=done or 0, total=total, remaining=remaining)
+    def _update(self, text: str) -> None:
+        done, total, remaining = self._measured, self._planned if self._measured else None, ""
+        if total:
+            seconds = (monotonic() - self._began) * (total - done) / done
+            remaining = f"about {seconds:.0f} s left"
+        self._bar.update(self._task, description=text, completed=done, total=total, remaining=remaining)
         if self._line_is_due:
-            of = f" · {done}/{total} requests · {remaining}" if done and total else ""
-            self.print_line(text + of)
+            self.print_line(text + (f" · {done}/{total} requests · {remaining}" if total else ""))
 
     @property
     def _line_is_due(self) -> bool:
         return not self._console.is_terminal and monotonic() - self._printed_at > LINE_SECONDS
-
-    def _remaining(self, done: int | None, total: int | None) -> str:
-        if not done or not total:
-            return ""
-        seconds = (monotonic() - self._began) * (total - done) / done
-        return f"about {seconds:.0f} s left"

@@ -82,6 +82,9 @@ def body(
     return json.dumps(content if examined is None else {**content, examined: True})
 
 
+OF_CELL = ["control", "mode", "batch_size", "prompt_set", "new_tokens", "concurrency", "load", "rate"]
+
+
 def row(
     run: str, part: int, sequence: int, request: LoadRequest, response: LoadResponse, clock_offset: float
 ) -> dict[str, Any]:
@@ -94,20 +97,11 @@ def row(
     fields: dict[str, Any] = {
         "run": run,
         "cell": cell.name,
-        "control": cell.control,
-        "round": request.round,
         "part": part,
         "sequence": sequence,
-        "index": request.index,
-        "stage": request.stage,
-        "mode": cell.mode,
+        **{name: getattr(request, name) for name in ("round", "index", "stage")},
+        **{name: getattr(cell, name) for name in OF_CELL},
         "effective_mode": named.get("effective"),
-        "batch_size": cell.batch_size,
-        "prompt_set": cell.prompt_set,
-        "new_tokens": cell.new_tokens,
-        "concurrency": cell.concurrency,
-        "load": cell.load,
-        "rate": cell.rate,
         "worker": response.worker,
         "request_id": request.id,
         "intended_start": clock_offset + intended,
@@ -122,7 +116,7 @@ def row(
     if ok:
         usage = document.get("usage", {})
         fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
-        fields |= {"batch_bucket": document.get("batch_bucket"), "device": document.get("device")}
+        fields |= {name: document.get(name) for name in ("batch_bucket", "device")}
         fields["text_digest"] = _text_digest(document)
         fields |= {name: value for name, value in document["timings"].items() if name not in fields}
     return fields
@@ -135,13 +129,13 @@ def _text_digest(document: dict[str, Any]) -> str:
 
 
 def _document(response: LoadResponse) -> dict[str, Any]:
+    """Its body; empty where that is no JSON object, or has a mode that is none."""
     try:
         document = json.loads(response.body or "{}")
     except ValueError:
         return {}
-    if not isinstance(document, dict) or not isinstance(document.get("mode", {}), dict):
-        return {}
-    return document
+    is_ours = isinstance(document, dict) and isinstance(document.get("mode", {}), dict)
+    return document if is_ours else {}
 
 
 def _error(response: LoadResponse, document: dict[str, Any]) -> str:
@@ -168,18 +162,17 @@ LEAST_ANSWERS = 8
 class GrowingQueue:
     """Judges one block of `requests` arrivals, of which at most `most_in_flight` can be in flight at once.
 
-    The service works on up to k = `at_once` requests together.
-
-    Within a busy period, one without an arrival that found fewer than k in flight, a service that takes the
-    same time for each request answers k in that time. So m arrivals, during which c answers came, took less
-    than (c + k) / k service times, whatever these are. Where arrivals are Poisson's, the log of the
-    likelihood ratio of their most likely rate to that of a service in use for STABLE of its capacity is
+    The service works on up to k = `at_once` requests together. Within a busy period, one without an arrival
+    that found fewer than k in flight, a service that takes the same time for each request answers k in that
+    time. So m arrivals, during which c answers came, took less than (c + k) / k service times. Where arrivals
+    are Poisson's, the log of the likelihood ratio of their most likely rate to that of a service in use for
+    STABLE of its capacity is
 
         m ln(m / (STABLE (c + k))) - m + STABLE (c + k).
 
     The queue only grows where that exceeds the logarithm of the number of busy periods that the block can
-    have, over FALSE_CUTS: a union bound, for one rate instead of the most likely one, and so checked by
-    simulated queues in the tests. Equal gaps between arrivals, and refusals, only make it more reluctant.
+    have, over FALSE_CUTS: a union bound, for one rate instead of the most likely one, which simulated queues
+    check in the tests. Equal gaps between arrivals, and refusals, only make it more reluctant.
     """
 
     def __init__(self, requests: int, most_in_flight: int, at_once: int = 1) -> None:
@@ -267,13 +260,8 @@ class Blocks:
         emit: Callable[[RequestEnded | BlockCut], None],
         first_sequence: int,
     ) -> None:
-        self._assignment = assignment
-        self._client = client
-        self._rows = rows
-        self._exporter = exporter
-        self._emit = emit
-        self._sequence = first_sequence
-        self._seed = assignment.plan.seed
+        self._assignment, self._client, self._rows = assignment, client, rows
+        self._exporter, self._emit, self._sequence = exporter, emit, first_sequence
         self._texts = read_prompts()
         self._clock_offset = time() - perf_counter()
         self._failures = 0
@@ -297,7 +285,9 @@ class Blocks:
                 yield from self._take(self._client.closed([sample], 1))
             yield from self._take(self._client.closed(requests, cell.concurrency))
             return
-        due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/{number}/{cell.name}")
+        due = due_times(
+            cell.arrivals, rate, cell.requests, f"{self._assignment.plan.seed}/{number}/{cell.name}"
+        )
         yield from self._open(requests, due)
 
     def _open(self, requests: Sequence[LoadRequest], due: Sequence[float]) -> Rows:
@@ -306,13 +296,12 @@ class Blocks:
         queue = GrowingQueue(len(requests), self._client.users, at_once)
 
         def goes_on(in_flight: int) -> bool:
-            reason = queue.arrival(in_flight)
-            if reason is not None:
-                unsent = requests[queue.accepted]
-                name = unsent.cell.name
-                cut = CutBlock(round=unsent.round, cell=name, sent=unsent.index, reason=reason)
-                self._emit(BlockCut(cut))
-            return reason is None
+            if (reason := queue.arrival(in_flight)) is None:
+                return True
+            unsent = requests[queue.accepted]
+            cut = CutBlock(round=unsent.round, cell=unsent.cell.name, sent=unsent.index, reason=reason)
+            self._emit(BlockCut(cut))
+            return False
 
         start = perf_counter() + self._client.early_seconds - due[requests[0].index]
         scheduled = [replace(request, intended=start + due[request.index]) for request in requests]
@@ -326,14 +315,11 @@ class Blocks:
 
     def _take(self, block: Ended) -> Rows:
         for request, response in block:
-            assignment, cell = self._assignment, request.cell
-            written = row(
-                assignment.run, assignment.part, self._sequence, request, response, self._clock_offset
-            )
+            run, part, cell = self._assignment.run, self._assignment.part, request.cell
+            written = row(run, part, self._sequence, request, response, self._clock_offset)
             self._rows.write(written)
             self._sequence += 1
-            error = written["error"]
-            latency = response.latency_seconds
+            error, latency = written["error"], response.latency_seconds
             full = response.status == REJECTED and request.intended is not None
             outcome: Outcome = "rejected" if full else "error" if error else "ok"
             self._exporter.observe(cell.mode, cell.batch_size, latency, outcome)

@@ -62,12 +62,9 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
 
 def _cpu_share(run: SweepRun) -> float | None:
     """The load generator's share of one core over all finished rounds."""
-    known = [
-        (one.client_cpu_seconds, one.seconds)
-        for one in run.machine_by_round
-        if one.client_cpu_seconds is not None and one.seconds
-    ]
-    return sum(cpu for cpu, _ in known) / sum(seconds for _, seconds in known) if known else None
+    known = [one for one in run.machine_by_round if one.client_cpu_seconds is not None and one.seconds]
+    seconds = sum(one.seconds or 0.0 for one in known)
+    return sum(one.client_cpu_seconds or 0.0 for one in known) / seconds if known else None
 
 
 def take_in_rows(run: SweepRun, finished: Finished) -> None:
@@ -154,7 +151,7 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
         raise CannotResume(
             f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
         )
-    if failed := rows.errors.failed:
+    if failed := rows.failed:
         raise CannotResume(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )
@@ -162,17 +159,6 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
     if run.service is not None:
         _refuse_other_environment(folder, run.service["environment"])
     return run
-
-
-def refuse_other_start(
-    folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], environment: Mapping[str, str]
-) -> None:
-    """Raise CannotResume where the load tests' code was another one, or the `LAUNCHBOUND_…` variables.
-
-    `then` and `now` are commit and changes; `environment` holds the variables of then.
-    """
-    _refuse(folder, then, now, _CODE)
-    _refuse_other_environment(folder, environment)
 
 
 def _refuse_other_environment(folder: Path, then: Mapping[str, str]) -> None:
@@ -204,8 +190,8 @@ def _advised(auto: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build(metrics_text: str) -> str:
-    labels = [sorted(labels) for _, labels in samples(metrics_text, "launchbound_build_info")]
-    return ", ".join(f"{name} {value}" for each in labels for name, value in each)
+    found = samples(metrics_text, "launchbound_build_info")
+    return ", ".join(f"{name} {value}" for _, labels in found for name, value in sorted(labels))
 
 
 def _refuse(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -39,16 +39,13 @@ class RowSources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. Instants are Unix seconds; `status` 0: there was no response.
 
-    `index` counts the requests of a cell in one round: those of one round with the same index, batch size and
-    prompt set have the same prompts. `load` or `rate` is that of an open-loop cell; stage "sample" was sent
-    before a block, for how its steps split into dispatch and kernel, and is in no statistic of latency. The
-    second group has the response's timings under their own names, absent where the request failed. Files hold
-    more fields than these: all others of `timings` are kept unchanged. `padded_prompt_tokens` are the tokens
-    per row that prefill computed, padding included; `attended_tokens` the cache positions that attention read
-    in the last step. `text_digest` identifies the completions' texts. `profiled`: it ran under the profiler,
-    which slows it down, and counts in no statistic. `part` is the start of the sweep that it belongs to: 1,
-    or more after `--resume`. `picked_mode` is the mode that `auto` ran; None: `auto` was not asked for, or
-    did not answer.
+    Requests of one round with the same `index`, batch size and prompt set have the same prompts. `load` or
+    `rate` is that of an open-loop cell. Stage "sample" was sent before a block for the split of its steps,
+    and is in no statistic of latency, as is what the profiler slowed down (`profiled`). `part` is the start
+    of the sweep that it belongs to. The second group has the response's timings under their own names, absent
+    where the request failed; files keep all others too. `padded_prompt_tokens`: per row, as prefill computed
+    them; `attended_tokens`: cache positions that the last step's attention read; `text_digest` identifies the
+    texts; `picked_mode` is the mode that `auto` ran.
     """
 
     run: str

@@ -1,35 +1,38 @@
-"""run.json and series.json: all of a sweep that is not a row, versioned, written whole or not at all."""
+"""run.json: all of a sweep that is not a row, versioned, written whole or not at all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from loadtests.plan.cells import Plan
-from loadtests.plan.plan_file import Dtype
 from loadtests.run.rows import RowsError
 
 Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+class RunError(RowsError):
+    """A results folder that cannot be used; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentFile(Generic[Document]):
     """The file `name` of a folder, which holds a `kind` of format `version` (its field `format_version`).
 
-    A folder that has one is a `folder`, written by `writer`; what reading raises is `error`, and where the
-    document is broken its remedy is `mend`.
+    A folder that has one is a `folder`, written by `writer`; the remedy for a broken one is `mend`, and what
+    reading raises is `error`.
     """
 
     name: str
     kind: type[Document]
     version: int
-    error: type[Exception]
     folder: str
     writer: str
     mend: str
+    error: type[Exception] = RunError
 
     def is_in(self, folder: Path) -> bool:
         """Whether `folder` has one."""
@@ -60,10 +63,6 @@ class DocumentFile(Generic[Document]):
             raise self.error(f"{path} is broken ({error}): {self.mend}") from error
 
 
-class RunError(RowsError):
-    """A results folder that cannot be used; the message names the remedy."""
-
-
 RUN_FILE = "run.json"
 PLAN_FILE = "plan.toml"
 """The plan as a plan file, with the options that replaced some of it."""
@@ -92,9 +91,8 @@ class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine in one round: the share of time that its hypervisor gave to others, and the canary.
 
     `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights before the
-    round, on the load generator's core. None: cannot be read here. The round took `seconds`, in which the
-    busiest process of the load (the load generator, or one of its workers) used `client_cpu_seconds` of CPU
-    time.
+    round, on the load generator's core; None: not known. In the round's `seconds` the busiest process of the
+    load used `client_cpu_seconds` of CPU time.
     """
 
     round: int
@@ -127,9 +125,8 @@ class Part(msgspec.Struct, kw_only=True):
     """One start of a sweep: the first, or one of `--resume`. A gap lies between two parts.
 
     `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes. The canary as
-    in RoundMachine, after warm-up and after the last round; None: not measured, as after a kill. `gpus`:
-    clocks, power and throttling of each GPU meanwhile (`loadtests.run.machine.clocks_summary`); empty where
-    they were not sampled.
+    in RoundMachine, after warm-up and after the last round. `gpus`: clocks, power and throttling of each GPU
+    meanwhile (`loadtests.run.machine.clocks_summary`).
     """
 
     number: int
@@ -146,16 +143,14 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class SweepRun(msgspec.Struct, kw_only=True):
-    """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
+    """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` and `auto` at the start.
 
-    `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
-    `looks` are the interim checks so far. `ended` None: the sweep did not finish. `cut_visits` are blocks of
-    open-loop cells, whose rates `client` has. `service` is how the sweep started it (`options` of `serve`,
-    `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides` are the
-    options that replaced what the preset or plan file says; `plan_from_file`: it was a file. `environment` is
-    the machine and commit of the service, as it says itself; empty where it does not say. `load_tests` is the
-    commit of the load tests' own code, with a digest of its changes. `method` is that of the load generator;
-    the service's own is in `environment`. `auto` is that of GET /v1/modes at the start; None without `auto`.
+    `order` has the names of cells by round as they ran, of which `rounds` were finished; `looks` are the
+    interim checks so far, `cut_visits` the blocks that ended early. `ended` None: it did not finish.
+    `service` is how the sweep started it (`options` of `serve`, `LAUNCHBOUND_…` variables of the
+    `environment`); None: it was given by its address. `overrides` are the options that replaced what the
+    preset or plan file says. `environment` is the service's machine and commit, as it says itself;
+    `load_tests` the commit of the load tests, with a digest of its changes. `method` is the load generator's.
     """
 
     format_version: int = FORMAT_VERSION
@@ -192,79 +187,6 @@ class SweepRun(msgspec.Struct, kw_only=True):
 
 
 _RUN = DocumentFile(
-    RUN_FILE,
-    SweepRun,
-    FORMAT_VERSION,
-    RunError,
-    folder="results folder",
-    writer="launchbound sweep",
-    mend="run the sweep again",
+    RUN_FILE, SweepRun, FORMAT_VERSION, "results folder", "launchbound sweep", "run the sweep again"
 )
 read_run, write_run = _RUN.read, _RUN.write
-
-SERIES_FILE = "series.json"
-SERIES_VERSION = 1
-
-State = Literal["not begun", "begun", "complete", "failed"]
-
-
-class SeriesRun(msgspec.Struct, kw_only=True):
-    """One precision; its results are in the folder of this name beside `series.json`.
-
-    `begun`: it runs, or ended early and can be resumed. `failed`: it measured nothing, or can never become
-    valid; `said` is why, or what ended it early.
-    """
-
-    dtype: Dtype
-    state: State = "not begun"
-    said: str | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing of it remains to be measured."""
-        return self.state in ("complete", "failed")
-
-
-class Series(msgspec.Struct, kw_only=True):
-    """One plan in several precisions, a folder each, in order. `plan` is a plan file's text.
-
-    `options` are those of `serve` besides the precision, `environment` the `LAUNCHBOUND_…` variables; the
-    rest as in `SweepRun`, the same for all runs. `workers` load processes post the requests.
-    """
-
-    format_version: int = SERIES_VERSION
-    started: str
-    plan: str
-    options: dict[str, str]
-    environment: dict[str, str]
-    load_tests: dict[str, Any]
-    overrides: dict[str, Any] = {}
-    plan_from_file: bool = False
-    workers: int = 1
-    runs: list[SeriesRun]
-
-
-_SERIES = DocumentFile(
-    SERIES_FILE,
-    Series,
-    SERIES_VERSION,
-    RunError,
-    folder="series of sweeps",
-    writer="launchbound sweep",
-    mend="report its folders by `report A B C`",
-)
-is_series, write_series = _SERIES.is_in, _SERIES.write
-
-
-def read_series(folder: Path) -> Series:
-    """`series.json` of `folder`; a run is complete where its own folder says so.
-
-    Raises RunError where a file is missing, broken or of another format.
-    """
-    series = _SERIES.read(folder)
-    for run in series.runs:
-        # Killed between the end of a run and the note of it here, or resumed by its own folder.
-        own = folder / run.dtype
-        if run.state == "begun" and _RUN.is_in(own) and read_run(own).complete:
-            run.state, run.said = "complete", None
-    return series

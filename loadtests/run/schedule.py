@@ -158,7 +158,7 @@ class Finished:
     """The measured requests that have a row, failed ones too: by round and cell, some bytes for each."""
 
     def __init__(self, rows: Iterable[RequestRow] = ()) -> None:
-        self._blocks: dict[tuple[int, str], _Block] = {}
+        self._blocks: dict[tuple[int, str], _Block] = defaultdict(_Block)
         self.parts = set[int]()
         """The numbers of the parts that measured something."""
         self.requests = 0
@@ -169,16 +169,12 @@ class Finished:
 
     def add(self, row: RequestRow) -> None:
         """Take in `row`; of one that was not measured its sequence number only."""
-        if row.sequence > self.last_sequence:
-            self.last_sequence = row.sequence
+        self.last_sequence = max(self.last_sequence, row.sequence)
         if row.stage != "measure":
             return
         self.requests += 1
         self.parts.add(row.part)
-        key = (row.round, row.cell)
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._blocks[key] = _Block()
+        block = self._blocks[row.round, row.cell]
         block.indexes.append(row.index)
         if row.counts:
             block.latencies.append(row.latency_seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loadtests.plan.cells import BASELINE
 from loadtests.run.gates import Gate, some
@@ -109,12 +109,9 @@ def parity(run: SweepRun) -> Gate:
     verdicts = {mode: run.mode(mode).get("parity") for mode in _run_modes(run)}
     unknown = [mode for mode, verdict in verdicts.items() if verdict is None]
     out = [mode for mode, verdict in verdicts.items() if verdict is not None and not verdict["passed"]]
-    detail = "every mode computes what eager computes"
-    if out or unknown:
-        parts = ([f"out of parity: {', '.join(out)}"] if out else []) + (
-            [f"not checked: {', '.join(unknown)}"] if unknown else []
-        )
-        detail = "; ".join(parts)
+    wrong = [f"out of parity: {', '.join(out)}"] if out else []
+    wrong += [f"not checked: {', '.join(unknown)}"] if unknown else []
+    detail = "; ".join(wrong) or "every mode computes what eager computes"
     return Gate("parity", not out and not unknown, detail)
 
 
@@ -176,73 +173,54 @@ def _control_ratios(latencies: Latencies, run: SweepRun) -> dict[str, Interval]:
     return ratios
 
 
-_SAME_TEXTS = "same texts in all modes"
-
 _Prompts = tuple[int, str, int, int]
 """Batch size, prompt set, new tokens, round: within these the same index has the same prompts."""
-
-
-class _BlockTexts:
-    """The texts of one block: `hashes` of their digests, and the index of each; 16 bytes per request."""
-
-    __slots__ = ("cell", "hashes", "indexes", "mode")
-
-    def __init__(self, cell: str, mode: str) -> None:
-        self.cell = cell
-        self.mode = mode
-        self.indexes = array("q")
-        self.hashes = array("q")
 
 
 class Texts:
     """In every round all modes complete the same prompts with the same texts; in float32 they have to."""
 
     def __init__(self) -> None:
-        self._blocks: dict[_Prompts, dict[str, _BlockTexts]] = defaultdict(dict)
+        # By prompts and cell: 64 bits of the texts of each request, and its index.
+        self._blocks: dict[_Prompts, dict[str, tuple[array[int], array[int]]]] = defaultdict(dict)
+        self._of_baseline = set[str]()
 
     def add(self, row: RequestRow) -> None:
         """Take in a row that counts."""
         if row.text_digest is None:
             return
         blocks = self._blocks[row.batch_size, row.prompt_set, row.new_tokens, row.round]
-        block = blocks.get(row.cell)
-        if block is None:
-            block = blocks[row.cell] = _BlockTexts(row.cell, row.mode)
-        block.indexes.append(row.index)
+        indexes, hashes = blocks.setdefault(row.cell, (array("q"), array("q")))
+        indexes.append(row.index)
         # A digest is 64 bits of a hash itself: the hash of the string tells two apart as surely.
-        block.hashes.append(hash(row.text_digest))
+        hashes.append(hash(row.text_digest))
+        if row.mode == BASELINE:
+            self._of_baseline.add(row.cell)
 
     def gate(self, run: SweepRun) -> Gate:
         """How many sets of prompts have one text, and the cells that differ in the others."""
+        name = "same texts in all modes"
         sets, wrong, odd = 0, 0, Counter[str]()
         for blocks in self._blocks.values():
-            for alike in _same_prompts(list(blocks.values())):
-                cells = _odd_ones(alike)
-                sets, wrong = sets + 1, wrong + bool(cells)
-                odd.update(cells)
+            texts: dict[int, dict[str, int]] = defaultdict(dict)
+            for cell, (indexes, hashes) in blocks.items():
+                for index, text in zip(indexes, hashes, strict=True):
+                    texts[index][cell] = text
+            for by_cell in texts.values():
+                if len(by_cell) > 1:
+                    cells = self._odd_ones(by_cell)
+                    sets, wrong = sets + 1, wrong + bool(cells)
+                    odd.update(cells)
         if not sets:
-            return Gate(_SAME_TEXTS, None, "no prompts with texts of two modes")
+            return Gate(name, None, "no prompts with texts of two modes")
         detail = f"{sets - wrong} of {sets} sets of prompts"
         if wrong:
             detail += f"; different: {some([f'{cell} ({count} ×)' for cell, count in odd.most_common()])}"
         warning = run.engine.get("dtype") != "float32"
-        return Gate(_SAME_TEXTS, not wrong, detail, warning=warning)
+        return Gate(name, not wrong, detail, warning=warning)
 
-
-def _same_prompts(blocks: Sequence[_BlockTexts]) -> list[list[tuple[_BlockTexts, int]]]:
-    """Of one round, the requests with the same prompts: block and hash of each; only where there are two."""
-    sets: dict[int, list[tuple[_BlockTexts, int]]] = defaultdict(list)
-    for block in blocks:
-        for index, text in zip(block.indexes, block.hashes, strict=True):
-            sets[index].append((block, text))
-    return [alike for alike in sets.values() if len(alike) > 1]
-
-
-def _odd_ones(alike: Sequence[tuple[_BlockTexts, int]]) -> list[str]:
-    """The cells whose texts are not the baseline's or, without it, those of most."""
-    first = alike[0][1]
-    if all(text == first for _, text in alike):
-        return []
-    usual = Counter(text for _, text in alike).most_common(1)[0][0]
-    reference = next((text for block, text in alike if block.mode == BASELINE), usual)
-    return [block.cell for block, text in alike if text != reference]
+    def _odd_ones(self, texts: Mapping[str, int]) -> list[str]:
+        """The cells whose text is not the baseline's or, without it, that of most."""
+        usual = Counter(texts.values()).most_common(1)[0][0]
+        reference = next((text for cell, text in texts.items() if cell in self._of_baseline), usual)
+        return [cell for cell, text in texts.items() if text != reference]

@@ -1,10 +1,9 @@
-"""Runs a plan against a service, in one precision or several, or goes on with one that ended early."""
+"""Runs a plan against a service, or goes on with a sweep that ended early."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from rich.console import Console
 
 from loadtests.plan.cells import Plan
-from loadtests.plan.plan_file import Dtype
 from loadtests.plan.prompts import PROMPT_FILE
 from loadtests.run.events import (
     EVENTS_FILE,
@@ -28,10 +26,8 @@ from loadtests.run.machine import clocks_file, clocks_query, clocks_summary, off
 from loadtests.run.progress import SweepProgress
 from loadtests.run.requests import can_sample, rows_at_once
 from loadtests.run.resumption import (
-    CannotResume,
     record,
     refuse_other_service,
-    refuse_other_start,
     reopen,
     take_in_rows,
 )
@@ -39,15 +35,9 @@ from loadtests.run.rows import ROWS_FILE, LineWriter
 from loadtests.run.run_file import (
     INTERRUPTED,
     PLAN_FILE,
-    RUN_FILE,
-    SERIES_FILE,
     Part,
-    Series,
-    SeriesRun,
     SweepRun,
-    read_series,
     write_run,
-    write_series,
 )
 from loadtests.run.schedule import is_whole
 from loadtests.run.target import (
@@ -93,11 +83,6 @@ class SweepResult:
         """Gates that make the sweep invalid."""
         return [gate for gate in self.gates if gate.failed]
 
-    @property
-    def exit_code(self) -> int:
-        """0, or 1 where a gate failed."""
-        return 1 if self.failed else 0
-
 
 def run_sweep(
     service: Service,
@@ -118,8 +103,11 @@ def run_sweep(
     """
     origin = origin or Origin()
     folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder) as lock:
-        _refuse_used(folder)
+    with disk_full_named(folder), locked(folder) as lock:
+        if (folder / ROWS_FILE).exists():
+            raise TargetError(
+                f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
+            )
         if origin.plan_text is not None:
             (folder / PLAN_FILE).write_text(origin.plan_text, encoding="utf-8")
         run = SweepRun(
@@ -156,25 +144,11 @@ def resume_sweep(
     `workers` as in `run_sweep`; None: as many as the sweep had. Raises CannotResume where it is complete, or
     where commit, machine or service are not those it began with; else as `run_sweep`.
     """
-    with _held(folder) as lock:
+    with disk_full_named(folder), locked(folder) as lock:
         run = reopen(folder, git_state())
         if workers is not None:
             run.settings["workers"] = workers
         return _run_part(service, run, folder, console, exporter_port, lock)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[int]:
-    """Hold the folder's lock, and name a full disk."""
-    with disk_full_named(folder), locked(folder) as lock:
-        yield lock
-
-
-def _refuse_used(folder: Path) -> None:
-    if any((folder / name).exists() for name in (SERIES_FILE, ROWS_FILE)):
-        raise TargetError(
-            f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
-        )
 
 
 def _run_part(
@@ -307,84 +281,3 @@ class SweepPart:
         take_in_rows(run, rows.finished)
         run.ended = part.ended = now()
         write_run(self._folder, run)
-
-
-Measure = Callable[[Dtype, Path, bool], SweepResult]
-"""Sweeps in a precision into a folder; True: goes on with what is there. It ends the service it started."""
-
-Report = Callable[[str], None]
-
-
-def begin_series(folder: Path, series: Series, measure: Measure, report: Report) -> None:
-    """Sweep the plan of `series` in each of its precisions into a folder of that name in `folder`.
-
-    A run that fails does not stop the others; Ctrl-C does. `report` is called with lines to print. Raises
-    TargetError where `folder` holds results already, FolderInUse and DiskFull.
-    """
-    _refuse_used(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder):
-        (folder / PLAN_FILE).write_text(series.plan, encoding="utf-8")
-        _run_series(folder, series, measure, report)
-
-
-def resume_series(folder: Path, measure: Measure, report: Report) -> None:
-    """Go on with the series in `folder`: with the run that ended early, then with those not begun.
-
-    Raises CannotResume where nothing is left, or where code or variables are not those it began with, else as
-    `begin_series`.
-    """
-    with _held(folder):
-        series = read_series(folder)
-        write_series(folder, series)
-        if all(run.over for run in series.runs):
-            raise CannotResume(
-                f"nothing is left to measure in {folder}: `launchbound report {folder}` reports it; a "
-                "precision that failed is swept anew by itself, with --dtype and another folder"
-            )
-        refuse_other_start(folder, series.load_tests, git_state(), series.environment)
-        _run_series(folder, series, measure, report)
-
-
-def _run_series(folder: Path, series: Series, measure: Measure, report: Report) -> None:
-    """Measure what is left, in order, up to an interruption."""
-    for number, run in enumerate(series.runs, start=1):
-        if run.over:
-            continue
-        report(f"precision {number} of {len(series.runs)}: {run.dtype}")
-        stopped = _run_one(folder, series, run, measure)
-        write_series(folder, series)
-        if run.said is not None:
-            report(f"{run.dtype}: {run.said}")
-        if stopped:
-            return
-
-
-def _run_one(root: Path, series: Series, run: SeriesRun, measure: Measure) -> bool:
-    """Measure one run, or go on with it, and note how that ended; returns whether it was interrupted."""
-    run.state, run.said = "begun", None
-    write_series(root, series)
-    folder = root / run.dtype
-    folder.mkdir(exist_ok=True)
-    try:
-        result = measure(run.dtype, folder, (folder / RUN_FILE).exists())
-    except CannotResume as error:
-        # The others are measured all the same.
-        run.state, run.said = "failed" if _hopeless(folder) else "begun", str(error)
-        return False
-    except TargetError as error:
-        # With rows it may still become whole, by a service that starts the next time.
-        run.state, run.said = "begun" if (folder / RUN_FILE).exists() else "failed", str(error)
-        return False
-    except DiskFull as error:
-        raise DiskFull(root) from error
-    if result.run.complete:
-        run.state = "complete"
-        return False
-    run.state, run.said = "failed" if _hopeless(folder) else "begun", result.run.stopped_because
-    return result.run.stopped_because == INTERRUPTED
-
-
-def _hopeless(folder: Path) -> bool:
-    """Whether a request failed, which is not sent again: the sweep can never be valid."""
-    return check_rows(folder).errors.failed > 0

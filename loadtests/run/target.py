@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from http.client import HTTPException
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Literal, get_args
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -68,6 +70,8 @@ class Target:
         self._timeout_seconds = timeout_seconds
         # Measure the direct connection, never a proxy.
         self._opener = build_opener(ProxyHandler({}))
+        self.replica: str | None = None
+        """The replica that Serve's proxy had answer last; None where the address is one service's own."""
 
     @property
     def is_local(self) -> bool:
@@ -77,31 +81,24 @@ class Target:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of GET `path`, made now; an error is returned, not raised. Raises Unreachable."""
         headers = {**self.headers, "Cache-Control": "no-cache"}
-        return self._answer(Request(self.url + path, headers=headers), self._timeout_seconds)
-
-    def replica(self) -> str | None:
-        """The replica that a proxy had answer just now; None where the address is one service's own."""
         try:
-            with self._opener.open(self.url + "/health/live", timeout=self._timeout_seconds) as response:
-                return str(name) if (name := response.headers.get(REPLICA_HEADER)) else None
-        except HTTPError as error:
-            return error.headers.get(REPLICA_HEADER)
-        except (URLError, OSError) as error:
-            raise self._unreachable(error) from error
-
-    def post(self, path: str, body: Mapping[str, object], timeout_seconds: float) -> tuple[int, str]:
-        """Status and body of POST `path` with `body` as JSON, as `get`."""
-        headers = {**self.headers, "Content-Type": "application/json"}
-        return self._answer(Request(self.url + path, json.dumps(body).encode(), headers), timeout_seconds)
-
-    def _answer(self, request: Request, timeout_seconds: float) -> tuple[int, str]:
-        try:
-            with self._opener.open(request, timeout=timeout_seconds) as response:
-                return response.status, response.read().decode()
+            with self._open(Request(self.url + path, headers=headers)) as answer:
+                self.replica = answer.headers.get(REPLICA_HEADER)
+                return answer.status, answer.read().decode()
         except HTTPError as error:
             return error.code, error.read().decode(errors="replace")
-        except (URLError, OSError) as error:
-            raise self._unreachable(error) from error
+
+    @contextmanager
+    def _open(self, request: Request) -> Iterator[HTTPResponse]:
+        """The response. Raises HTTPError for an error status, Unreachable where it breaks off."""
+        try:
+            with self._opener.open(request, timeout=self._timeout_seconds) as response:
+                yield response
+        except HTTPError:
+            raise
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise Unreachable(f"nothing answers at {self.url} ({reason}): start the service") from error
 
     def stream(self, path: str, body: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
         """The events of POST `path` with `body` as JSON, (name, data) each, as they arrive.
@@ -111,25 +108,21 @@ class Target:
         headers = {**self.headers, "Content-Type": "application/json"}
         request = Request(self.url + path, json.dumps(body).encode(), headers)
         try:
-            with self._opener.open(request, timeout=self._timeout_seconds) as response:
+            with self._open(request) as response:
                 yield from _events(response)
         except HTTPError as error:
             raise RequestRefused(error.code, _message(error.read().decode(errors="replace"))) from error
-        except (URLError, OSError, HTTPException) as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: Exception) -> Unreachable:
-        reason = getattr(error, "reason", error)
-        return Unreachable(f"nothing answers at {self.url} ({reason}): start the service")
 
     def modes(self) -> dict[str, Any]:
         """The document of GET /v1/modes. Raises TargetError where it is refused or malformed."""
         status, body = self.get("/v1/modes")
         if status == 401:
             raise TargetError(f"{self.url} requires an API key: set LAUNCHBOUND_API_KEY to the service's key")
-        document = _json(body)
-        if status == 200 and isinstance(document, dict) and isinstance(document.get("modes"), list):
-            return document
+        try:
+            if status == 200 and isinstance((document := json.loads(body))["modes"], list):
+                return dict(document)
+        except (ValueError, KeyError, TypeError):
+            pass
         raise TargetError(f"GET {self.url}/v1/modes answered {status} {body[:200]!r}: is this a launchbound?")
 
     def metrics(self) -> str:
@@ -153,16 +146,10 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
 
 def _message(body: str) -> str:
     """The service's error message, or the start of the body without one."""
-    document = _json(body)
-    error = document.get("error") if isinstance(document, dict) else None
-    return str(error["message"]) if isinstance(error, dict) and error.get("message") else body[:200]
-
-
-def _json(text: str) -> object:
     try:
-        return json.loads(text)
-    except ValueError:
-        return None
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200]
 
 
 def samples(metrics_text: str, *names: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -177,18 +164,18 @@ def samples(metrics_text: str, *names: str) -> dict[tuple[str, frozenset[tuple[s
 
 def compile_counters(metrics_text: str) -> dict[str, float]:
     """The compilation counters, summed over modes."""
-    totals: dict[str, float] = {}
+    totals: dict[str, float] = defaultdict(float)
     for (name, _), value in samples(metrics_text, *COMPILE_COUNTERS).items():
-        totals[name] = totals.get(name, 0.0) + value
+        totals[name] += value
     return totals
 
 
 def requests_by_mode(metrics_text: str) -> dict[str, dict[str, float]]:
     """`launchbound_requests_total` as {mode: {outcome: count}}."""
-    counts: dict[str, dict[str, float]] = {}
+    counts: dict[str, dict[str, float]] = defaultdict(dict)
     for (_, labels), value in samples(metrics_text, "launchbound_requests_total").items():
-        named: Mapping[str, str] = dict(labels)
-        counts.setdefault(named.get("mode", ""), {})[named.get("outcome", "")] = value
+        named = dict(labels)
+        counts[named.get("mode", "")][named.get("outcome", "")] = value
     return counts
 
 
@@ -198,9 +185,6 @@ CONNECT_GRACE_SECONDS = 60.0
 WITHOUT_PROGRESS_SECONDS = 1800.0
 """How long nothing may change: the service tells of a mode when all its callables are compiled, minutes of
 a large model each."""
-
-QUIET_SECONDS = 30.0
-"""After so long without a change the line of state says how long."""
 
 POLL_SECONDS = 0.5
 
@@ -222,10 +206,10 @@ def wait_until_ready(
             f"the plan has batch size {plan.batch_sizes[-1]}, the service takes up to {max(buckets)}: "
             f"start it with --batch-sizes {','.join(map(str, plan.batch_sizes))}"
         )
-    if not plan.replicas and (replica := target.replica()) is not None:
+    if not plan.replicas and target.replica is not None:
         raise TargetError(
-            f"{target.url} is a proxy of replicas (this was {replica}), and requests run on any of them: "
-            "sweep one by its own address (`launchbound serve --replicas` and its targets file list them), "
+            f"{target.url} is a proxy of replicas (this was {target.replica}), and requests run on any: "
+            "sweep one by its own address, which the log of `launchbound serve --replicas` has, "
             "or write `replicas = true` into the plan"
         )
     if AUTO in plan.modes and "auto" not in document:
@@ -265,9 +249,8 @@ def await_modes(
                 stages.add(stage)
                 last = monotonic()
             quiet = monotonic() - last
-            without = f", {quiet:.0f} s without a change" if quiet > QUIET_SECONDS else ""
             doing = _doing(document, modes)
-            report(f"{waited:.0f} s{without}: {doing}")
+            report(f"{waited:.0f} s: {doing}")
             if quiet > without_progress_seconds:
                 raise TargetError(
                     f"not ready after {waited:.0f} s, of which the last {quiet:.0f} s brought nothing new "
@@ -297,15 +280,10 @@ def _stage(document: dict[str, Any]) -> Hashable:
     """What of warming up is done: the engine, and per mode its state, compilations, parity and splits."""
     engine = document.get("engine") or {}
     modes = tuple(
-        (
-            mode["mode"],
-            mode["state"],
-            len(mode.get("compile_seconds") or ()),
-            mode.get("parity") is not None,
-            len(mode.get("splits") or ()),
-        )
-        for mode in document["modes"]
-    )
+        (one["mode"], one["state"], len(one.get("compile_seconds") or ()), one.get("parity") is not None,
+         len(one.get("splits") or ()))
+        for one in document["modes"]
+    )  # fmt: skip
     return (bool(engine), bool(engine.get("warm")), modes)
 
 

@@ -23,23 +23,17 @@ class CheckedRows:
 
     def __init__(self) -> None:
         self.finished = Finished()
-        self.errors = gates.Errors()
+        self._requests = gates.Requests()
         self._counters = service_gates.Counters()
-        self._gaps = gates.Gaps()
         self._fallbacks = service_gates.Fallbacks()
         self._rate = gates.Rate()
         self._delay = gates.ScheduleDelay()
-        self._rejections = gates.Rejections()
         self._texts = service_gates.Texts()
-        self._disturbed = gates.Disturbed()
-        self._queue = gates.Queue()
-        self._merged = gates.Merged()
-        of_all = (self.finished, self.errors, self._counters, self._gaps, self._fallbacks)
-        of_open_loop = (self._rate, self._delay, self._rejections)
-        of_counted = (self._texts, self._disturbed, self._queue, self._merged)
-        self._add_any = [one.add for one in of_all]
-        self._add_open_loop = [one.add for one in of_open_loop]
-        self._add_counted = [one.add for one in of_counted]
+
+    @property
+    def failed(self) -> int:
+        """Requests that failed."""
+        return self._requests.failed
 
     def passing(self, rows: Iterable[RequestRow]) -> Iterator[RequestRow]:
         """Yield `rows`, each added as it passes."""
@@ -49,14 +43,13 @@ class CheckedRows:
 
     def add(self, row: RequestRow) -> None:
         """Take in one row."""
-        for add in self._add_any:
-            add(row)
+        for of_all in (self.finished, self._requests, self._counters, self._fallbacks):
+            of_all.add(row)
         if row.stage == "measure" and row.open_loop:
-            for add in self._add_open_loop:
-                add(row)
+            self._rate.add(row)
+            self._delay.add(row)
         if row.counts:
-            for add in self._add_counted:
-                add(row)
+            self._texts.add(row)
 
     def sent(self, part: int) -> int:
         """Rows of `part` of the sweep, of whatever stage."""
@@ -70,8 +63,8 @@ class CheckedRows:
         `before` and `after` are scrapes of /metrics of the last part, `earlier` those of the parts before it.
         """
         found = [
-            gates.complete(run, self.finished, self.errors.failed),
-            self.errors.gate(),
+            gates.complete(run, self.finished, self.failed),
+            self._requests.errors(),
             self._counters.gate(run, [*earlier, (before, after)]),
             self._rate.gate(),
             gates.client_cpu(run),
@@ -82,13 +75,13 @@ class CheckedRows:
             gates.rounds(run),
             gates.warmup(run),
             gates.rounds_marked(run),
-            self._gaps.gate(run),
-            self._disturbed.gate(),
-            self._queue.gate(run),
-            self._merged.gate(run),
+            gates.gaps(run),
+            self._requests.disturbed(),
+            self._requests.queue(run),
+            self._requests.merged(run),
             self._fallbacks.gate(run),
             self._delay.gate(),
-            self._rejections.gate(run),
+            self._requests.rejections(run),
             gates.cuts(run),
         ]
         return sorted(found, key=lambda gate: gate.warning)

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, bad_input, ended_in_order
@@ -19,7 +18,6 @@ def serve_on_ray(
     replicas: str,
     cpus: int | None,
     address: str | None,
-    targets: Path | None,
     engine_command: Sequence[str] | None = None,
 ) -> int:
     """Serve `settings` as `replicas`, with `cpus` each, on the Ray at `address`; returns the exit code.
@@ -35,7 +33,7 @@ def serve_on_ray(
         from ray.serve.exceptions import RayServeException
 
         from service.front.logs import set_up
-        from service.replicas import Command, NotStarted, replica_count
+        from service.replicas import NotStarted, replica_count, serve_replicas
 
         count = replica_count(replicas)
         if settings.engine_cpus is not None or settings.front_cpus is not None:
@@ -52,7 +50,7 @@ def serve_on_ray(
     try:
         # In order twice: Ray sets handlers of its own when it is connected to.
         with ended_in_order(), connected(address, log_to_driver=as_text), ended_in_order():
-            Command(settings, count, cpus, address is None, targets, engine_command).serve()
+            serve_replicas(settings, count, cpus, address is None, engine_command)
     except KeyboardInterrupt:
         return 0
     except (ray.exceptions.RayError, RayServeException, ConnectionError) as error:

@@ -1,4 +1,4 @@
-"""The command `report`, and how sweeps, series and fleets end: report, last line and exit code."""
+"""The command `report`, and how sweeps and fleets end: report, last line and exit code."""
 
 from __future__ import annotations
 
@@ -62,11 +62,10 @@ def report(
 
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 4 disk full.
     """
-    from loadtests.fleet.plan import is_fleet
+    from loadtests.fleet.run import is_fleet
     from loadtests.plan.cells import PlanError, parse_slo
     from loadtests.run.folder import DiskFull, disk_full_named, results_path
     from loadtests.run.rows import RowsError
-    from loadtests.run.run_file import is_series
 
     folder = folders[0]
     picture: Callable[[Path], bool] | None = None
@@ -77,8 +76,6 @@ def report(
         bad_input("--out belongs to several folders: the report of one is written into it")
     elif is_fleet(folder):
         picture = picture_of_fleet
-    elif is_series(folder):
-        picture = picture_of_series
     if picture and slo:
         bad_input("--slo belongs to the report of one sweep: name its folder")
     try:
@@ -100,18 +97,11 @@ def _picture_of_several(folders: Sequence[Path], folder: Path) -> bool:
     return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
 
 
-def picture_of_series(folder: Path) -> bool:
-    """The same of a sweep in several precisions; not valid where one of them has no results.
+def picture_of_fleet(folder: Path) -> bool:
+    """The same of a fleet; not valid where a task of it has no results.
 
     Raises RowsError where none has, and ModuleNotFoundError without the packages of the extra `report`.
     """
-    from loadtests.compare.page import PAGE_FILE, make_series_picture
-
-    return _pictured(make_series_picture(folder), folder, PAGE_FILE)
-
-
-def picture_of_fleet(folder: Path) -> bool:
-    """The same of a fleet; not valid where a task of it has no results. Raises as `picture_of_series`."""
     from loadtests.fleet.report import PAGE_FILE, make_fleet_report
 
     return _pictured(make_fleet_report(folder), folder, PAGE_FILE)

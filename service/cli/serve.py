@@ -60,9 +60,6 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster for --replicas, HOST:PORT or auto; else one of its own.")
     ] = None,
-    targets: Annotated[
-        Path | None, typer.Option(help="Where --replicas tells Prometheus of them (file_sd).")
-    ] = None,
 ) -> None:
     """Serve on 127.0.0.1:8000 until a signal stops it. Settings may also come as LAUNCHBOUND_<NAME>."""
     settings = settings_from(
@@ -80,9 +77,9 @@ def serve(
         log_requests=log_requests,
     )
     if replicas is not None:
-        raise typer.Exit(serve_on_ray(settings, replicas, replica_cpus, address, targets))
-    if (replica_cpus, address, targets) != (None, None, None):
-        bad_input("--replica-cpus, --address and --targets belong to --replicas: add it, or leave them out")
+        raise typer.Exit(serve_on_ray(settings, replicas, replica_cpus, address))
+    if (replica_cpus, address) != (None, None):
+        bad_input("--replica-cpus and --address belong to --replicas: add it, or leave them out")
     from service.front.app import serve as serve_until_stopped
 
     raise typer.Exit(serve_until_stopped(settings))

@@ -17,7 +17,6 @@ import launchbound
 from service.cli.options import EXIT_BAD_INPUT
 from service.front import launch
 from service.front.launch import LaunchError
-from tests.cli.test_surroundings import SERIES
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, fake_engine_command, until
 
@@ -27,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 
 COMMANDS = {
     "sweep": ["sweep", "--modes=eager", "--batch-sizes=1", "--out=results"],
-    "series": ["sweep", "--plan=plan.toml", "--out=results"],
     "generate": ["generate", "x"],
     "selftest": ["selftest", "--only=parts", "--modes=eager"],
     "peers": ["peers", "--modes=eager", "--batch-sizes=1", "--out=results"],
@@ -57,7 +55,6 @@ def prepared(folder: Path, engine: list[str]) -> dict[str, str]:
     Services are started as `-m launchbound` in this folder: a module stands for the command line there.
     """
     (folder / "launchbound.py").write_text(SERVICE.format(engine=engine))
-    (folder / "plan.toml").write_text(SERIES)
     own = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache")}
     return {**os.environ, **own}
 
@@ -96,7 +93,7 @@ def whole_service(process: subprocess.Popen[str]) -> list[int]:
     [
         ("sweep", signal.SIGTERM),
         ("sweep", signal.SIGKILL),
-        ("series", signal.SIGHUP),
+        ("sweep", signal.SIGHUP),
         ("generate", signal.SIGINT),
         ("peers", signal.SIGHUP),
         ("peers", signal.SIGKILL),

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from loadtests.plan.presets import make_plan
-from loadtests.run.run_file import read_run
-from loadtests.run.sweep import SweepResult
 from tests.support.made_results import make_results
 
 PROGRAM = "import sys; sys.modules['polars'] = None; "
@@ -43,7 +41,6 @@ def test_what_needs_them_is_bad_input_and_names_the_extra(verb: str, count: int,
 
 
 def test_a_sweep_keeps_its_exit_code_and_leaves_the_report_for_later(folder: Path) -> None:
-    assert SweepResult(folder, read_run(folder), ()).exit_code == 0
     done = without_polars(CONCLUDE, str(folder))
     assert done.returncode == 0, done.stderr
     assert f"made later by `launchbound report {folder}`" in done.stdout

@@ -25,7 +25,7 @@ def _environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "as before")
 
 
-@pytest.mark.parametrize("option", ["--replica-cpus=2", "--address=auto", "--targets=x.json"])
+@pytest.mark.parametrize("option", ["--replica-cpus=2", "--address=auto"])
 def test_options_of_replicas_need_them(option: str) -> None:
     assert "belong to --replicas: add it, or leave them out" in refusal(option)
 

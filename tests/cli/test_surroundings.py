@@ -15,14 +15,6 @@ from service.cli.options import EXIT_BAD_INPUT, EXIT_MACHINE
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "launchbound.py")]
-SERIES = """\
-name = "own"
-dtypes = ["float32", "bfloat16"]
-modes = ["eager"]
-batch_sizes = [1]
-rounds = 1
-[[closed_loop]]
-"""
 NO_UTF8 = os.fsencode("bad") + b"\xff"
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -106,7 +98,6 @@ def test_a_setting_that_is_no_utf8_is_refused(
     ("arguments", "place"),
     [
         (["sweep", "--modes", "eager", "--batch-sizes", "1", "--out"], "file"),
-        (["sweep", "--plan", "series.toml", "--out"], "/proc/none"),
         (["peers", "--out"], "file/below"),
         (["selftest", "--only", "parts", "--out"], "x" * 300),
     ],
@@ -122,7 +113,6 @@ def test_a_results_folder_that_cannot_be_is_refused(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path / "cache"))
     Path("file").touch()
-    Path("series.toml").write_text(SERIES)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as ended:
         launchbound.app([*arguments, place])

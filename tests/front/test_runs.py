@@ -43,11 +43,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "old" / "report.html").write_text("<!doctype html><p>a report")
     for name, text in {"cut": '{"format_ver', "list": "[]", "other": '{"plan": {"preset": 5}}'}.items():
         (folder / name / "run.json").write_text(text)
-    for name in ("series", "others"):
+    for name in ("fleet", "others"):
         (folder / name / "float32").mkdir(parents=True)
         (folder / name / "float32" / "run.json").write_text('{"started": "2025-12-31T00:00:00Z"}')
-    (folder / "series" / "series.json").write_text("{}")
-    (folder / "series" / "float32" / "report.html").write_text("<!doctype html><p>one of two")
+    (folder / "fleet" / "fleet.json").write_text("{}")
+    (folder / "fleet" / "float32" / "report.html").write_text("<!doctype html><p>one of two")
     (folder / "run.json").write_text("{}")
     (folder.parent / "run.json").write_text("{}")
     (folder.parent / "report.html").write_text("secret")
@@ -68,7 +68,7 @@ def listed(front: Front) -> dict[str, dict[str, Any]]:
 
 
 def test_sweeps_are_listed_newest_first_and_what_is_none_is_not(keeping: Front) -> None:
-    assert list(listed(keeping)) == ["new", "far", "old", "series/float32", "other", "list", "cut"]
+    assert list(listed(keeping)) == ["new", "far", "old", "fleet/float32", "other", "list", "cut"]
     assert keeping.http.get("/v1/runs").json()["folder"] == "results"
 
 
@@ -102,7 +102,7 @@ def test_a_report_is_served_in_a_sandbox_that_reaches_nothing(keeping: Front) ->
     assert "sandbox allow-scripts" in policy
     assert "default-src 'none'" in policy
     assert not [rule for rule in policy if rule.startswith("connect-src")]
-    assert "one of two" in keeping.http.get("/v1/runs/series%2Ffloat32/report").text
+    assert "one of two" in keeping.http.get("/v1/runs/fleet%2Ffloat32/report").text
     error = refused(keeping.http.get("/v1/runs/new/report"), 404)
     assert error["type"] == "no_report"
     assert "launchbound report" in error["message"]
@@ -226,7 +226,7 @@ def test_a_damaged_trace_is_a_404_that_says_so(keeping: Front, name: str) -> Non
     assert error["type"] == "trace_damaged"
 
 
-OF_NO_SWEEP = ["..", "%2e%2e", ".", "notes", "old%2f..", "x" * 999, "others%2Ffloat32", "series%2F..%2F.."]
+OF_NO_SWEEP = ["..", "%2e%2e", ".", "notes", "old%2f..", "x" * 999, "others%2Ffloat32", "fleet%2F..%2F.."]
 OF_NO_TRACE = ["é" * 128, "x" * 129, "a b", "..%2f..%2fsettings"]
 
 

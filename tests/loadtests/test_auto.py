@@ -102,9 +102,6 @@ def test_a_service_without_auto_is_refused_before_anything_is_measured() -> None
             modes = [mode_status(mode, "ready") for mode in CLEAR]
             return {"modes": modes, "engine": engine_status(), "service": {}}
 
-        def replica(self) -> str | None:
-            return None
-
     with pytest.raises(TargetError, match="is of a version without `auto`"):
         wait_until_ready(Old("http://127.0.0.1:1"), PLAN, lambda _: None)
 
@@ -245,12 +242,3 @@ def test_advice_that_cannot_be_followed_is_refused_before_a_service_starts(
     assert done.exit_code == EXIT_BAD_INPUT
     assert remedy in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_advice_is_of_one_precision(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    document = msgspec.structs.replace(preset_document("quick"), dtypes=["float32", "bfloat16"])
-    (tmp_path / "plan.toml").write_text(toml_of(document))
-    done = CliRunner().invoke(launchbound.app, ["sweep", "--plan", "plan.toml", "--advice", str(made)])
-    assert done.exit_code == EXIT_BAD_INPUT
-    assert "--advice is of one precision: choose that by --dtype" in done.stderr

@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -46,13 +45,8 @@ def locust(url: str, *options: str, until_seen: Callable[[], object]) -> subproc
     return subprocess.CompletedProcess(process.args, process.returncode, said, errors)
 
 
-def test_every_mode_and_batch_has_a_row_of_its_own_and_the_load_generator_shows_itself(
-    tmp_path: Path,
-) -> None:
-    """With prompts of a file, and metrics of its own while it runs."""
+def test_every_mode_and_batch_has_a_row_of_its_own_and_the_load_generator_shows_itself() -> None:
     script, port, shown = Script(), free_port(), list[str]()
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"text": "only this"}\n')
 
     def seen() -> bool:
         """Two users have two requests on their way at most: who began a third has an answer."""
@@ -65,7 +59,7 @@ def test_every_mode_and_batch_has_a_row_of_its_own_and_the_load_generator_shows_
         done = locust(
             url,
             *("--modes", "eager,auto", "--batch-sizes", "1,4", "--new-tokens", "7"),
-            *("--prompt-file", str(path), "--metrics-port", str(port)),
+            *("--metrics-port", str(port)),
             until_seen=seen,
         )
     assert done.returncode == 0, done.stderr
@@ -74,7 +68,6 @@ def test_every_mode_and_batch_has_a_row_of_its_own_and_the_load_generator_shows_
     assert {mode for mode, _ in script.bodies} == {"eager", "auto"}
     assert {len(body["prompts"]) for _, body in script.bodies} == {1, 4}
     assert {body["max_new_tokens"] for _, body in script.bodies} == {7}
-    assert {prompt for _, body in script.bodies for prompt in body["prompts"]} == {"only this"}
     found = samples(
         shown[0],
         "launchbound_loadtest_users",
@@ -124,7 +117,6 @@ def test_wrong_options_are_refused_at_once_with_the_remedy_and_a_row_of_the_ladd
         ("--modes", ","): f"--modes is empty: give one or more of {','.join([*MODES, 'sixth-mode'])}",
         ("--batch-sizes", "one"): "whole numbers",
         ("--new-tokens", "0"): "at least 1",
-        ("--prompt-file", "missing.jsonl"): "cannot read prompts",
     }
     code = [sys.executable, "-c", OPTIONS, json.dumps(list(refused))]
     shown = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
@@ -254,17 +246,18 @@ def test_a_master_counts_what_its_workers_report_each_request_once_and_unrounded
     assert total == pytest.approx(0.149)
 
 
-def test_users_of_workers_send_what_the_master_was_given_and_the_master_shows_all_of_it() -> None:
-    script, master_port = Script(), str(free_port())
+def test_workers_send_every_mode_and_batch_size_and_their_master_has_the_metrics() -> None:
+    script, master_port, port = Script(), str(free_port()), free_port()
     distributed = ("--processes", "2", "--master-port", master_port, "--master-bind-port", master_port)
+    shown = list[str]()
+
+    def seen() -> bool:
+        if len({(mode, len(body["prompts"])) for mode, body in script.bodies}) == 4:
+            shown.append(scrape_once(port, lambda text: 'outcome="ok"' in text))
+        return bool(shown)
+
     with fake_service(script) as url:
-        options = ("--modes", "eager,compiled", "--batch-sizes", "1,4", *distributed)
-        done = locust(url, *options, until_seen=lambda: len(set(sent(script))) == 4)
-    assert set(sent(script)) == {(mode, size) for mode in ("eager", "compiled") for size in (1, 4)}
-    said = done.stdout + done.stderr
-    names = set(re.findall(r"^POST +(\S+ b=\d+) ", said, flags=re.MULTILINE))
-    assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1"}
-
-
-def sent(script: Script) -> list[tuple[str, int]]:
-    return [(mode, len(body["prompts"])) for mode, body in script.bodies]
+        options = ("--modes", "eager,compiled", "--batch-sizes", "4,1", "--metrics-port", str(port))
+        done = locust(url, *options, *distributed, until_seen=seen)
+    assert done.returncode == 0, done.stderr
+    assert samples(shown[0], "launchbound_loadtest_requests_total")

@@ -73,14 +73,6 @@ def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
     assert clocks_query() == ([], "nvidia-smi refuses the query: driver mismatch")
 
 
-def test_an_older_driver_is_asked_by_the_older_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse = 'case "$1" in *clocks_event_reasons*) echo "not a valid field"; exit 2;; esac; exit 0'
-    fake_nvidia_smi(tmp_path, monkeypatch, refuse)
-    command, why = clocks_query()
-    assert why is None
-    assert "clocks_throttle_reasons.active" in command[1]
-
-
 def test_samples_are_taken_for_as_long_as_the_section_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,17 +10,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.plan.cells import Cell, Plan, PlanError, Slo, SloTable, due_times, order, parse_slo, slo_table
+from loadtests.plan.cells import Cell, PlanError, Slo, SloTable, due_times, order, parse_slo, slo_table
 from loadtests.plan.plan_file import parse_plan, plan_of, read_plan_file, toml_of
 from loadtests.plan.presets import (
     PRESET_FOLDER,
     PRESETS,
-    estimate_seconds,
     make_plan,
     preset_document,
-    request_seconds,
 )
-from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
+from loadtests.plan.prompts import PROMPT_SETS, draw, read_prompts, select
 from loadtests.report.surroundings import reproduce
 from loadtests.run.requests import body
 from loadtests.run.run_file import SweepRun
@@ -53,21 +51,6 @@ def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: s
     assert sorted(controls) == sorted(groups)
 
 
-def test_an_estimate_knows_how_long_a_visit_at_each_rate_takes() -> None:
-    closed = Cell(mode="eager", batch_size=1, requests=1)
-
-    def seconds(**arrivals: float) -> float:
-        cell = Cell(mode="eager", batch_size=1, requests=1000, **arrivals)  # type: ignore[arg-type]
-        plan, alone = (Plan(preset="own", seed=0, rounds=1, cells=c) for c in ((closed, cell), (closed,)))
-        return estimate_seconds(plan) - estimate_seconds(alone)
-
-    service = 1000 * request_seconds(closed)
-    assert seconds(rate=1.0) == pytest.approx(1000, rel=0.01)
-    assert seconds(rate=1e6) == pytest.approx(service, rel=0.01)
-    assert seconds(load=0.5) == pytest.approx(2 * service, rel=0.01)
-    assert seconds(load=2.0) == pytest.approx(service, rel=0.01)
-
-
 def test_all_modes_of_a_round_get_the_same_prompts() -> None:
     plan = make_plan("quick")
     texts = read_prompts()
@@ -82,22 +65,6 @@ def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
     lengths = [len(text) for text in select(read_prompts(), name)]
     assert max(lengths) <= 160 if name == "short" else max(lengths) > 160
     assert min(lengths) >= 900 if name == "long" else min(lengths) < 900
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "no prompt"),
-        ('{"text": 3}\n', "line 1"),
-        ('{"text": "a"}\nnonsense\n', "line 2"),
-        ("[1]\n", "line 1"),
-    ],
-)
-def test_a_broken_prompt_file_is_refused_with_its_line(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(content)
-    with pytest.raises(PromptError, match=message):
-        read_prompts(path)
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, unique=True), st.integers(0, 40), st.text())
@@ -223,13 +190,6 @@ def sweep(*options: str) -> tuple[int, str, str]:
     return shown.exit_code, shown.stdout, shown.stderr
 
 
-def test_precisions_are_named(tmp_path: Path) -> None:
-    read = read_plan_file(written(tmp_path, f'dtypes = ["bfloat16", "float32"]\n{SMALL}'))
-    assert read.dtypes == ["bfloat16", "float32"]
-    assert parse_plan(toml_of(read)) == read
-    assert read_plan_file(written(tmp_path, SMALL)).dtypes is None
-
-
 def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
     assert {path.stem for path in PRESET_FOLDER.glob("*.toml")} == set(PRESETS)
     assert all(preset_document(preset).name == preset for preset in PRESETS)
@@ -320,8 +280,6 @@ def test_a_table_names_batch_sizes_by_their_place_or_by_number(tmp_path: Path) -
         ("rounds = 8", 'rounds = "8"', "line 4: `rounds`: expected `int"),
         ("rounds = 8", "rounds = 8\nrounds_most = 4", "line 5: rounds_most is 4, less than the 8"),
         ("rounds = 8", "", "`rounds` is missing: add it"),
-        ("# a block", 'dtypes = ["float32", "float32"]', "line 6: float32 is there twice"),
-        ("# a block", 'dtypes = ["float16"]', "write one of float32, bfloat16, autocast-bfloat16"),
         ("  8,\n", "  0,\n", "line 8: `new_tokens`: expected `int` >= 1"),
         ("loads = [0.5]", "loads = [3.5]", "line 16: `loads`: expected `float` <= 3.0"),
         ("loads = [0.5]", "rates = [0]", "line 16: `rates`: expected `float` > 0.0"),

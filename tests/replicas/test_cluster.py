@@ -98,20 +98,14 @@ def test_ray_sends_no_statistics_and_leaves_out_no_line_of_the_log_by_default(
     assert environment(address)["RAY_DEDUP_LOGS"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("said", "starts", "error"),
-    [
-        (f"the node {TOO_SLOW}", STARTS, f"Ray did not start, {STARTS} times: the node {TOO_SLOW}"),
-        ("a port is taken", 1, "Ray did not start: a port is taken"),
-    ],
-)
+@pytest.mark.parametrize(("said", "starts"), [(f"the node {TOO_SLOW}", STARTS), ("a port is taken", 1)])
 def test_a_ray_that_was_too_slow_is_started_again_and_one_with_another_fault_is_not(
-    said: str, starts: int, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install launchbound[ray]")
     program, count = tmp_path / "fails.py", tmp_path / "starts"
     program.write_text(f"open({str(count)!r}, 'a').write('x')\nprint({said!r})\nraise SystemExit(1)\n")
     monkeypatch.setattr(ray_cluster, "__file__", str(program))
-    with pytest.raises(ClusterError, match=f"^{error}$"), connected(None):
+    with pytest.raises(ClusterError, match=f"^Ray did not start: {said}$"), connected(None):
         pass
     assert len(count.read_text()) == starts

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx
@@ -28,16 +26,14 @@ try:
     from service import replicas as module
     from service.replicas import (
         NotStarted,
-        Place,
-        ReplicaFront,
-        Unhealthy,
+        Replica,
         bound_at,
         claimed,
         deployment_options,
         free_port,
+        own_listener,
         replica_count,
         share_of_each,
-        write_targets,
     )
 except ModuleNotFoundError:
     without("Ray is not installed: pip install launchbound[ray]")
@@ -45,11 +41,6 @@ except ModuleNotFoundError:
 GENERATE = "/v1/modes/eager/generate"
 CORES = [910, 911, 912]
 """No machine's: other tests run services meanwhile."""
-
-
-def place(name: str) -> Place:
-    address = f"10.0.0.7:{40_000 + ord(name[0])}"
-    return Place(actor=f"SERVE_{name}", name=name, node="10.0.0.7", address=address, cores=[0])
 
 
 @pytest.mark.parametrize(
@@ -111,27 +102,12 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy() -> None:
         free_port("127.0.0.1", taken.getsockname()[1])
 
 
-def test_the_targets_have_an_address_and_an_instance_each_and_are_replaced_in_one_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "new" / "targets.json"
-    write_targets(path, [place("x"), place("y")])
-    assert json.loads(path.read_text()) == [
-        {"targets": ["10.0.0.7:40120"], "labels": {"instance": "x@10.0.0.7:40120", "node": "10.0.0.7"}},
-        {"targets": ["10.0.0.7:40121"], "labels": {"instance": "y@10.0.0.7:40121", "node": "10.0.0.7"}},
-    ]
-    whole, inode = path.read_bytes(), path.stat().st_ino
-
-    def broken(_: Path, document: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", broken)
-    with pytest.raises(OSError, match="No space left"):
-        write_targets(path, [place("x")])
-    assert path.read_bytes() == whole
-    # What did not change is not written again.
-    write_targets(path, [place("x"), place("y")])
-    assert path.stat().st_ino == inode
+def test_replicas_listen_at_the_ports_that_follow_the_proxys() -> None:
+    with bound_socket("127.0.0.1", 0) as proxy:
+        port = proxy.getsockname()[1]
+        with own_listener("127.0.0.1", port, 0) as first, own_listener("127.0.0.1", port, 0) as second:
+            found = [one.getsockname()[1] for one in (first, second)]
+    assert port < found[0] < found[1] < port + 100
 
 
 @pytest.mark.parametrize(
@@ -148,7 +124,9 @@ def test_a_replica_listens_where_its_own_node_is_reached(host: str, bound: tuple
 
 
 @pytest.fixture(autouse=True)
-def _cores_as_before() -> Iterator[None]:
+def _as_on_a_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What Ray says of a replica, and cores as before."""
+    monkeypatch.setattr(module, "where_and_who", lambda: ("127.0.0.1", "r1"))
     before = sorted(os.sched_getaffinity(0))
     yield
     pin(before)
@@ -157,26 +135,29 @@ def _cores_as_before() -> Iterator[None]:
 class Started(NamedTuple):
     """A replica that is ready, its way by the proxy and its own."""
 
-    front: ReplicaFront
+    front: Replica
     proxy: httpx.AsyncClient
     own: httpx.AsyncClient
 
 
-def made(folder: Path, settings: dict[str, Any] | None = None, **engine: object) -> ReplicaFront:
-    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder}
-    chosen = Settings(**{**given, **(settings or {})})
-    return ReplicaFront(chosen, 1, "127.0.0.1", "r1", fake_engine_command(**engine))
+async def start(
+    front: Replica, folder: Path, settings: dict[str, Any] | None = None, **engine: object
+) -> None:
+    """As Serve makes it."""
+    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder, "port": 0}
+    await front.__init__(Settings(**{**given, **(settings or {})}), 1, fake_engine_command(**engine))
 
 
 @asynccontextmanager
 async def started(folder: Path, settings: dict[str, Any] | None = None) -> AsyncIterator[Started]:
     """As Serve has it: started, then the lifespan until the end."""
-    front = made(folder, settings)
-    await front.start()
-    lifespan = LifespanOn(Config(front, lifespan="on", log_config=None))
+    front = Replica.__new__(Replica)
+    await start(front, folder, settings)
+    app = front.__serve_build_asgi_app__()
+    lifespan = LifespanOn(Config(app, lifespan="on", log_config=None))
     await lifespan.startup()
     options = {"timeout": PATIENCE_SECONDS, "trust_env": False}
-    by_proxy = httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://127.0.0.1", **options)
+    by_proxy = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", **options)
     own = httpx.AsyncClient(base_url=f"http://{front.address}", **options)
     async with by_proxy, own:
         try:
@@ -185,7 +166,7 @@ async def started(folder: Path, settings: dict[str, Any] | None = None) -> Async
             await lifespan.shutdown()
 
 
-async def without_engine(front: ReplicaFront) -> None:
+async def without_engine(front: Replica) -> None:
     """Its engine is killed, and the front knows."""
     pid = front._state.supervisor.pid
     assert pid is not None
@@ -215,7 +196,7 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
             own = await one.own.post(GENERATE, json=BODY, headers={"X-Request-ID": "a-2"})
             assert (own.status_code, own.headers["x-request-id"]) == (200, "a-2")
             assert "x-launchbound-replica" not in own.headers
-            one.front.check()
+            await one.front.check_health()
             assert len(one.front.cores) == 1
             assert not is_free(one.front.cores)
             return one.front.cores
@@ -233,7 +214,7 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
         ),
         (
             {"states": {"eager": "failed"}, "detail": "CppCompileError: g++ failed\nwith 1"},
-            r"^mode eager failed: CppCompileError: g\+\+ failed\\nwith 1$",
+            r"^eager failed \(CppCompileError: g\+\+ failed\\nwith 1\)",
         ),
     ],
 )
@@ -241,9 +222,9 @@ def test_an_engine_that_refuses_its_settings_or_fails_its_modes_ends_the_start_w
     engine: dict[str, object], reason: str, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        front = made(tmp_path, **engine)
+        front = Replica.__new__(Replica)
         with pytest.raises(NotStarted, match=reason):
-            await front.start()
+            await start(front, tmp_path, **engine)
         assert is_free(front.cores)
         with pytest.raises(httpx.ConnectError):
             await httpx.AsyncClient(trust_env=False).get(f"http://{front.address}/health/live")
@@ -276,83 +257,36 @@ def test_a_request_by_the_proxy_waits_for_the_next_engine_and_one_to_itself_is_r
         async with started(tmp_path) as one:
             await without_engine(one.front)
             refused = await one.own.post(GENERATE, json=BODY)
+            with pytest.raises(RuntimeError, match="signal 9"):
+                await one.front.check_health()
             held = await one.proxy.post(GENERATE, json=BODY)
+            await one.front.check_health()
             assert (refused.status_code, held.status_code) == (503, 200)
             assert one.front._state.supervisor.starts == 2
 
     asyncio.run(run())
 
 
-COMING = ("cold", "warming")
-
-
-def state(required: list[str] | None = None, **states: str) -> Any:
-    """A front's state with these modes, of which some are `required`; without any its engine is down."""
-    modes = {
-        name: SimpleNamespace(mode=name, state=state, detail="it broke") for name, state in states.items()
-    }
-    client = SimpleNamespace(
-        draining=False,
-        configured=["eager", "compiled"],
-        engine=SimpleNamespace(warm=True) if states else None,
-        modes=modes,
-        down_reason="the engine ended by signal 9",
-        retry_after_seconds=5,
-        state=lambda name: states.get(name, "cold"),
-        warming=lambda: [name for name in ("eager", "compiled") if states.get(name, "cold") in COMING],
-        ready_modes=lambda: [name for name, state in states.items() if state == "ready"],
-    )
-    supervisor, settings = SimpleNamespace(unhealthy_reason=None), SimpleNamespace(require_modes=required)
-    return SimpleNamespace(client=client, supervisor=supervisor, settings=settings)
-
-
-def test_a_replica_that_is_not_ready_for_long_fails_its_checks_but_not_for_a_mode_that_is_not_required(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(module, "monotonic", lambda: clock[0])
-    front = ReplicaFront(Settings(), 1, "127.0.0.1", "r1")
-    front._socket.close()
-    front._state = state(eager="ready", compiled="ready")
-    front.check()
-    front._state = state()
-    clock[0] += module.PATIENCE_SECONDS - 1
-    front.check()
-    clock[0] += 1
-    with pytest.raises(Unhealthy, match="the engine ended by signal 9"):
-        front.check()
-    ending = state()
-    ending.client.draining = True
-    for found in (
-        state(eager="ready", compiled="failed"),
-        state(["eager"], eager="ready", compiled="failed"),
-        ending,
-    ):
-        front._state = found
-        clock[0] += 1000
-        front.check()
-
-
-def claim(count: int) -> tuple[list[int], list[CoreClaims]]:
+def claim(count: int) -> dict[int, CoreClaims]:
     return asyncio.run(claimed(count, CORES, wait_seconds=0.0))
 
 
-def give_back(claims: list[CoreClaims]) -> None:
-    for one in claims:
+def give_back(claims: dict[int, CoreClaims]) -> None:
+    for one in claims.values():
         one.close()
 
 
 def test_replicas_get_different_cores_wait_for_those_given_back_and_else_name_the_remedy() -> None:
-    (first, claims), (second, others) = claim(1), claim(2)
-    assert (first, second) == ([910], [911, 912])
-    give_back(claims)
+    first, others = claim(1), claim(2)
+    assert (list(first), list(others)) == ([910], [911, 912])
+    give_back(first)
     with pytest.raises(NotStarted, match="--replica-cpus"):
         claim(2)
 
-    async def given_back() -> tuple[list[int], list[CoreClaims]]:
+    async def given_back() -> dict[int, CoreClaims]:
         asyncio.get_running_loop().call_later(0.05, give_back, others)
         return await claimed(3, CORES, wait_seconds=30.0)
 
-    cores, again = asyncio.run(given_back())
-    assert cores == CORES
+    again = asyncio.run(given_back())
+    assert list(again) == CORES
     give_back(again)

@@ -73,7 +73,7 @@ NO_RUN = error(404, "No such sweep, or it has no report; `message` has the remed
 
 @router.get("/runs", responses={200: {"model": RunsAnswer}})
 def runs(request: Request) -> Response:
-    """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first; a series has one per precision."""
+    """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first, those of fleets too."""
     results = state_of(request).settings.results_folder
     found = [_described(folder, name) for name, folder in _sweeps(results).items()]
     found.sort(key=lambda run: (run["started"] or "", run["name"]), reverse=True)
@@ -114,8 +114,8 @@ async def compare(request: Request) -> Response:
     return Response(found, media_type="application/json")
 
 
-RUN_FILE, SERIES_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
-    "run.json", "series.json", "report.html", "report.md", "validation.json",
+RUN_FILE, FLEET_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
+    "run.json", "fleet.json", "report.html", "report.md", "validation.json",
 )  # fmt: skip
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
@@ -148,13 +148,13 @@ class _Validation(msgspec.Struct, frozen=True):
 
 
 def _sweeps(results: Path) -> dict[str, Path]:
-    """By name: the folders with a `run.json` in `results`, or in a folder with a `series.json` there.
+    """By name: the folders with a `run.json` in `results`, or in a folder with a `fleet.json` there.
 
-    A sweep of such a series, one of a plan with several precisions, is named `SERIES/PRECISION`.
+    A sweep of such a fleet is named `FLEET/TASK`.
     """
     found: dict[str, Path] = {}
     for folder in results.iterdir() if results.is_dir() else ():
-        inner = folder.iterdir() if (folder / SERIES_FILE).is_file() else ()
+        inner = folder.iterdir() if (folder / FLEET_FILE).is_file() else ()
         sweeps = (one for one in (folder, *inner) if (one / RUN_FILE).is_file())
         found |= {one.relative_to(results).as_posix(): one for one in sweeps}
     return found

@@ -1,13 +1,15 @@
-"""Ray as a fleet uses it, in a few lines of Python: tests say what is told of each task that is submitted."""
+"""Ray as a fleet uses it, in a few lines of Python: tests say what becomes of each task that is submitted."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from loadtests.fleet.node import Brought, packed
+from loadtests.fleet.run import LABEL, Swept
 
 
 class RayError(Exception):
@@ -22,83 +24,60 @@ class RayTaskError(RayError):
         self.cause = cause
 
 
-Told = str | Brought | BaseException
-"""The address of a node where the task begins; its end, or no end, is last."""
-
-
 def node(name: str, kind: str | None, *, cpus: float = 2, gpus: float = 0) -> dict[str, Any]:
     return {
         "NodeID": name * 8,
         "NodeManagerAddress": name,
-        "Labels": {} if kind is None else {"launchbound-machine": kind},
+        "Labels": {} if kind is None else {LABEL: kind},
         "Resources": {"CPU": cpus, "GPU": gpus},
         "Alive": True,
     }
 
 
-def brought(folder: Path, exit_code: int = 0, seconds: float = 60.0) -> Brought:
+def swept(folder: Path, exit_code: int = 0) -> Swept:
     """What a sweep brings that wrote `folder`."""
-    return Brought(exit_code=exit_code, seconds=seconds, folder=packed(folder))
+    with TemporaryDirectory() as temporary:
+        packed = Path(shutil.make_archive(f"{temporary}/packed", "zip", folder)).read_bytes()
+    return Swept(exit_code=exit_code, seconds=60.0, node="n", niceness=0, folder=packed)
 
 
 class FakeRay:
-    """`script` of a task's name, and of how many were submitted before, says what is told of it."""
+    """`end` of the options of a task says what it brings or raises; None: it runs for ever."""
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 
-    def __init__(self, *nodes: dict[str, Any], script: Callable[[str, int], Sequence[Told]]) -> None:
+    def __init__(
+        self, *nodes: dict[str, Any], end: Callable[[Sequence[str]], Swept | BaseException | None]
+    ) -> None:
         self.alive = list(nodes)
-        self.submitted: list[tuple[str, dict[str, Any]]] = []
+        self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[int] = []
         self.on_wait: Callable[[], None] = lambda: None
-        self._script = script
-        self._told: dict[int, list[Told]] = {}
-        self._starts: Any = None
+        self._end = end
+        self._ends: dict[int, Swept | BaseException | None] = {}
 
     def nodes(self) -> list[dict[str, Any]]:
         return list(self.alive)
 
-    def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_node_id=lambda: "driver")
-
-    def remote(self, function: Any = None, **_: Any) -> Any:
-        if function is None:
-            return self._actor
+    def remote(self, function: Any) -> Any:
         return SimpleNamespace(
-            options=lambda **options: SimpleNamespace(remote=lambda *given: self._submit(given[0], options))
+            options=lambda **options: SimpleNamespace(
+                remote=lambda plan, arguments, code: self._submit(arguments, options)
+            )
         )
 
-    def _actor(self, kind: Any) -> Any:
-        def made() -> Any:
-            self._starts = kind()
-            return SimpleNamespace(take=SimpleNamespace(remote=lambda: self._starts.take))
-
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=made))
-
-    def _submit(self, task: str, options: dict[str, Any]) -> int:
+    def _submit(self, arguments: Sequence[str], options: dict[str, Any]) -> int:
         number = len(self.submitted)
-        self.submitted.append((task, options))
-        self._told[number] = list(self._script(task, number))
+        self.submitted.append(options)
+        self._ends[number] = self._end([options["label_selector"][LABEL], *arguments])
         return number
 
     def wait(self, refs: Sequence[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
         self.on_wait()
-        for ref in refs:
-            told = self._told[ref]
-            task = self.submitted[ref][0]
-            if told and isinstance(told[0], str):
-                address = told.pop(0)
-                self._starts.begins(task, address * 8, address, 0)
-            elif told and isinstance(told[0], KeyboardInterrupt):
-                raise told.pop(0)
-            elif told:
-                return [ref], []
-        return [], list(refs)
+        return [ref for ref in refs if self._ends[ref] is not None][:num_returns], []
 
-    def get(self, ref: Any) -> Any:
-        if callable(ref):
-            return ref()
-        end = self._told.pop(ref)[0]
+    def get(self, ref: int) -> Any:
+        end = self._ends[ref]
         if isinstance(end, BaseException):
             raise end
         return end
