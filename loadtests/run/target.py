@@ -88,11 +88,23 @@ class Target:
         except HTTPError as error:
             return error.code, error.read().decode(errors="replace")
 
+    def post(self, path: str, body: Mapping[str, object], timeout_seconds: float) -> tuple[int, str]:
+        """Status and body of POST `path` with `body` as JSON, as `get`."""
+        try:
+            with self._open(self._posting(path, body), timeout_seconds) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+
+    def _posting(self, path: str, body: Mapping[str, object]) -> Request:
+        headers = {**self.headers, "Content-Type": "application/json"}
+        return Request(self.url + path, json.dumps(body).encode(), headers)
+
     @contextmanager
-    def _open(self, request: Request) -> Iterator[HTTPResponse]:
+    def _open(self, request: Request, timeout_seconds: float | None = None) -> Iterator[HTTPResponse]:
         """The response. Raises HTTPError for an error status, Unreachable where it breaks off."""
         try:
-            with self._opener.open(request, timeout=self._timeout_seconds) as response:
+            with self._opener.open(request, timeout=timeout_seconds or self._timeout_seconds) as response:
                 yield response
         except HTTPError:
             raise
@@ -105,10 +117,8 @@ class Target:
 
         Raises RequestRefused for an error status, Unreachable without a response or where it breaks off.
         """
-        headers = {**self.headers, "Content-Type": "application/json"}
-        request = Request(self.url + path, json.dumps(body).encode(), headers)
         try:
-            with self._open(request) as response:
+            with self._open(self._posting(path, body)) as response:
                 yield from _events(response)
         except HTTPError as error:
             raise RequestRefused(error.code, _message(error.read().decode(errors="replace"))) from error

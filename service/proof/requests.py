@@ -132,7 +132,7 @@ def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
         for _ in range(UNCOUNTED):
             path.measured()
             path.unmeasured()
-        variants = {"full": full, "off": partial(seconds, path.unmeasured)}
+        variants: dict[str, Callable[[], float]] = {"full": full, "off": partial(seconds, path.unmeasured)}
         return in_rounds(variants, INSTRUMENTATION_ROUNDS, "instrumentation", log)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +14,8 @@ from service.anatomy import probes
 from service.anatomy.operators import calls
 from service.anatomy.operators.compiled import fused_kernels
 from service.anatomy.operators.study import summary
-from service.anatomy.probes.faults import line_in, line_of, line_of_break, line_that_calls
 from service.measure.cpu_sampler import Place
-from service.modes import MODES
 from service.statistics.intervals import Interval
-from service.step.loaded_model import choose_precision
 from service.step.trace import ProfiledStep
 
 NOTICE = (
@@ -77,37 +72,6 @@ PROBE = f"{probes.__name__}.moved"
 ELSEWHERE = ["/opt/wheels/renamed/moved.py", "/srv/torch/service/anatomy/rooms/moved.py"]
 BESIDE_TORCH = f"{Path(torch.__file__).parent}_models/layer.py"
 """Begins with the path of torch's own folder, and is not in it."""
-
-
-def run_of(module: str, file: str) -> Callable[[], object]:
-    """A function of `module` that makes a tensor in line 2 of `file`."""
-    names: dict[str, Any] = {"__name__": module, "torch": torch}
-    exec(compile("def run():\n    return torch.zeros(2)\n", file, "exec"), names)
-    run: Callable[[], object] = names["run"]
-    return run
-
-
-def recorded(run: Callable[[], object]) -> list[calls.OperatorRecord]:
-    recorder = calls.OperatorRecorder(
-        calls.thread_keys(MODES["no_grad"], CPU, choose_precision("float32", CPU))
-    )
-    with recorder:
-        run()
-    return recorder.seen
-
-
-@pytest.mark.parametrize("file", [*ELSEWHERE, BESIDE_TORCH])
-def test_a_probe_is_blamed_wherever_its_file_is(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the dispatcher, by Python's own calls, and by the compiler's stacks."""
-    run, blamed = run_of(PROBE, file), "service/anatomy/probes/moved.py"
-    seen = recorded(run)
-    assert line_of(seen[0].schema_name, seen) == line_that_calls(torch.zeros, run) == f"{blamed}:2"
-    module = ModuleType(PROBE)
-    module.__file__ = file
-    monkeypatch.setitem(sys.modules, PROBE, module)
-    reason = SimpleNamespace(user_stack=[SimpleNamespace(filename=file, lineno=7)])
-    assert line_of_break([reason]) == f"{blamed}:7"
-    assert line_in(f'a guard failed\n  File "{file}", line 9, in run') == f"{blamed}:9"
 
 
 PYTHON = """
