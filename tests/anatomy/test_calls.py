@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from service.anatomy import probes
 from service.anatomy.operators import calls
 from service.anatomy.operators.compiled import fused_kernels
 from service.anatomy.operators.study import summary
@@ -68,11 +66,6 @@ def test_the_kernel_time_of_several_steps_has_an_interval_of_those_where_it_is_k
 
 
 CPU = torch.device("cpu")
-PROBE = f"{probes.__name__}.moved"
-ELSEWHERE = ["/opt/wheels/renamed/moved.py", "/srv/torch/service/anatomy/rooms/moved.py"]
-BESIDE_TORCH = f"{Path(torch.__file__).parent}_models/layer.py"
-"""Begins with the path of torch's own folder, and is not in it."""
-
 
 PYTHON = """
 cpp_fused_add_mul_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''
