@@ -167,8 +167,8 @@ def test_settings_that_the_engine_refuses_end_the_service_with_2_and_a_line(log:
     assert "exit code 2; see its message above" in last["message"]
 
 
-def test_a_service_that_was_up_stays_up_where_its_later_engines_refuse(log: Path) -> None:
-    with served(log, later_exit=2) as (process, url):
+def test_a_service_that_was_up_stays_up_where_its_later_engines_refuse(log: Path, tmp_path: Path) -> None:
+    with served(log, later_exit=[2, str(tmp_path / "started")]) as (process, url):
         await_ready(url)
         generate = f"{url}/v1/modes/eager/generate"
         died = httpx.post(generate, json={**BODY, "prompts": ["!die 2"]}, trust_env=False)

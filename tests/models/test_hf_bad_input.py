@@ -212,9 +212,9 @@ def test_an_added_token_that_the_model_has_no_embedding_of_is_refused_in_prompts
     with pytest.raises(
         JobError, match=r"\[PAD\], a token that the model does not have: remove it"
     ) as refusal:
-        encode_prompts(["a", "a[PAD]"], tokenizer, 64)
+        encode_prompts(["a", "a[PAD]"], tokenizer, 64, 1)
     assert refusal.value.problem.param == "prompts"
-    assert encode_prompts(["a"], tokenizer, 64) == [inner.encode("a").ids]
+    assert encode_prompts(["a"], tokenizer, 64, 1) == [inner.encode("a").ids]
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "a/b/c", "a/b@", "a/b@-c", ""])
