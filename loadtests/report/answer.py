@@ -29,14 +29,15 @@ def answer(verdicts: Sequence[Verdict], findings: Findings) -> Table:
         "verdict",
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]),
         f"time per request, {plain} → this mode",
-        "requests to pay back",
+        "requests that pay back compiling",
     )
     found = [one.shipped.against_plain for one in verdicts if one.shipped]
     most = max((one.speedup.high for one in found if one), default=1.0)
     alike = {wording.conditions(one.group) for one in verdicts}
     title = f"Per request: {alike.pop()}" if len(alike) == 1 else ""
-    beside = "sync wait" if findings.results.device == "cuda" else "kernel"
-    bars = f"Bars: {plain} above, this mode below; dispatch, {beside}, queue and other."
+    beside = "sync wait (violet)" if findings.results.device == "cuda" else "kernel (green)"
+    order = f"from the left queue (grey), dispatch (pink), {beside}, other (beige)"
+    bars = f"Bars: {plain} above, this mode below; {order}."
     shown = set[str]()
     rows = []
     for one in verdicts:

@@ -153,7 +153,7 @@ def _missing(found: Document | None, run: SweepRun) -> str | None:
     about the split that could be measured must have passed: an undecided one does not count.
     """
     if found is None:
-        return "no selftest of this machine and commit lies beside this run (launchbound selftest)"
+        return "this run has no selftest of its machine and commit beside it (launchbound selftest makes one)"
     if not ran_alike(found, run):
         return (
             "its selftest is of another torch, model, dtype, thread count, layout of linear weights or modes"

@@ -165,9 +165,8 @@ def trust(findings: Findings) -> str:
     elif findings.proof.proved is None:
         split = "Dispatch is measured."
     return (
-        f"Speed-ups were measured in {starts}, and their intervals are over rounds; another start may differ "
-        "by some per cent. A verdict is wrong in at most 5 % of such sweeps, over "
-        f"all batch sizes. {split}"
+        f"Measured in {starts}: an interval covers its rounds, and another start may differ by some "
+        f"per cent. In at most 5 % of such sweeps a verdict of any batch size is wrong. {split}"
     )
 
 
@@ -255,10 +254,10 @@ def paid_back(summary: Summary) -> list[str]:
     against = [f"against {back.reference}"] if back.reference else []
     if isinstance(back.requests, str) or cost is None:
         return [_requests(back.requests), *against]
-    every = f"{in_seconds(cost.all_seconds)} for all batch sizes"
     found = [
         _requests(back.requests),
-        f"compiled in {in_seconds(cost.seconds)} ({cost.cache} cache), {every}",
+        f"{in_seconds(cost.seconds)} to compile this batch size ({cost.cache} cache)",
+        f"{in_seconds(cost.all_seconds)} to compile all of them",
     ]
     if cost.cache != "cold":
         found.append(f"{_requests(back.cold_requests)} from an empty cache ({in_seconds(cost.cold_seconds)})")

@@ -112,7 +112,10 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             openapi_version=app.openapi_version,
             description=app.description,
             routes=app.routes,
+            servers=[{"url": "/", "description": "This service."}],
+            license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
         )
+        document["security"] = []  # what needs a key says so itself
         limits = _limits(settings)
         for operation in (one for methods in document["paths"].values() for one in methods.values()):
             _make_exact(operation)
