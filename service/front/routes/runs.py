@@ -120,31 +120,14 @@ RUN_FILE, FLEET_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    preset: str | None = None
-
-
-class _Environment(msgspec.Struct, frozen=True):
-    commit: str | None = None
-
-
-class _Engine(msgspec.Struct, frozen=True):
-    model: str | None = None
-    device_name: str | None = None
-
-
 class _Run(msgspec.Struct, frozen=True):
-    """What is shown of `run.json`; it has far more."""
+    """What is read of `run.json`; it has far more."""
 
     started: str | None = None
     complete: bool | None = None
-    plan: _Plan = _Plan()
-    environment: _Environment = _Environment()
-    engine: _Engine | None = None
-
-
-class _Validation(msgspec.Struct, frozen=True):
-    passed: bool
+    plan: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
+    engine: dict[str, Any] | None = None
 
 
 def _sweeps(results: Path) -> dict[str, Path]:
@@ -174,18 +157,18 @@ def _described(folder: Path, name: str) -> RunBody:
         run = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=_Run)
         checked = folder / VALIDATION_FILE
         if checked.is_file():
-            valid = msgspec.json.decode(checked.read_bytes(), type=_Validation).passed
-    except (OSError, msgspec.DecodeError) as error:
+            valid = bool(msgspec.json.decode(checked.read_bytes(), type=dict[str, Any])["passed"])
+    except (OSError, msgspec.DecodeError, KeyError) as error:
         problem = f"cannot be read: {error}"
-    engine = run.engine or _Engine()
+    engine = run.engine or {}
     return {
         "name": name,
         "started": run.started,
         "complete": run.complete,
-        "preset": run.plan.preset,
-        "model": engine.model,
-        "device_name": engine.device_name,
-        "commit": run.environment.commit,
+        "preset": run.plan.get("preset"),
+        "model": engine.get("model"),
+        "device_name": engine.get("device_name"),
+        "commit": run.environment.get("commit"),
         "valid": valid,
         "headline": _headline(folder / MARKDOWN_FILE),
         "has_report": (folder / REPORT_FILE).is_file(),
