@@ -50,8 +50,7 @@ def processor_name() -> str:
 def processor_features() -> str | None:
     """Its stepping, instruction sets that matter and a digest of all, such as `stepping 1, avx2, a54ef0c1`.
 
-    Tells apart what has one name: a hypervisor may hide instruction sets, and libraries then run other code.
-    None where Linux does not say.
+    A hypervisor may hide instruction sets, and libraries then run other code. None where Linux does not say.
     """
     facts = processor_facts()
     features = (facts.get("flags") or facts.get("Features") or "").split()
@@ -87,8 +86,7 @@ def _usable(available: Iterable[int] | None) -> list[int]:
 def share_cpus(share: Share, available: Iterable[int] | None = None) -> list[int]:
     """The cores of a whole service: all that this process may use, or the `lower` half of them.
 
-    The engine of another service on this machine, placed by default, has the upper half. Of two cores the
-    lower half is the first; a single one is shared.
+    By default the engine of another service has the upper half. A single core is shared.
     """
     usable = _usable(available)
     return usable if share == "all" else _halves(usable)[0] or usable
@@ -108,8 +106,6 @@ def _halves(usable: list[int]) -> tuple[list[int], list[int]]:
 
 def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None) -> list[int]:
     """Cores for the engine: `wanted`, else the upper half of those this process may use (of two: the last).
-
-    Both hardware threads of a core are in the same half, where there is more than one core.
 
     Raises ValueError, naming the cores there are, where `wanted` holds a core that is not available.
     """

@@ -22,9 +22,8 @@ InductorOptions = dict[str, Any]
 class Effect:
     """What a mode really does on one kind of device: its effective name, and the reason where it differs.
 
-    At most one of `compile` and `package` is given: what `torch.compile` or AOTInductor is called with.
-    `graph_replay`: a step is one replayed CUDA graph. Inductor captures it, or, `captured`, the service does,
-    of the operators as they are.
+    `compile` or `package`: what `torch.compile` or AOTInductor is called with. `graph_replay`: a step is one
+    replayed CUDA graph, which Inductor captures, or, `captured`, the service, of the operators as they are.
     `freezes`: the weights are constants of what is compiled, which keeps its own packed copy of them.
     """
 

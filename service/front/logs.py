@@ -28,7 +28,7 @@ STANDARD_ERROR = 2
 
 
 def set_up(form: LogFormat, descriptor: int = STANDARD_ERROR) -> None:
-    """Send all records of this process to `descriptor`, and what ends it without being caught."""
+    """Send all records of this process to `descriptor`, and what ends it uncaught."""
     handler = LineHandler(descriptor)
     handler.setFormatter(FORMATTERS[form]())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -64,16 +64,13 @@ class Event:
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS, keep: str = "") -> str:
-    """`text` cut to `most` characters, with an escape for each that could break or forge a line.
+    """`text` cut to `most` characters, those escaped, but for `keep`, that could break or forge a line."""
 
-    The characters in `keep` stay.
-    """
+    def escaped(found: re.Match[str]) -> str:
+        return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode("ascii")
+
     shown = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
-    return _UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), shown)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return _UNSAFE.sub(escaped, shown)
 
 
 LogRequests = Literal["all", "failed", "off"]
@@ -93,7 +90,7 @@ PARTS = {
     "other": "other_seconds",
     "first": "time_to_first_token_seconds",
 }
-"""The timings in a line of text, by the name that it gives them."""
+"""Word in a line of text → timing."""
 
 TIMINGS = (
     "total_seconds", "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds",
@@ -219,7 +216,6 @@ class EngineLog(Listener):
             mode_log.log(logging.WARNING if bad else logging.INFO, "%s", _mode_text(status))
 
     def engine_lost(self) -> None:
-        """The supervisor logs why."""
         self._modes.clear()
         self._status = None
 
@@ -241,7 +237,6 @@ def _mode_text(status: ModeStatus) -> str:
 
 
 def _described(status: EngineStatus) -> dict[str, str]:
-    """What serves where, by the label of its line at the start."""
     name = "" if status.device == status.device_name else f" ({status.device_name})"
     torch = f"{status.torch} with CUDA {status.cuda}" if status.cuda else status.torch
     size = f"{status.parameters:,} parameters · {status.dtype} · context {status.context}"
@@ -322,9 +317,8 @@ CLOSING_MILLISECONDS = 500
 class LineHandler(logging.Handler):
     """Writes lines at once, or, where their reader does not read, before the next one. It never waits.
 
-    The event loop logs: behind `| less` or a terminal held by Ctrl-S, a write that waits would hold every
-    request. A full disk, or a reader that has gone, costs lines; the next line that can be written says how
-    many.
+    The event loop logs, so a write that waits, as behind `| less`, would hold every request. A full disk, or
+    a reader that has gone, costs lines; the next line that can be written says how many.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -83,10 +83,8 @@ class RequestTiming:
     """One served request: `parts` as its answer shows them, `engine` as the engine measured them.
 
     CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + stall + other, and
-    kernels run beside it. CPU: total = queue + dispatch + kernel + stall + other. `stall` is None where
-    requests are not merged. `other` closes the sum; `border_seconds` (to the engine and back),
-    `front_seconds` (parsed body to job sent, outcome's arrival to the end) and `tokenise_seconds` are
-    pieces of it, measured apart. None: not measurable on this device, or not known yet.
+    kernels run beside it. CPU: total = queue + dispatch + kernel + stall + other. `other` closes the sum;
+    `border_seconds` (to the engine and back), `front_seconds` and `tokenise_seconds` are pieces of it.
     """
 
     job: Job
@@ -113,8 +111,7 @@ def add_up(
 ) -> RequestTiming:
     """The timing of a job that ran: `received_ns` body parsed, `outcome_ns` the outcome was back here.
 
-    The total ends at `handed_over_ns`, before the answer that contains it is serialised. Raises ValueError
-    for an outcome without timings, which an engine sends only for jobs that never started.
+    The total ends at `handed_over_ns`, before the answer that contains it is serialised.
     """
     timings = outcome.timings
     if timings is None:

@@ -1,7 +1,6 @@
 """Reads a request body within its limits, and refuses one that does not fit its schema.
 
-The work is bounded by what may be served, not by what was sent: values are counted and their types checked
-before the schema, which is slow for each fault.
+Values are counted, and their types checked, before the schema, which is slow for each fault.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class BodyReader(Generic[Body]):
             raise _bad_request(error) from None
 
     def _values(self, body: bytes, state: AppState) -> dict[str, Any]:
-        """The fields that were sent. Raises BadRequest, naming the first at fault."""
         field = ""
         try:
             found = self._decoder.decode(body)
@@ -92,7 +90,7 @@ class BodyReader(Generic[Body]):
 
 
 async def _read(request: Request, state: AppState) -> bytes:
-    """The bytes of the body. A large one is admitted before it is received."""
+    """A large body is admitted before it is received."""
     limit = state.settings.max_body_bytes
     announced = _announced_bytes(request)
     if announced is not None and announced > limit:
@@ -161,8 +159,7 @@ def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
 class Limits:
     """`prompts` of a batch, and tokens of one prompt: the `context`, None while no engine has reported it.
 
-    `raw` is the JSON of a list. Counting its punctuation is far faster than decoding it, and gives the least
-    number of its values.
+    To count the punctuation of a JSON list, `raw`, is far faster than to decode it.
     """
 
     prompts: int
@@ -174,25 +171,19 @@ class Limits:
         return cls(state.settings.batch_sizes[-1], engine.context if engine is not None else None)
 
     def check_texts(self, name: str, raw: bytes) -> None:
-        """Raise BadRequest where there are more texts than prompts may be.
-
-        Every text has two quotes that are not escaped. An escaped quote follows a backslash, as may the last
-        quote of a text that ends with one.
-        """
+        """Raise BadRequest where there are more texts than prompts may be."""
+        # Two quotes of each text are not escaped; its last one may follow a backslash all the same.
         least = (raw.count(b'"') - raw.count(b'\\"')) // 2
         if least > self.prompts:
             raise _too_many(name, f"at least {least}", self.prompts)
 
     def check_lists(self, name: str, raw: bytes) -> None:
-        """Raise BadRequest where there are more lists than prompts may be: each is slow to make."""
         if (lists := raw.count(b"[") - 1) > self.prompts:
             raise _too_many(name, str(lists), self.prompts)
 
     def check_numbers(self, name: str, raw: bytes, lists: int) -> None:
-        """Raise BadRequest where there are more token ids than so many `lists` of them may have.
-
-        A comma stands between any two ids, or lists; an empty list has one comma more than ids.
-        """
+        """Raise BadRequest where there are more token ids than so many `lists` of them may have."""
+        # A comma stands between any two ids, or lists; an empty list has one comma more than ids.
         least = raw.count(b",") + 1 - lists
         if self.context is not None and least > self.context * lists:
             raise _too_long(name, f"at least {least}", self.context)
@@ -203,13 +194,11 @@ def _too_large(limit: int) -> BodyTooLarge:
 
 
 def _too_many(name: str, count: str, most: int) -> BadRequest:
-    """More prompts than `most`; `count` is their number, in words where only the least is known."""
     message = f"{name}: {count} are over the limit of {most}; send them in several requests"
     return BadRequest(message, type="batch_too_large", param=name)
 
 
 def _too_long(name: str, count: str, context: int) -> BadRequest:
-    """More token ids than prompts of `context` tokens have; `count` as in `_too_many`."""
     message = f"{name}: {count} tokens are over the context of {context} per prompt"
     return BadRequest(message, type="prompt_too_long", param=name)
 

@@ -38,8 +38,7 @@ class EngineCall:
     """Runs the jobs of a request one after another, and cancels the running one where the client disconnects.
 
     A request with `X-Launchbound-Run` is one of a sweep, from its first accepted job on. One with
-    `X-Launchbound-Client` is of the lab, and refused while a sweep is in progress. `answered_status`: set by
-    a stream once its answer has begun.
+    `X-Launchbound-Client` is of the lab, and refused during a sweep. `answered_status`: of a begun stream.
     """
 
     def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:
@@ -85,7 +84,7 @@ class EngineCall:
     async def result(self, pending: PendingRequest, received_ns: int) -> RequestTiming:
         """Wait for the end and add up the time since `received_ns`, when the body was parsed.
 
-        Raises the LaunchboundError that it ended with, and counts it where it is not a refusal.
+        Raises the LaunchboundError that it ended with, counted where it is not a refusal.
         """
         try:
             outcome = await pending.outcome()
@@ -146,13 +145,13 @@ DEFAULT_PROBLEMS = {
     "timeout": ("timeout", "the deadline passed before the answer was complete: ask for fewer tokens"),
     "cancelled": ("cancelled", "the client closed the connection"),
     "oom": ("out_of_memory", "the device is out of memory: send fewer prompts or tokens"),
+    "error": ("internal", "the engine failed and gave no reason"),
 }
 """By the kind of an outcome: type and message where the engine gives none."""
 
 
 def _default_problem(outcome: Outcome) -> Problem:
-    of_others = ("internal", "the engine failed and gave no reason")
-    kind, message = DEFAULT_PROBLEMS.get(outcome.kind, of_others)
+    kind, message = DEFAULT_PROBLEMS[outcome.kind]
     return Problem(type=kind, message=message)
 
 
@@ -180,19 +179,15 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
 
 
 class Answers(Protocol):
-    """How one route encodes its answer and its stream."""
+    """How one route encodes its plain answer, and the parts of its stream."""
 
-    def answer(self, timing: RequestTiming) -> object:
-        """The body of a plain answer."""
+    def answer(self, timing: RequestTiming) -> object: ...
 
-    def tokens(self, tokens: Sequence[Token]) -> bytes:
-        """Tokens that have just arrived."""
+    def tokens(self, tokens: Sequence[Token]) -> bytes: ...
 
-    def end(self, timing: RequestTiming) -> bytes:
-        """The end of a stream that ended well."""
+    def end(self, timing: RequestTiming) -> bytes: ...
 
-    def error(self, error: LaunchboundError) -> bytes:
-        """The end of one that failed."""
+    def error(self, error: LaunchboundError) -> bytes: ...
 
 
 class EventStream(EventAnswer):

@@ -320,7 +320,6 @@ def _choice(index: int, text: str, reason: FinishReason | None) -> Choice:
 
 
 def _usage(own: GenerateAnswer, copies: int) -> Usage:
-    """A prompt counts once, however many completions it has."""
     prompt = own["usage"]["prompt_tokens"] // copies
     generated = own["usage"]["completion_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
@@ -331,7 +330,6 @@ def _extension(own: GenerateAnswer) -> Extension:
 
 
 def _data(chunk: object) -> bytes:
-    """One event; JSON has no raw line ends, so the data is one line."""
     return b"data: " + encode_json(chunk) + b"\n\n"
 
 
@@ -346,7 +344,7 @@ def status_of(error: LaunchboundError, path: str) -> int:
 def completion_error(
     type_: str, message: str, param: str | None = None, status: int | None = None
 ) -> CompletionErrorBody:
-    """The body of an error on these routes. What is not valid has one type at OpenAI's, and many codes."""
+    """Of an error on these routes. What is not valid has one type at OpenAI's, and many codes."""
     code = CODES.get(type_, type_)
     type_ = "invalid_request_error" if status == INVALID else type_
     param = PARAMETERS.get(param, param) if param else None

@@ -198,10 +198,9 @@ class NotComparable(LaunchboundError, status=422, type="not_comparable"):
 
 
 async def compare_runs(lock: asyncio.Lock, before: Path, after: Path, force: bool) -> bytes:
-    """The document of `launchbound compare`, its sides by name, from a process of its own.
+    """The document of `launchbound compare`, its sides by name, from a process of its own, one at a time.
 
-    One at a time, by `lock`, as each reads every row of two sweeps. Cancelled, it ends the process. Raises
-    ComparisonBusy, NotComparable with the command's message, or LaunchboundError where it fails.
+    Cancelled, it ends the process. Raises ComparisonBusy, NotComparable, or LaunchboundError where it fails.
     """
     if lock.locked():
         message = "another comparison is under way; they run one at a time"
@@ -230,7 +229,6 @@ async def compare_runs(lock: asyncio.Lock, before: Path, after: Path, force: boo
 
 
 def _named(output: bytes, before: Path, after: Path) -> bytes:
-    """The document with the sweeps' names in place of where they lie on this machine."""
     document = msgspec.json.decode(output)
     for side, folder in (("before", before), ("after", after)):
         document[side]["path"] = folder.name
