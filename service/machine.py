@@ -1,7 +1,4 @@
-"""The processor of this machine as Linux describes it, and which of its cores each process runs on.
-
-The engine's cores are its own, so that nothing else disturbs it.
-"""
+"""The processor of this machine as Linux describes it, and which of its cores each process runs on."""
 
 from __future__ import annotations
 
@@ -93,10 +90,7 @@ def share_cpus(share: Share, available: Iterable[int] | None = None) -> list[int
 
 
 def _halves(usable: list[int]) -> tuple[list[int], list[int]]:
-    """The lower and the upper half of `usable`, hardware threads of one core in the same half.
-
-    Of a single core its threads are halved.
-    """
+    """The lower and the upper half of the cores, hardware threads together; of one core, its threads."""
     cores = list(dict.fromkeys(tuple(cpu for cpu in siblings(cpu) if cpu in usable) for cpu in usable))
     units = cores if len(cores) > 1 else [(cpu,) for cpu in usable]
     middle = len(units) // 2

@@ -151,10 +151,9 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
 class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job that may have run in a batch with others.
 
-    `stall_seconds`: after its prefill, it stood still while the engine prefilled prompts of others. `rows`:
-    the mean number of sequences per step, its own included. `alone`: no step had sequences of another job,
-    and none stalled it. A step that jobs share is counted in metrics by one of them: `counted` are the steps
-    that this one counts, `counted_switches` the involuntary switches.
+    `stall_seconds`: after its prefill, it stood still while prompts of others were prefilled. `rows`: the
+    mean number of sequences per step. `alone`: no step had sequences of another job, and none stalled it.
+    `counted` and `counted_switches`: what this job counts in metrics, where each step counts once.
     """
 
     stall_seconds: float
@@ -381,11 +380,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine process is started with, as JSON in its first argument.
 
     `cpus` None: the upper half of its cores (of two, the last). `threads` None: one per physical core of
-    `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or autocast-bfloat16; None:
-    float32 on a CPU, bfloat16 on CUDA. `linears`, the layout of linear weights: aten, transposed, or auto for
-    the faster one here. `profile_every` None: a small share of the requests on CUDA, none on a CPU. `nvtx`: a
-    range around each step, on CUDA. `discard_compiled`: compile anew, as an earlier engine died on what the
-    cache holds. `batch_window_ms`: how long the first of a batch waits for others in a "window".
+    `cpus`. `dtype` is float32, bfloat16 or autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
+    `linears`, the layout of linear weights: aten, transposed, or auto for the faster one here.
+    `profile_every` None: a small share of the requests on CUDA, none on a CPU. `discard_compiled`: an earlier
+    engine died on what the cache holds. `batch_window_ms`: the first of a batch waits so long in a "window".
     """
 
     address: str

@@ -27,7 +27,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.front.access import EVERYWHERE, exposure, has_key
-from service.front.app import HEADERS, bound_socket, create_app, server_config
+from service.front.app import HEADERS, authority, bound_socket, create_app, server_config
 from service.front.logs import one_line, set_up
 from service.front.machine import CoreClaims
 from service.front.routes.health import missed, obstacle
@@ -47,9 +47,7 @@ HEALTH_PERIOD_SECONDS = 25.0
 """Serve replaces a replica after three failed checks in a row: till then its front starts another engine."""
 
 STILL_ROUTED_SECONDS, STOP_SECONDS = 2.0, 10.0
-"""How long a replica that is to end goes on taking requests, until every proxy knows of it; and how long its
-engine may take to end.
-"""
+"""How long a replica that is to end takes requests, until every proxy knows; and its engine's time to end."""
 
 CORES_SECONDS = 15.0
 """Ray hands out the cores of a replica that has ended, which may be before its claim has gone."""
@@ -168,7 +166,7 @@ def _open_proxy(settings: Settings, own: bool) -> str:
     serve.start(proxy_location="HeadOnly", http_options=options, logging_config={"log_level": "WARNING"})
     if (client := _get_global_client()) is None:
         raise RayServeException("Serve did not start")
-    return f"http://{_authority(client.http_config.host, client.http_config.port)}"
+    return f"http://{authority(client.http_config.host, client.http_config.port)}"
 
 
 def free_port(host: str, port: int) -> int:
@@ -178,10 +176,6 @@ def free_port(host: str, port: int) -> int:
             return int(listener.getsockname()[1])
     except OSError as error:
         raise ValueError(f"cannot listen on {host}:{port}: {error}; choose another --port") from error
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _application() -> ApplicationStatusOverview | None:
@@ -220,7 +214,7 @@ class Replica:
         self._claims = await claimed(cores_each, share_cpus(settings.cores))
         self.cores = list(self._claims)
         self._socket = own_listener(host, settings.port, settings.unread_timeout_seconds)
-        self.address = _authority(reached_at, self._socket.getsockname()[1])
+        self.address = authority(reached_at, self._socket.getsockname()[1])
         await self._start(engine_command)
         own = ",".join(map(str, self.cores))
         log.info("replica %s at http://%s on core %s of %s", name, self.address, own, node)

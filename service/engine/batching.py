@@ -348,7 +348,7 @@ class Rows:
     """Who has which row of the cache, and the token and position that each row is fed with next.
 
     All buckets begin at row 0, so taken rows are kept at the beginning, and a prefill has the first rows to
-    itself: `move` copies so many positions of a row to another. A free row is fed with token 0 at position 0.
+    itself: `move` copies positions of a row to another. A free row is fed with token 0 at position 0.
     """
 
     def __init__(self, buckets: Sequence[int], move: Callable[[int, int, int], None]) -> None:
@@ -412,9 +412,7 @@ class Rows:
 
 
 def choose(those: Sequence[Running], logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
-    """The next tokens, int64 [bucket]: who samples does it by its own sampler as if alone, others take the
-    greedy ones. One entry of `readings.sampling` for all of them.
-    """
+    """The next tokens, int64 [bucket]: each of `those` by its own sampler as if alone, or the greedy ones."""
     began = perf_counter_ns()
     tokens = greedy
     for running in those:

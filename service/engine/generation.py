@@ -68,11 +68,7 @@ class Generator:
     """Runs one job at a time; holds what all share: tokenizer, inbox, and a feed per batch bucket."""
 
     def __init__(
-        self,
-        tokenizer: ServedTokenizer,
-        buffers: dict[int, Buffers],
-        context: int,
-        inbox: Inbox | LocalInbox,
+        self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, inbox: Inbox | LocalInbox
     ) -> None:
         self.feeds = {bucket: new_feed(one) for bucket, one in buffers.items()}
         self.tokenizer = tokenizer
@@ -99,9 +95,8 @@ class Generator:
             tokens = sampler.choose(found.logits, found.greedy, result.prefill)
             now = resource.getrusage(resource.RUSAGE_THREAD)
             result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
-            used = max(map(len, prompts))
-            step = steps["decode", result.bucket]
-            self._decode(job, result, rows, feed, meter, sampler, step, tokens, used)
+            step, used = steps["decode", result.bucket], max(map(len, prompts))
+            self._decode(job, result, rows, step, meter, sampler, tokens, used)
         except _StopGeneration as stop:
             result.kind = stop.kind
         finally:
@@ -127,10 +122,9 @@ class Generator:
         job: Job,
         result: JobResult,
         rows: Completions,
-        feed: HostFeed,
+        step: Step,
         meter: Meter,
         sampler: Sampler,
-        step: Step,
         tokens: Tensor,
         used: int,
     ) -> None:
@@ -138,9 +132,8 @@ class Generator:
 
         `tokens`, int64 [bucket], are those of prefill; `used` positions of the cache are filled.
         """
+        feed, readings, reach = self.feeds[result.bucket], result.prefill, 0
         buffers = feed.buffers
-        readings = result.prefill
-        reach = 0
         while True:
             values = meter.fetch(tokens, readings)
             now = perf_counter_ns()

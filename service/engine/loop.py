@@ -84,8 +84,7 @@ def _refuse(error: ValueError) -> int:
 class Engine:
     """An engine: its parts, and the loop that serves with them.
 
-    `retries_cache`: a mode that fails on compiled code of an earlier start ends `run` by CacheBroken, for
-    another process to try again without it. Else it fails like any other.
+    `retries_cache`: a mode that fails on compiled code of an earlier start ends `run` by CacheBroken.
     """
 
     def __init__(

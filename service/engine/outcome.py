@@ -29,10 +29,7 @@ from service.step.profiling import STEPS_PER_TRACE
 
 
 def build_outcome(
-    job: Job,
-    result: JobResult,
-    configured: ConfiguredMode | None,
-    measured: Callable[[int], Timings],
+    job: Job, result: JobResult, configured: ConfiguredMode | None, measured: Callable[[int], Timings]
 ) -> Outcome:
     """What is answered to `job`. `measured` makes its timings, given the instant when all else is done."""
     kernels, launches = totals(result)
@@ -217,8 +214,9 @@ SUMS = (
 
 @dataclass(slots=True, eq=False)
 class BatchStep:
-    """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences. For `stall_ns`
-    after it its requests stood still, because others were prefilled. `counted`: a request has counted it.
+    """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences.
+
+    For `stall_ns` after it its requests stood still. `counted`: a request has counted it for the metrics.
     """
 
     phase: Phase
@@ -271,10 +269,7 @@ def shared_timings(
 
 
 def _by_bucket(
-    steps: Sequence[BatchStep],
-    ended_ns: int,
-    estimates_of: EstimatesOf,
-    without: Collection[BatchStep] = (),
+    steps: Sequence[BatchStep], ended_ns: int, estimates_of: EstimatesOf, without: Collection[BatchStep] = ()
 ) -> list[StepGroup]:
     """One group for each phase and bucket; a step lasts until the next begins, the last until `ended_ns`."""
     ends = [step.readings.begin[0] if step.readings.begin else 0 for step in steps[1:]]

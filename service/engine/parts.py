@@ -25,13 +25,7 @@ from service.step.compile_cache import code_of, compile_cache
 from service.step.device import device_name, free_memory, is_out_of_memory, memory
 from service.step.loaded_model import LoadedModel, load_model
 from service.step.parity import DECODE_STEPS
-from service.step.roofs import (
-    matrix_rate,
-    measure_null_kernel,
-    memory_bandwidth,
-    step_bytes,
-    step_flops,
-)
+from service.step.roofs import matrix_rate, measure_null_kernel, memory_bandwidth, step_bytes, step_flops
 
 Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
 

@@ -37,9 +37,7 @@ from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
 from service.step.trace import ProfiledStep
 
 DEFAULT_EVERY = 200
-"""On CUDA one request in so many, unless it is set. The samples that are kept are then those of the last
-3,200 requests, and a quantile of latency up to the 99th hardly meets a profiled one waiting in front.
-"""
+"""On CUDA: a quantile of latency up to the 99th hardly meets a profiled request waiting in front."""
 
 MOST_SHARE = 0.01
 """At most this share of the engine's time goes into profiling by default: who arrives meanwhile waits."""

@@ -186,9 +186,7 @@ BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's own default."""
 
 SEND_BYTES = 131_072
-"""What the kernel holds of an answer that is not read. By default that is megabytes of each connection, and
-the server, which has written all, does not notice that nobody reads.
-"""
+"""Of an unread answer in the kernel. By default it holds megabytes, and the server notices no slow reader."""
 
 
 def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
@@ -214,8 +212,11 @@ def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.sock
 
 
 def url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{authority(*listener.getsockname()[:2])}"
+
+
+def authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin")]

@@ -8,7 +8,7 @@ import re
 import select
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
@@ -50,17 +50,6 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 """Control characters (line ends, a terminal's escapes), characters that turn the writing direction, and
 halves of characters, which have no UTF-8.
 """
-
-
-class Event:
-    """A message of `logging` with fields: in JSON they are the line's own, in text it is `text(fields)`."""
-
-    def __init__(self, fields: dict[str, Any], text: Callable[[dict[str, Any]], str]) -> None:
-        self.fields = fields
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text(self.fields)
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS, keep: str = "") -> str:
@@ -108,8 +97,14 @@ request goes from its parsed body to its failure. `error` is the type in its ans
 """
 
 
-def request_event(**known: object) -> Event:
-    return Event({**dict.fromkeys(REQUEST_FIELDS), **known}, _request_text)
+class RequestEvent:
+    """A message of `logging`: in JSON its fields are the line's own, in text they are words of it."""
+
+    def __init__(self, **known: object) -> None:
+        self.fields: dict[str, Any] = {**dict.fromkeys(REQUEST_FIELDS), **known}
+
+    def __str__(self) -> str:
+        return _request_text(self.fields)
 
 
 def _request_text(line: dict[str, Any]) -> str:
@@ -137,7 +132,7 @@ class RequestLog:
         if not self._all or not log.isEnabledFor(logging.INFO):
             return
         outcome, parts = timing.outcome, timing.parts
-        event = request_event(
+        event = RequestEvent(
             id=timing.job.request_id,
             mode=timing.job.mode,
             effective=outcome.effective,
@@ -172,7 +167,7 @@ class RequestLog:
 
     def _warn(self, level: int = logging.WARNING, **known: object) -> None:
         if self._failed:
-            log.log(level, request_event(**known))
+            log.log(level, RequestEvent(**known))
 
 
 engine_log = logging.getLogger("launchbound.engine")
@@ -275,8 +270,9 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "component": _component(record.name),
         }
-        if isinstance(record.msg, Event):
-            line |= _clean(record.msg.fields)
+        if isinstance(record.msg, RequestEvent):
+            fields = record.msg.fields.items()
+            line |= {name: one_line(of, keep="\n") if isinstance(of, str) else of for name, of in fields}
         else:
             line["message"] = one_line(record.getMessage().rstrip(), keep="\n")
         if (trace := _traceback(self, record)) is not None:
@@ -291,14 +287,6 @@ def _component(name: str) -> str:
     if name.startswith("uvicorn"):
         return "server"
     return name.removeprefix("launchbound.") if name != "launchbound" else "service"
-
-
-def _clean(value: Any) -> Any:  # noqa: ANN401 - whatever an event's fields hold
-    if isinstance(value, str):
-        return one_line(value, keep="\n")
-    if isinstance(value, dict):
-        return {name: _clean(inner) for name, inner in value.items()}
-    return [_clean(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:

@@ -15,15 +15,7 @@ from service.front.metrics.series import Labels, Series
 from service.front.request_timing import RequestTiming
 from service.front.settings import model_name
 from service.modes import FALLBACK, MODES
-from service.records import (
-    SIDES,
-    EngineStatus,
-    ModeStatus,
-    Outcome,
-    StepGroup,
-    StepProfile,
-    Timings,
-)
+from service.records import SIDES, EngineStatus, ModeStatus, Outcome, StepGroup, StepProfile, Timings
 from service.statistics.boundedness import device_bound_index
 
 REQUEST_PARTS = {

@@ -38,10 +38,7 @@ from service.statistics.choice import BASELINE as PLAIN
 router = APIRouter(tags=["generation"])
 _generate_body = BodyReader(GenerateBody, "prompts")
 
-RESPONSES: Responses = {
-    200: {"model": GenerateAnswer, "content": {EVENT_STREAM: {}}},
-    **GENERATION_ERRORS,
-}
+RESPONSES: Responses = {200: {"model": GenerateAnswer, "content": {EVENT_STREAM: {}}}, **GENERATION_ERRORS}
 
 
 # Before the other route, which would take `auto` for a mode; entered directly, both are `generate`.

@@ -120,14 +120,27 @@ RUN_FILE, FLEET_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
 
+class _Plan(TypedDict, total=False):
+    preset: str | None
+
+
+class _Environment(TypedDict, total=False):
+    commit: str | None
+
+
+class _Engine(TypedDict, total=False):
+    model: str | None
+    device_name: str | None
+
+
 class _Run(msgspec.Struct, frozen=True):
     """What is read of `run.json`; it has far more."""
 
     started: str | None = None
     complete: bool | None = None
-    plan: dict[str, Any] = {}
-    environment: dict[str, Any] = {}
-    engine: dict[str, Any] | None = None
+    plan: _Plan = {}
+    environment: _Environment = {}
+    engine: _Engine | None = None
 
 
 def _sweeps(results: Path) -> dict[str, Path]:

@@ -201,10 +201,7 @@ def _answer(kept: KeptFinding, headers: dict[str, str] | None = None) -> Respons
 
 
 def _checked(state: AppState, body: StudyBody) -> dict[str, Any]:
-    """The fields that are given, each batch size as the bucket that it is run in.
-
-    Raises UnknownMode or BadRequest for what this instance does not serve.
-    """
+    """The fields that are given, each batch size as its bucket. Raises UnknownMode or BadRequest."""
     given = body.model_dump(exclude_none=True)
     named = [(param, given[param]) for param in ("mode", "against") if param in given]
     for param, mode in (*named, *(("modes", mode) for mode in given.get("modes", ()))):
