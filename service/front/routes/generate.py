@@ -87,11 +87,7 @@ def _check_sample(state: AppState, body: GenerateBody) -> None:
 class ModeResult(TypedDict):
     """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
 
-    On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster: they rest
-    on `samples`, all phases together. Dispatch lies between `dispatch_low_seconds` and
-    `dispatch_high_seconds`. null: not sampled, or measured (CUDA).
-    `speedup` is over eager, `speedup_without_compiler` over inference_mode; null for that mode itself, and
-    where it did not run.
+    On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster.
     """
 
     mode: str

@@ -76,11 +76,7 @@ class ModelState(TypedDict):
 
 
 class ModelBody(TypedDict):
-    """One mode of this instance as a model.
-
-    `max_model_len` is the context in tokens, `revision` the Hugging Face hub's commit of the model, each null
-    until it is known, the latter also for a model that is none of the hub's.
-    """
+    """One mode of this instance as a model."""
 
     id: str
     object: Literal["model"]

@@ -23,10 +23,7 @@ from service.parent_death import owned
 
 
 class RunBody(TypedDict):
-    """One sweep, from its own files; null is what they do not have.
-
-    `headline` is the report's first line, `valid` whether the gates passed, `problem` which file is faulty.
-    """
+    """One sweep, from its own files; null is what they do not have."""
 
     name: str
     started: str | None

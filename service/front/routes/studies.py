@@ -48,10 +48,7 @@ class StudyProgressEvent(TypedDict):
 
 
 class StudyEntry(TypedDict):
-    """A finding that can be read again: `created` is in UTC, `arguments` those that it was run with.
-
-    `files` can be downloaded by name.
-    """
+    """A finding that can be read again; its `files` can be downloaded by name."""
 
     id: str
     study: str
