@@ -120,19 +120,8 @@ for _name, _schema in STUDY_BODIES.items():
 @router.get("/studies", responses={200: {"model": StudiesAnswer}})
 async def studies(request: Request) -> Response:
     """The findings that can be read again, newest first."""
-    answer: StudiesAnswer = {
-        "studies": [
-            {
-                "id": kept.id,
-                "study": kept.study,
-                "arguments": kept.arguments,
-                "created": kept.created,
-                "files": list(kept.result.files),
-            }
-            for kept in state_of(request).findings
-        ]
-    }
-    return reply(answer)
+    findings = state_of(request).findings
+    return reply({"studies": [{**_described(kept), "files": list(kept.result.files)} for kept in findings]})
 
 
 @router.get("/studies/{identity}", responses={**FINDING, **NO_STUDY})
