@@ -75,7 +75,7 @@ lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kube
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/kubernetes-validate --strict --quiet -k 1.30 -k 1.37 $(filter-out %/kustomization.yaml %/servicemonitor.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
-	@.venv/bin/python -m service.front.metrics.page --check
+	@.venv/bin/python -m service.front.metrics.page
 	@$(MAKE) --no-print-directory audit-if-reached
 
 audit: $(READY) ## known vulnerabilities of the locked packages, as in lint; fails where the service is not reached

@@ -54,7 +54,6 @@ def connect(address: str) -> FrameStream:
 
 
 def _is_of_this_user(connected: socket.socket) -> bool:
-    """Whether the other end is a process of the user that this one runs as."""
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)
     return bool(user == os.geteuid())
@@ -63,7 +62,7 @@ def _is_of_this_user(connected: socket.socket) -> bool:
 class FrameStream:
     """One end of a connection, for one thread. Neither `send` nor `receive` ever blocks.
 
-    What the peer has not taken yet is kept, in order, and leaves with a later `send` or `flush`.
+    What the peer has not taken yet leaves with a later `send` or `flush`.
     """
 
     def __init__(self, connected: socket.socket) -> None:

@@ -1,7 +1,4 @@
-"""The processor of this machine as Linux describes it, and which of its cores each process runs on.
-
-The engine's cores are its own, so that nothing else disturbs it.
-"""
+"""The processor of this machine as Linux describes it, and which of its cores each process runs on."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ def processor_name() -> str:
 def processor_features() -> str | None:
     """Its stepping, instruction sets that matter and a digest of all, such as `stepping 1, avx2, a54ef0c1`.
 
-    Tells apart what has one name: a hypervisor may hide instruction sets, and libraries then run other code.
-    None where Linux does not say.
+    A hypervisor may hide instruction sets, and libraries then run other code. None where Linux does not say.
     """
     facts = processor_facts()
     features = (facts.get("flags") or facts.get("Features") or "").split()
@@ -87,18 +83,14 @@ def _usable(available: Iterable[int] | None) -> list[int]:
 def share_cpus(share: Share, available: Iterable[int] | None = None) -> list[int]:
     """The cores of a whole service: all that this process may use, or the `lower` half of them.
 
-    The engine of another service on this machine, placed by default, has the upper half. Of two cores the
-    lower half is the first; a single one is shared.
+    By default the engine of another service has the upper half. A single core is shared.
     """
     usable = _usable(available)
     return usable if share == "all" else _halves(usable)[0] or usable
 
 
 def _halves(usable: list[int]) -> tuple[list[int], list[int]]:
-    """The lower and the upper half of `usable`, hardware threads of one core in the same half.
-
-    Of a single core its threads are halved.
-    """
+    """The lower and the upper half of the cores, hardware threads together; of one core, its threads."""
     cores = list(dict.fromkeys(tuple(cpu for cpu in siblings(cpu) if cpu in usable) for cpu in usable))
     units = cores if len(cores) > 1 else [(cpu,) for cpu in usable]
     middle = len(units) // 2
@@ -108,8 +100,6 @@ def _halves(usable: list[int]) -> tuple[list[int], list[int]]:
 
 def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None) -> list[int]:
     """Cores for the engine: `wanted`, else the upper half of those this process may use (of two: the last).
-
-    Both hardware threads of a core are in the same half, where there is more than one core.
 
     Raises ValueError, naming the cores there are, where `wanted` holds a core that is not available.
     """

@@ -22,9 +22,8 @@ InductorOptions = dict[str, Any]
 class Effect:
     """What a mode really does on one kind of device: its effective name, and the reason where it differs.
 
-    At most one of `compile` and `package` is given: what `torch.compile` or AOTInductor is called with.
-    `graph_replay`: a step is one replayed CUDA graph. Inductor captures it, or, `captured`, the service does,
-    of the operators as they are.
+    `compile` or `package`: what `torch.compile` or AOTInductor is called with. `graph_replay`: a step is one
+    replayed CUDA graph, which Inductor captures, or, `captured`, the service, of the operators as they are.
     `freezes`: the weights are constants of what is compiled, which keeps its own packed copy of them.
     """
 
@@ -110,9 +109,7 @@ PLAIN_INDUCTOR: InductorOptions = {
     "cpp.dynamic_threads": False,
     "cpp.enable_kernel_profile": False,
 }
-"""What every row compiles with except where it says otherwise: torch takes its defaults from the environment,
-which would make one row what another one is.
-"""
+"""What every row compiles with except where it says otherwise: torch's own defaults can be set outside."""
 
 PLAIN_DYNAMO: dict[str, Any] = {
     "suppress_errors": False,
@@ -190,19 +187,13 @@ def swept_modes() -> list[str]:
 
 
 def doubles(names: Iterable[str], device_type: str) -> dict[str, str]:
-    """Those of `names` that on `device_type` run as another one of them, with the name of that one.
-
-    By the ladder: a mode that fell back, because its graphs were skipped, is none.
-    """
+    """Those of `names` that by the ladder run as another one of them on `device_type`, with its name."""
     effective = {name: MODES[name].effect(device_type).name for name in names if name in MODES}
     return {name: other for name, other in effective.items() if name != other and other in effective}
 
 
 def named_modes(names: Iterable[str]) -> list[str]:
-    """`names` in the ladder's order, each once; `ALL_MODES` among them stands for all.
-
-    Raises ValueError, which lists the valid names, for a name that is none.
-    """
+    """`names` in the ladder's order, each once. Raises ValueError, which lists the valid ones."""
     return _named(names, list(MODES))
 
 

@@ -19,9 +19,8 @@ PR_SET_PDEATHSIG = 1
 def owned(command: Sequence[str], by: signal.Signals = signal.SIGTERM) -> list[str]:
     """The command line that runs `command` as a child of this process, and sends it `by` when this one ends.
 
-    Start it from a thread that lives as long as the child may: the kernel watches the starting *thread*. The
-    child ignores SIGINT unless it asks for it, since Ctrl-C is the parent's to handle. Raises
-    FileNotFoundError where there is no such program.
+    The kernel watches the starting *thread*, which must live as long as the child may. The child ignores
+    SIGINT: Ctrl-C is the parent's to handle. Raises FileNotFoundError where there is no such program.
     """
     program = shutil.which(command[0])
     if program is None:

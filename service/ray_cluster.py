@@ -78,7 +78,6 @@ def environment(address: str | None) -> dict[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -86,10 +85,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _asks_for_token(address: str) -> bool:
-    """Whether Ray answers only who shows a token. Raises ClusterError where no Ray answers.
+    """Whether Ray answers only who shows a token: one without cannot be joined with one.
 
-    Ray itself would try such an address for minutes, and where a Ray without a token is joined with one, its
-    nodes cannot call back.
+    Raises ClusterError where no Ray answers; Ray itself would try for minutes.
     """
     import grpc
 
@@ -113,8 +111,7 @@ def connected(
 ) -> Iterator[ModuleType]:
     """The module `ray`, connected to Ray at `address`, None: to one of its own with `labels`, in the block.
 
-    `environment(address)` is set before. `log_to_driver`: what its processes log appears on standard error.
-    Raises ClusterError.
+    `environment(address)` is set before. Raises ClusterError.
     """
     import ray
 
@@ -137,8 +134,8 @@ def connected(
 def local_ray(labels: Mapping[str, str]) -> Iterator[str]:
     """The address of a Ray on 127.0.0.1 until the block ends. Raises ClusterError.
 
-    Its process leads a session, since a signal to the command's process group must not end Ray before what
-    runs on it. It ends when its standard input does, so also where the command is killed.
+    A signal to the command's process group must not end Ray before what runs on it. It ends when its standard
+    input does, so also where the command is killed.
     """
     for _ in range(STARTS):
         with subprocess.Popen(

@@ -41,11 +41,10 @@ class SampleCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of one phase and batch bucket, by its newest samples.
+    """A step of one phase and batch bucket: the dispatch share of its wall time, in [`low`, `high`].
 
-    `dispatch_share` of a step's wall time is dispatch, the rest kernel; [`low`, `high`] is its interval:
-    counting, classes and the sampler's own effect added up. `step_seconds` is the mean wall time of the
-    newest steps, `newest` the samples that the share rests on, `all` every one since the engine started.
+    `step_seconds` is the mean wall time of the newest steps, `newest` the samples that the share rests on,
+    `all` every one since the engine started.
     """
 
     phase: Phase
@@ -61,8 +60,7 @@ class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds per step of `queued` calls that the device ran back to back, unprofiled: median, 95 % interval.
 
-    It contains what the device itself needs between two kernels. `upper_bound`: the device caught up with the
-    host, so that it idled in between.
+    `upper_bound`: the device caught up with the host, and so idled between two calls.
     """
 
     phase: Phase
@@ -89,8 +87,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
     """Dispatch of a decode step at the smallest batch, after the profiler's first session over before it.
 
-    [`low`, `high`] is the 95 % interval over `rounds` on either side (Welch, on logarithms), minutes apart
-    and not interleaved, as a session cannot be undone: a machine that changed meanwhile is in it too.
+    [`low`, `high`] is the 95 % interval over `rounds` on either side (Welch, on logarithms), not interleaved.
     """
 
     ratio: float
@@ -102,14 +99,13 @@ class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def matters(self) -> bool:
-        """Whether every later number of this mode is slower than without the profiler, by more than 5 %."""
+        """Whether it is surely more than 5 %."""
         return self.low > 1.05
 
 
 Source = Literal["measured", "sampled", "profiled"]
 
 SamplesOf = Literal["request", "traffic"]
-"""A job's own steps; or the newest steps of its mode, phase and batch bucket."""
 
 
 class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,19 +113,18 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
 
     `wall` and `dispatch` include the operators that the engine issues beside the step: sampling after it, and
     on CUDA the copies that feed it. `period` lasts from the phase's first call to the next phase's, or to the
-    end of the bookkeeping after the last one: less `wall` it is what the engine does between steps.
-    `device_span` is the device's clock from before each call to its last work, idle time included.
-    On a CPU dispatch is the host's share of samples of the engine's thread, of a step's wall time, with its
-    interval, the numbers of samples by their class, and whose steps they were taken in (`samples_of`).
-    `minor_faults`: of the engine's thread. `*_steps_seconds`: one value per step on CUDA, else none.
+    end of the bookkeeping after the last one. `device_span` is the device's clock from before each call to
+    its last work, idle time included. On a CPU dispatch is a share of wall time, by samples of the engine's
+    thread: of the job's own steps ("request"), or of the newest of its mode, phase and bucket ("traffic").
+    `*_steps_seconds`: one value per step on CUDA, else none.
     """
 
     steps: int
-    wall_seconds: float | None
-    dispatch_seconds: float | None
-    device_span_seconds: float | None
-    kernel_seconds: float | None
-    sync_wait_seconds: float | None
+    wall_seconds: float | None = None
+    dispatch_seconds: float | None = None
+    device_span_seconds: float | None = None
+    kernel_seconds: float | None = None
+    sync_wait_seconds: float | None = None
     dispatch_low_seconds: float | None = None
     dispatch_high_seconds: float | None = None
     kernel_samples: int | None = None
@@ -156,10 +151,9 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
 class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job that may have run in a batch with others.
 
-    `stall_seconds`: after its prefill, it stood still while the engine prefilled prompts of others. `rows`:
-    the mean number of sequences per step, its own included. `alone`: no step had sequences of another job,
-    and none stalled it. A step that jobs share is counted in metrics by one of them: `counted` are the steps
-    that this one counts, `counted_switches` the involuntary switches.
+    `stall_seconds`: after its prefill, it stood still while prompts of others were prefilled. `rows`: the
+    mean number of sequences per step. `alone`: no step had sequences of another job, and none stalled it.
+    `counted` and `counted_switches`: what this job counts in metrics, where each step counts once.
     """
 
     stall_seconds: float
@@ -172,7 +166,6 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job.
 
-    `queue_seconds`: it waited while the engine was busy, or for others to be merged with.
     `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the cache positions
     that attention read in the last decode step. `shared`: jobs are merged, and the phases have the whole of
     each step that the job ran in, whoever else was in it.
@@ -196,9 +189,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
 
-    `operators` are calls into the dispatcher; `launches` are launch calls, of which a graph replay is one.
-    `idle_seconds`: gaps between the device's work, the two waits their cause, but not while a graph is
-    replayed. Figures of kernels are means over `kernel_steps` steps.
+    `launches` are launch calls, of which a graph replay is one. `idle_seconds`: gaps between the device's
+    work, the two waits their cause. Figures of kernels are means over `kernel_steps` steps.
     """
 
     phase: Phase
@@ -235,8 +227,7 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """This mode's logits beside eager's on fixed prompts, teacher-forced.
 
-    `differing_tokens`: greedy tokens that differ where eager's top two logits are further apart than twice
-    the tolerance; `near_ties`: those that differ but are closer.
+    Greedy tokens that differ are `near_ties` where eager's top two logits are within twice the tolerance.
     """
 
     passed: bool
@@ -248,10 +239,9 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
-    """Eager's attention in one phase and batch, on the fixed prompts of `Parity`.
+    """The backends that torch chose for `scaled_dot_product_attention` in eager, on the prompts of `Parity`.
 
-    `backends`: those that torch chose for `scaled_dot_product_attention`, if the model calls it. `parity`
-    compares with the backend `math`, of plain operators; None for the reason `unchecked`.
+    `parity` is beside the backend `math`, of plain operators; None for the reason `unchecked`.
     """
 
     phase: Phase
@@ -262,10 +252,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """The state of one mode; sent at every change. The last three fields are of a GPU.
-
-    `resident_bytes`: by how much the engine's process grew while the mode was made ready.
-    """
+    """The state of one mode, sent at every change. `resident_bytes`: what its warm-up added."""
 
     mode: str
     removes: str
@@ -329,17 +316,14 @@ class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
-    `model_revision` is the Hugging Face hub's commit; None for a model that is none of the hub's.
-    `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens; None: not known yet.
+    `model_revision` is the Hugging Face hub's commit, if it is a model of the hub.
+    `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
     `null_kernel_seconds` is what one operator without work costs the host (`alone`), and on CUDA one kernel
-    inside a replayed graph (`in_graph`); `no_null_kernel_graph` is the reason where the latter is unknown.
-    `memory_bandwidth`, `matrix_rate`, `step_bytes` and `step_flops` make the roofline of a decode step.
-    `blas` names the libraries that multiply matrices, and the vector instructions of torch's own kernels.
-    `no_samples` is the reason where the engine's thread is not sampled: a CPU then has no split;
-    `no_device_times` where a CUDA device's own times of a step could not be taken; `profiler_note` says where
-    the profiler slows all later steps, or why that is not known.
+    inside a replayed graph (`in_graph`). `blas` names the libraries that multiply matrices, and the vector
+    instructions of torch's own kernels. `no_samples`, `no_device_times` and `no_null_kernel_graph` are why
+    these were not measured; `profiler_note` says where the profiler slows all later steps.
     """
 
     pid: int
@@ -396,11 +380,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine process is started with, as JSON in its first argument.
 
     `cpus` None: the upper half of its cores (of two, the last). `threads` None: one per physical core of
-    `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or autocast-bfloat16; None:
-    float32 on a CPU, bfloat16 on CUDA. `linears`, the layout of linear weights: aten, transposed, or auto for
-    the faster one here. `profile_every` None: a small share of the requests on CUDA, none on a CPU. `nvtx`: a
-    range around each step, on CUDA. `discard_compiled`: compile anew, as an earlier engine died on what the
-    cache holds. `batch_window_ms`: how long the first of a batch waits for others in a "window".
+    `cpus`. `dtype` is float32, bfloat16 or autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
+    `linears`, the layout of linear weights: aten, transposed, or auto for the faster one here.
+    `profile_every` None: a small share of the requests on CUDA, none on a CPU. `discard_compiled`: an earlier
+    engine died on what the cache holds. `batch_window_ms`: the first of a batch waits so long in a "window".
     """
 
     address: str
@@ -426,10 +409,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """One POST: a batch of prompts to be run in one mode. Validated by the front.
 
-    `id` is given by the front, and no other job ever has it; `request_id` by the client, and several jobs may
-    have the same. A prompt is text, or its token ids, which only the engine can check. Until a row has
-    `min_tokens`, neither an end of text nor a stop string ends it. `alone`: never merged with others, as it
-    is compared with what runs alone; nor is a profiled or sampled one. `sample`: sample its steps about a
+    `id` is the front's, and unique; `request_id` the client's. A prompt is text, or its token ids, which only
+    the engine can check. Until a row has `min_tokens`, neither an end of text nor a stop string ends it.
+    `alone`: never merged with others; nor is a profiled or sampled one. `sample`: sample its steps about a
     thousand times a second instead of fifty, for a split of its own.
     """
 
@@ -505,8 +487,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """How a job ended: exactly one per job that the engine took. `timings` is None if it never started.
 
-    Times of a job with a `profile`, or whose steps were `sampled`, are disturbed and belong in no latency
-    statistics. `kernels` and `launches` are totals where all its steps were profiled.
+    A `profile`, or being `sampled`, slowed it down. `kernels` and `launches`: totals of a profiled job.
     """
 
     id: str
@@ -535,8 +516,7 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
 class Doing(msgspec.Struct, frozen=True, kw_only=True, tag="doing"):
     """What the engine's main thread does from now on: its next message follows within `limit_seconds`.
 
-    Sent before everything that takes long, and while the engine serves about once a second, between two
-    steps. `may_wait`: it may meanwhile wait for something beyond this machine, such as a download.
+    While it serves, about once a second. `may_wait`: it may wait for another machine, such as a download.
     """
 
     what: str
@@ -545,7 +525,7 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True, tag="doing"):
 
 
 SERVING = "serving"
-"""What a `Doing` says that is sent between two steps, and while there is nothing to do."""
+"""A `Doing` between two steps, and while there is nothing to do."""
 
 
 ToFront = Token | Begun | Outcome | ModeStatus | EngineStatus | Paused | Doing

@@ -27,7 +27,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.front.access import EVERYWHERE, exposure, has_key
-from service.front.app import HEADERS, bound_socket, create_app, server_config
+from service.front.app import HEADERS, authority, bound_socket, create_app, server_config
 from service.front.logs import one_line, set_up
 from service.front.machine import CoreClaims
 from service.front.routes.health import missed, obstacle
@@ -47,9 +47,7 @@ HEALTH_PERIOD_SECONDS = 25.0
 """Serve replaces a replica after three failed checks in a row: till then its front starts another engine."""
 
 STILL_ROUTED_SECONDS, STOP_SECONDS = 2.0, 10.0
-"""How long a replica that is to end goes on taking requests, until every proxy knows of it; and how long its
-engine may take to end.
-"""
+"""How long a replica that is to end takes requests, until every proxy knows; and its engine's time to end."""
 
 CORES_SECONDS = 15.0
 """Ray hands out the cores of a replica that has ended, which may be before its claim has gone."""
@@ -76,10 +74,7 @@ def replica_count(text: str) -> tuple[int, int]:
 def share_of_each(
     settings: Settings, cores: int | None, replicas: int, resources: Mapping[str, float]
 ) -> tuple[int, bool]:
-    """Cores of each of `replicas`, and whether it has a GPU, of the `resources` that Ray has in all.
-
-    `cores`: as many as wanted, None: two, or one where there are not so many. Raises ValueError.
-    """
+    """Cores of each of `replicas` (None: two, or one), and whether it has a GPU, of Ray's `resources`."""
     cpus, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
     gpu = settings.device == "cuda" or (settings.device == "auto" and gpus > 0)
     if gpu and gpus < replicas:
@@ -99,9 +94,8 @@ def share_of_each(
 def deployment_options(settings: Settings, count: tuple[int, int], cores: int, gpu: bool) -> dict[str, Any]:
     """Options of `serve.deployment`.
 
-    A replica refuses what its own queue does not hold, with 429 and `Retry-After`: Serve hands it more than
-    that. What waits in a proxy, as while no replica runs, is bounded by `max_connections`. A replica that is
-    to end has as long as its longest request may take.
+    Serve hands a replica more than its queue holds, so that it answers 429 with `Retry-After`. What waits in
+    a proxy is bounded by `max_connections`. An ending replica has the time of its longest request.
     """
     least, most = count
     scaling = {"min_replicas": least, "initial_replicas": least, "max_replicas": most}
@@ -131,8 +125,7 @@ def serve_replicas(
 ) -> None:
     """Serve until a signal, or until another command has deployed, which then has the replicas.
 
-    Ray is connected to; `own`: it ends with this command. `count` are the least and the most replicas, with
-    `cores` each, None: as many as usual. `engine_command` replaces the command line of the engines. Raises
+    `own`: the connected Ray ends with this command. `count`: the least and the most replicas. Raises
     ValueError and NotStarted; RayError, RayServeException and ConnectionError where the cluster has ended.
     """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)  # it says what is said here
@@ -173,7 +166,7 @@ def _open_proxy(settings: Settings, own: bool) -> str:
     serve.start(proxy_location="HeadOnly", http_options=options, logging_config={"log_level": "WARNING"})
     if (client := _get_global_client()) is None:
         raise RayServeException("Serve did not start")
-    return f"http://{_authority(client.http_config.host, client.http_config.port)}"
+    return f"http://{authority(client.http_config.host, client.http_config.port)}"
 
 
 def free_port(host: str, port: int) -> int:
@@ -183,10 +176,6 @@ def free_port(host: str, port: int) -> int:
             return int(listener.getsockname()[1])
     except OSError as error:
         raise ValueError(f"cannot listen on {host}:{port}: {error}; choose another --port") from error
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _application() -> ApplicationStatusOverview | None:
@@ -207,8 +196,7 @@ def _await_running() -> None:
 class Replica:
     """The deployment: a front of `settings` with its engine, on cores that no other replica of its node has.
 
-    It answers what comes by Serve's proxy, and at `address`, host:port of this replica alone. Serve makes it,
-    checks it and has it answer in a process of Ray's.
+    It answers what comes by Serve's proxy, and at `address`, host:port of this replica alone.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -226,7 +214,7 @@ class Replica:
         self._claims = await claimed(cores_each, share_cpus(settings.cores))
         self.cores = list(self._claims)
         self._socket = own_listener(host, settings.port, settings.unread_timeout_seconds)
-        self.address = _authority(reached_at, self._socket.getsockname()[1])
+        self.address = authority(reached_at, self._socket.getsockname()[1])
         await self._start(engine_command)
         own = ",".join(map(str, self.cores))
         log.info("replica %s at http://%s on core %s of %s", name, self.address, own, node)
@@ -243,10 +231,9 @@ class Replica:
             raise RuntimeError(found.message)
 
     async def _start(self, engine_command: Sequence[str] | None) -> None:
-        refusals, words = list[str](), deque[str](maxlen=1)
+        refusals, words = list[str](), deque[str](maxlen=1)  # an engine logs why it refuses its settings
 
         def keep(record: logging.LogRecord) -> bool:
-            """An engine says in its log why it refuses its settings."""
             words.append(record.getMessage())
             return True
 
@@ -303,10 +290,7 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _until_ready_again(self) -> None:
-        """Hold a request while a new engine starts: refused at once, more of them would be sent here.
-
-        Serve's proxy prefers the replica with the fewest unfinished requests.
-        """
+        """Hold a request while a new engine starts: Serve's proxy prefers the replica with the fewest."""
         ends = monotonic() + self._settings.request_timeout_seconds
         while obstacle(self._state, detailed=True) is not None and not self._beyond_waiting():
             if self._state.client.draining or monotonic() > ends:
@@ -314,7 +298,6 @@ class Replica:
             await asyncio.sleep(READY_POLL_SECONDS)
 
     async def _stop(self) -> None:
-        """Take no more connections, end the engine, and give the cores back."""
         self._server.should_exit = True
         await asyncio.gather(self._serving, return_exceptions=True)
         self._socket.close()
@@ -336,20 +319,14 @@ class _Server(uvicorn.Server):
 
 
 def bound_at(host: str, node: str) -> tuple[str, str]:
-    """Where a replica listens, and by which name it is reached, of a service that is bound to `host`.
-
-    `node` is the address of the replica's node: the address of one machine is not another's.
-    """
+    """Where a replica on `node` listens, and by which name it is reached, of a service bound to `host`."""
     if host in EVERYWHERE:
         return host, node
     return (host, host) if is_loopback(host) else (node, node)
 
 
 def own_listener(host: str, port: int, unread_seconds: float) -> socket.socket:
-    """A socket at the first free port above the proxy's `port`, 0: at any. Raises OSError.
-
-    So Prometheus and people know where replicas are: N of them on a machine have the N ports that follow.
-    """
+    """A socket at the first free port above the proxy's `port`, where Prometheus finds it; 0: at any."""
     for number in range(port + 1, port + MOST_REPLICAS) if port else ():
         try:
             return bound_socket(host, number, unread_seconds)
@@ -362,10 +339,7 @@ def own_listener(host: str, port: int, unread_seconds: float) -> socket.socket:
 async def claimed(
     count: int, usable: Sequence[int], wait_seconds: float = CORES_SECONDS
 ) -> dict[int, CoreClaims]:
-    """The first `count` of `usable` that no other replica of this node has, once there are so many.
-
-    Ray counts cores and does not place. Raises NotStarted after `wait_seconds`.
-    """
+    """The first `count` of `usable` that no other replica of this node has. Raises NotStarted."""
     ends = monotonic() + wait_seconds
     while True:
         claims = {core: CoreClaims([core], of="replica") for core in usable}
@@ -384,11 +358,7 @@ async def claimed(
 
 
 async def with_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run `app`; where this call is cancelled, the app receives `http.disconnect`, and is awaited.
-
-    Serve cancels the call of a client that has gone. The app would be cut off before it has counted the
-    request; by the message it ends as with any server.
-    """
+    """Run `app`. Cancelled by Serve, as the client has gone, it receives `http.disconnect` and is awaited."""
     gone = asyncio.get_running_loop().create_future()
 
     async def receive_or_gone() -> Message:

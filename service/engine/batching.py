@@ -23,7 +23,6 @@ from service.engine.warmup import ConfiguredMode
 from service.records import Begun, Job, OutcomeKind
 from service.step.buffers import Arguments, copy_row
 from service.step.callables import Step
-from service.step.device import is_device_lost
 from service.step.meters import Readings
 from service.step.sampling import Sampler
 
@@ -32,7 +31,6 @@ class Scheduler:
     """Merges the jobs of `inbox`, and answers each; `serve_alone` runs and answers one that is not merged.
 
     `window_ms`: how long the first of a batch waits for others. None: others join between two steps.
-    `estimates` are the costs per step of a mode in a bucket; `answered` is called after each answer.
     """
 
     def __init__(
@@ -151,7 +149,7 @@ class Scheduler:
 
 
 def runs_alone(job: Job) -> bool:
-    """Whether a job is never merged: what the profiler sees of a step, or what is compared, is one job's."""
+    """Whether a job is never merged: what is profiled, sampled or compared is one job's."""
     return job.profile or job.sample or job.alone
 
 
@@ -160,9 +158,7 @@ Left = Callable[[Job, JobResult, Sequence[BatchStep]], None]
 
 
 class Batch:
-    """Runs jobs of one mode. `left` is called with each that ends, whatever ends it. What loses the device's
-    context is raised by all methods.
-    """
+    """Runs jobs of one mode. `left` is called with each that ends. The loss of the device is raised."""
 
     def __init__(
         self, runner: JobRunner, configured: ConfiguredMode, inbox: Inbox | LocalInbox, left: Left
@@ -197,9 +193,7 @@ class Batch:
         try:
             prompts, completions = self._generator.tokenise(job, result)
             sampler = Sampler(job, self._device, self._generator.tokenizer.ends)
-        except Exception as error:
-            if is_device_lost(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - it fails this job alone
             self._failed(error, [result])
             self._left(job, result, [])
             return None
@@ -225,9 +219,7 @@ class Batch:
                 running.result.padded_prompt_tokens = found.padded
             tokens = choose(joining, found.logits, found.greedy, readings)
             values = self._meter.fetch(tokens, readings)
-        except Exception as error:
-            if is_device_lost(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - it fails these jobs alone
             self._break_off(error, joining)
             return
         faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
@@ -248,9 +240,7 @@ class Batch:
             logits, greedy = self._meter.run(plan.step, plan.arguments, readings)
             tokens = choose(plan.choosing, logits, greedy, readings)
             values = self._meter.fetch(tokens, readings)
-        except Exception as error:
-            if is_device_lost(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - it fails these jobs alone
             self._break_off(error, list(self.running))
             return
         ran = BatchStep("decode", plan.bucket, self.rows.taken, readings)
@@ -286,9 +276,7 @@ class Batch:
                 examined = completions.take_in([values[row] for row in running.rows])
                 if examined:
                     self._generator.stream(job, examined)
-            except Exception as error:
-                if is_device_lost(error):
-                    raise
+            except Exception as error:  # noqa: BLE001 - it fails this job alone
                 self._break_off(error, [running])
                 continue
             if examined and completions.complete:
@@ -321,8 +309,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """What decode steps share until somebody joins or leaves, or the cache is read further: making it takes
-    longer than all else between two steps. `choosing` may take another token than the greedy one.
+    """What decode steps share until a job joins or leaves, or the cache is read further: it is slow to make.
+
+    `choosing` may take another token than the greedy one.
     """
 
     bucket: int
@@ -335,9 +324,7 @@ class DecodePlan:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job that runs, its prompts' token ids, and their rows of the cache in the same order. `usage` is the
-    thread's when it joined.
-    """
+    """A job that runs, its prompts' token ids, and their rows of the cache; `usage` of when it joined."""
 
     job: Job
     result: JobResult
@@ -361,7 +348,7 @@ class Rows:
     """Who has which row of the cache, and the token and position that each row is fed with next.
 
     All buckets begin at row 0, so taken rows are kept at the beginning, and a prefill has the first rows to
-    itself: `move` copies so many positions of a row to another. A free row is fed with token 0 at position 0.
+    itself: `move` copies positions of a row to another. A free row is fed with token 0 at position 0.
     """
 
     def __init__(self, buckets: Sequence[int], move: Callable[[int, int, int], None]) -> None:
@@ -425,9 +412,7 @@ class Rows:
 
 
 def choose(those: Sequence[Running], logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
-    """The next tokens, int64 [bucket]: who samples does it by its own sampler as if alone, others take the
-    greedy ones. One entry of `readings.sampling` for all of them.
-    """
+    """The next tokens, int64 [bucket]: each of `those` by its own sampler as if alone, or the greedy ones."""
     began = perf_counter_ns()
     tokens = greedy
     for running in those:

@@ -36,9 +36,7 @@ from service.step.packages import PACKAGES_MADE
 
 OURS = "launchbound"
 WRAPPERS, CPP_WRAPPERS, FROZEN = "wrappers", "cpp_wrappers", "frozen_wrappers"
-"""In the group `launchbound` of torch's compile counters: Inductor's wrappers of graphs as they were loaded;
-those that are C++; those that hold weights as constants.
-"""
+"""Our own counters among torch's: Inductor's wrappers loaded; those in C++; those with constant weights."""
 
 SETTINGS_OF_TORCH = ("TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCHINDUCTOR_", "TORCH_COMPILE_")
 SET_HERE = "TORCHINDUCTOR_CACHE_DIR"
@@ -48,8 +46,8 @@ SET_HERE = "TORCHINDUCTOR_CACHE_DIR"
 class CompileCounts:
     """torch's own counters since the process began, or their increase between two moments.
 
-    `cache_misses`: what was compiled and not found, packages too. `graph_skips`: compiled callables for which
-    torch gave up CUDA graphs. `wrappers`: what Inductor generated to call the kernels of a graph.
+    `graph_skips`: compiled callables for which torch gave up CUDA graphs. `wrappers`: what Inductor generated
+    to call the kernels of a graph.
     """
 
     cache_misses: int = 0
@@ -152,9 +150,8 @@ class CacheBroken(Exception):
 class CacheRetry:
     """The compiled code of one model in `code` as this process found it; `key` names what it compiles.
 
-    A library that is cut off shows in many ways, and torch remembers what it tried until its process ends. So
-    what fails on code from before is tried again in a new process without that code, once per mode. What
-    fails there too is recorded, so that no later start removes the code again.
+    What fails on code from before is tried again without it, once per mode, in a new process, as torch
+    remembers what it tried. What fails there too is recorded, so that no later start removes the code again.
     """
 
     def __init__(self, code: Path, key: str) -> None:

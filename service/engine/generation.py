@@ -31,8 +31,6 @@ class JobResult:
 
     `taken_ns`, `first_token_ns` and `ended_ns` (its last step's bookkeeping is done) are instants of
     `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations. `bucket` is 0 for a job that did not start.
-    `profile`: only of a job that ran to its end under the profiler. `padded_prompt_tokens`: computed per row
-    by prefill; `attended_tokens`: positions read in the last decode step. `sampled`: sampling slowed it.
     """
 
     taken_ns: int = 0
@@ -70,11 +68,7 @@ class Generator:
     """Runs one job at a time; holds what all share: tokenizer, inbox, and a feed per batch bucket."""
 
     def __init__(
-        self,
-        tokenizer: ServedTokenizer,
-        buffers: dict[int, Buffers],
-        context: int,
-        inbox: Inbox | LocalInbox,
+        self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, inbox: Inbox | LocalInbox
     ) -> None:
         self.feeds = {bucket: new_feed(one) for bucket, one in buffers.items()}
         self.tokenizer = tokenizer
@@ -83,8 +77,9 @@ class Generator:
         self._poll_ns = 0
 
     def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
-        """Run `job` with the steps of its mode, recording everything in `result` as it happens. Raises
-        JobError where the prompts do not fit; whatever torch raises passes through.
+        """Run `job` with the steps of its mode, recording everything in `result` as it happens.
+
+        Raises JobError where the prompts do not fit, and whatever torch raises.
         """
         before = resource.getrusage(resource.RUSAGE_THREAD)
         try:
@@ -100,9 +95,8 @@ class Generator:
             tokens = sampler.choose(found.logits, found.greedy, result.prefill)
             now = resource.getrusage(resource.RUSAGE_THREAD)
             result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
-            used = max(map(len, prompts))
-            step = steps["decode", result.bucket]
-            self._decode(job, result, rows, feed, meter, sampler, step, tokens, used)
+            step, used = steps["decode", result.bucket], max(map(len, prompts))
+            self._decode(job, result, rows, step, meter, sampler, tokens, used)
         except _StopGeneration as stop:
             result.kind = stop.kind
         finally:
@@ -128,21 +122,18 @@ class Generator:
         job: Job,
         result: JobResult,
         rows: Completions,
-        feed: HostFeed,
+        step: Step,
         meter: Meter,
         sampler: Sampler,
-        step: Step,
         tokens: Tensor,
         used: int,
     ) -> None:
         """Run decode steps until every row is complete.
 
-        `tokens`, int64 [bucket], are those of prefill; `used` positions of the cache are filled. What runs
-        between two calls of `step` here is the engine's own work per decode step.
+        `tokens`, int64 [bucket], are those of prefill; `used` positions of the cache are filled.
         """
+        feed, readings, reach = self.feeds[result.bucket], result.prefill, 0
         buffers = feed.buffers
-        readings = result.prefill
-        reach = 0
         while True:
             values = meter.fetch(tokens, readings)
             now = perf_counter_ns()
@@ -248,8 +239,9 @@ class Layout(NamedTuple):
 
 
 def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned: bool) -> Layout:
-    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`. Of `sizes`,
-    ascending, the last chunk has the shortest that fits, others the longest.
+    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`.
+
+    Of `sizes`, ascending, the last chunk has the shortest that fits, others the longest.
     """
     filled = prompts + [[0]] * (bucket - len(prompts))
     lengths = [len(prompt) for prompt in filled]
@@ -282,8 +274,10 @@ class HostFeed:
         self._positions = _words(buffers.positions)
 
     def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
-        """Set a prefill step's inputs without a wait: from the host `chunk`, int64 [bucket, length], and
-        `last`, int64 [bucket], each row's index of its last token; `begin` is the first token's position.
+        """Set a prefill step's inputs without a wait, from the host.
+
+        `chunk`, int64 [bucket, length], begins at position `begin`; `last`, int64 [bucket], has the index of
+        each row's last token.
         """
         self.buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
         self.buffers.positions.fill_(begin)
@@ -310,9 +304,7 @@ class HostFeed:
 
 
 class DeviceFeed(HostFeed):
-    """On CUDA, by operators, which the host issues as it does the step's: their time in `readings.feed` is
-    dispatch.
-    """
+    """On CUDA, by operators, which the host issues as it does the step's: `readings.feed` is dispatch."""
 
     def __init__(self, buffers: Buffers) -> None:
         self.buffers = buffers

@@ -28,10 +28,8 @@ from service.records import (
 BEAT_NS = 1_000_000_000
 """How often the front hears of an engine that serves, at most."""
 
-STEP_LIMIT_SECONDS, STEP_BUSY_SECONDS = 60.0, 4.0
-"""Within this time, and CPU time of its thread, an engine that serves polls its inbox, unless its steps are
-known to be slower. It may be swapped.
-"""
+STEP_LIMIT_SECONDS = 60.0
+"""Within this time an engine that serves polls its inbox, unless its steps are slower. It may be swapped."""
 
 
 class Inbox:
@@ -67,9 +65,7 @@ class Inbox:
             self.send(self._doing)
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
-        """Receive what has arrived, waiting up to `timeout_milliseconds` for a first message. Call it between
-        two steps, never within one. A front that has gone is a Stop.
-        """
+        """Receive what has arrived, waiting up to `timeout_milliseconds`. A front that has gone is a Stop."""
         now_ns = perf_counter_ns()
         if now_ns > self._send_ns:
             self._send_doing(now_ns)
@@ -82,14 +78,12 @@ class Inbox:
             self.stopped = True
 
     def _handle(self, message: ToEngine) -> None:
-        if isinstance(message, Job):
+        if isinstance(message, Job | Pause):
             self._waiting.append(message)
         elif isinstance(message, Cancel):
             waiting = {job.id for job in self._waiting if isinstance(job, Job)}
             if message.id in self._running | waiting:  # else it has ended meanwhile
                 self._cancelled.add(message.id)
-        elif isinstance(message, Pause):
-            self._waiting.append(message)
         elif isinstance(message, Resume):
             self.paused = False
             self._waiting = deque(waiting for waiting in self._waiting if not isinstance(waiting, Pause))
@@ -99,8 +93,7 @@ class Inbox:
     def take(self) -> Job | None:
         """What has waited longest; a job is from now on the running one. None while paused.
 
-        What was announced is over, which the front hears before the job runs. A Pause is queued like a job:
-        at the head of the queue it begins, and `Paused` is sent.
+        A Pause is queued like a job: at the head of the queue it begins, and `Paused` is sent.
         """
         self._doing = self._serving
         if self.paused:
@@ -160,8 +153,9 @@ NO_DEADLINE_NS = 2**62
 
 
 class LocalInbox:
-    """An `Inbox` without a front, for checks: yields `jobs` once the engine is warm, then is stopped. `watch`
-    is called with every message that is sent.
+    """An `Inbox` without a front, for checks: yields `jobs` once the engine is warm, then is stopped.
+
+    `watch` is called with every message that is sent.
     """
 
     def __init__(self, jobs: Iterable[Job], watch: Callable[[ToFront], None] | None = None) -> None:

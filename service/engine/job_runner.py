@@ -47,9 +47,7 @@ class JobRunner:
     announce: Callable[[Doing], None]
 
     def warm(self) -> None:
-        """Run sampled jobs at every batch bucket in one mode, unanswered: on CUDA the first use of a kernel
-        loads it. One that fails is no reason not to serve.
-        """
+        """Run sampled jobs at every batch bucket in one mode: on CUDA the first use of a kernel loads it."""
         for configured in list(self.warmup.ready().values())[:1]:
             for bucket, options in product(self.generator.feeds, SAMPLING):
                 job = local_job("warm-up", configured.mode.name, [[0]] * bucket, 3, **options)
@@ -62,9 +60,7 @@ class JobRunner:
                     free_memory(error)
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
-        """Run `job`, sampled or profiled, and record everything in `result`, a failure too, unless it loses
-        the device's context.
-        """
+        """Run `job`, sampled or profiled, and record everything in `result`, a failure too."""
 
         def generate(meter: Meter) -> None:
             self.generator.run(job, configured.steps, result, meter)
@@ -86,17 +82,13 @@ class JobRunner:
                 result.profile = self.profiler.profile(job, result, self.meter, generate)
                 if kernel_times := self.profiler.kernel_times.of_mode(job.mode):
                     self.warmup.update(configured, kernel_times=kernel_times)
-        except Exception as error:
-            if is_device_lost(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - it fails this job alone
             self.failed(configured, error, [result])
 
     def _sampled(
         self, job: Job, result: JobResult, generate: Callable[[Meter], None], samples_per_second: float
     ) -> None:
-        """`generate` with its steps sampled; where its own samples are enough for a split, they are in the
-        readings of `result`, failed or not.
-        """
+        """`generate` with its steps sampled; the samples are in the readings of `result`, failed or not."""
         found: dict[Key, SampleCounts] = {}
         try:
             with self.shares.sampling(samples_per_second) as found:
@@ -106,7 +98,9 @@ class JobRunner:
             result.decode.samples = found.get((job.mode, "decode", result.bucket))
 
     def failed(self, configured: ConfiguredMode, error: Exception, results: Iterable[JobResult]) -> None:
-        """Record in the `results` of the jobs that it was for what a step, or their arguments, raised."""
+        """Record in `results` what a step, or a job's arguments, raised; the loss of the device is raised."""
+        if is_device_lost(error):
+            raise error
         kind: OutcomeKind = "error"
         problem = Problem(type="internal", message=reason(error))
         if isinstance(error, JobError):

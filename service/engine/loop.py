@@ -35,6 +35,7 @@ from service.step.parity import Unservable
 from service.step.process_state import prepare_process
 
 EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST, EXIT_CACHE_DISCARDED = 2, 4, 5
+"""For settings or a model that cannot work, a device that is lost, and compiled code that was removed."""
 
 LOAD_SECONDS = 3600.0
 """How long loading a model may take: gigabytes may come from a hub."""
@@ -49,9 +50,7 @@ NEWS_SECONDS = 1.0
 
 
 def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
-    """Serve until a Stop; returns the exit code: 0 after a Stop, 2 for settings or a model that cannot work,
-    4 where the device's context is lost, 5 where compiled code was at fault and has been removed.
-    """
+    """Serve until a Stop; returns the exit code: 0, or one of those above."""
     from_hub = settings.model.startswith("hf:")
     inbox.announce(Doing(what="loading the model", limit_seconds=LOAD_SECONDS, may_wait=from_hub))
     try:
@@ -85,8 +84,7 @@ def _refuse(error: ValueError) -> int:
 class Engine:
     """An engine: its parts, and the loop that serves with them.
 
-    `retries_cache`: a mode that fails on compiled code of an earlier start ends `run` by CacheBroken, for
-    another process to try again without it. Else it fails like any other.
+    `retries_cache`: a mode that fails on compiled code of an earlier start ends `run` by CacheBroken.
     """
 
     def __init__(

@@ -29,10 +29,7 @@ from service.step.profiling import STEPS_PER_TRACE
 
 
 def build_outcome(
-    job: Job,
-    result: JobResult,
-    configured: ConfiguredMode | None,
-    measured: Callable[[int], Timings],
+    job: Job, result: JobResult, configured: ConfiguredMode | None, measured: Callable[[int], Timings]
 ) -> Outcome:
     """What is answered to `job`. `measured` makes its timings, given the instant when all else is done."""
     kernels, launches = totals(result)
@@ -112,15 +109,7 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
     """What the steps in `readings` took, the last of which ended, with its bookkeeping, at `until_ns`."""
     if readings.unmeasured:
         # Instrumentation is off: only the number of steps is known.
-        return PhaseTimings(
-            steps=readings.steps,
-            wall_seconds=None,
-            dispatch_seconds=None,
-            device_span_seconds=None,
-            kernel_seconds=None,
-            sync_wait_seconds=None,
-            minor_faults=readings.minor_faults,
-        )
+        return PhaseTimings(steps=readings.steps, minor_faults=readings.minor_faults)
     if estimates.cuda:
         return _cuda_phase(readings, phase, estimates.kernel_per_step_seconds.get(phase), until_ns)
     return _cpu_phase(readings, estimates.newest.get(phase), until_ns)
@@ -146,9 +135,7 @@ def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -
         steps=readings.steps,
         wall_seconds=step_wall + sampling,
         dispatch_seconds=found,
-        device_span_seconds=None,
         kernel_seconds=None if found is None else step_wall + sampling - found,
-        sync_wait_seconds=None,
         dispatch_low_seconds=low,
         dispatch_high_seconds=high,
         minor_faults=readings.minor_faults,
@@ -227,8 +214,9 @@ SUMS = (
 
 @dataclass(slots=True, eq=False)
 class BatchStep:
-    """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences. For `stall_ns`
-    after it its requests stood still, because others were prefilled. `counted`: a request has counted it.
+    """A prefill (of one step per chunk) or a decode step in `bucket`, of `rows` sequences.
+
+    For `stall_ns` after it its requests stood still. `counted`: a request has counted it for the metrics.
     """
 
     phase: Phase
@@ -249,9 +237,8 @@ def shared_timings(
 ) -> Timings:
     """What a request of `own_rows` prompts took that shared `steps` with others.
 
-    Its dispatch and kernel are those of the whole of every step that it ran in, as it waited for all of it,
-    so its parts make its total. For metrics, one that ended well counts the steps that nobody has, and
-    `switches`.
+    It waited for the whole of every step that it ran in, so its dispatch and kernel are those of all of it.
+    For metrics, one that ended well counts the steps that no other has counted, and `switches`.
     """
     estimates = estimates_of(result.bucket)
     groups = _by_bucket(steps, result.ended_ns, estimates_of)
@@ -282,10 +269,7 @@ def shared_timings(
 
 
 def _by_bucket(
-    steps: Sequence[BatchStep],
-    ended_ns: int,
-    estimates_of: EstimatesOf,
-    without: Collection[BatchStep] = (),
+    steps: Sequence[BatchStep], ended_ns: int, estimates_of: EstimatesOf, without: Collection[BatchStep] = ()
 ) -> list[StepGroup]:
     """One group for each phase and bucket; a step lasts until the next begins, the last until `ended_ns`."""
     ends = [step.readings.begin[0] if step.readings.begin else 0 for step in steps[1:]]

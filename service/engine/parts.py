@@ -25,13 +25,7 @@ from service.step.compile_cache import code_of, compile_cache
 from service.step.device import device_name, free_memory, is_out_of_memory, memory
 from service.step.loaded_model import LoadedModel, load_model
 from service.step.parity import DECODE_STEPS
-from service.step.roofs import (
-    matrix_rate,
-    measure_null_kernel,
-    memory_bandwidth,
-    step_bytes,
-    step_flops,
-)
+from service.step.roofs import matrix_rate, measure_null_kernel, memory_bandwidth, step_bytes, step_flops
 
 Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
 
@@ -48,9 +42,7 @@ class EngineParts:
     shares: StepShares
 
     def measure(self) -> dict[str, Any]:
-        """Measure the machine, for the status; a roof is None where the device is too full for it. On CUDA
-        this gives the allocators' unused memory back to the device.
-        """
+        """Measure the machine, for the status; a roof is None where the device is too full for it."""
         device, precision = self.loaded.device, self.loaded.precision
         weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
         null_kernel = measure_null_kernel(device)
@@ -64,9 +56,7 @@ class EngineParts:
     def status(self, measured: Mapping[str, Any] | None = None) -> EngineStatus:
         """The engine's and its machine's status; with what was `measured` of it that of a warm engine."""
         loaded = self.loaded
-        config = loaded.model.config
-        settings = self.settings
-        moved = step_bytes(loaded.model, self.buffers[max(self.buffers)])
+        config, settings = loaded.model.config, self.settings
         return EngineStatus(
             pid=os.getpid(),
             model=settings.model,
@@ -91,7 +81,7 @@ class EngineParts:
             memory=memory(loaded.device),
             peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             attention=self.warmup.attention,
-            step_bytes=moved,
+            step_bytes=step_bytes(loaded.model, self.buffers[max(self.buffers)]),
             step_flops=step_flops(loaded.model),
             blas=blas_libraries(torch.__config__.show()),
             no_samples=self.shares.missing,
@@ -103,7 +93,6 @@ class EngineParts:
 
 
 def _unless_full(measure: Callable[[], Roof]) -> Roof | None:
-    """None where a device is too full to measure: the roof is worth no engine."""
     try:
         return measure()
     except RuntimeError as error:
@@ -130,10 +119,9 @@ def blas_libraries(config: str) -> str:
 def build_parts(
     settings: EngineSettings, announce: Callable[[ModeStatus], None], retries_cache: bool = False
 ) -> EngineParts:
-    """Load the model and allocate everything else around it. Raises ValueError, with the remedy, for a
-    device, dtype, core, checkpoint, context or tokenizer that cannot work.
+    """Load the model and allocate all around it. Raises ValueError, with the remedy, for what cannot work.
 
-    `retries_cache`: CacheBroken may end warm-up, and who runs it then starts another process.
+    `retries_cache`: CacheBroken may end warm-up, and the caller then starts another process.
     """
     loaded = load_model(settings)
     model, precision = loaded.model, loaded.precision

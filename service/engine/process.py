@@ -17,7 +17,6 @@ IMPORT = Doing(what="importing torch", limit_seconds=300.0)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the engine; returns the exit code of `service.engine.loop.run_engine`."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     inbox = Inbox(settings.address)
     try:

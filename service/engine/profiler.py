@@ -37,20 +37,17 @@ from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
 from service.step.trace import ProfiledStep
 
 DEFAULT_EVERY = 200
-"""On CUDA one request in so many, unless it is set. The samples that are kept are then those of the last
-3,200 requests, and a quantile of latency up to the 99th hardly meets a profiled one waiting in front.
-"""
+"""On CUDA: a quantile of latency up to the 99th hardly meets a profiled request waiting in front."""
 
 MOST_SHARE = 0.01
 """At most this share of the engine's time goes into profiling by default: who arrives meanwhile waits."""
 
 
 class RequestProfiler:
-    """Profiles one request in `every`, none where 0, and any that requests it. `every` None: the default of
-    the device, within MOST_SHARE.
+    """Profiles one request in `every`, none where 0, and any that requests it.
 
-    `used` says whether the profiler has run, which on CUDA may slow all that follows. On CUDA no turn comes
-    before that, so that every mode can be measured without it first.
+    `every` None: the default of the device, within MOST_SHARE. `used`: the profiler has run, which on CUDA
+    may slow all that follows; no turn comes before that, so that every mode is measured without it first.
     """
 
     def __init__(self, device: torch.device, every: int | None, traces_folder: Path) -> None:
@@ -79,15 +76,12 @@ class RequestProfiler:
     def profile(
         self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
     ) -> list[StepProfile]:
-        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran,
-        none where the trace could not be written.
+        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran.
+
+        It is empty where the trace could not be written.
         """
-        about = {
-            "request_id": job.request_id,
-            "mode": job.mode,
-            "batch_size": len(job.prompts),
-            "created": time(),
-        }
+        rows = len(job.prompts)
+        about = {"request_id": job.request_id, "mode": job.mode, "batch_size": rows, "created": time()}
         self.used = True
         began = perf_counter_ns()
         steps = self._profiler.run(job.id, about, meter, action)
@@ -201,11 +195,10 @@ REMEDY = (
 @dataclass(slots=True)
 class DeviceMeasurements:
     """On CUDA: what each mode's steps take on the device, and what the profiler costs them, taken at warm-up.
-    On a CPU `queue` is None, and nothing is measured.
 
-    A step's device time is measured twice, by the profiler's kernels and by queued calls between two events:
-    they agree where the device is busy all through a step. `missing` says why they could not be taken, and
-    `profiler_note` where the profiler slows all later steps, or why that is not known.
+    On a CPU `queue` is None, and nothing is measured. A step's device time is measured twice, by the
+    profiler's kernels and by queued calls between two events: they agree where the device is always busy.
+    `missing`: why they could not be taken. `profiler_note`: where the profiler slows all later steps.
     """
 
     warmup: Warmup
@@ -217,6 +210,7 @@ class DeviceMeasurements:
 
     def attach(self) -> Iterator[None]:
         """Attach the profiler, with every captured mode measured before and after; yields between samples.
+
         Its library stays attached after its first session, and may slow every launch (pytorch #146604).
         """
         try:

@@ -24,8 +24,9 @@ UNBOUNDED_TOKEN_BYTES = 64
 def encode_prompts(
     prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer, context: int, new_tokens: int
 ) -> list[list[int]]:
-    """Token ids of each prompt, given as text or as ids; raises JobError for what cannot run. A prompt that
-    is too long whatever it says is refused by its size: a megabyte of text takes long to encode.
+    """Token ids of each prompt, given as text or as ids; raises JobError for what cannot run.
+
+    Where no text of its size would fit, it is refused unencoded: a megabyte takes long.
     """
     most_bytes = most_prompt_bytes(tokenizer, context)
     for prompt in prompts:
@@ -73,9 +74,8 @@ def _checked(prompt: list[int], vocabulary: int) -> list[int]:
 class Completion:
     """The completion of one prompt as it grows.
 
-    Text is decoded per token only for stop strings and streams, else once at the end. A stop string is left
-    out of the text with all that follows it, and so is the end-of-text token. A stop string that was complete
-    within the job's `min_tokens` is text like any other.
+    Text is decoded per token only for stop strings and streams. A stop string is left out of the text with
+    all that follows it, unless it was complete within the job's `min_tokens`.
     """
 
     def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:

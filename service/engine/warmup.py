@@ -43,8 +43,9 @@ CompiledElsewhere = Callable[[str, str], Generator[None, None, float | None]]
 
 @dataclass(slots=True)
 class ConfiguredMode:
-    """One configured mode: its row of the ladder, its status, and its callables by (phase, bucket) once they
-    are built. `captures`: graphs that calls have captured; the status has them once proved.
+    """A configured mode: its row of the ladder, its status, and its callables by (phase, bucket) once built.
+
+    `captures`: graphs that calls have captured; the status has them once proved.
     """
 
     mode: Mode
@@ -104,8 +105,7 @@ class Warmup:
     def run(self) -> Iterator[None]:
         """Capture every mode and check its parity; yields so that ready modes can serve meanwhile.
 
-        What all modes need once is done before the mode that needs it first, so that no mode's warm-up
-        contains it. A mode that promises graph replay is not ready until `finish` has proved it.
+        A mode that promises graph replay is not ready until `finish` has proved it.
         """
         began = perf_counter()
         parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
@@ -116,9 +116,7 @@ class Warmup:
             yield from self._or_fail(configured, self._warm(configured, parity_check))
 
     def compile(self) -> Iterator[tuple[str, float | None]]:
-        """Compile every callable of the configured modes, for the cache alone. Yields name and seconds of
-        each, None where another process had put its code there meanwhile.
-        """
+        """Compile every callable for the cache alone; yields name and seconds, None where it was there."""
         load_compiler(self._device)
         for name, configured in self.modes.items():
             for _ in self.serving(configured):
@@ -283,7 +281,6 @@ class Warmup:
         yield
 
     def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
-        """A mode whose graphs were skipped has captured none."""
         proof()
         replays = configured.status.effective == self.effect(configured).name
         self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
@@ -298,9 +295,8 @@ def callable_name(mode: str, phase: Phase, bucket: int) -> str:
 def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers], skips: int) -> None:
     """Change the status of a mode that promises CUDA-graph replay where it does not replay, or shows neither.
 
-    `skips` is how often torch itself counted that it gave up graphs. What it did not count must show in a
-    trace: one graph launch per step of either phase, at every bucket. A trace without launches and kernels
-    shows nothing: it is taken twice, and then the replay is called not proved.
+    `skips`: how often torch counted that it gave up graphs. Otherwise a trace must show one graph launch per
+    step, of either phase, at every bucket. One without launches and kernels shows nothing, and is repeated.
     """
     if skips:
         _skipped(configured, f"torch gave them up for {skips} compiled callables")

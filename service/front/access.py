@@ -36,12 +36,11 @@ DirectRoute = tuple[re.Pattern[str], Callable[..., Awaitable[Response]]]
 class EntryMiddleware:
     """Sets `request.state.request_id`, returns it in a header, and refuses callers by `Origins`.
 
-    A malformed or overlong `X-Request-ID` is replaced: ids go into logs and file names. HEAD is answered as
-    GET is, without the body: no GET runs anything.
+    A malformed or overlong `X-Request-ID` is replaced. HEAD is answered as GET is, without the body.
 
     The `direct` routes, which generate, are entered without the framework's router, dependencies and exit
-    stacks: these take a third of what a request costs beside its model call. The framework still describes
-    the routes in the OpenAPI document, and answers every other method.
+    stacks, which take a third of what a request costs beside its model call. The framework describes them
+    in the OpenAPI document, and answers other methods.
     """
 
     def __init__(
@@ -100,7 +99,6 @@ def require_key(settings: Settings) -> Callable[..., Awaitable[None]]:
 
 
 def check_key(settings: Settings, scope: Scope) -> None:
-    """Raise Unauthorised unless no key is set, or the request carries it."""
     if has_key(settings, scope):
         return
     if _bearer_of(scope) is None:
@@ -137,10 +135,10 @@ OPEN = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 
 
 class Origins:
-    """The names by which this service may be called: `bound`, those of this machine, and `names`.
+    """The names by which this service may be called: `bound`, those of this machine, and `names`, or '*'.
 
-    '*' among `names` allows every name. A service that is bound everywhere may also be called by any IP
-    address: a page whose name resolves to this machine (DNS rebinding) still sends its name.
+    A service that is bound everywhere may also be called by any IP address: a page whose name resolves to
+    this machine (DNS rebinding) still sends its name.
     """
 
     def __init__(self, bound: str, names: Iterable[str]) -> None:

@@ -42,10 +42,9 @@ WORKS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The mode to use for a batch bucket. `speedup` is over `baseline`; `crossover` the batch where eager
-    turns; `state` is the choice's.
+    """The mode to use for a batch bucket. `speedup` is over `baseline`; `crossover` is eager's.
 
-    `index` is decode's kernel share; `bound` its class, None where the interval allows several.
+    `index`: decode's kernel share; `bound`: its class, None where the interval allows several.
     """
 
     bucket: int
@@ -61,10 +60,9 @@ class Advice:
 
 
 class ServedRequests(Listener):
-    """What served requests took, by the work that they did, and the kernel share of their decode.
+    """What served requests took without their queue, by the work that they did, and decode's kernel share.
 
-    Whole requests without their queue are compared, and only with requests of the same work. Requests that
-    were profiled, sampled or merged with others are left out. `observed` counts the others.
+    Requests that were profiled, sampled or merged with others are left out. `observed` counts the others.
     """
 
     def __init__(self) -> None:
@@ -112,9 +110,8 @@ class ServedRequests(Listener):
     ) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
 
-        By `choice.choose` over rounds of requests that did the same work within two minutes: of the kind of
-        work with the most rounds, else of the newest. Requests of AGE_SECONDS before the newest do not count.
-        Raises NotMeasured, naming what to run, for fewer than two modes or `least_rounds` such rounds.
+        By `choice.choose` over the rounds of one kind of work: that with the most, else the newest. Raises
+        NotMeasured, naming what to run, for fewer than two modes or `least_rounds` rounds.
         """
         if len(modes) < 2:
             raise NotMeasured(
@@ -221,8 +218,7 @@ WINDOW_SECONDS = 120.0
 class Work:
     """What requests have in common whose durations can be compared.
 
-    `prompt_tokens` are those per row that prefill computed, padding included; `steps` the decode steps;
-    `options` what else takes time between two steps, in words.
+    `prompt_tokens` are those per row that prefill computed; `options` what else takes time, in words.
     """
 
     bucket: int
@@ -257,8 +253,7 @@ def aligned_rounds(requests: Iterable[ServedRequest], modes: Collection[str]) ->
     """By mode and round, the median seconds of `requests`, which come in the order of their ends.
 
     A round is the shortest stretch since the last one in which every mode ended a request, all within
-    WINDOW_SECONDS. So modes that took turns make many rounds, and modes that ran one after the other at most
-    one.
+    WINDOW_SECONDS: modes that took turns make many, modes that ran one after the other at most one.
     """
     rounds: dict[str, dict[int, float]] = {mode: {} for mode in modes}
     window = deque[ServedRequest]()
@@ -289,8 +284,7 @@ REFRESH_SECONDS = 5.0
 def comparison(number: int) -> tuple[int, float]:
     """The rounds, and the confidence, of the `number`-th comparison of served requests, from 0 on.
 
-    8 rounds and their doublings, at 1 − 0.05 / ((k + 1)(k + 2)): these errors add up to 5 %, however often it
-    is. To compare at 95 % whenever there is something new would name a winner among equal modes in the end.
+    8 rounds and their doublings, at 1 − 0.05 / ((k + 1)(k + 2)): these errors add up to 5 %, however many.
     """
     return MINIMUM_ROUNDS << number, 1 - (1 - CONFIDENCE) / ((number + 1) * (number + 2))
 
@@ -319,8 +313,7 @@ class Advised:
 class AutoMode(Listener):
     """Picks by batch bucket: what a sweep advises, else what served requests do, else `inference_mode`.
 
-    A sweep's advice counts only for an engine like the one swept; `unused` is why it does not. What requests
-    advised is kept where later ones do not suffice, since `auto` itself runs one mode alone.
+    A sweep's advice counts only for an engine like the one swept; `unused` is why it does not.
     """
 
     def __init__(
@@ -343,11 +336,7 @@ class AutoMode(Listener):
         self._settle()
 
     def pick(self, batch_size: int, ready: Collection[str]) -> Asked:
-        """The mode for a batch that fits the largest bucket.
-
-        The advised one where it is in `ready`, else the default, else the first of the modes that is ready;
-        the default where none is.
-        """
+        """The advised mode where it is in `ready`, else the default, else the first mode that is ready."""
         advised = self.advised[next(size for size in self._buckets if size >= batch_size)]
         mode = next((one for one in (advised.mode, self.default, *self._modes) if one in ready), self.default)
         if mode == advised.mode:
@@ -357,10 +346,7 @@ class AutoMode(Listener):
         return Asked(AUTO, mode, f"{missing}, so {mode} runs meanwhile; {advised.reason}")
 
     def refresh(self, ready: Sequence[str]) -> None:
-        """Compare the served requests of one bucket, every REFRESH_SECONDS; called where no request runs.
-
-        Where none was served since the last time, there is nothing to compare.
-        """
+        """Compare the served requests of one bucket, every REFRESH_SECONDS; called where no request runs."""
         if monotonic() - self._refreshed < REFRESH_SECONDS:
             return
         bucket = next(self._next_bucket)
@@ -372,8 +358,8 @@ class AutoMode(Listener):
     def learn(self, bucket: int, ready: Sequence[str]) -> None:
         """Take in what requests of `bucket` advise for the modes `ready`, at the rounds of `comparison`.
 
-        Too few requests change nothing, nor does what is not resolved, unless the mode is sure to beat the
-        baseline. After AGE_SECONDS, and for other modes, comparisons are counted anew.
+        What is not resolved changes nothing, unless the mode surely beats the baseline. After AGE_SECONDS,
+        and for other modes, comparisons are counted anew.
         """
         number, began = self._comparisons.get((bucket, *ready), (0, monotonic()))
         if monotonic() - began > AGE_SECONDS:
@@ -391,10 +377,7 @@ class AutoMode(Listener):
         self._settle()
 
     def engine(self, status: EngineStatus) -> None:
-        """At its first status: whether a sweep's advice is of such an engine; it is logged.
-
-        Later engines run on the same device, with the same settings.
-        """
+        """At the first status: see whether a sweep's advice is of such an engine."""
         if self.advice is None or self._advice_checked:
             return
         self._advice_checked = True

@@ -48,7 +48,7 @@ DIRECT_ROUTES = (
 """Where the latency of a request is measured in tenths of a millisecond."""
 
 LAG_INTERVAL_SECONDS = 0.25
-"""Readings take a core that front and engine share from timed steps: 50 a second would disturb these."""
+"""50 readings a second would disturb timed steps on a core that front and engine share."""
 
 DESCRIPTION = """
 One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
@@ -65,8 +65,8 @@ def create_app(
 ) -> FastAPI:
     """The front as an ASGI app, whose lifespan starts and stops the engine.
 
-    `engine_command` and `anatomy_command` replace the command lines of these processes. `refused` is called
-    with the reason where the first engine refuses its settings. `address` is the service's URL, for the log.
+    `refused` is called with the reason where the first engine refuses its settings. `address` is the
+    service's URL, for the log.
     """
     commands = engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND
     state = _assemble(settings, commands, refused, address)
@@ -107,7 +107,7 @@ def create_app(
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings.
+    """Run the service until a signal; returns 0, or 2 for unusable settings.
 
     Raises OSError where the standard output does not take the address.
     """
@@ -186,13 +186,11 @@ BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's own default."""
 
 SEND_BYTES = 131_072
-"""What the kernel holds of an answer that is not read. By default that is megabytes of each connection, and
-the server, which has written all, does not notice that nobody reads.
-"""
+"""Of an unread answer in the kernel. By default it holds megabytes, and the server notices no slow reader."""
 
 
 def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
-    """A listening socket, port 0 for a free one; raises OSError where the port is taken.
+    """A listening socket; raises OSError where the port is taken.
 
     The kernel drops connections that take nothing for `unread_seconds`; 0: when it likes.
     """
@@ -214,22 +212,21 @@ def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.sock
 
 
 def url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{authority(*listener.getsockname()[:2])}"
+
+
+def authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin")]
 """Of every answer: a browser takes none for something else, and shows none to a page of another origin."""
 
 LAST_ANSWERS_SECONDS = 1
-"""How long answers may still be on their way to clients once the service has drained."""
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """The server's configuration for `app`, which `create_app` has made of `settings`.
-
-    Raises ValueError where this process may not open enough files for a connection.
-    """
+    """Raises ValueError where this process may not open enough files for a connection."""
     state: AppState = app.state.launchbound
     protocol = partial(
         BoundedProtocol,
@@ -282,7 +279,6 @@ class Server(uvicorn.Server):
             self.unannounced, self.should_exit = error, True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal arrived: drain, then end with exit code 0."""
         if self._loop is None:
             self.should_exit = True
         elif self._state.client.draining:

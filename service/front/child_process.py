@@ -27,7 +27,6 @@ from service.records import Doing, EngineSettings, Stop
 log = logging.getLogger("launchbound.child_process")
 
 STOP_SECONDS, TERMINATE_SECONDS = 2.0, 1.0
-"""How long a child has to end after a Stop, and after a SIGTERM."""
 
 LAST_MESSAGES_SECONDS = 0.02
 
@@ -44,7 +43,6 @@ def module_command(module: str) -> tuple[str, ...]:
 
 
 Started = Callable[[Process, "ChildSocket", "ProcessWatch"], None]
-"""Gets what has been started."""
 
 
 async def run_child(
@@ -58,19 +56,14 @@ async def run_child(
 ) -> tuple[str, int | None]:
     """Run one child, from its socket to its end; returns how it ended, as a sentence, and its exit code.
 
-    `settings_for` gives its settings for the address of its socket; `received` takes each of its messages.
-    Cancelled, it sends Stop and waits for the end.
+    `settings_for` takes the address of its socket, `received` each message. Cancelled, it stops the child.
     """
     try:
-        with (
-            closing(ChildSocket(component, received)) as socket,
-            closing(ChildOutput(component)) as output,
-        ):
+        with closing(ChildSocket(component, received)) as socket, closing(ChildOutput(component)) as output:
             process = await spawn(command, settings_for(socket.address), cores, output)
             process_watch = ProcessWatch(process.pid, doing=doing)
             started(process, socket, process_watch)
-            reason = await _watch(NAMES[component], process, socket, process_watch)
-            return reason, process.returncode
+            return await _watch(NAMES[component], process, socket, process_watch), process.returncode
     except OSError as error:
         return f"{NAMES[component]} could not be started: {error}", None
 
@@ -81,7 +74,7 @@ async def spawn(
     """Start a child that may use all of `cores`; its settings are appended to `command` as JSON.
 
     It has a session of its own, so that Ctrl-C reaches the front alone, and gets SIGKILL where the front
-    dies: a suspended process does not handle SIGTERM. Raises OSError where it cannot be started.
+    dies: a suspended process does not handle SIGTERM.
     """
     argument = msgspec.json.encode(settings).decode()
     with children_on(cores):
@@ -95,10 +88,7 @@ async def spawn(
 
 
 async def _watch(name: str, process: Process, socket: ChildSocket, process_watch: ProcessWatch) -> str:
-    """Wait for the end of the process; kill it where it hangs or a message of it cannot be decoded.
-
-    Returns how it ended; all that it started has then ended too.
-    """
+    """How it ended, with all that it started; killed where it hangs or sends what cannot be decoded."""
     exited = asyncio.create_task(process.wait())
     hung = asyncio.create_task(_until_hung(process_watch))
     try:
@@ -230,10 +220,9 @@ MOST_LINE_BYTES = 8192
 
 
 class ChildOutput:
-    """A pipe for a child's output, whose lines are logged as those of `component`.
+    """A pipe for a child's output, whose lines are logged as those of `component`; our own are warnings.
 
-    Lines that begin with `launchbound`, our own, are warnings. The pipe is not asyncio's, which would wait
-    for its end: the child's own children may keep it open.
+    It is not asyncio's, which would wait for its end: the child's own children may keep it open.
     """
 
     def __init__(self, component: str) -> None:
@@ -255,7 +244,6 @@ class ChildOutput:
         os.close(self.descriptor)
 
     def _read(self) -> bool:
-        """Take what has arrived; returns whether there was anything."""
         try:
             data = os.read(self._reads, READ_BYTES)
         except BlockingIOError:
@@ -278,10 +266,7 @@ class ChildOutput:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a process and its descendants do: CPU time so far, and whether one runs or waits for core or disk.
-
-    `stopped`: SIGSTOP has stopped the process itself.
-    """
+    """Of a process and its descendants: CPU time so far, and whether one runs or waits for core or disk."""
 
     cpu_seconds: float
     at_work: bool
@@ -306,7 +291,6 @@ def activity(pid: int) -> Activity | None:
 
 
 CHECK_SECONDS = 1.0
-"""How often a process is checked."""
 
 QUIET_SECONDS = 2.5
 """For so long after a message the process is not examined: an engine that serves sends one a second."""
@@ -338,10 +322,8 @@ class ProcessWatch:
             self.doing = doing
 
     def hung(self, passed_seconds: float) -> str | None:
-        """Why the process counts as hung after `passed_seconds` more; None where it does not.
-
-        A longer time than between two checks means that this process was suspended, and counts only in part.
-        """
+        """Why the process counts as hung after `passed_seconds` more; None where it does not."""
+        # Longer than between two checks: this process was suspended.
         passed = min(passed_seconds, 2 * CHECK_SECONDS)
         self._quiet_seconds += passed
         doing = self.doing
@@ -365,7 +347,6 @@ def _stands_still(before: Activity, now: Activity, doing: Doing) -> bool:
 
 
 async def _until_hung(process_watch: ProcessWatch) -> str:
-    """Check a process until it hangs; returns why it counts as hung."""
     before = monotonic()
     while True:
         await asyncio.sleep(CHECK_SECONDS)

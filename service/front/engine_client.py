@@ -49,9 +49,8 @@ GRACE_SECONDS = 1.0
 class EngineClient:
     """Sends admitted jobs to the current engine process, and routes each answer to its PendingRequest.
 
-    `modes` are the states of the engine's modes; `open` the names of those that take a job now, kept current
-    so that a request costs one lookup. `served`: some engine has had a mode ready. `last_failure`: how the
-    last engine ended. `warm_since`: when the present one became warm, by `time.monotonic`.
+    `open` are the names of the modes that take a job now. `served`: some engine has had a mode ready.
+    `last_failure`: how the last engine ended. `warm_since`: by `time.monotonic`.
     """
 
     def __init__(self, modes: list[str], max_queue: int, *listeners: Listener) -> None:
@@ -95,7 +94,6 @@ class EngineClient:
 
     @property
     def draining(self) -> bool:
-        """Whether the service shuts down: it takes nothing from then on."""
         return self._draining
 
     @draining.setter
@@ -113,10 +111,9 @@ class EngineClient:
         return [name for name in self.configured if self.state(name) in ("cold", "warming")]
 
     def submit(self, job: Job, follows: bool = False) -> PendingRequest:
-        """Accept `job`, which gets its id, and send it.
+        """Accept `job`, which gets its id, and send it. Raises what `check` raises.
 
-        `follows`: a further job of a request that was accepted, so that a drain does not refuse it. Raises
-        Draining, ModeNotReady or QueueFull, and then nothing was sent.
+        `follows`: a further job of a request that was accepted, so that a drain does not refuse it.
         """
         if job.mode not in self.open or len(self._unfinished) >= self.max_queue:
             self.check(job.mode, follows)
@@ -134,7 +131,6 @@ class EngineClient:
             self._post(Cancel(id=pending.job.id))
 
     def in_progress(self) -> Counter[str]:
-        """How many accepted jobs there are of each mode."""
         return Counter(pending.job.mode for pending in self._unfinished.values())
 
     def longest_wait_seconds(self) -> float:
@@ -149,10 +145,7 @@ class EngineClient:
         return max(0, len(self._unfinished) - (0 if self.pause.held else 1))
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new jobs, wait for the unfinished ones, and fail those that have not ended in `seconds`.
-
-        A second call does not wait longer than the first.
-        """
+        """Refuse new jobs, wait for the unfinished ones, and fail those that have not ended in `seconds`."""
         self.draining = True
         self.pause.break_off(ShutDown("the service is shutting down; try another instance"))
         if self._drain_ends is None:
@@ -215,10 +208,7 @@ class EngineClient:
     # ------------------------------------------------------------ for the supervisor
 
     def attach(self, send: Callable[[bytes], bool], engine_watch: ProcessWatch) -> None:
-        """A new engine process was started; `send` sends it a frame without blocking, False if not connected.
-
-        A job that could not be sent fails in `lost`.
-        """
+        """A new engine process was started; `send` sends it a frame. What cannot be sent fails in `lost`."""
         self._send = send
         self._engine_watch, self._announced = engine_watch, ""
 
@@ -271,7 +261,6 @@ class EngineClient:
             listener.engine_lost()
 
     def _heard(self, doing: Doing) -> None:
-        """The engine announced what it does: log it, unless it serves or did the same before."""
         if self._engine_watch is not None:
             self._engine_watch.heard(doing)
             if doing.what not in (SERVING, self._announced):
@@ -303,13 +292,11 @@ class EngineClient:
 
 
 class Listener:
-    """Gets every status that the engine sends; does nothing by itself."""
+    """Gets every status that the engine sends, also its first; does nothing by itself."""
 
-    def engine(self, status: EngineStatus) -> None:
-        """The engine connected, or its status changed."""
+    def engine(self, status: EngineStatus) -> None: ...
 
-    def mode(self, status: ModeStatus) -> None:
-        """A mode changed."""
+    def mode(self, status: ModeStatus) -> None: ...
 
     def engine_lost(self) -> None:
         """The engine process ended; the next one starts from zero."""
@@ -329,10 +316,7 @@ class EnginePause:
         return self._begun is not None and self._begun.done()
 
     async def begin(self) -> None:
-        """Pause the engine after what it was sent before; returns when it is paused.
-
-        Raises the LaunchboundError that ended the wait, such as EngineLost.
-        """
+        """Pause the engine after what it was sent before. Raises what ended the wait, such as EngineLost."""
         loop = asyncio.get_running_loop()
         self._id += 1
         self._begun = loop.create_future()
@@ -375,7 +359,6 @@ class PendingRequest:
         return self._done.done()
 
     async def outcome(self) -> Outcome:
-        """How the job ended; raises LaunchboundError where no outcome came from the engine."""
         return await self._done
 
     async def tokens(self) -> AsyncIterator[list[Token]]:
@@ -410,7 +393,6 @@ class PendingRequest:
         self._end()
 
     def call_later(self, seconds: float, callback: Callable[[PendingRequest], None]) -> None:
-        """Call `callback` with this request after `seconds`, unless it ends before."""
         self._timer = asyncio.get_running_loop().call_later(seconds, callback, self)
 
     def _end(self) -> None:

@@ -40,12 +40,9 @@ def launched(
 ) -> Iterator[str]:
     """Run `launchbound serve OPTIONS` on a free port of this machine; gives its URL, not yet warm.
 
-    Its log goes to `log`, as text, in which `last_log_line` reads, and without a line for every request that
-    ends well: who launches a service to measure it keeps rows of its own, and disks are slow. A variable of
-    `environment` that is None is unset.
-
-    Raises LaunchError where it ends before it listens, and where it has ended when the block raises one of
-    `lost`: what the caller's client raises where nothing answers.
+    Its log goes to `log`, as text, without a line for every request that ends well. A variable of
+    `environment` that is None is unset. Raises LaunchError where it ends before it listens, and where it has
+    ended when the block raises one of `lost`: what the caller's client raises where nothing answers.
     """
     variables = {**QUIET, **os.environ, **(environment or {}), **READABLE}
     command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])

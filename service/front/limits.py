@@ -153,9 +153,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. A trailer is dropped: the checks of the headers have not seen it."""
         self._count(len(name) + len(value))
-        if self._arriving == "body":
+        if self._arriving == "body":  # a trailer, which no check of the headers has seen
             return
         super().on_header(name, value)
         if self.headers[-1][0] == b"transfer-encoding" and value.lower() != b"chunked":
@@ -276,7 +275,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Parser(httptools.HttpRequestParser):
-    """The server's parser. Where a head offers another protocol, `offered` gets what follows that head."""
+    """The server's parser. Where a head offers another protocol, `offered` gets what follows."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         super().__init__(protocol)
@@ -357,7 +356,6 @@ class UnreadAnswer:
         self._timer: asyncio.TimerHandle | None = None
 
     def paused(self) -> None:
-        """More is unwritten than the transport likes to hold."""
         self._unwritten = self._transport.get_write_buffer_size()
         self._timer = self._loop.call_later(self._seconds, self._check)
 
@@ -428,7 +426,7 @@ class Slots:
         self._warned = -WARN_SECONDS
 
     def take(self, connection: BoundedProtocol) -> bool:
-        """A connection was made. Returns whether it has a reserved slot."""
+        """Returns whether the new connection has a reserved slot."""
         reserved = len(self._ordinary) >= self.most
         if not reserved:
             self._ordinary.add(connection)
@@ -470,9 +468,9 @@ DESCRIPTORS_EACH = 2
 
 
 def affordable(connections: int) -> int:
-    """As many of `connections` as this process may open files for; raises its soft limit as needed.
+    """As many of `connections` as this process may open files for, with its soft limit raised as needed.
 
-    Raises ValueError where the limit leaves none.
+    Raises ValueError where there is none.
     """
     needed = _descriptors(connections)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -503,10 +501,7 @@ LEAST_SLOTS = 16
 
 
 class LargeBodies:
-    """Bounds the large bodies in memory to `slots`, and decodes them one by one.
-
-    Each takes up to milliseconds to decode: all that are complete at once would hold the loop for their sum.
-    """
+    """Bounds the large bodies in memory to `slots`, and decodes one per pass of the event loop."""
 
     def __init__(self, max_queue: int) -> None:
         self.slots = max(LEAST_SLOTS, max_queue)
@@ -514,7 +509,6 @@ class LargeBodies:
         self._turn = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Wait for a pass of the event loop in which no other large body is decoded."""
         await self._turn.acquire()
         asyncio.get_running_loop().call_soon(self._turn.release)
 

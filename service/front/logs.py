@@ -8,7 +8,7 @@ import re
 import select
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
@@ -28,7 +28,7 @@ STANDARD_ERROR = 2
 
 
 def set_up(form: LogFormat, descriptor: int = STANDARD_ERROR) -> None:
-    """Send all records of this process to `descriptor`, and what ends it without being caught."""
+    """Send all records of this process to `descriptor`, and what ends it uncaught."""
     handler = LineHandler(descriptor)
     handler.setFormatter(FORMATTERS[form]())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -52,28 +52,14 @@ halves of characters, which have no UTF-8.
 """
 
 
-class Event:
-    """A message of `logging` with fields: in JSON they are the line's own, in text it is `text(fields)`."""
-
-    def __init__(self, fields: dict[str, Any], text: Callable[[dict[str, Any]], str]) -> None:
-        self.fields = fields
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text(self.fields)
-
-
 def one_line(text: str, most: int = MOST_CHARACTERS, keep: str = "") -> str:
-    """`text` cut to `most` characters, with an escape for each that could break or forge a line.
+    """`text` cut to `most` characters, those escaped, but for `keep`, that could break or forge a line."""
 
-    The characters in `keep` stay.
-    """
+    def escaped(found: re.Match[str]) -> str:
+        return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode("ascii")
+
     shown = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
-    return _UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), shown)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return _UNSAFE.sub(escaped, shown)
 
 
 LogRequests = Literal["all", "failed", "off"]
@@ -93,7 +79,7 @@ PARTS = {
     "other": "other_seconds",
     "first": "time_to_first_token_seconds",
 }
-"""The timings in a line of text, by the name that it gives them."""
+"""Word in a line of text → timing."""
 
 TIMINGS = (
     "total_seconds", "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds",
@@ -111,8 +97,14 @@ request goes from its parsed body to its failure. `error` is the type in its ans
 """
 
 
-def request_event(**known: object) -> Event:
-    return Event({**dict.fromkeys(REQUEST_FIELDS), **known}, _request_text)
+class RequestEvent:
+    """A message of `logging`: in JSON its fields are the line's own, in text they are words of it."""
+
+    def __init__(self, **known: object) -> None:
+        self.fields: dict[str, Any] = {**dict.fromkeys(REQUEST_FIELDS), **known}
+
+    def __str__(self) -> str:
+        return _request_text(self.fields)
 
 
 def _request_text(line: dict[str, Any]) -> str:
@@ -140,7 +132,7 @@ class RequestLog:
         if not self._all or not log.isEnabledFor(logging.INFO):
             return
         outcome, parts = timing.outcome, timing.parts
-        event = request_event(
+        event = RequestEvent(
             id=timing.job.request_id,
             mode=timing.job.mode,
             effective=outcome.effective,
@@ -175,7 +167,7 @@ class RequestLog:
 
     def _warn(self, level: int = logging.WARNING, **known: object) -> None:
         if self._failed:
-            log.log(level, request_event(**known))
+            log.log(level, RequestEvent(**known))
 
 
 engine_log = logging.getLogger("launchbound.engine")
@@ -219,7 +211,6 @@ class EngineLog(Listener):
             mode_log.log(logging.WARNING if bad else logging.INFO, "%s", _mode_text(status))
 
     def engine_lost(self) -> None:
-        """The supervisor logs why."""
         self._modes.clear()
         self._status = None
 
@@ -241,7 +232,6 @@ def _mode_text(status: ModeStatus) -> str:
 
 
 def _described(status: EngineStatus) -> dict[str, str]:
-    """What serves where, by the label of its line at the start."""
     name = "" if status.device == status.device_name else f" ({status.device_name})"
     torch = f"{status.torch} with CUDA {status.cuda}" if status.cuda else status.torch
     size = f"{status.parameters:,} parameters · {status.dtype} · context {status.context}"
@@ -280,8 +270,9 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "component": _component(record.name),
         }
-        if isinstance(record.msg, Event):
-            line |= _clean(record.msg.fields)
+        if isinstance(record.msg, RequestEvent):
+            fields = record.msg.fields.items()
+            line |= {name: one_line(of, keep="\n") if isinstance(of, str) else of for name, of in fields}
         else:
             line["message"] = one_line(record.getMessage().rstrip(), keep="\n")
         if (trace := _traceback(self, record)) is not None:
@@ -296,14 +287,6 @@ def _component(name: str) -> str:
     if name.startswith("uvicorn"):
         return "server"
     return name.removeprefix("launchbound.") if name != "launchbound" else "service"
-
-
-def _clean(value: Any) -> Any:  # noqa: ANN401 - whatever an event's fields hold
-    if isinstance(value, str):
-        return one_line(value, keep="\n")
-    if isinstance(value, dict):
-        return {name: _clean(inner) for name, inner in value.items()}
-    return [_clean(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
@@ -322,9 +305,8 @@ CLOSING_MILLISECONDS = 500
 class LineHandler(logging.Handler):
     """Writes lines at once, or, where their reader does not read, before the next one. It never waits.
 
-    The event loop logs: behind `| less` or a terminal held by Ctrl-S, a write that waits would hold every
-    request. A full disk, or a reader that has gone, costs lines; the next line that can be written says how
-    many.
+    The event loop logs, so a write that waits, as behind `| less`, would hold every request. A full disk, or
+    a reader that has gone, costs lines; the next line that can be written says how many.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -25,8 +25,7 @@ _NVIDIA_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.l
 def machine(stated_commit: str | None = None) -> dict[str, Any]:
     """The service as it says itself in GET /v1/modes; what cannot be read is None.
 
-    `stated_commit` is that of an image. Read once per process, but for the load. The first call runs git and
-    nvidia-smi, which takes up to seconds.
+    `stated_commit` is that of an image. The first call runs git and nvidia-smi, which takes up to seconds.
     """
     return {**_fixed(stated_commit), "load_average": list(os.getloadavg())}
 
@@ -62,7 +61,6 @@ def gpus() -> list[dict[str, str]]:
 
 
 def _output(*command: str) -> str | None:
-    """What `command` prints; None where it does not run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -96,21 +94,18 @@ def build_commit(stated: str | None) -> str:
 
 
 def _build_dirty() -> bool | None:
-    """Whether this folder's git repository has uncommitted changes; None where there is no repository."""
     changed = _git("status", "--porcelain", "--untracked-files=no")
     return None if changed is None else bool(changed)
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints of this folder's repository; None where there is none, or no git."""
     return _output("git", "-C", str(Path(__file__).resolve().parent), *arguments)
 
 
 class CoreClaims:
     """The cores of one service's engine, or of what `of` names, claimed while this object is open.
 
-    Two engines on one core disturb what each other measures. A claim is a name in Linux's abstract socket
-    space, which goes with the process that holds it. Services in containers do not see each other's.
+    A claim is a name in Linux's abstract socket space, which goes with its process. Containers share none.
     """
 
     def __init__(self, cores: Iterable[int], of: str = "engine") -> None:
@@ -133,7 +128,6 @@ class CoreClaims:
 
     @property
     def warning(self) -> str | None:
-        """What to say where cores are shared; None where they are not."""
         if not self.shared:
             return None
         cores = ", ".join(map(str, self.shared))

@@ -18,12 +18,7 @@ PHASE_FIELDS = tuple(name for name in PhaseTimings.__struct_fields__ if not name
 class PhaseBody:
     """Sums over the steps of one phase; null: this device cannot measure it.
 
-    `dispatch_low_seconds` to `dispatch_high_seconds` is the interval of a sampled dispatch. The samples that
-    it rests on were in a kernel, in the host's code, in the operating system, or in code that no rule knows
-    (unclassified). `samples_of`: they were taken in this request's own steps ("request"), or, where these
-    have too few, in the newest of its mode, phase and batch bucket ("traffic"). Null: there are none.
-    `period_seconds` is all the time from the phase's first step to the next phase, or to the end of the last
-    step's bookkeeping: what the engine does between steps is in it, and in no other number of a phase.
+    What the engine does between steps is in `period_seconds`, and in no other number of a phase.
     """
 
 
@@ -45,12 +40,7 @@ class Sources(TypedDict):
 class TimingsBody:
     """From the body parsed until just before the answer is serialised, in parts that add up.
 
-    `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
-    the cache positions that attention read in the last decode step. `stall_seconds`: after its first token it
-    stood still while others were prefilled that run with it; null where requests are not merged.
-    `effective_batch` is the mean number of sequences per step that it ran with: its own, and where requests
-    are merged those of others. A request that was `profiled` or `sampled` was slowed down by that, and is in
-    no statistic of latency.
+    A request that was `profiled` or `sampled` was slowed down by that, and is in no statistic of latency.
     """
 
     queue_seconds: float
@@ -83,10 +73,8 @@ class RequestTiming:
     """One served request: `parts` as its answer shows them, `engine` as the engine measured them.
 
     CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + stall + other, and
-    kernels run beside it. CPU: total = queue + dispatch + kernel + stall + other. `stall` is None where
-    requests are not merged. `other` closes the sum; `border_seconds` (to the engine and back),
-    `front_seconds` (parsed body to job sent, outcome's arrival to the end) and `tokenise_seconds` are
-    pieces of it, measured apart. None: not measurable on this device, or not known yet.
+    kernels run beside it. CPU: total = queue + dispatch + kernel + stall + other. `other` closes the sum;
+    `border_seconds` (to the engine and back), `front_seconds` and `tokenise_seconds` are pieces of it.
     """
 
     job: Job
@@ -113,8 +101,7 @@ def add_up(
 ) -> RequestTiming:
     """The timing of a job that ran: `received_ns` body parsed, `outcome_ns` the outcome was back here.
 
-    The total ends at `handed_over_ns`, before the answer that contains it is serialised. Raises ValueError
-    for an outcome without timings, which an engine sends only for jobs that never started.
+    The total ends at `handed_over_ns`, before the answer that contains it is serialised.
     """
     timings = outcome.timings
     if timings is None:

@@ -58,10 +58,7 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
         return [one for one in self.batches if one.state != "not resolved" or one.beats_baseline]
 
     def check(self, modes: Sequence[str], model: str, dtype: str | None) -> None:
-        """Raise ValueError, with the remedy, where a service with these settings cannot follow it.
-
-        `dtype` None: the device's default, which is known once there is an engine.
-        """
+        """Raise ValueError, with the remedy, where a service with these settings cannot follow it."""
         missing = sorted({one.mode for one in self.resolved} - set(modes))
         if missing:
             advised = f"{self.folder} advises {', '.join(missing)}"
@@ -290,10 +287,7 @@ def refuse_unknown_variables(environment: Iterable[str], fields: Iterable[str]) 
 
 
 def model_name(model: str) -> str:
-    """The model of a setting as ids have it: the last part of a folder or hub id, in safe characters.
-
-    The revision of a hub id, which may be a path too, is left out.
-    """
+    """The last part of a folder or hub id, without its revision, in safe characters: as in model ids."""
     pinned = re.fullmatch(r"hf:((?:[\w.-]+/)?[\w.-]+)@.+", model)
     name = pinned[1] if pinned else model.removeprefix("hf:")
     return re.sub(r"[^\w.-]", "-", PurePath(name).name) or "model"

@@ -39,7 +39,6 @@ from service.records import Doing, EngineSettings, Finding, FromAnatomy, Ready, 
 log = logging.getLogger("launchbound.anatomy")
 
 CHECK_SECONDS = 1.0
-"""How often the oldest waiting request is looked at."""
 
 BUSY_RETRY_SECONDS = 5
 
@@ -57,10 +56,7 @@ def unheard(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """A finding as JSON, and the `files` that it wrote, by name.
-
-    `seconds`: the `wait` for the engine, the `start` of the process where there was none, and the `study`.
-    """
+    """A finding as JSON, the `files` that it wrote, and the `seconds` of `wait`, `start` and `study`."""
 
     body: bytes
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -88,11 +84,10 @@ class StudyRunner:
     async def study(
         self, name: str, arguments: Mapping[str, Any], heard: Heard = unheard, with_files: bool = False
     ) -> StudyResult:
-        """Run the study `name`. Cancelled, it ends the process at once, as no client waits for its answer.
+        """Run the study `name`; cancelled, it ends the process at once.
 
         `heard` takes its progress, first when it is admitted. `with_files`: it gets a folder for files.
-        Raises Draining, ModeNotReady, RunInProgress or AnatomyBusy before the engine is paused;
-        StudyInterrupted, EngineLost or DeadlinePassed; or the error that refused the study.
+        Raises what refuses it (Draining, ModeNotReady, RunInProgress, AnatomyBusy) or ends it.
         """
         self._admit()
         self._busy = True
@@ -112,7 +107,6 @@ class StudyRunner:
             self._idle = asyncio.get_running_loop().call_later(idle_seconds, self._end_idle)
 
     async def stop(self) -> None:
-        """End the process, letting it shut down."""
         if self._idle is not None:
             self._idle.cancel()
         await self.process.end(in_order=True)
@@ -138,7 +132,6 @@ class StudyRunner:
             )
 
     async def _run(self, name: str, arguments: Mapping[str, Any], heard: Heard) -> StudyResult:
-        """Run a study that has been admitted."""
         began = monotonic()
         heard("waiting for the engine to pause", None, None)
         try:
@@ -220,7 +213,7 @@ class SweepTracker:
             raise _run_in_progress("is in progress", what, left)
 
     def seconds_left(self) -> float:
-        """Seconds until the sweep counts as over if no further request arrives; 0 without a sweep."""
+        """Until the sweep counts as over if no further request arrives; 0 without a sweep."""
         if self._requests:
             return RUN_SECONDS
         return 0.0 if self._last is None else max(0.0, self._last + RUN_SECONDS - monotonic())
@@ -265,10 +258,7 @@ class AnatomyProcess:
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
-        """Start the process unless it runs; returns once its model is loaded.
-
-        Raises StudyInterrupted where it ends before that.
-        """
+        """Start the process unless it runs; returns once its model is loaded, or raises StudyInterrupted."""
         if self._running is not None and not self._running.done():
             if not self._ending and (self._process is None or self._process.returncode is None):
                 return
@@ -281,10 +271,7 @@ class AnatomyProcess:
         await self._wait_for(self._ready)
 
     async def run(self, name: str, arguments: bytes, heard: Heard = unheard) -> bytes:
-        """The finding of study `name` as JSON, from the process that `start` began; its progress is `heard`.
-
-        Raises StudyInterrupted where it ends before that, or the error that refused the study.
-        """
+        """The finding of study `name` as JSON. Raises StudyInterrupted, or what refused the study."""
         self._studies += 1
         self._heard = heard
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -298,7 +285,7 @@ class AnatomyProcess:
         return self._end.result()
 
     async def end(self, in_order: bool) -> None:
-        """End the process, if there is one: by Stop and a timeout, or, not `in_order`, at once."""
+        """End the process, if there is one; not `in_order`: at once."""
         if self._running is None or self._running.done():
             return
         if not in_order:
@@ -312,7 +299,6 @@ class AnatomyProcess:
         kill_group(self.pid)
 
     def _expect(self, doing: Doing) -> None:
-        """What the process does from now on."""
         if self._watch is not None:
             self._watch.heard(doing)
 
@@ -325,7 +311,6 @@ class AnatomyProcess:
             raise StudyInterrupted(f"{how}; the next call starts a new one")
 
     async def _run_process(self) -> str:
-        """Run one process; returns how it ended."""
         command, cores = self._command, self._cores
         try:
             how, _ = await run_child(
@@ -358,7 +343,6 @@ class AnatomyProcess:
 
 
 FOLDER_PREFIX = "launchbound-study-"
-"""Of the names of private folders for what studies write."""
 
 
 @contextmanager
@@ -374,10 +358,7 @@ def folder_for_files() -> Iterator[Path]:
 
 
 def remove_abandoned_folders() -> None:
-    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more.
-
-    A lock, not a pid in the name: containers that share the folder for temporary files do not share pids.
-    """
+    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         with suppress(OSError):  # it is another user's, in use, or gone already
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -394,7 +375,7 @@ MOST_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class KeptFinding:
-    """A finding under the name `id`; `arguments` are those that it was run with, `created` is in UTC."""
+    """A finding, with what it was run with; `created` is in UTC."""
 
     id: str
     study: str
@@ -431,7 +412,6 @@ class Findings:
         raise NotFound(f"no finding '{identity[:64]}': GET /v1/studies lists those that are kept", param="id")
 
     def file(self, identity: str, name: str) -> bytes:
-        """A file of a finding. Raises NotFound, with the names of the finding's files."""
         files = self.by_id(identity).result.files
         if name in files:
             return files[name]

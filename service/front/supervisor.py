@@ -45,8 +45,7 @@ FAILURES_UNTIL_UNHEALTHY = 5
 class Supervisor:
     """Owns the engine process. `failures`: engines that ended in a row, none of which had stayed.
 
-    `settings_for` builds the engine's settings for a socket address. `refused` is called with the reason
-    where an engine refuses its settings (exit code 2) before any engine had a mode ready.
+    `refused` is called with the reason where the first engine refuses its settings.
     """
 
     def __init__(
@@ -100,7 +99,6 @@ class Supervisor:
         return since is not None and monotonic() - since >= STAYED_SECONDS
 
     async def _restart_forever(self) -> None:
-        """Run one engine after another until `stop`, `kill` or a refusal."""
         while not self._ending:
             try:
                 reason, exit_code = await self._run_engine()
@@ -114,7 +112,7 @@ class Supervisor:
             await asyncio.sleep(self._failed(reason))
 
     def _failed(self, reason: str) -> float:
-        """Count the failure of an engine and tell the client; returns the seconds until the next start."""
+        """Count a failure and report it to the client; returns the seconds until the next start."""
         self.failures = 1 if self._has_stayed() else self.failures + 1
         wait = min(LAST_RETRY_SECONDS, self.first_retry_seconds * 2.0 ** min(self.failures - 1, 16))
         message = f"{reason}; a new one starts in {wait:.1f} s"
@@ -123,7 +121,6 @@ class Supervisor:
         return wait
 
     async def _run_engine(self) -> tuple[str, int | None]:
-        """Run one engine process; returns why it ended, and the exit code."""
         self.starts += 1
 
         def settings_for(address: str) -> EngineSettings:

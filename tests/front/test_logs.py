@@ -29,9 +29,9 @@ from service.front.logs import (
     PIECE_BYTES,
     REQUEST_FIELDS,
     EngineLog,
-    Event,
     JsonFormatter,
     LineHandler,
+    RequestEvent,
     TextFormatter,
     one_line,
 )
@@ -44,10 +44,6 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 NASTY = "a\nb\r\x1b[31m\x85\u2028\u202e\ud800\x00"
 FORGED = "fine\n2026-01-01 00:00:00.000 error   service    the disk is on fire"
-
-
-def note(text: str, inner: dict[str, list[str]] | None = None) -> Event:
-    return Event({"text": text, "inner": inner}, lambda fields: one_line(fields["text"]))
 
 
 def record(message: object, name: str = "launchbound.api", *arguments: object) -> logging.LogRecord:
@@ -89,7 +85,8 @@ def test_json_is_one_object_on_one_line_whatever_the_message_is(text: str) -> No
 @pytest.mark.parametrize("form", FORMATTERS)
 @given(ANY_TEXT)
 def test_an_event_is_one_line_whatever_its_fields_hold(form: str, text: str) -> None:
-    line = FORMATTERS[form]().format(record(note(text, {"deep": [text]})))
+    event = RequestEvent(id=text, mode=text, status=200, outcome="error", error=text)
+    line = FORMATTERS[form]().format(record(event))
     assert is_plain(line)
     line.encode()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from time import perf_counter_ns
-from types import SimpleNamespace
-from typing import cast
 
 import msgspec
 import pytest
@@ -14,16 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.front.engine_client import EngineClient
+from service.front.engine_client import EngineClient, PendingRequest
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import TimingsBody, add_up
 from service.front.routes.answers import server_timing
-from service.front.routes.engine_call import new_job
-from service.front.routes.state import AppState
-from service.front.schemas import CompareBody, GenerateBody
-from service.front.settings import Settings
-from service.records import Begun, SharedWork, StepGroup
+from service.records import Begun, Job, SharedWork, StepGroup
 from tests.support.outcomes import ENGINE, JOB, outcome, phase
+from tests.support.serving import Front
 
 SECONDS = st.floats(0, 10)
 NOTHING = outcome(phase(0, 0), phase(0, 0))
@@ -155,12 +150,20 @@ def test_a_job_that_has_begun_no_longer_waits() -> None:
     assert asyncio.run(waiting()) == [2, 1, 1, 1]
 
 
-def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does() -> None:
-    state, prompts = cast(AppState, SimpleNamespace(settings=Settings())), ["x"]
-    bodies = (
-        GenerateBody(prompts=prompts),
-        GenerateBody(prompts=prompts, alone=True),
-        CompareBody(prompts=prompts),
-    )
-    alone = [new_job(state, "a", "eager", body, received_ns=0, seed=None).alone for body in bodies]
-    assert alone == [False, True, True]
+def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does(
+    own_front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, alone = own_front.state.client, list[bool]()
+    submit = client.submit
+
+    def recorded(job: Job, follows: bool = False) -> PendingRequest:
+        alone.append(job.alone)
+        return submit(job, follows)
+
+    monkeypatch.setattr(client, "submit", recorded)
+    own_front.generate()
+    own_front.generate(alone=True)
+    body = {"prompts": ["x"], "modes": ["eager"], "repeats": 1}
+    assert own_front.http.post("/v1/compare", json=body).status_code == 200
+    assert alone[:2] == [False, True]
+    assert set(alone[2:]) == {True}

@@ -1,11 +1,7 @@
-"""Write the table of metrics of docs/observability.md by the catalogue, or with --check fail if it is old.
-
-`python -m service.front.metrics.page --write | --check`; exit code 1 if it is not current.
-"""
+"""With --write, write the table of metrics of docs/observability.md; else exit 1 where it is not current."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -42,14 +38,10 @@ def _line(row: MetricSpec) -> tuple[str, ...]:
     return f"`{row.name}`", row.kind, labels, row.unit or "–", row.help, absent
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m service.front.metrics.page", description=__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", action="store_true", help="write docs/observability.md")
-    what.add_argument("--check", action="store_true", help="write nothing; fail where it is not current")
+def main(arguments: Sequence[str]) -> int:
     written = PAGE.read_text(encoding="utf-8")
     current = page(written)
-    if parser.parse_args(arguments).write:
+    if "--write" in arguments:
         PAGE.write_text(current, encoding="utf-8")
     elif written != current:
         print(f"not current: {PAGE.name}; run: python -m service.front.metrics.page --write", file=sys.stderr)
@@ -58,4 +50,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

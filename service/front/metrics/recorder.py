@@ -15,15 +15,7 @@ from service.front.metrics.series import Labels, Series
 from service.front.request_timing import RequestTiming
 from service.front.settings import model_name
 from service.modes import FALLBACK, MODES
-from service.records import (
-    SIDES,
-    EngineStatus,
-    ModeStatus,
-    Outcome,
-    StepGroup,
-    StepProfile,
-    Timings,
-)
+from service.records import SIDES, EngineStatus, ModeStatus, Outcome, StepGroup, StepProfile, Timings
 from service.statistics.boundedness import device_bound_index
 
 REQUEST_PARTS = {
@@ -39,10 +31,9 @@ REQUEST_PARTS = {
 
 
 class Metrics(Listener):
-    """The service's metrics. `modes` and `batch_sizes` are the configured ones.
+    """The service's metrics. `timeout_seconds` is that of requests.
 
     `instrumented` False: what only full instrumentation measures is absent until it has been measured.
-    `timeout_seconds` is that of requests.
     """
 
     def __init__(
@@ -96,7 +87,6 @@ class Metrics(Listener):
         self._series.write("event_loop_lag_seconds", seconds)
 
     def engine(self, status: EngineStatus) -> None:
-        """The engine reported its status: start the series that it can measure."""
         self._device_type = status.device.partition(":")[0]
         if self._instrumented:
             measurable = _measurable(status)
@@ -152,11 +142,7 @@ class Metrics(Listener):
     def render(
         self, accept: str, in_progress: Tally[str], waiting: int, fresh: bool = True
     ) -> tuple[bytes, str]:
-        """The exposition in the format that `accept` requests, and its content type.
-
-        `in_progress` counts the unfinished requests by mode; `waiting` of them have not begun. Not `fresh`:
-        the page may be that of the last second.
-        """
+        """As `Series.render`; of the unfinished requests `in_progress`, by mode, `waiting` have not begun."""
         for name in self._modes:
             self._series.write("requests_in_progress", in_progress[name], name)
         self._series.write("queue_depth", waiting)

@@ -38,10 +38,7 @@ class ErrorBody(TypedDict):
 
 
 class ModeName(TypedDict):
-    """The requested mode, and the one that the request really ran as.
-
-    Where `auto` was requested, `picked` is the mode of the ladder that ran, and `reason` says who advises it.
-    """
+    """The requested mode, and the one that the request really ran as; `reason` says who advises `auto`."""
 
     requested: str
     effective: str

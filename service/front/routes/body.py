@@ -1,15 +1,14 @@
 """Reads a request body within its limits, and refuses one that does not fit its schema.
 
-The work is bounded by what may be served, not by what was sent: values are counted and their types checked
-before the schema, which is slow for each fault.
+Values are counted, and their types checked, before the schema, which is slow for each fault.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from math import inf
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -59,7 +58,6 @@ class BodyReader(Generic[Body]):
             raise _bad_request(error) from None
 
     def _values(self, body: bytes, state: AppState) -> dict[str, Any]:
-        """The fields that were sent. Raises BadRequest, naming the first at fault."""
         field = ""
         try:
             found = self._decoder.decode(body)
@@ -75,24 +73,36 @@ class BodyReader(Generic[Body]):
         return values
 
     def _prompts_of(self, raw: msgspec.Raw, state: AppState) -> object:
-        """Decoded by the form of the first prompt, after its values are counted."""
+        """Decoded by the form of the first prompt, after the values of a large field are counted.
+
+        To count punctuation is far faster than to decode it, and gives the least number of values.
+        """
+        name, (most, context) = self._prompts, _limits(state)
         large = bytes(raw) if memoryview(raw).nbytes > LARGE_BYTES else b""
         opening = _OPENING_OF_TOKENS.match(raw) if self._with_tokens else None
         if opening is None:
-            if large:
-                Limits.of(state).check_texts(self._prompts, large)
+            _check_prompts(name, least_texts(large), most, "at least ")
             return (_text_or_texts if self._with_tokens else _texts).decode(raw)
-        limits = Limits.of(state)
+        # A comma stands between any two ids, or lists; an empty list has one comma more than ids.
+        commas = large.count(b",")
         if opening[1] != b"[":
-            limits.check_numbers(self._prompts, large, lists=1)
+            _check_tokens(name, commas, context, 1, "at least ")
             return _tokens.decode(raw)
-        limits.check_lists(self._prompts, bytes(raw))
-        limits.check_numbers(self._prompts, large, lists=limits.prompts)
+        _check_prompts(name, bytes(raw).count(b"[") - 1, most)  # each list is slow to make
+        _check_tokens(name, commas + 1 - most, context, most, "at least ")
         return _lists_of_tokens.decode(raw)
 
 
+def least_texts(raw: bytes) -> int:
+    """How many texts the JSON of a list has at least: two quotes of each are not escaped.
+
+    An escaped quote follows a backslash, as may the last quote of a text that ends with one.
+    """
+    return (raw.count(b'"') - raw.count(b'\\"')) // 2
+
+
 async def _read(request: Request, state: AppState) -> bytes:
-    """The bytes of the body. A large one is admitted before it is received."""
+    """A large body is admitted before it is received."""
     limit = state.settings.max_body_bytes
     announced = _announced_bytes(request)
     if announced is not None and announced > limit:
@@ -135,17 +145,34 @@ async def _receive(request: Request, state: AppState) -> bytes:
         raise TooSlow(f"the body did not arrive within {seconds:g} s; send it at once") from None
 
 
+def _limits(state: AppState) -> tuple[int, float]:
+    """Prompts of a batch, and tokens of one prompt: infinite while no engine has reported them."""
+    engine = state.client.engine
+    return state.settings.batch_sizes[-1], inf if engine is None else engine.context
+
+
 def _check_counts(name: str, prompts: str | list[Any], state: AppState) -> None:
     """Raise BadRequest where there are more prompts, or token ids, than any batch here has."""
+    most, context = _limits(state)
     if isinstance(prompts, str):
         return
-    most, engine = state.settings.batch_sizes[-1], state.client.engine
-    of_one = bool(prompts) and isinstance(prompts[0], int | float)
-    if not of_one and len(prompts) > most:
-        raise _too_many(name, str(len(prompts)), most)
-    tokens = len(prompts) if of_one else sum(len(one) for one in prompts if isinstance(one, list))
-    if engine is not None and tokens > engine.context * (1 if of_one else most):
-        raise _too_long(name, str(tokens), engine.context)
+    if prompts and isinstance(prompts[0], int | float):
+        _check_tokens(name, len(prompts), context)
+        return
+    _check_prompts(name, len(prompts), most)
+    _check_tokens(name, sum(len(one) for one in prompts if isinstance(one, list)), context, most)
+
+
+def _check_prompts(name: str, count: int, most: int, least: str = "") -> None:
+    if count > most:
+        message = f"{name}: {least}{count} are over the limit of {most}; send them in several requests"
+        raise BadRequest(message, type="batch_too_large", param=name)
+
+
+def _check_tokens(name: str, count: int, context: float, prompts: int = 1, least: str = "") -> None:
+    if count > context * prompts:
+        message = f"{name}: {least}{count} tokens are over the context of {context} per prompt"
+        raise BadRequest(message, type="prompt_too_long", param=name)
 
 
 def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
@@ -157,61 +184,8 @@ def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
     return raw if size else None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`prompts` of a batch, and tokens of one prompt: the `context`, None while no engine has reported it.
-
-    `raw` is the JSON of a list. Counting its punctuation is far faster than decoding it, and gives the least
-    number of its values.
-    """
-
-    prompts: int
-    context: int | None
-
-    @classmethod
-    def of(cls, state: AppState) -> Self:
-        engine = state.client.engine
-        return cls(state.settings.batch_sizes[-1], engine.context if engine is not None else None)
-
-    def check_texts(self, name: str, raw: bytes) -> None:
-        """Raise BadRequest where there are more texts than prompts may be.
-
-        Every text has two quotes that are not escaped. An escaped quote follows a backslash, as may the last
-        quote of a text that ends with one.
-        """
-        least = (raw.count(b'"') - raw.count(b'\\"')) // 2
-        if least > self.prompts:
-            raise _too_many(name, f"at least {least}", self.prompts)
-
-    def check_lists(self, name: str, raw: bytes) -> None:
-        """Raise BadRequest where there are more lists than prompts may be: each is slow to make."""
-        if (lists := raw.count(b"[") - 1) > self.prompts:
-            raise _too_many(name, str(lists), self.prompts)
-
-    def check_numbers(self, name: str, raw: bytes, lists: int) -> None:
-        """Raise BadRequest where there are more token ids than so many `lists` of them may have.
-
-        A comma stands between any two ids, or lists; an empty list has one comma more than ids.
-        """
-        least = raw.count(b",") + 1 - lists
-        if self.context is not None and least > self.context * lists:
-            raise _too_long(name, f"at least {least}", self.context)
-
-
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is over the limit of {limit} bytes: send fewer or shorter prompts")
-
-
-def _too_many(name: str, count: str, most: int) -> BadRequest:
-    """More prompts than `most`; `count` is their number, in words where only the least is known."""
-    message = f"{name}: {count} are over the limit of {most}; send them in several requests"
-    return BadRequest(message, type="batch_too_large", param=name)
-
-
-def _too_long(name: str, count: str, context: int) -> BadRequest:
-    """More token ids than prompts of `context` tokens have; `count` as in `_too_many`."""
-    message = f"{name}: {count} tokens are over the context of {context} per prompt"
-    return BadRequest(message, type="prompt_too_long", param=name)
 
 
 def _wrong_type(text: str, field: str) -> BadRequest:

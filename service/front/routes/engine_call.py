@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 from service.front.engine_client import PendingRequest
 from service.front.errors import (
     BadRequest,
-    CannotSample,
     ClientGone,
     DeadlinePassed,
     LaunchboundError,
@@ -26,9 +25,8 @@ from service.front.logs import Ending
 from service.front.request_timing import RequestTiming, add_up
 from service.front.routes.answers import EventAnswer, reply, server_timing
 from service.front.routes.state import AppState
-from service.front.schemas import CompareBody, GenerateBody, Generation
 from service.front.study_runner import SweepTracker
-from service.records import EngineStatus, Job, Outcome, Problem, Token
+from service.records import Job, Outcome, Problem, Token
 
 SWEEP_HEADER = b"x-launchbound-run"
 LAB_HEADER = b"x-launchbound-client"
@@ -40,8 +38,7 @@ class EngineCall:
     """Runs the jobs of a request one after another, and cancels the running one where the client disconnects.
 
     A request with `X-Launchbound-Run` is one of a sweep, from its first accepted job on. One with
-    `X-Launchbound-Client` is of the lab, and refused while a sweep is in progress. `answered_status`: set by
-    a stream once its answer has begun.
+    `X-Launchbound-Client` is of the lab, and refused during a sweep. `answered_status`: of a begun stream.
     """
 
     def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:
@@ -87,7 +84,7 @@ class EngineCall:
     async def result(self, pending: PendingRequest, received_ns: int) -> RequestTiming:
         """Wait for the end and add up the time since `received_ns`, when the body was parsed.
 
-        Raises the LaunchboundError that it ended with, and counts it where it is not a refusal.
+        Raises the LaunchboundError that it ended with, counted where it is not a refusal.
         """
         try:
             outcome = await pending.outcome()
@@ -109,28 +106,22 @@ class EngineCall:
             self._state.client.cancel(self._pending)
 
 
-def check_limits(state: AppState, body: Generation) -> None:
-    """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
+def check_limits(
+    state: AppState,
+    prompts: Sequence[str | list[int]],
+    new_tokens: int,
+    names: tuple[str, str] = ("prompts", "max_new_tokens"),
+) -> None:
+    """Raise BadRequest, naming field and limit, for what this instance cannot run in any mode.
+
+    `names` are those of the two fields. Text that takes the engine's thread long to encode is refused here.
+    """
     engine = state.client.engine
     if engine is None:
         return
-    check_sizes(engine, body.prompts, "prompts")
-    if isinstance(body, GenerateBody) and body.sample:
-        if engine.no_samples is not None:
-            raise CannotSample(f"sample: leave it out; {engine.no_samples}", param="sample")
-        if body.profile:
-            raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
-    if body.max_new_tokens >= engine.context:
-        limit = f"over the context of {engine.context}"
-        message = f"max_new_tokens: {body.max_new_tokens} and a prompt are {limit}"
-        raise BadRequest(message, param="max_new_tokens")
-
-
-def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param: str) -> None:
-    """Raise BadRequest for a text that would take the engine's thread long to encode, in vain."""
-    most = engine.prompt_bytes
+    param, most = names[0], engine.prompt_bytes
     for prompt in prompts:
-        # A character has at most four bytes, so only long prompts are encoded here.
+        # No character of a string has more than four bytes, so that a usual prompt is not encoded here.
         if most is None or not isinstance(prompt, str) or 4 * len(prompt) <= most:
             continue
         if (size := len(prompt.encode(errors="replace"))) > most:
@@ -139,48 +130,28 @@ def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param:
                 f"{engine.context}: shorten it"
             )
             raise BadRequest(message, type="prompt_too_long", param=param)
+    if new_tokens >= engine.context:
+        message = f"{names[1]}: {new_tokens} and a prompt are over the context of {engine.context}"
+        raise BadRequest(message, param=names[1])
 
 
-def new_job(
-    state: AppState,
-    request_id: str,
-    mode: str,
-    body: GenerateBody | CompareBody,
-    received_ns: int,
-    seed: int | None,
-    sample: bool = False,
-) -> Job:
-    """`body` as a job for `mode`, stamped as sent now; its deadline counts from `received_ns`."""
-    return Job(
-        request_id=request_id,
-        mode=mode,
-        prompts=body.prompts,
-        max_new_tokens=body.max_new_tokens,
-        temperature=body.temperature,
-        top_k=body.top_k,
-        seed=seed,
-        stop=body.stop,
-        ignore_eos=body.ignore_eos,
-        stream=body.stream,
-        profile=body.profile,
-        sample=sample,
-        alone=isinstance(body, CompareBody) or body.alone,
-        deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
-        sent_ns=perf_counter_ns(),
-    )
+def new_job(state: AppState, request_id: str, received_ns: int, **fields: Any) -> Job:  # noqa: ANN401
+    """A job with these `fields`, stamped as sent now; its deadline counts from `received_ns`."""
+    deadline_ns = received_ns + round(state.settings.request_timeout_seconds * 1e9)
+    return Job(request_id=request_id, sent_ns=perf_counter_ns(), deadline_ns=deadline_ns, **fields)
 
 
 DEFAULT_PROBLEMS = {
     "timeout": ("timeout", "the deadline passed before the answer was complete: ask for fewer tokens"),
     "cancelled": ("cancelled", "the client closed the connection"),
     "oom": ("out_of_memory", "the device is out of memory: send fewer prompts or tokens"),
+    "error": ("internal", "the engine failed and gave no reason"),
 }
 """By the kind of an outcome: type and message where the engine gives none."""
 
 
 def _default_problem(outcome: Outcome) -> Problem:
-    of_others = ("internal", "the engine failed and gave no reason")
-    kind, message = DEFAULT_PROBLEMS.get(outcome.kind, of_others)
+    kind, message = DEFAULT_PROBLEMS[outcome.kind]
     return Problem(type=kind, message=message)
 
 
@@ -208,19 +179,15 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
 
 
 class Answers(Protocol):
-    """How one route encodes its answer and its stream."""
+    """How one route encodes its plain answer, and the parts of its stream."""
 
-    def answer(self, timing: RequestTiming) -> object:
-        """The body of a plain answer."""
+    def answer(self, timing: RequestTiming) -> object: ...
 
-    def tokens(self, tokens: Sequence[Token]) -> bytes:
-        """Tokens that have just arrived."""
+    def tokens(self, tokens: Sequence[Token]) -> bytes: ...
 
-    def end(self, timing: RequestTiming) -> bytes:
-        """The end of a stream that ended well."""
+    def end(self, timing: RequestTiming) -> bytes: ...
 
-    def error(self, error: LaunchboundError) -> bytes:
-        """The end of one that failed."""
+    def error(self, error: LaunchboundError) -> bytes: ...
 
 
 class EventStream(EventAnswer):

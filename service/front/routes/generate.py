@@ -13,7 +13,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from service.front.advice import EAGER
-from service.front.errors import BadRequest, ModeNotReady
+from service.front.errors import BadRequest, CannotSample, ModeNotReady
 from service.front.request_timing import RequestTiming, known_sum
 from service.front.routes.answers import (
     EVENT_STREAM,
@@ -38,10 +38,7 @@ from service.statistics.choice import BASELINE as PLAIN
 router = APIRouter(tags=["generation"])
 _generate_body = BodyReader(GenerateBody, "prompts")
 
-RESPONSES: Responses = {
-    200: {"model": GenerateAnswer, "content": {EVENT_STREAM: {}}},
-    **GENERATION_ERRORS,
-}
+RESPONSES: Responses = {200: {"model": GenerateAnswer, "content": {EVENT_STREAM: {}}}, **GENERATION_ERRORS}
 
 
 # Before the other route, which would take `auto` for a mode; entered directly, both are `generate`.
@@ -68,23 +65,29 @@ async def generate(mode: str, request: Request) -> Response:
     state.check_mode(mode, beside=(AUTO,))
     body = await _generate_body.read(request, state)
     received_ns = perf_counter_ns()
-    check_limits(state, body)
+    check_limits(state, body.prompts, body.max_new_tokens)
+    if body.sample:
+        _check_sample(state, body)
     request_id: str = request.state.request_id
     asked = state.asked(mode, len(body.prompts))
     request.state.mode = asked.mode
-    job = new_job(state, request_id, asked.mode, body, received_ns, body.seed, body.sample)
+    job = new_job(state, request_id, received_ns, mode=asked.mode, **dict(body))
     answers = GenerateAnswers(state, request_id, asked)
     return await respond(state, request, job, received_ns, answers)
+
+
+def _check_sample(state: AppState, body: GenerateBody) -> None:
+    engine = state.client.engine
+    if engine is not None and engine.no_samples is not None:
+        raise CannotSample(f"sample: leave it out; {engine.no_samples}", param="sample")
+    if body.profile:
+        raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
 
 
 class ModeResult(TypedDict):
     """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
 
-    On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster: they rest
-    on `samples`, all phases together. Dispatch lies between `dispatch_low_seconds` and
-    `dispatch_high_seconds`. null: not sampled, or measured (CUDA).
-    `speedup` is over eager, `speedup_without_compiler` over inference_mode; null for that mode itself, and
-    where it did not run.
+    On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster.
     """
 
     mode: str
@@ -124,17 +127,18 @@ async def compare(request: Request) -> Response:
     body = await _compare_body.read(request, state)
     received_ns = perf_counter_ns()
     modes = _modes(state, body)
-    check_limits(state, body)
+    check_limits(state, body.prompts, body.max_new_tokens)
     runs: dict[str, list[RequestTiming]] = {mode: [] for mode in modes}
     # One seed for all, or sampled texts could not be compared.
     seed = secrets.randbelow(2**63) if body.seed is None and body.temperature > 0 else body.seed
+    fields = {**body.model_dump(exclude={"modes", "repeats"}), "seed": seed, "alone": True}
     sampled: dict[str, RequestTiming] = {}
     engine = state.client.engine
     async with EngineCall(state, request.scope, request.receive) as call:
 
         async def run(mode: str, number: int | str, sample: bool = False) -> RequestTiming:
             name = f"{request.state.request_id}.{number}.{mode}"
-            job = new_job(state, name, mode, body, received_ns, seed, sample)
+            job = new_job(state, name, received_ns, mode=mode, sample=sample, **fields)
             timing = await call.result(call.submit(job), job.sent_ns)
             state.observe_soon(timing)
             return timing

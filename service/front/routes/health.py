@@ -19,11 +19,7 @@ from service.records import ModeStatus
 
 
 class LiveAnswer(TypedDict):
-    """Answer of GET /health/live.
-
-    `engine` is "up", or why there is none; `engine_doing` what it last announced, null where it announced
-    nothing or the key is missing; `anatomy` what its process does, null where there is none.
-    """
+    """Answer of GET /health/live; `engine` is "up", or why there is none."""
 
     status: Literal["live"]
     engine: str

@@ -62,11 +62,7 @@ class ProfilerCostBody:
 
 
 class SplitBody(TypedDict):
-    """A step on a CPU, as its newest samples have it, by phase and batch bucket.
-
-    [`low`, `high`] is the interval of `kernel_share`. `headroom`: how many times as fast the step would be
-    without its dispatch; null where no sample was in a kernel.
-    """
+    """A step on a CPU, as its newest samples have it; [`low`, `high`] is the interval of `kernel_share`."""
 
     phase: Literal["prefill", "decode"]
     batch: int
@@ -114,11 +110,7 @@ class AutoBatch(TypedDict):
 
 
 class AutoBody(TypedDict):
-    """What `auto` runs. `sweep`: the folder whose report advises; `unused`: why that is not followed.
-
-    Null: there is no such folder; it is followed, or the engine has not told of itself yet. `default` runs
-    where nothing advises, and while an advised mode is not ready.
-    """
+    """What `auto` runs: `default` where nothing advises, and while an advised mode is not ready."""
 
     default: str
     sweep: str | None
@@ -127,10 +119,7 @@ class AutoBody(TypedDict):
 
 
 class ModesAnswer(TypedDict):
-    """Answer of GET /v1/modes; `engine` is null while it starts. `service`: its build, machine and load.
-
-    `engine.no_samples` is the reason where no mode has splits.
-    """
+    """Answer of GET /v1/modes; `engine.no_samples` is the reason where no mode has splits."""
 
     modes: list[ModeBody]
     auto: AutoBody
@@ -203,10 +192,7 @@ def _split_body(split: StepSplit) -> SplitBody:
 
 
 class AdviceAnswer(TypedDict):
-    """The mode to use at a batch size; at `crossover_batch`, if seen, eager's kernel share is a half.
-
-    `device_bound_index` is the kernel share of the advised mode's decode, `bound` its class: a GPU's terms.
-    """
+    """The mode to use at a batch size; `bound` is the class of its decode's kernel share: a GPU's term."""
 
     batch_size: int
     mode: str

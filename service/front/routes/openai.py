@@ -27,7 +27,7 @@ from service.front.routes.answers import (
     reply,
 )
 from service.front.routes.body import BodyReader
-from service.front.routes.engine_call import check_sizes, respond
+from service.front.routes.engine_call import check_limits, new_job, respond
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompletionBody
 from service.front.settings import model_name
@@ -76,11 +76,7 @@ class ModelState(TypedDict):
 
 
 class ModelBody(TypedDict):
-    """One mode of this instance as a model.
-
-    `max_model_len` is the context in tokens, `revision` the Hugging Face hub's commit of the model, each null
-    until it is known, the latter also for a model that is none of the hub's.
-    """
+    """One mode of this instance as a model."""
 
     id: str
     object: Literal["model"]
@@ -187,11 +183,12 @@ async def completions(request: Request) -> Response:
     received_ns = perf_counter_ns()
     mode = request.state.mode = _mode_of(state, body.model)
     copies = body.n or 1
-    _check_limits(state, body, copies)
+    _check_rows(state, len(body.prompt), copies)
+    check_limits(state, body.prompt, body.max_tokens or 16, ("prompt", "max_tokens"))
     request_id: str = request.state.request_id
     asked = state.asked(mode, len(body.prompt) * copies)
     request.state.mode = asked.mode
-    job = _new_job(state, request_id, asked.mode, body, copies, received_ns)
+    job = _job(state, request_id, asked.mode, body, received_ns)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     answers = CompletionAnswers(GenerateAnswers(state, request_id, asked), body.model, copies, usage)
     return await respond(state, request, job, received_ns, answers)
@@ -233,31 +230,22 @@ def _mode_of(state: AppState, model: str) -> str:
     return ids[model]
 
 
-def _check_limits(state: AppState, body: CompletionBody, copies: int) -> None:
-    """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
-    rows = len(body.prompt) * copies
+def _check_rows(state: AppState, prompts: int, copies: int) -> None:
     largest = state.settings.batch_sizes[-1]
-    if rows > largest:
-        what = f"n: {len(body.prompt)} × {copies}" if copies > 1 else f"prompt: {rows}"
+    if prompts * copies > largest:
+        what = f"n: {prompts} × {copies}" if copies > 1 else f"prompt: {prompts}"
         message = f"{what} completions are over the limit of {largest}; send them in several requests"
         raise BadRequest(message, type="batch_too_large", param="n" if copies > 1 else "prompt")
-    engine = state.client.engine
-    if engine is not None:
-        check_sizes(engine, body.prompt, "prompt")
-    new = body.max_tokens or 16
-    if engine is not None and new >= engine.context:
-        message = f"max_tokens: {new} and a prompt are over the context of {engine.context}"
-        raise BadRequest(message, param="max_tokens")
 
 
-def _new_job(
-    state: AppState, request_id: str, mode: str, body: CompletionBody, copies: int, received_ns: int
-) -> Job:
-    """`body` as a job for `mode`, stamped as sent now; null is each field's default."""
-    return Job(
-        request_id=request_id,
+def _job(state: AppState, request_id: str, mode: str, body: CompletionBody, received_ns: int) -> Job:
+    """`body` as a job for `mode`; null is each field's default."""
+    return new_job(
+        state,
+        request_id,
+        received_ns,
         mode=mode,
-        prompts=[prompt for prompt in body.prompt for _ in range(copies)],
+        prompts=[prompt for prompt in body.prompt for _ in range(body.n or 1)],
         max_new_tokens=body.max_tokens or 16,
         min_tokens=body.min_tokens or 0,
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -267,8 +255,6 @@ def _new_job(
         stop=body.stop or [],
         ignore_eos=bool(body.ignore_eos),
         stream=bool(body.stream),
-        deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
-        sent_ns=perf_counter_ns(),
     )
 
 
@@ -330,7 +316,6 @@ def _choice(index: int, text: str, reason: FinishReason | None) -> Choice:
 
 
 def _usage(own: GenerateAnswer, copies: int) -> Usage:
-    """A prompt counts once, however many completions it has."""
     prompt = own["usage"]["prompt_tokens"] // copies
     generated = own["usage"]["completion_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
@@ -341,7 +326,6 @@ def _extension(own: GenerateAnswer) -> Extension:
 
 
 def _data(chunk: object) -> bytes:
-    """One event; JSON has no raw line ends, so the data is one line."""
     return b"data: " + encode_json(chunk) + b"\n\n"
 
 
@@ -356,7 +340,7 @@ def status_of(error: LaunchboundError, path: str) -> int:
 def completion_error(
     type_: str, message: str, param: str | None = None, status: int | None = None
 ) -> CompletionErrorBody:
-    """The body of an error on these routes. What is not valid has one type at OpenAI's, and many codes."""
+    """Of an error on these routes. What is not valid has one type at OpenAI's, and many codes."""
     code = CODES.get(type_, type_)
     type_ = "invalid_request_error" if status == INVALID else type_
     param = PARAMETERS.get(param, param) if param else None

@@ -23,10 +23,7 @@ from service.parent_death import owned
 
 
 class RunBody(TypedDict):
-    """One sweep, from its own files; null is what they do not have.
-
-    `headline` is the report's first line, `valid` whether the gates passed, `problem` which file is faulty.
-    """
+    """One sweep, from its own files; null is what they do not have."""
 
     name: str
     started: str | None
@@ -120,31 +117,27 @@ RUN_FILE, FLEET_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    preset: str | None = None
+class _Plan(TypedDict, total=False):
+    preset: str | None
 
 
-class _Environment(msgspec.Struct, frozen=True):
-    commit: str | None = None
+class _Environment(TypedDict, total=False):
+    commit: str | None
 
 
-class _Engine(msgspec.Struct, frozen=True):
-    model: str | None = None
-    device_name: str | None = None
+class _Engine(TypedDict, total=False):
+    model: str | None
+    device_name: str | None
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """What is shown of `run.json`; it has far more."""
+    """What is read of `run.json`; it has far more."""
 
     started: str | None = None
     complete: bool | None = None
-    plan: _Plan = _Plan()
-    environment: _Environment = _Environment()
+    plan: _Plan = {}
+    environment: _Environment = {}
     engine: _Engine | None = None
-
-
-class _Validation(msgspec.Struct, frozen=True):
-    passed: bool
 
 
 def _sweeps(results: Path) -> dict[str, Path]:
@@ -174,18 +167,18 @@ def _described(folder: Path, name: str) -> RunBody:
         run = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=_Run)
         checked = folder / VALIDATION_FILE
         if checked.is_file():
-            valid = msgspec.json.decode(checked.read_bytes(), type=_Validation).passed
-    except (OSError, msgspec.DecodeError) as error:
+            valid = bool(msgspec.json.decode(checked.read_bytes(), type=dict[str, Any])["passed"])
+    except (OSError, msgspec.DecodeError, KeyError) as error:
         problem = f"cannot be read: {error}"
-    engine = run.engine or _Engine()
+    engine = run.engine or {}
     return {
         "name": name,
         "started": run.started,
         "complete": run.complete,
-        "preset": run.plan.preset,
-        "model": engine.model,
-        "device_name": engine.device_name,
-        "commit": run.environment.commit,
+        "preset": run.plan.get("preset"),
+        "model": engine.get("model"),
+        "device_name": engine.get("device_name"),
+        "commit": run.environment.get("commit"),
         "valid": valid,
         "headline": _headline(folder / MARKDOWN_FILE),
         "has_report": (folder / REPORT_FILE).is_file(),
@@ -215,10 +208,9 @@ class NotComparable(LaunchboundError, status=422, type="not_comparable"):
 
 
 async def compare_runs(lock: asyncio.Lock, before: Path, after: Path, force: bool) -> bytes:
-    """The document of `launchbound compare`, its sides by name, from a process of its own.
+    """The document of `launchbound compare`, its sides by name, from a process of its own, one at a time.
 
-    One at a time, by `lock`, as each reads every row of two sweeps. Cancelled, it ends the process. Raises
-    ComparisonBusy, NotComparable with the command's message, or LaunchboundError where it fails.
+    Cancelled, it ends the process. Raises ComparisonBusy, NotComparable, or LaunchboundError where it fails.
     """
     if lock.locked():
         message = "another comparison is under way; they run one at a time"
@@ -247,7 +239,6 @@ async def compare_runs(lock: asyncio.Lock, before: Path, after: Path, force: boo
 
 
 def _named(output: bytes, before: Path, after: Path) -> bytes:
-    """The document with the sweeps' names in place of where they lie on this machine."""
     document = msgspec.json.decode(output)
     for side, folder in (("before", before), ("after", after)):
         document[side]["path"] = folder.name

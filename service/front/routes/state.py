@@ -62,19 +62,15 @@ class AppState:
         self._unobserved.append(timing)
 
     def observe_all(self) -> None:
-        """Record the requests that ended: before anyone reads them, and while the engine has a job or rests.
-
-        So no client waits for it, and a reader misses no request that has been answered.
-        """
+        """Record the requests that ended: before anyone reads them, while the engine works or rests."""
         while self._unobserved:
             self._observe(self._unobserved.pop(0))
 
     def on_timer(self, lag_seconds: float) -> None:
         """Called several times a second: the event loop was late by `lag_seconds`.
 
-        Where no request runs, those that ended are recorded, as the log is read without a request. Unless a
-        sweep is in progress, what requests advise is refreshed too: it would delay the sweep's next request,
-        and change `auto` meanwhile.
+        Where no request runs, those that ended are recorded, as the log is read without a request. What
+        requests advise is refreshed too, but not during a sweep, whose requests it would delay.
         """
         self.metrics.loop_lag(lag_seconds)
         if not self.client.in_progress():
@@ -93,9 +89,9 @@ class AppState:
             self.request_log.rejected(request_id, mode, error, status)
 
     def _observe(self, timing: RequestTiming) -> None:
-        """One that ran as another form of its mode than declared says nothing of that mode."""
         self.metrics.observe(timing)
         self.request_log.ended(timing)
+        # One that ran as another form of its mode than declared says nothing of that mode.
         declared = self.client.modes.get(timing.job.mode)
         if declared is None or timing.outcome.effective == declared.effective:
             self.statistics.observe(timing)

@@ -48,10 +48,7 @@ class StudyProgressEvent(TypedDict):
 
 
 class StudyEntry(TypedDict):
-    """A finding that can be read again: `created` is in UTC, `arguments` those that it was run with.
-
-    `files` can be downloaded by name.
-    """
+    """A finding that can be read again; its `files` can be downloaded by name."""
 
     id: str
     study: str
@@ -123,19 +120,8 @@ for _name, _schema in STUDY_BODIES.items():
 @router.get("/studies", responses={200: {"model": StudiesAnswer}})
 async def studies(request: Request) -> Response:
     """The findings that can be read again, newest first."""
-    answer: StudiesAnswer = {
-        "studies": [
-            {
-                "id": kept.id,
-                "study": kept.study,
-                "arguments": kept.arguments,
-                "created": kept.created,
-                "files": list(kept.result.files),
-            }
-            for kept in state_of(request).findings
-        ]
-    }
-    return reply(answer)
+    findings = state_of(request).findings
+    return reply({"studies": [{**_described(kept), "files": list(kept.result.files)} for kept in findings]})
 
 
 @router.get("/studies/{identity}", responses={**FINDING, **NO_STUDY})
@@ -201,10 +187,7 @@ def _answer(kept: KeptFinding, headers: dict[str, str] | None = None) -> Respons
 
 
 def _checked(state: AppState, body: StudyBody) -> dict[str, Any]:
-    """The fields that are given, each batch size as the bucket that it is run in.
-
-    Raises UnknownMode or BadRequest for what this instance does not serve.
-    """
+    """The fields that are given, each batch size as its bucket. Raises UnknownMode or BadRequest."""
     given = body.model_dump(exclude_none=True)
     named = [(param, given[param]) for param in ("mode", "against") if param in given]
     for param, mode in (*named, *(("modes", mode) for mode in given.get("modes", ()))):
