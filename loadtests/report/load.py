@@ -27,7 +27,6 @@ from service.statistics.knee import (
     SERVED_SHARE,
     BoundedEstimate,
     RatePoint,
-    kept_up_point,
     knee,
 )
 
@@ -164,7 +163,9 @@ class LoadCell:
     def point(self) -> RatePoint:
         """What was served of its rate, as the knee takes it; nothing of a block that was cut."""
         shares = [0.0 if block.cut else block.kept_up_share for block in self.blocks]
-        return kept_up_point(self.rate, shares, self.cell.requests - settling(self.cell.requests))
+        judged = self.cell.requests - settling(self.cell.requests)
+        found = mean_interval(shares)
+        return RatePoint(self.rate, found.value, found.low, found.high, judged * len(shares))
 
     @cached_property
     def quantiles(self) -> dict[Kind, dict[float, Interval | None]]:

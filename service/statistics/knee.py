@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.statistics.intervals import mean_interval
-
 SERVED_SHARE = 0.98
 """Without an objective, a rate counts as served where answers leave at this share of the rate offered."""
 
@@ -52,15 +50,6 @@ class RatePoint:
     low: float
     high: float
     requests: int
-
-
-def kept_up_point(rate: float, ratios: Sequence[float], requests: int, confidence: float = 0.95) -> RatePoint:
-    """From the served over the offered rate of each round's visit, which scatters around 1: a t interval.
-
-    Raises ValueError without a round.
-    """
-    interval = mean_interval(ratios, confidence)
-    return RatePoint(rate, interval.value, interval.low, interval.high, requests * len(ratios))
 
 
 def knee(points: Sequence[RatePoint], least_share: float) -> BoundedEstimate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from loadtests.plan.presets import (
     make_plan,
     preset_document,
 )
-from loadtests.plan.prompts import PROMPT_SETS, draw, read_prompts, select
+from loadtests.plan.prompts import PromptSet, draw, read_prompts, select
 from loadtests.run.requests import body
 from loadtests.run.schedule import group_name
 from service.cli.options import EXIT_BAD_INPUT
@@ -58,7 +59,7 @@ def test_all_modes_of_a_round_get_the_same_prompts() -> None:
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 2, 1)
 
 
-@pytest.mark.parametrize("name", PROMPT_SETS)
+@pytest.mark.parametrize("name", get_args(PromptSet))
 def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
     lengths = [len(text) for text in select(read_prompts(), name)]
     assert max(lengths) <= 160 if name == "short" else max(lengths) > 160

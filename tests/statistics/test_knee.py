@@ -10,7 +10,6 @@ from service.statistics.knee import (
     BoundedEstimate,
     Bounds,
     RatePoint,
-    kept_up_point,
     knee,
 )
 
@@ -53,7 +52,9 @@ def test_the_interval_holds_the_knee_and_is_open_where_an_end_of_the_shares_neve
 
 
 def test_a_single_round_has_no_interval() -> None:
-    found = knee([kept_up_point(10.0, [1.0], 100), kept_up_point(20.0, [0.5], 100)], 0.95)
+    found = knee(
+        [RatePoint(10.0, 1.0, -math.inf, math.inf, 100), RatePoint(20.0, 0.5, -math.inf, math.inf, 100)], 0.95
+    )
     assert found.value.known
     assert (found.low, found.high) == (0.0, math.inf)
 
