@@ -41,10 +41,8 @@ def watch(
 ) -> int:
     """Run Prometheus at `binary` (None: there is none) beside the service at `service` until Ctrl-C.
 
-    It scrapes every `scrape_seconds`. Its data and log stay in `folder`; `port` 0 takes a free one. `report`
-    is called with the lines to print, `owned` with Prometheus's command line, as `local_prometheus` has it.
-    Returns the exit code: 0 after Ctrl-C, 1 where the service or Prometheus ended. Raises PrometheusError
-    where Prometheus does not start.
+    It scrapes every `scrape_seconds`. `report` is called with the lines to print; the rest as in
+    `local_prometheus`. Returns the exit code: 0 after Ctrl-C, 1 where the service or Prometheus ended.
     """
     targets = {"launchbound": [urlsplit(service).netloc], "locust": [LOAD_GENERATOR]}
     beside: AbstractContextManager[str | None] = nullcontext()

@@ -15,7 +15,7 @@ import re
 import sys
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,11 +24,10 @@ from locust.argument_parser import LocustArgumentParser
 from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from locust.exception import StopTest
-from locust.runners import WorkerRunner
+from locust.runners import LocalRunner
 
 from loadtests.plan.prompts import read_prompts
-from loadtests.run.exporter import PORT, Exporter
-from loadtests.run.plain_locust import count_requests
+from loadtests.run.exporter import PORT, Exporter, Outcome
 from service.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")
@@ -91,15 +90,29 @@ def prepare(environment: Environment, **_: object) -> None:
     except ValueError as error:
         sys.stderr.write(f"locust: {error}\n")
         raise SystemExit(2) from error
-    exporter = Exporter({"run": options.run_id, "modes": ",".join(load.modes)})
-    count_requests(environment, exporter)
-    # A worker's requests are in its master's metrics.
-    if not isinstance(environment.runner, WorkerRunner):
+    runner = environment.runner
+    if isinstance(runner, LocalRunner):
+        exporter = Exporter({"run": options.run_id, "modes": ",".join(load.modes)})
+        exporter.users.set_function(lambda: runner.user_count)
+        environment.events.request.add_listener(counted_by(exporter))  # type: ignore[no-untyped-call]
         logger.info(exporter.serve(options.metrics_port, options.metrics_host))
     LaunchboundUser.trusted_host = environment.host
     page = environment.web_ui.app if environment.web_ui else None
     if page is not None:
         page.wsgi_app = OwnPagesOnly(page.wsgi_app)  # type: ignore[method-assign]  # as Flask has it
+
+
+def counted_by(exporter: Exporter) -> Callable[..., None]:
+    """A listener that counts each request whose context has `mode` and `batch`."""
+
+    def ended(
+        response_time: float, exception: Exception | None, context: Mapping[str, str], **_: object
+    ) -> None:
+        if "mode" in context:
+            outcome: Outcome = "ok" if exception is None else "error"
+            exporter.observe(context["mode"], int(context["batch"]), response_time / 1e3, outcome)
+
+    return ended
 
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

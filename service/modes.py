@@ -194,17 +194,7 @@ def doubles(names: Iterable[str], device_type: str) -> dict[str, str]:
 
 def named_modes(names: Iterable[str]) -> list[str]:
     """`names` in the ladder's order, each once. Raises ValueError, which lists the valid ones."""
-    return _named(names, list(MODES))
-
-
-def named_endpoints(names: Iterable[str]) -> list[str]:
-    """As `named_modes`, and AUTO last where it is among `names`: what requests can be sent to."""
-    return _named(names, [*MODES, AUTO])
-
-
-def _named(names: Iterable[str], valid: list[str]) -> list[str]:
     chosen = set(names)
-    unknown = sorted(chosen - {*valid, ALL_MODES})
-    if unknown:
-        raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(valid)}, or {ALL_MODES}")
-    return [name for name in valid if name in chosen or (ALL_MODES in chosen and name in MODES)]
+    if unknown := sorted(chosen - {*MODES, ALL_MODES}):
+        raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(MODES)}, or {ALL_MODES}")
+    return [name for name in MODES if name in chosen or ALL_MODES in chosen]

@@ -87,7 +87,6 @@ ALLOWED: dict[str, set[str]] = {
         "models.config",
         *OF_LOADTESTS,
     },
-    "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.modes"},
     "dashboards": set(),
 }

@@ -18,7 +18,6 @@ from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
 from loadtests.report.page import NARROW, WIDTH, Table, Text, as_markdown, as_rich
 from loadtests.report.results import PARTS
-from service.modes import AUTO
 from service.statistics.choice import (
     LATENCY_SCATTER,
     POWER,
@@ -146,9 +145,7 @@ def _left_out(before: Side, after: Side) -> dict[str, str]:
     single = len(before.sweeps) == len(after.sweeps) == 1
     for name, cell in (before.planned | after.planned).items():
         lacking = [str(side.path) for side in (before, after) if name not in side.cells]
-        if cell.mode == AUTO:
-            found[name] = "runs what each sweep was advised, which is no difference of builds"
-        elif lacking:
+        if lacking:
             found[name] = f"not in every sweep of {' and '.join(lacking)}"
         elif single:
             rounds = min(len(side.latencies(cell)[0]) for side in (before, after))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -27,8 +26,9 @@ from loadtests.compare.runs import (
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import wording
 from loadtests.report.formatting import colour, listed, milliseconds, share_span, significant, span
-from loadtests.report.load import Ladder, LoadCell, LoadGroup
-from loadtests.report.load_section import conditions, value
+from loadtests.report.load import Ladder, LoadCell, ModeKnee
+from loadtests.report.load_section import conditions as load_conditions
+from loadtests.report.load_section import value
 from loadtests.report.page import Section, Table, Text, write_page
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
@@ -56,14 +56,7 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
     Returns what `runs.json` holds. Raises RowsError for a folder that holds no results.
     """
-    return write_picture(read_entries(folders), out)
-
-
-def write_picture(
-    entries: Sequence[Entry], out: Path, absent: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, Any]:
-    """As `make_picture`, of runs that have been read; `absent` are runs without results, and why."""
-    context, found = picture(entries, absent)
+    context, found = picture(read_entries(folders), {})
     out.mkdir(parents=True, exist_ok=True)
     write_page(out, PAGE_FILE, context, TEMPLATES)
     (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -322,39 +315,39 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
 
 def _load(entries: Sequence[Entry]) -> list[Section]:
     """Per conditions of open-loop cells that two runs or more have: the knees, then every rate, by mode."""
-    found: dict[Ladder, list[tuple[Entry, LoadGroup]]] = {}
+    found: dict[Ladder, list[tuple[Entry, ModeKnee]]] = {}
     for entry in entries:
-        for group in entry.findings.load.groups:
-            found.setdefault(group.ladder, []).append((entry, group))
-    return [_under_load(runs) for runs in found.values() if len(runs) > 1]
+        for ladder, knees in entry.findings.load.knees.items():
+            found.setdefault(ladder, []).extend((entry, one) for one in knees)
+    several = {key: own for key, own in found.items() if len({entry.letter for entry, _ in own}) > 1}
+    return [_under_load(ladder, own) for ladder, own in several.items()]
 
 
-def _under_load(runs: Sequence[tuple[Entry, LoadGroup]]) -> Section:
-    modes = list(dict.fromkeys(one.mode for _, group in runs for one in group.knees))
-    found = [(one, entry) for entry, group in runs for one in group.knees]
-    found.sort(key=lambda one: (modes.index(one[0].mode), one[1].letter))
-    knees = [[*_who(one.mode, entry), Text(*wording.pair(one.estimate))] for one, entry in found]
-    cells = [(cell, entry) for one, entry in found for cell in one.cells]
-    cells.sort(key=lambda one: (modes.index(one[0].cell.mode), one[0].rate, one[1].letter))
-    rates = [[*_who(one.cell.mode, entry), *_rate(one)] for one, entry in cells]
-    heads = ["offered/s", "effective batch", "served/s", "in time/s", "p50, ms", "p99, ms", "cut"]
+def _under_load(ladder: Ladder, found: Sequence[tuple[Entry, ModeKnee]]) -> Section:
+    modes = list(dict.fromkeys(one.mode for _, one in found))
+    by_mode = sorted(found, key=lambda pair: (modes.index(pair[1].mode), pair[0].letter))
+    knees = [[*_who(one.mode, entry), Text(*wording.pair(one.estimate))] for entry, one in by_mode]
+    cells = [(entry, cell) for entry, one in found for cell in one.cells]
+    cells.sort(key=lambda pair: (modes.index(pair[1].cell.mode), pair[1].rate, pair[0].letter))
+    heads = ["offered/s", "effective batch", "served/s", "p50, ms", "p99, ms", "cut"]
     tables = [
         Table("The knee", ["mode", "run", "knee, requests/s"], knees, left=2),
-        Table("Every rate", ["mode", "run", *heads], rates, left=2),
+        Table("Every rate", ["mode", "run", *heads], [_rate(*pair) for pair in cells], left=2),
     ]
-    meanings = [(entry.letter, entry.findings.load.criterion.meaning) for entry, _ in runs]
-    note = (
-        "Of a block that was cut, because its queue only grew, no request counts as in time and none has a "
-        "latency (a dash)."
-    )
-    return Section(f"Under load: {conditions(runs[0][1])}", note, tables, meanings)
+    note = "A block that was cut, because its queue only grew, has no latency (a dash)."
+    return Section(f"Under load: {load_conditions(ladder)}", note, tables)
 
 
 def _who(mode: str, entry: Entry) -> list[Text]:
     return [Text(mode, colour=colour(mode)), Text(entry.name)]
 
 
-def _rate(one: LoadCell) -> list[Text]:
-    rates = [value(found) for found in (one.effective_batch, one.served_rate, one.goodput)]
+def _rate(entry: Entry, one: LoadCell) -> list[Text]:
     latencies = [value(one.quantiles["e2e"][share], 1e3) for share in (0.5, 0.99)]
-    return [Text(f"{one.rate:.4g}"), *rates, *latencies, Text(f"{one.cut} of {len(one.blocks)}")]
+    return [
+        *_who(one.cell.mode, entry),
+        Text(f"{one.rate:.4g}"),
+        *(value(found) for found in (one.effective_batch, one.served_rate)),
+        *latencies,
+        Text(f"{one.cut} of {len(one.blocks)}"),
+    ]

@@ -265,7 +265,7 @@ class Entry:
 
 def best(verdict: Verdict) -> Summary:
     """The mode to ship, that of an answer that is not resolved too; the fastest below 8 rounds."""
-    return verdict.shipped or min(verdict.candidates, key=lambda one: one.latency.value)
+    return verdict.shipped or min(verdict.modes, key=lambda one: one.latency.value)
 
 
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
@@ -357,7 +357,7 @@ class Shared:
         self.group = group
         self.verdicts = [entry.verdict(group) for entry in entries]
         self.modes = [
-            {one.cell.mode: RunMode(entry, one) for one in (verdict.candidates if verdict else [])}
+            {one.cell.mode: RunMode(entry, one) for one in (verdict.modes if verdict else [])}
             for entry, verdict in zip(entries, self.verdicts, strict=True)
         ]
         self.reference = reference

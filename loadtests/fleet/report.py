@@ -1,11 +1,11 @@
-"""A fleet's report: what each machine gives for its time and money, and where one gives most.
+"""A fleet's report: what each machine gives for its time, and where one gives most.
 
 `fleet.html` (one file, offline), `fleet.md` and `fleet.csv`, written from a fleet's folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,19 +30,21 @@ from service.statistics.intervals import Interval, as_json
 PAGE_FILE = "fleet.html"
 CSV_FILE = "fleet.csv"
 
-RATES = ("tokens_per_second", "tokens_per_dollar")
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A machine in one group of cells, in the mode that it would ship there, with the rates that it has."""
+    """A machine in one group of cells, in the mode that it would ship there."""
 
     task: FleetTask
     entry: Entry
     group: Group
     summary: Summary
     decided: bool
-    rates: Mapping[str, Interval]
+
+    @property
+    def rate(self) -> Interval:
+        """Tokens per second."""
+        return self.summary.tokens_per_second
 
 
 def make_fleet_report(folder: Path) -> dict[str, Any]:
@@ -102,56 +104,43 @@ def _rows(tasks: Sequence[FleetTask], entries: Sequence[Entry]) -> list[Row]:
     for task, entry in zip(tasks, entries, strict=True):
         for verdict in entry.findings.verdicts:
             summary = best(verdict)
-            rate = summary.tokens_per_second
-            rates = {RATES[0]: rate}
-            if task.price is not None:
-                value, low, high = (end * 3600 / task.price for end in (rate.value, rate.low, rate.high))
-                rates[RATES[1]] = Interval(value, low, high, rate.samples)
             decided = verdict.choice is not None and verdict.choice.state != "not resolved"
-            found.append(Row(task, entry, verdict.group, summary, decided, rates))
+            found.append(Row(task, entry, verdict.group, summary, decided))
     models = [task.model for task in tasks]
     return sorted(
         found,
-        key=lambda row: (
-            models.index(row.task.model),
-            str(row.group[1:]),
-            row.group[0],
-            -row.rates[RATES[0]].value,
-        ),
+        key=lambda row: (models.index(row.task.model), str(row.group[1:]), row.group[0], -row.rate.value),
     )
 
 
-def most(rows: Sequence[Row], rate: str) -> list[Row]:
-    """Of the valid rows that have `rate` the first, and those that are not told apart from it.
+def most(rows: Sequence[Row]) -> list[Row]:
+    """Of the valid rows the fastest, and those that are not told apart from it.
 
     Machines are not paired: a difference is one beyond their intervals and what sweeps of one build scatter.
     """
-    known = sorted(
-        (row for row in rows if row.entry.valid and rate in row.rates), key=lambda row: -row.rates[rate].value
-    )
-    return [row for row in known if not apart(known[0].rates[rate], row.rates[rate], LATENCY_SCATTER)]
+    known = sorted((row for row in rows if row.entry.valid), key=lambda row: -row.rate.value)
+    return [row for row in known if not apart(known[0].rate, row.rate, LATENCY_SCATTER)]
 
 
 def _sentences(rows: Sequence[Row]) -> list[str]:
-    """Which machine has most of each rate in which mode, by model and group, and who is not resolved."""
+    """Which machine has most tokens per second in which mode, by model and group, and who is not resolved."""
     found = list[str]()
     models = list(dict.fromkeys(row.task.model for row in rows))
     for model in models:
         own = [row for row in rows if row.task.model == model]
         groups = list(dict.fromkeys(row.group for row in own))
         several = len({row.task.name for row in own if row.entry.valid}) > 1
-        for rate in RATES if several else RATES[:1]:
-            at = dict[str, list[str]]()
-            for group in groups:
-                first = most([row for row in own if row.group == group], rate)
-                if names := [f"{row.entry.name} with {row.summary.cell.mode}" for row in first]:
-                    who = listed(names) + (", not told apart," if len(names) > 1 else "")
-                    at.setdefault(who, []).append(place_of_group(group, groups))
-            if at:
-                where = "; ".join(f"{who} at {listed(places)}" for who, places in at.items())
-                of_model = f"{model}: " if len(models) > 1 else ""
-                what = f"Most {rate.replace('_', ' ')}" if several else "One machine alone"
-                found.append(f"{of_model}{what}: {where}.")
+        at = dict[str, list[str]]()
+        for group in groups:
+            first = most([row for row in own if row.group == group])
+            if names := [f"{row.entry.name} with {row.summary.cell.mode}" for row in first]:
+                who = listed(names) + (", not told apart," if len(names) > 1 else "")
+                at.setdefault(who, []).append(place_of_group(group, groups))
+        if at:
+            where = "; ".join(f"{who} at {listed(places)}" for who, places in at.items())
+            of_model = f"{model}: " if len(models) > 1 else ""
+            what = "Most tokens per second" if several else "One machine alone"
+            found.append(f"{of_model}{what}: {where}.")
     if few := sorted({row.entry.name for row in rows if not row.decided}):
         found.append(f"The mode of {listed(few)} is not resolved at each batch size.")
     return found or ["No valid sweep: no machine and no mode can be named."]
@@ -159,31 +148,25 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
 
 def _answer(rows: Sequence[Row]) -> Section:
     """Which machine, and in which mode: a row per machine, by model and group of cells."""
-    note = "Tokens per dollar are tokens per second at the price given, with the machine busy all the time."
-    heads = ("model", "cells", "machine", "mode to ship", "tokens/s (95 %)", "latency (95 %)", "tokens/$")
-    return Section("Which machine, and which mode", note, [Table("", heads, list(map(_cells, rows)), left=4)])
+    heads = ("model", "cells", "machine", "mode to ship", "tokens/s (95 %)", "latency (95 %)")
+    return Section("Which machine, and which mode", "", [Table("", heads, list(map(_cells, rows)), left=4)])
 
 
 def _cells(row: Row) -> list[Text]:
     mode, latency = row.summary.cell.mode, row.summary.latency
-    second, dollar = (
-        Text(significant(row.rates[rate].value), span(row.rates[rate])) if rate in row.rates else Text("–")
-        for rate in RATES
-    )
     return [
         Text(row.task.model),
         Text(f"batch {row.group[0]}", conditions(row.group)),
         Text(row.entry.name, under=lines(None if row.entry.valid else "NOT VALID"), colour=row.entry.colour),
         Text(mode, under=lines(None if row.decided else "not resolved"), colour=colour(mode)),
-        second,
+        Text(significant(row.rate.value), span(row.rate)),
         Text(milliseconds(latency.value), span(latency, 1e3)),
-        dollar,
     ]
 
 
 def _numbers(row: Row) -> dict[str, Any]:
     """One machine in one group, for programs: seconds are seconds, and None is what is not known."""
-    intervals = {"latency_seconds": row.summary.latency, **{rate: row.rates.get(rate) for rate in RATES}}
+    intervals = {"latency_seconds": row.summary.latency, "tokens_per_second": row.rate}
     return {
         "task": row.task.name,
         **{name: getattr(row.task, name) for name in ("machine", "device", "dtype", "model")},
@@ -192,9 +175,8 @@ def _numbers(row: Row) -> dict[str, Any]:
         "mode": row.summary.cell.mode,
         "effective_mode": row.summary.effective,
         "decided": row.decided,
-        "price_dollars_per_hour": row.task.price,
         **{
-            name + suffix: None if found is None else as_json(found)[end]
+            name + suffix: as_json(found)[end]
             for name, found in intervals.items()
             for suffix, end in (("", "value"), ("_low", "low"), ("_high", "high"))
         },

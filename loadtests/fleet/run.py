@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -69,9 +69,9 @@ Node = dict[str, Any]
 class FleetTask(msgspec.Struct, kw_only=True):
     """The fleet's sweep on one kind of machine; its results are in the folder of its name.
 
-    `price`: dollars per hour, None: not given. `said` is why it has no results. The last three are of the try
-    that brought the results: the node's address, the seconds of the sweep by the node's clock, and the
-    niceness of its processes, above 0 where anything else on that machine runs first.
+    `said` is why it has no results. The last three are of the try that brought the results: the node's
+    address, the seconds of the sweep by the node's clock, and the niceness of its processes, above 0 where
+    anything else on that machine runs first.
     """
 
     # Also the name of a folder: nothing in it leads elsewhere.
@@ -80,7 +80,6 @@ class FleetTask(msgspec.Struct, kw_only=True):
     device: str
     dtype: str
     model: str
-    price: float | None = None
     state: State = "not begun"
     said: str | None = None
     node: str | None = None
@@ -120,9 +119,7 @@ def _offers(node: Node, what: str) -> float:
     return float(node["Resources"].get(what, 0.0))
 
 
-def tasks_of(
-    nodes: Sequence[Node], models: Sequence[str], dtypes: Sequence[str], prices: Mapping[str, float]
-) -> list[FleetTask]:
+def tasks_of(nodes: Sequence[Node], models: Sequence[str], dtypes: Sequence[str]) -> list[FleetTask]:
     """One per kind of machine that `nodes` are, precision and model; on its GPUs where a kind has some.
 
     Raises PlanError for what no fleet can be.
@@ -133,8 +130,6 @@ def tasks_of(
             "no node of the cluster says what kind of machine it is: start each with "
             f"`ray start … --labels {LABEL}=KIND`"
         )
-    if strange := prices.keys() - kinds:
-        raise PlanError(f"--prices names {', '.join(sorted(strange))}, the machines are {', '.join(kinds)}")
     if strange := set(dtypes) - set(DTYPES):
         raise PlanError(f"no precision {', '.join(sorted(strange))}: try one of {', '.join(DTYPES)}")
     for model in models:
@@ -148,10 +143,7 @@ def tasks_of(
     for machine, dtype, model in product(kinds, dtypes, models):
         device = "cuda" if machine in with_gpu else "cpu"
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{machine}-{device}-{dtype}-{model}")
-        price = prices.get(machine)
-        found[name] = FleetTask(
-            name=name, machine=machine, device=device, dtype=dtype, model=model, price=price
-        )
+        found[name] = FleetTask(name=name, machine=machine, device=device, dtype=dtype, model=model)
     if not len(kinds) * len(dtypes) * len(models) == len(found) <= MOST_TASKS:
         raise PlanError(f"{len(found)} tasks: at most {MOST_TASKS}, each once; name fewer models or dtypes")
     return list(found.values())

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError, SloTable
+from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
 from loadtests.plan.plan_file import PlanDocument, plan_of, read_plan_file
 
 Preset = Literal["quick", "standard", "full", "gpu", "saturation"]
@@ -24,7 +24,6 @@ _RELATIVE_COST = {
     "cuda-graph": 0.5,
     "max-autotune": 0.4,
     "aot-inductor": 0.4,
-    "auto": 0.5,
 }
 """A mode's usual share of eager's time, for estimates; one that is not listed counts as eager."""
 
@@ -43,12 +42,11 @@ def overridden(
     seed: int | None = None,
     modes: list[str] | None = None,
     batch_sizes: list[int] | None = None,
-    slo: SloTable | None = None,
 ) -> PlanDocument:
-    """`document` with another seed, other modes, batch sizes or SLO where given. Raises PlanError."""
+    """`document` with another seed, other modes or batch sizes where given. Raises PlanError."""
     if batch_sizes is not None and min(batch_sizes, default=1) < 1:
         raise PlanError(f"batch sizes are at least 1, got {', '.join(map(str, batch_sizes))}")
-    given = {"seed": seed, "modes": modes or None, "batch_sizes": batch_sizes or None, "slo": slo}
+    given = {"seed": seed, "modes": modes or None, "batch_sizes": batch_sizes or None}
     return msgspec.structs.replace(
         document, **{name: value for name, value in given.items() if value is not None}
     )
@@ -111,7 +109,5 @@ def describe(plan: Plan) -> str:
         f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; baseline "
         f"'{BASELINE}', and 'control' cells that run it a second time; each round has an order of its own"
     )
-    if plan.slo:
-        lines.append(f"SLO: {plan.slo.text}")
     cells = (f"  {cell.name}, {cell.requests} requests per round" for cell in plan.cells)
     return "\n".join([*lines, "", "cells", *cells])

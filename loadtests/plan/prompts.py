@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
-from typing import Literal, get_args
+from typing import Literal
 
 PROMPT_FILE = Path(__file__).with_name("prompts.jsonl")
 
 PromptSet = Literal["short", "any", "long"]
-PROMPT_SETS: tuple[PromptSet, ...] = get_args(PromptSet)
 
 SHORT_CHARACTERS = 160
 """At most this long a snippet is `short`: one prefill chunk of 64 tokens."""

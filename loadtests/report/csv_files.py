@@ -124,13 +124,9 @@ def load_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:
             "failed": one.failed,
             "cut_visits": one.cut,
             **_finite_spread("served_per_second", one.served_rate),
-            **_finite_spread("goodput_per_second", one.goodput),
-            **_finite_spread("attainment", one.attainment),
             **_finite_spread("effective_batch", one.effective_batch),
             **_quantiles(one),
             **_finite_spread("queue_mean_seconds", one.queue_wait),
-            **_finite_spread("queue_replayed_seconds", one.replayed_wait),
-            **_finite_spread("queue_pollaczek_khinchine_seconds", one.steady_wait),
         }
 
 
@@ -143,26 +139,16 @@ def _quantiles(one: LoadCell) -> dict[str, float | None]:
 
 def knee_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:
     """One record per mode and conditions. The knee lies in [knee_least, knee_most]; null: no bound."""
-    slo = findings.criterion.slo
-    for group in findings.groups:
-        batch, prompts, tokens, arrivals = group.ladder
-        for one in group.knees:
+    for (batch, prompts, tokens, arrivals), knees in findings.knees.items():
+        for one in knees:
             yield {
                 "mode": one.mode,
                 "batch_size": batch,
                 "prompt_set": prompts,
                 "new_tokens": tokens,
                 "arrivals": arrivals,
-                "e2e_seconds": slo.e2e_seconds if slo else None,
-                "ttft_seconds": slo.ttft_seconds if slo else None,
-                "tpot_seconds": slo.tpot_seconds if slo else None,
-                "least_share": findings.criterion.least_share,
-                "criterion": "saturation" if slo is None else "slo",
                 "rounds": one.rounds,
-                "visits_too_short_below": one.too_short,
                 **_bounded("knee", one.estimate),
-                "reference": group.reference,
-                **_bounded("ratio", group.ratio(one.mode)),
             }
 
 
@@ -170,10 +156,10 @@ def _finite_spread(name: str, interval: Interval | None) -> dict[str, float | No
     return {key: _finite(end) for key, end in _spread(name, interval).items()}
 
 
-def _bounded(name: str, estimate: BoundedEstimate | None) -> dict[str, float | None]:
+def _bounded(name: str, estimate: BoundedEstimate) -> dict[str, float | None]:
     """Open ends and sides without a bound are null, and all where the interval excludes nothing."""
     keys = (f"{name}_least", f"{name}_most", f"{name}_low", f"{name}_high")
-    if estimate is None or not estimate.tells:
+    if not estimate.tells:
         return dict.fromkeys(keys)
     ends = (estimate.value.low, estimate.value.high, estimate.low, estimate.high)
     return {key: _finite(end) if end else None for key, end in zip(keys, ends, strict=True)}

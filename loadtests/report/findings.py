@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from loadtests.plan.cells import BASELINE, Cell, Group, Slo
+from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.load import LoadFindings
 from loadtests.report.proof import Document, Proof, find_selftest, left_open, proof
 from loadtests.report.results import PARTS, Results
@@ -22,7 +22,7 @@ from loadtests.report.summaries import (
     pay_back,
     phase_of,
 )
-from service.modes import AUTO, MODES, doubles
+from service.modes import MODES, doubles
 from service.records import PHASES
 from service.statistics.boundedness import CrossoverSpan, LeftOpen, crossover, crossover_span
 from service.statistics.choice import BASELINE as PLAIN
@@ -44,11 +44,11 @@ def typical(rounds: Rounds) -> Interval:
 
 
 class Findings:
-    """The statistics of `results`, each computed on first use; `slo` in place of the plan's objectives."""
+    """The statistics of `results`, each computed on first use."""
 
-    def __init__(self, results: Results, slo: Slo | None = None) -> None:
+    def __init__(self, results: Results) -> None:
         self.results = results
-        self.load = LoadFindings(results, slo)
+        self.load = LoadFindings(results)
         known = set(results.rounds["cell"].to_list())
         self._cells = [cell for cell in results.run.plan.cells if cell.name in known]
 
@@ -119,7 +119,7 @@ class Findings:
         """By group, with an error of 5 % over the batch sizes of the same conditions and the checks."""
         families: dict[Any, dict[Group, dict[str, Rounds]]] = {}
         for cell in self._cells:
-            if cell.candidate and not cell.open_loop:
+            if not cell.control and not cell.open_loop:
                 groups = families.setdefault(cell.group[1:], {})
                 groups.setdefault(cell.group, {})[cell.mode] = self.results.medians(cell.name)
         checks = len(self.results.run.plan.interim_checks)
@@ -151,7 +151,7 @@ class Findings:
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,
-            effective=None if cell.mode == AUTO else rows["effective_mode"][0],
+            effective=rows["effective_mode"][0],
             **{name: means[name] for name in same},
             latency=typical(self.results.medians(cell.name)),
             mean_seconds=means["latency_mean_seconds"],

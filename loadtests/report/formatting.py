@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dashboards.theme import mode_colour
-from loadtests.plan.cells import mode_names
+from service.modes import MODES
 from service.statistics.intervals import Interval
 
 UNKNOWN = "unknown"
@@ -89,4 +89,4 @@ def listed(items: list[str]) -> str:
 
 def colour(mode: str) -> str:
     """A mode's colour, everywhere the same."""
-    return mode_colour(mode, mode_names())
+    return mode_colour(mode, MODES)

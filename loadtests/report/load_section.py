@@ -14,7 +14,6 @@ from loadtests.report.load import (
     Ladder,
     LoadCell,
     LoadFindings,
-    LoadGroup,
     ModeKnee,
     ladder_of,
 )
@@ -23,75 +22,52 @@ from loadtests.report.plots import LOG_AXIS, SYMBOLS, base, line
 from loadtests.report.summaries import Summary
 from loadtests.report.wording import pair
 from service.statistics.intervals import SETTLING_SHARE, Interval, least_requests
+from service.statistics.knee import SERVED_SHARE
 
 
 def load_section(findings: LoadFindings) -> Section | None:
     """None without an open loop."""
-    note = f"{findings.criterion.meaning} {_READING}"
-    return Section("Under load", note, [*load_tables(findings)]) if findings.groups else None
+    return Section("Under load", _READING, [*load_tables(findings)]) if findings.knees else None
 
 
 _READING = (
+    f"A rate counts as served where answers leave at {100 * SERVED_SHARE:.4g} % of the rate offered or more. "
     "Rates and latencies count from the instants at which requests were due. The first "
     f"{100 * SETTLING_SHARE:.0f} % of a block's requests fill the queue and are not judged; a quantile needs "
     f"{listed([f'{least_requests(share)} (p{100 * share:.0f})' for share in QUANTILES])} requests. Of a "
-    "block that was cut, because its queue only grew, no request counts as in time and none has a latency (a "
-    "dash). The wait replayed follows from the instants of sending and the times in service alone; steady is "
-    "Pollaczek and Khinchine's for Poisson arrivals after an infinite time, and a block, which starts with "
-    "an empty queue, waits less. The effective batch is the mean number of sequences in the steps of a "
-    "request."
+    "block that was cut, because its queue only grew, no request has a latency (a "
+    "dash). The effective batch is the mean number of sequences in the steps of a request."
 )
 
 
 def load_tables(findings: LoadFindings) -> Iterator[Table]:
     """Per conditions the knees of all modes, then every rate, then its latencies."""
-    for group in findings.groups:
-        rates = [cell for one in group.knees for cell in one.cells]
-        yield _knees(group, findings)
+    heads = ("mode", "requests/s before it saturates (95 %)", "rounds", "rates, requests/s")
+    for ladder, knees in findings.knees.items():
+        rates = [cell for one in knees for cell in one.cells]
+        yield Table(conditions(ladder), heads, [_knee(one) for one in knees])
         yield Table("", _RATES, [[*_offered(one), *_served(one)] for one in rates])
         yield Table("", _LATENCIES, [[*_offered(one), *_latencies(one)] for one in rates])
 
 
-def conditions(group: LoadGroup) -> str:
+def conditions(ladder: Ladder) -> str:
     """'Batch 1, short prompts, 32 new tokens, Poisson arrivals'."""
-    batch, prompts, tokens, arrivals = group.ladder
+    batch, prompts, tokens, arrivals = ladder
     kind = "Poisson" if arrivals == "poisson" else arrivals
     return f"Batch {batch}, {prompts} prompts, {tokens} new tokens, {kind} arrivals"
 
 
-def _knees(group: LoadGroup, findings: LoadFindings) -> Table:
-    heads = (
-        "mode", f"requests/s {findings.criterion.within} (95 %)", f"against {group.reference} (95 %)",
-        "rounds", "rates, requests/s",
-    )  # fmt: skip
-    rows = [_knee(one, group) for one in group.knees]
-    return Table(conditions(group), heads, rows, " ".join(_cautions(group)))
-
-
-def _cautions(group: LoadGroup) -> Iterator[str]:
-    for one in group.knees:
-        if one.too_short is not None:
-            yield (
-                f"{one.mode}: its knee reads too high, because blocks of {one.cells[0].cell.requests} "
-                "requests are too short for this objective: a queue that starts empty reaches it after about "
-                f"{one.too_short}."
-            )
-
-
-def _knee(one: ModeKnee, group: LoadGroup) -> list[Text]:
-    ratio, ratio_span = pair(group.ratio(one.mode), "×")
+def _knee(one: ModeKnee) -> list[Text]:
     return [
         Text(one.mode, colour=colour(one.mode)),
         Text(*pair(one.estimate)),
-        Text(ratio, ratio_span if ratio != "–" else ""),
         Text(str(one.rounds)),
         Text(", ".join(f"{cell.rate:.4g}" for cell in one.cells)),
     ]
 
 
 _RATES = (
-    "mode", "offered/s", "served/s", "in time/s", "in time, %", "effective batch", "sent", "rejected", "cut",
-    "queue measured, ms", "replayed", "steady",
+    "mode", "offered/s", "served/s", "effective batch", "sent", "rejected", "cut", "queue, ms",
 )  # fmt: skip
 
 _KINDS = {"e2e": "latency", "ttft": "first token", "tpot": "per further token"}
@@ -108,13 +84,12 @@ def _offered(one: LoadCell) -> list[Text]:
 
 def _served(one: LoadCell) -> list[Text]:
     return [
-        *(value(found) for found in (one.served_rate, one.goodput)),
-        value(one.attainment, 100.0),
+        value(one.served_rate),
         value(one.effective_batch),
         Text(str(one.sent)),
         Text(str(one.rejected)),
         Text(f"{one.cut} of {len(one.blocks)}"),
-        *(value(found, 1e3) for found in (one.queue_wait, one.replayed_wait, one.steady_wait)),
+        value(one.queue_wait, 1e3),
     ]
 
 

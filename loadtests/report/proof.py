@@ -79,7 +79,7 @@ def ran_alike(found: Mapping[str, Any], run: SweepRun) -> bool:
     here = {name: engine.get(name) for name in ("torch", "model", "dtype", "threads")}
     here["linears"] = (engine.get("linears") or {}).get("layout")
     alike = all(found.get(key) == value for key, value in here.items())
-    return alike and set(run.plan.ladder_modes) <= set(found.get("modes") or [])
+    return alike and set(run.plan.modes) <= set(found.get("modes") or [])
 
 
 def left_open(found: Mapping[str, Any] | None, run: SweepRun) -> LeftOpen:

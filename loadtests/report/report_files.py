@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from loadtests.plan.cells import Slo
 from loadtests.report import load_section, plots, wording
 from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
@@ -22,14 +21,14 @@ from service.statistics.choice import CONFIDENCE
 REPORT_FILE = "report.html"
 
 
-def make_report(folder: Path | str, slo: Slo | None = None) -> dict[str, Any]:
+def make_report(folder: Path | str) -> dict[str, Any]:
     """Write the report's files into `folder`; returns the headline.
 
     These are `report.html`, `report.md`, `cells.csv`, `summary.csv`, `advice.json` and `validation.json`,
-    whose gates are checked anew; with open-loop cells also `load.csv` and `knees.csv`, judged by `slo` in
-    place of the plan's. Raises RowsError where the folder holds no results, or none that succeeded.
+    whose gates are checked anew; with open-loop cells also `load.csv` and `knees.csv`. Raises RowsError where
+    the folder holds no results, or none that succeeded.
     """
-    return write_report(Findings(read_results(folder), slo))
+    return write_report(Findings(read_results(folder)))
 
 
 def write_report(findings: Findings) -> dict[str, Any]:

@@ -33,7 +33,7 @@ _FIELDS: dict[str, _Type] = {
     "mode": pl.Categorical, "control": pl.Boolean, "batch_size": pl.Int32, "prompt_set": pl.Categorical,
     "new_tokens": pl.Int32, "concurrency": pl.Int32, "intended_start": pl.Float64, "start": pl.Float64,
     "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
-    "effective_mode": pl.Categorical, "picked_mode": pl.Categorical,
+    "effective_mode": pl.Categorical,
     "load": pl.Float64, "rate": pl.Float64, "prompt_tokens": pl.Int32,
     "completion_tokens": pl.Int32, "padded_prompt_tokens": pl.Int32, "attended_tokens": pl.Int32,
     "involuntary_switches": pl.Int32, "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
@@ -184,8 +184,7 @@ class Results:
 
         `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, with
         one request at a time, tokens / summed latency; else tokens over the time from the first intended
-        start to the last answer, the gap before a resumed part left out: a visit begins with an empty queue,
-        so that Little's law over its requests would count more in flight than there were.
+        start to the last answer, the gap before a resumed part left out.
         """
         good = self.measured.with_columns(_visit_seconds().alias("visit_seconds"))
         tokens = pl.col("completion_tokens").sum()

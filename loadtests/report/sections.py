@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import polars as pl
-
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
 from loadtests.report.answer import answer, compared, latency
@@ -31,10 +29,10 @@ from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Ve
 from loadtests.report.surroundings import environment, reproduce, subject
 from loadtests.run.run_file import SweepRun
 from loadtests.run.validation import Gate
-from service.modes import AUTO
 from service.records import PHASES
 from service.statistics.choice import BASELINE as PLAIN
 from service.statistics.choice import CONFIDENCE, EQUIVALENT
+from service.statistics.knee import SERVED_SHARE
 
 
 def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
@@ -58,8 +56,7 @@ def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
         "equal_within": f"{100 * (EQUIVALENT - 1):.0f} %",
         "margin": wording.MARGIN_PERCENT,
         "comparisons": sum(s.comparison is not None and not s.cell.control for s in findings.summaries),
-        "least_share": f"{100 * findings.load.criterion.least_share:.4g} %" if findings.load.groups else "",
-        "objective": findings.load.criterion.slo is not None,
+        "least_share": f"{100 * SERVED_SHARE:.4g} %" if findings.load.knees else "",
     }
 
 
@@ -130,7 +127,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]), "first token",
         "tokens/s", "requests to pay back, this start", "from an empty cache",
     )  # fmt: skip
-    rows = [[_mode(one, findings), *_speed(one, plain)] for one in verdict.summaries]
+    rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
         f"Batch {verdict.batch_size}: {wording.conditions(verdict.group)}", heads, rows, control.strip()
     )
@@ -139,7 +136,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
     faults = [one.minor_faults for one in verdict.summaries]
     shown = any((count or 0.0) >= MANY_FAULTS for count in faults)
     heads = ("mode", "queue", *phases, "other", "outside", "mean latency", "mean − typical")
-    rows = [[_mode(one, findings), *_parts(one, beside)] for one in verdict.summaries]
+    rows = [[_mode(one), *_parts(one, beside)] for one in verdict.summaries]
     if shown:
         heads += ("page faults",)
         rows = [[*row, Text(whole(count))] for row, count in zip(rows, faults, strict=True)]
@@ -155,20 +152,10 @@ def _work(summary: Summary) -> str:
     )
 
 
-def _mode(summary: Summary, findings: Findings) -> Text:
-    ran = _picked(summary, findings) if summary.cell.mode == AUTO else wording.runs_as(summary)
+def _mode(summary: Summary) -> Text:
     again = " again (control)" if summary.cell.control else ""
-    under = lines(ran, "disturbed" if summary.disturbed else None)
+    under = lines(wording.runs_as(summary), "disturbed" if summary.disturbed else None)
     return Text(summary.cell.mode + again, under=under, colour=colour(summary.cell.mode))
-
-
-def _picked(auto: Summary, findings: Findings) -> str:
-    """'ran compiled 75 %, inference_mode 25 %'."""
-    picked = findings.results.measured.filter(pl.col("cell") == auto.cell.name)
-    counts = picked.group_by(pl.col("picked_mode").cast(pl.String)).len()
-    found = counts.sort("len", "picked_mode", descending=[True, False]).collect()
-    shares = (f"{mode} {100 * count / auto.requests:.3g} %" for mode, count in found.iter_rows())
-    return f"ran {', '.join(shares)}"
 
 
 def _speed(summary: Summary, plain: str) -> list[Text]:
@@ -233,7 +220,7 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
         verb = "converge" if ends[1][1] < ends[0][1] else "do NOT converge"
         reach = ", ".join(f"{times(spread)} at batch {end.batch_size}" for end, spread in ends)
         sentences.append(f"The modes {verb} as the batch grows: slowest over fastest {reach}.")
-    steps = {one.cell.mode: one.decode.step_dispatch_seconds for one in smallest.candidates}
+    steps = {one.cell.mode: one.decode.step_dispatch_seconds for one in smallest.modes}
     known = {mode: seconds for mode, seconds in steps.items() if seconds is not None}
     row = [f"dispatch of a decode step at batch {smallest.batch_size}", *map(microseconds, known.values())]
     table = Table("", ["", *known], [[*map(Text, row)]])
@@ -242,7 +229,7 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
 
 def _spread(end: Verdict) -> float:
     """The slowest mode's latency over the fastest's."""
-    latencies = [one.latency.value for one in end.candidates]
+    latencies = [one.latency.value for one in end.modes]
     return max(latencies) / min(latencies)
 
 
@@ -294,7 +281,7 @@ def _parity_section(run: SweepRun) -> Section:
         "mode", "parity", "largest logit difference", "greedy tokens", "warm-up", "cache", "compiled",
         "cold start", "what this mode removes",
     )  # fmt: skip
-    rows = [_status(mode, run.mode(mode)) for mode in run.plan.ladder_modes]
+    rows = [_status(mode, run.mode(mode)) for mode in run.plan.modes]
     return Section("Parity and warm-up", note, [Table("", heads, rows, left=2)])
 
 

@@ -218,15 +218,12 @@ NOTHING = Payback(None, None, "nothing to pay back", "nothing to pay back")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One cell over all rounds. `effective` None: it is unknown, or `auto`, which runs others.
+    """One cell over all rounds. `effective` None: it is unknown.
 
-    `parts` are mean seconds per request, None where this device has none.
-
-    `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts` and
-    `outside_seconds` add up to the latter. `estimated`: dispatch and kernel are
-    shares of the wall time, a CPU's.
-    `comparison` is against the baseline's cell of the same group, `against_plain` against the best mode
-    without a compiler; None for that cell itself, or where the group has none.
+    `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts`, mean seconds per
+    request (None where this device has none), and `outside_seconds` add up to the latter. `estimated`:
+    dispatch and kernel are shares of the wall time, a CPU's. `comparison` is against the baseline's cell of
+    the same group, `against_plain` against the best mode without a compiler; None for that cell itself.
     """
 
     cell: Cell
@@ -294,7 +291,7 @@ class Verdict:
     @property
     def plain(self) -> Summary:
         """The cell that the answer is against: the best mode without a compiler."""
-        return self.of(baseline_of(summary.cell.mode for summary in self.candidates))
+        return self.of(baseline_of(summary.cell.mode for summary in self.modes))
 
     @property
     def shipped(self) -> Summary | None:
@@ -306,9 +303,5 @@ class Verdict:
 
     @property
     def modes(self) -> list[Summary]:
-        """All but the control cell, in the ladder's order, `auto` last."""
+        """All but the control cell, in the ladder's order."""
         return [summary for summary in self.summaries if not summary.cell.control]
-
-    @property
-    def candidates(self) -> list[Summary]:
-        return [summary for summary in self.summaries if summary.cell.candidate]

@@ -7,7 +7,6 @@ from typing import Any
 
 from loadtests.report.formatting import cores, size
 from loadtests.run.run_file import PLAN_FILE, SweepRun
-from service.modes import AUTO
 
 
 def subject(run: SweepRun) -> list[str]:
@@ -133,11 +132,9 @@ def reproduce(run: SweepRun) -> list[str]:
     """Commands that measure the same again, with the variables that the service was started with."""
     plan = ["--plan", PLAN_FILE] if run.plan_from_file else ["--preset", run.plan.preset]
     command = ["launchbound", "sweep", *plan, "--seed", str(run.plan.seed)]
-    for name in ("model", "device", "dtype", "modes", "batch_sizes", "slo", "advice"):
+    for name in ("model", "device", "dtype", "modes", "batch_sizes"):
         if value := run.settings.get(name) or run.overrides.get(name):
             text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            if name == "modes" and AUTO in run.plan.modes and AUTO not in text.split(","):
-                text += f",{AUTO}"  # no mode that a service is started with
             command += [f"--{name.replace('_', '-')}", text]
     if (workers := run.settings.get("workers", 1)) > 1:
         command += ["--workers", str(workers)]

@@ -56,7 +56,7 @@ def _answer(verdicts: list[Verdict]) -> str:
     choice = verdicts[0].choice
     assert choice
     at = f"Batch {listed([str(v.batch_size) for v in verdicts])}"
-    if len(verdicts[0].candidates) == 1:
+    if len(verdicts[0].modes) == 1:
         return f"{at}: {choice.ship} is the only mode that was measured."
     if choice.state == "equivalent":
         return f"{at}: {choice.baseline}, nothing is faster by more than {MARGIN_PERCENT}."
@@ -84,7 +84,7 @@ def gain(verdict: Verdict) -> str:
     choice, shipped = verdict.choice, verdict.shipped
     if choice is None or shipped is None:
         return f"fewer than {MINIMUM_ROUNDS} rounds: too few to tell modes apart"
-    if len(verdict.candidates) == 1:
+    if len(verdict.modes) == 1:
         return f"{choice.ship} is the only mode that was measured"
     if choice.state == "equivalent":
         return f"no mode is faster than {choice.baseline} by more than {MARGIN_PERCENT}"
@@ -273,20 +273,18 @@ def _requests(requests: Requests) -> str:
 # Load.
 
 
-def pair(estimate: BoundedEstimate | None, unit: str = "") -> tuple[str, str]:
+def pair(estimate: BoundedEstimate) -> tuple[str, str]:
     """An estimate and its interval: ('61.2', '58–63').
 
     With one end, the end alone: ('at least 58', ''). Without any, or without an estimate, a dash.
     """
-    if estimate is None:
-        return "–", "not measured"
     if not estimate.tells:
         return "–", "no rate is excluded: more requests or rounds would"
     if estimate.high == float("inf"):
-        return f"at least {significant(estimate.low)}{unit}", ""
+        return f"at least {significant(estimate.low)}", ""
     if estimate.low == 0:
-        return f"below {significant(estimate.high)}{unit}", ""
+        return f"below {significant(estimate.high)}", ""
     between = span(Interval(0.0, estimate.low, estimate.high, 0))
     if not estimate.value.known:
-        return f"{between}{unit}", ""
-    return f"{significant(estimate.value.low)}{unit}", between
+        return between, ""
+    return significant(estimate.value.low), between

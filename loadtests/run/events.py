@@ -13,7 +13,7 @@ from threading import Thread
 
 import msgspec
 
-from loadtests.plan.cells import Plan, Slo
+from loadtests.plan.cells import Plan
 from loadtests.run.folder import REPOSITORY
 from loadtests.run.rows import Stage, each_line
 from loadtests.run.run_file import CutBlock, InterimCheck, RoundMachine
@@ -85,12 +85,6 @@ class MeasuringBegan(msgspec.Struct, frozen=True, tag="measuring"):
     canary_bytes_per_second: float | None
 
 
-class SloSettled(msgspec.Struct, frozen=True, tag="slo"):
-    """The plan's SLO is known in seconds: a limit of it is a multiple of eager's latency, just measured."""
-
-    slo: Slo
-
-
 class BlockCut(msgspec.Struct, frozen=True, tag="cut"):
     """No further request of a block is sent; the rows of those in flight follow."""
 
@@ -124,7 +118,6 @@ class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
 KeptEvent = (
     GeneratorStarted
     | WarmupPassEnded
-    | SloSettled
     | MeasuringBegan
     | BlockCut
     | RoundEnded

@@ -281,11 +281,10 @@ class Rate:
 class ScheduleDelay:
     """How late the client itself sent requests, past saturation too: its lag is in the latency reported.
 
-    A request that is sent `d` late ends at most `d` later, or as much later as the one before it in its busy
-    period. So with 99 % of the delays below a bound, quantiles of the latency from the intended start are too
-    high by at most the bound, at a rank that is 1 % off. The bound is relative to the latency without load,
-    below which no quantile lies: latency less queue, as the median of the cell's requests. A warning: what a
-    sweep decides from is closed-loop, and has no such delay.
+    With 99 % of the delays below a bound, quantiles of the latency from the intended start are too high by at
+    most the bound, at a rank that is 1 % off (docs/decisions/load.md). It is relative to the latency without
+    load: latency less queue, as the median of the cell's requests. A warning: what a sweep decides from is
+    closed-loop, and has no such delay.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from loadtests.run.locust_client import (
 )  # first: locust patches what the others import
 # isort: on
 
-from loadtests.plan.cells import BASELINE, Cell, order
+from loadtests.plan.cells import Cell, order
 from loadtests.run.events import (
     Assignment,
     GeneratorEvent,
@@ -30,7 +30,6 @@ from loadtests.run.events import (
     GeneratorStarted,
     MeasuringBegan,
     RoundEnded,
-    SloSettled,
     WarmupPassEnded,
 )
 from loadtests.run.exporter import Exporter
@@ -114,13 +113,9 @@ class LoadGenerator:
 
     def _settled_rates(self) -> dict[str, float]:
         """Arrivals per second of each open-loop cell; one that an earlier part had keeps its rate."""
-        slo, rates = self._plan.slo, dict(self._assignment.rates)
-        opened = [cell for cell in self._plan.cells if cell.open_loop]
-        if slo is not None and not slo.is_settled:
-            eager = next(cell for cell in opened if cell.mode == BASELINE)
-            emit(SloSettled(slo.settled(1.0 / self._capacity(eager))))
-        for cell in opened:
-            if cell.name not in rates:
+        rates = dict(self._assignment.rates)
+        for cell in self._plan.cells:
+            if cell.open_loop and cell.name not in rates:
                 rates[cell.name] = cell.rate or (cell.load or 1.0) * self._capacity(cell)
         return rates
 

@@ -1,8 +1,6 @@
 """Locust's users of one process: they post the requests of a queue, and a listener gets the responses.
 
-Run as a program it is a load process beside the load generator, a worker of locust's distributed mode: it
-posts what the master hands it, each request when it is due, and gives the responses back.
-
+Run as a program it is a load process beside the load generator, a worker of locust's distributed mode.
 Importing this module monkey-patches the standard library (gevent): only load processes import it. The queues
 below are the patched ones, which yield to locust's users while they block.
 """

@@ -17,7 +17,6 @@ from loadtests.run.events import (
     GeneratorStarted,
     InterimCheckEnded,
     RequestEnded,
-    SloSettled,
     WarmupPassEnded,
 )
 from loadtests.run.run_file import CutBlock, SweepRun
@@ -97,8 +96,6 @@ class SweepProgress:
                 if requests:
                     groups = ", ".join(check.undecided)
                     self.print_line(f"after round {check.round} not resolved, and measured further: {groups}")
-            case SloSettled(slo=slo):
-                self.print_line(f"SLO: {slo.text}")
             case BlockCut(visit=cut):
                 self._leave_out([cut])
                 self.print_line(f"round {cut.round}, {cut.cell}: cut after {cut.sent} requests, {cut.reason}")

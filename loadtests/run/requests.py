@@ -91,7 +91,6 @@ def row(
     """The row of `requests.jsonl`; `clock_offset` turns the client's clock into Unix seconds."""
     cell = request.cell
     document = _document(response)
-    named = document.get("mode", {})
     ok = response.status == 200 and response.failure is None and "timings" in document
     intended = response.started if request.intended is None else request.intended
     fields: dict[str, Any] = {
@@ -101,7 +100,7 @@ def row(
         "sequence": sequence,
         **{name: getattr(request, name) for name in ("round", "index", "stage")},
         **{name: getattr(cell, name) for name in OF_CELL},
-        "effective_mode": named.get("effective"),
+        "effective_mode": document.get("mode", {}).get("effective"),
         "worker": response.worker,
         "request_id": request.id,
         "intended_start": clock_offset + intended,
@@ -111,8 +110,6 @@ def row(
         "status": response.status,
         "error": None if ok else _error(response, document),
     }
-    if "picked" in named:
-        fields["picked_mode"] = named["picked"]
     if ok:
         usage = document.get("usage", {})
         fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
@@ -171,8 +168,7 @@ class GrowingQueue:
         m ln(m / (STABLE (c + k))) - m + STABLE (c + k).
 
     The queue only grows where that exceeds the logarithm of the number of busy periods that the block can
-    have, over FALSE_CUTS: a union bound, for one rate instead of the most likely one, which simulated queues
-    check in the tests. Equal gaps between arrivals, and refusals, only make it more reluctant.
+    have, over FALSE_CUTS: a union bound. Equal gaps, and refusals, only make it more reluctant.
     """
 
     def __init__(self, requests: int, most_in_flight: int, at_once: int = 1) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from loadtests.run.events import (
     EVENTS_FILE,
     BlockCut,
@@ -18,7 +16,6 @@ from loadtests.run.events import (
     KeptEvent,
     MeasuringBegan,
     RoundEnded,
-    SloSettled,
     WarmupPassEnded,
     read_events,
 )
@@ -26,9 +23,8 @@ from loadtests.run.machine import clocks_file, clocks_summary
 from loadtests.run.rows import ROWS_FILE, cut_torn_line
 from loadtests.run.run_file import Client, Part, RunError, SweepRun, read_run
 from loadtests.run.schedule import Finished, is_whole
-from loadtests.run.target import linear_layout, read_scrapes, samples
+from loadtests.run.target import linear_layout
 from loadtests.run.validation import check_rows
-from service.modes import AUTO
 
 KILLED = "no end is recorded: it is still running, was killed, or the machine went down"
 
@@ -43,8 +39,6 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
         case MeasuringBegan(rates=rates, canary_bytes_per_second=canary):
             run.client.rates = rates
             part.canary_before = canary
-        case SloSettled(slo=slo):
-            run.plan = msgspec.structs.replace(run.plan, slo=slo)
         case BlockCut(visit=cut):
             key = (cut.round, cut.cell)
             run.cut_visits = [*(one for one in run.cut_visits if (one.round, one.cell) != key), cut]
@@ -166,8 +160,8 @@ def _refuse_other_environment(folder: Path, then: Mapping[str, str]) -> None:
     _refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
 
 
-def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any], metrics_text: str) -> None:
-    """Raise CannotResume where the service is not the one that `run` began with: machine, status, build.
+def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any]) -> None:
+    """Raise CannotResume where the service is not the one that `run` began with: its machine and status.
 
     `document` is that of GET /v1/modes.
     """
@@ -175,23 +169,6 @@ def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any
     _refuse(folder, run.environment, document.get("service") or {}, _MACHINE)
     _refuse(folder, run.engine, engine, _ENGINE)
     _refuse(folder, {_LINEARS: linear_layout(run.engine)}, {_LINEARS: linear_layout(engine)}, [_LINEARS])
-    if AUTO in run.plan.modes and run.auto is not None:
-        then, now = _advised(run.auto), _advised(document["auto"])
-        _refuse(folder, then, now, then)
-    earlier = read_scrapes(folder, 1)[0]
-    if earlier is not None:
-        then, now = ({"service build": _build(text)} for text in (earlier, metrics_text))
-        _refuse(folder, then, now, then)
-
-
-def _advised(auto: Mapping[str, Any]) -> dict[str, Any]:
-    """What `auto` runs, by batch bucket."""
-    return {f"auto at batch bucket {one['batch_bucket']}": one["mode"] for one in auto["batches"]}
-
-
-def _build(metrics_text: str) -> str:
-    found = samples(metrics_text, "launchbound_build_info")
-    return ", ".join(f"{name} {value}" for _, labels in found for name, value in sorted(labels))
 
 
 def _refuse(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:

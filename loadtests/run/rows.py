@@ -45,7 +45,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     of the sweep that it belongs to. The second group has the response's timings under their own names, absent
     where the request failed; files keep all others too. `padded_prompt_tokens`: per row, as prefill computed
     them; `attended_tokens`: cache positions that the last step's attention read; `text_digest` identifies the
-    texts; `picked_mode` is the mode that `auto` ran.
+    texts.
     """
 
     run: str
@@ -88,16 +88,10 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attended_tokens: int | None = None
     effective_batch: float | None = None
     text_digest: str | None = None
-    picked_mode: str | None = None
     profiled: bool = False
     prefill: RowPhase | None = None
     decode: RowPhase | None = None
     sources: RowSources | None = None
-
-    @property
-    def ran_mode(self) -> str:
-        """The mode of the ladder that it ran in; `auto` where only the service knows."""
-        return self.picked_mode or self.mode
 
     @property
     def ok(self) -> bool:

@@ -143,7 +143,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class SweepRun(msgspec.Struct, kw_only=True):
-    """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` and `auto` at the start.
+    """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
     `order` has the names of cells by round as they ran, of which `rounds` were finished; `looks` are the
     interim checks so far, `cut_visits` the blocks that ended early. `ended` None: it did not finish.
@@ -169,7 +169,6 @@ class SweepRun(msgspec.Struct, kw_only=True):
     environment: dict[str, Any] = {}
     load_tests: dict[str, Any] = {}
     engine: dict[str, Any] = {}
-    auto: dict[str, Any] | None = None
     modes_before: list[dict[str, Any]] = []
     modes: list[dict[str, Any]] = []
     machine_by_round: list[RoundMachine] = []

@@ -135,7 +135,7 @@ def undecided_groups(plan: Plan, groups: Collection[Group], latencies: Latencies
     """Those of `groups` whose answer is not resolved, at 95 % over all main groups and checks."""
     by_group: dict[Group, dict[str, dict[int, float]]] = {group: {} for group in plan.main_groups}
     for cell in plan.cells:
-        if cell.candidate and cell.group in by_group:
+        if not cell.control and cell.group in by_group:
             by_group[cell.group][cell.mode] = latencies.medians(cell.name)
     found = choose_each(by_group, len(plan.interim_checks))
     return [group for group in groups if (one := found[group]) is None or one.state == "not resolved"]

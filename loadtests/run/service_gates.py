@@ -13,7 +13,7 @@ from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 from loadtests.run.schedule import Latencies, group_name
 from loadtests.run.target import requests_by_mode
-from service.modes import AUTO, FALLBACK
+from service.modes import FALLBACK
 from service.statistics.choice import EQUIVALENT, compare
 from service.statistics.intervals import Interval
 
@@ -24,9 +24,8 @@ Scrapes = tuple[str | None, str | None]
 class Counters:
     """The server counted, per mode, exactly the requests with a row: no other client, no loss.
 
-    Whatever came of them: the server counts those that it rejects under their mode too. Those to `auto`
-    it counts under the mode that it picked, and those that ran as another form than their mode had
-    declared under FALLBACK.
+    Whatever came of them: the server counts those that it rejects under their mode too, and those that ran
+    as another form than their mode had declared under FALLBACK.
 
     An earlier part ended while requests were in flight: the server may have counted so many more.
     Where it was killed it has no scrape after it, its service may be gone too, and its rows stay unchecked.
@@ -38,7 +37,7 @@ class Counters:
 
     def add(self, row: RequestRow) -> None:
         """Take in any row."""
-        self._sent[row.part][row.ran_mode, row.effective_mode if row.ok else None] += 1
+        self._sent[row.part][row.mode, row.effective_mode if row.ok else None] += 1
 
     def sent(self, part: int) -> int:
         """Rows of `part`."""
@@ -83,17 +82,11 @@ def _most_in_flight(run: SweepRun) -> int:
 
 
 def _miscounts(sent: Counter[str], counted: Counter[str], in_flight: int) -> list[str]:
-    """What the server counted wrongly; `in_flight` more than were sent are none, in all modes together.
-
-    A request to `auto` that was refused, as by a full queue, does not say which mode it was counted under: so
-    many more must stand in some mode.
-    """
-    more = {mode: counted[mode] - sent[mode] for mode in sorted({*sent, *counted} - {AUTO})}
-    surplus = sum(more.values())
-    if min(more.values(), default=0) >= 0 and sent[AUTO] <= surplus <= sent[AUTO] + in_flight:
+    """What the server counted wrongly; `in_flight` more than were sent are none, in all modes together."""
+    more = {mode: counted[mode] - sent[mode] for mode in sorted({*sent, *counted})}
+    if min(more.values(), default=0) >= 0 and sum(more.values()) <= in_flight:
         return []
-    wrong = [f"{mode}: {sent[mode]} rows, {counted[mode]:.0f} counted" for mode in more if more[mode]]
-    return [*wrong, f"{AUTO}: {sent[AUTO]} rows without the mode that it picked"] if sent[AUTO] else wrong
+    return [f"{mode}: {sent[mode]} rows, {counted[mode]:.0f} counted" for mode in more if more[mode]]
 
 
 def _count_difference(before: str, after: str) -> Counter[str]:
@@ -105,8 +98,8 @@ def _count_difference(before: str, after: str) -> Counter[str]:
 
 
 def parity(run: SweepRun) -> Gate:
-    """Every mode was compared with eager at warm-up, and computes the same; of `auto` all that it can run."""
-    verdicts = {mode: run.mode(mode).get("parity") for mode in _run_modes(run)}
+    """Every mode was compared with eager at warm-up, and computes the same."""
+    verdicts = {mode: run.mode(mode).get("parity") for mode in run.plan.modes}
     unknown = [mode for mode, verdict in verdicts.items() if verdict is None]
     out = [mode for mode, verdict in verdicts.items() if verdict is not None and not verdict["passed"]]
     wrong = [f"out of parity: {', '.join(out)}"] if out else []
@@ -115,16 +108,8 @@ def parity(run: SweepRun) -> Gate:
     return Gate("parity", not out and not unknown, detail)
 
 
-def _run_modes(run: SweepRun) -> list[str]:
-    """The modes in which requests of the plan can run: `auto` picks among those that are ready."""
-    if AUTO not in run.plan.modes:
-        return run.plan.modes
-    ready = [status["mode"] for status in run.modes or run.modes_before if status["state"] == "ready"]
-    return list(dict.fromkeys([*run.plan.ladder_modes, *ready]))
-
-
 class Fallbacks:
-    """Requests that ran as something else than their mode, or that which `auto` picked, had declared."""
+    """Requests that ran as something else than their mode had declared."""
 
     def __init__(self) -> None:
         self._ran = Counter[tuple[str, str | None]]()
@@ -132,11 +117,11 @@ class Fallbacks:
     def add(self, row: RequestRow) -> None:
         """Take in any row."""
         if row.ok:
-            self._ran[row.ran_mode, row.effective_mode] += 1
+            self._ran[row.mode, row.effective_mode] += 1
 
     def gate(self, run: SweepRun) -> Gate:
         """How many, and as what."""
-        declared = {mode: run.mode(mode).get("effective") for mode in _run_modes(run)}
+        declared = {mode: run.mode(mode).get("effective") for mode in run.plan.modes}
         other = [
             f"{count} × {mode} ran as {effective}"
             for (mode, effective), count in self._ran.items()

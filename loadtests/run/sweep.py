@@ -183,7 +183,7 @@ class SweepPart:
         document = wait_until_ready(self._target, run.plan, self._progress.waiting)
         part.ready = now()
         if part.number > 1:
-            refuse_other_service(self._folder, run, document, self._target.metrics())
+            refuse_other_service(self._folder, run, document)
             self._progress.already_measured(run, check_rows(self._folder).finished.requests)
         else:
             run.environment = document.get("service") or {}
@@ -207,7 +207,7 @@ class SweepPart:
         run.parts.append(part)
         run.ended, run.complete, run.stopped_because = None, False, None
         if part.number == 1:
-            run.modes_before, run.auto = document["modes"], document.get("auto")
+            run.modes_before = document["modes"]
         write_run(self._folder, run)
 
     def _measure(self) -> None:

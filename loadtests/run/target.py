@@ -18,7 +18,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.plan.cells import Plan
-from service.modes import AUTO, doubles
+from service.modes import doubles
 
 COMPILE_COUNTERS = (
     "launchbound_recompiles_total", "launchbound_graph_breaks_total", "launchbound_compile_seconds_count",
@@ -203,13 +203,12 @@ def wait_until_ready(
     target: Target,
     plan: Plan,
     report: Callable[[str], None],
-    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all modes of `plan` are ready and no other is warming up.
 
     Raises what `await_modes` raises, and TargetError for a service that cannot run `plan`.
     """
-    document = await_modes(target, plan.ladder_modes, report, without_progress_seconds, settled=True)
+    document = await_modes(target, plan.modes, report, settled=True)
     buckets = document["engine"].get("batch_buckets") or []
     if buckets and plan.batch_sizes[-1] > max(buckets):
         raise TargetError(
@@ -222,8 +221,6 @@ def wait_until_ready(
             "sweep one by its own address, which the log of `launchbound serve --replicas` has, "
             "or write `replicas = true` into the plan"
         )
-    if AUTO in plan.modes and "auto" not in document:
-        raise TargetError(f"{target.url} is of a version without `{AUTO}`: sweep without it, or update it")
     return document
 
 

@@ -16,13 +16,12 @@ from service.cli.sweep import ChosenPlan, PlanOptions, chosen_plan
 app = typer.Typer()
 
 
-@app.command(epilog="Example: launchbound fleet --preset standard --prices epyc=0.31,h200=4.10 --dry-run")
+@app.command(epilog="Example: launchbound fleet --preset standard --dry-run")
 def fleet(
     plan: Annotated[Path | None, typer.Argument(help="A plan file (docs/sweeps.md).")] = None,
     preset: Annotated[str | None, typer.Option(help="As of sweep; default quick.")] = None,
     models: Annotated[str, typer.Option(help="Models, with commas.")] = "tiny",
     dtypes: Annotated[str, typer.Option(help="Precisions, with commas.")] = "float32",
-    prices: Annotated[str | None, typer.Option(help="Dollars per hour, as KIND=PRICE, with commas.")] = None,
     address: Annotated[
         str | None, typer.Option(help="A Ray cluster, HOST:PORT; without it one node on this machine.")
     ] = None,
@@ -41,15 +40,14 @@ def fleet(
     from loadtests.run.rows import RowsError
     from service.ray_cluster import ClusterError
 
-    if resume is not None and (plan or preset or out or prices or dry_run):
+    if resume is not None and (plan or preset or out or dry_run):
         bad_input("--resume goes on in its folder, with its plan: leave out all but --address")
     folder = resume or out or results_path("fleet")
     try:
         if resume is not None:
             address = address or read_fleet(resume).address
         chosen = chosen_plan(PlanOptions(file=plan, preset=preset))
-        priced = {kind: float(price) for kind, _, price in _pairs(prices)}
-        choice = chosen, split_list(models) or [], split_list(dtypes) or [], priced
+        choice = chosen, split_list(models) or [], split_list(dtypes) or []
         interrupted = _on_cluster(folder, address, None if resume else choice, dry_run)
         raise typer.Exit(0 if dry_run else pictured(picture_of_fleet, folder, interrupted))
     except ModuleNotFoundError as error:
@@ -64,17 +62,13 @@ def fleet(
         raise typer.Exit(EXIT_MACHINE) from error
 
 
-def _pairs(text: str | None) -> list[tuple[str, str, str]]:
-    return [pair.partition("=") for pair in split_list(text) or []]
-
-
 def _on_cluster(
     folder: Path,
     address: str | None,
-    choice: tuple[ChosenPlan, list[str], list[str], dict[str, float]] | None,
+    choice: tuple[ChosenPlan, list[str], list[str]] | None,
     dry_run: bool,
 ) -> bool:
-    """Run or show a choice of plan, models, precisions and prices; without one go on in `folder`.
+    """Run or show a choice of plan, models and precisions; without one go on in `folder`.
 
     Returns whether it was interrupted.
     """
@@ -92,10 +86,10 @@ def _on_cluster(
             if choice is None:
                 run.go_on(ray, folder, report)
                 return False
-            chosen, models, dtypes, prices = choice
-            tasks = run.tasks_of(run.alive(ray), models, dtypes, prices)
+            chosen, models, dtypes = choice
+            tasks = run.tasks_of(run.alive(ray), models, dtypes)
             if dry_run:
-                lines = (f"  {one.name} at {one.price or 'no'} dollars per hour" for one in tasks)
+                lines = (f"  {one.name}" for one in tasks)
                 report("\n".join([f"{len(tasks)} tasks, each this sweep", *lines, "", describe(chosen.plan)]))
                 return False
             fleet = run.Fleet(

@@ -6,54 +6,37 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE, bad_input, report_extra_needed
 
-if TYPE_CHECKING:
-    from loadtests.plan.cells import Slo
-
 app = typer.Typer()
 
 
-def conclude(folder: Path, console: Console, slo: Slo | None = None) -> bool:
+def conclude(folder: Path, console: Console) -> bool:
     """Write and print the report, and one JSON line last; returns whether the sweep is valid.
 
-    `slo` judges the open-loop cells in place of the plan's objectives. Raises RowsError without rows, and
-    ModuleNotFoundError without the packages of the extra `report`.
+    Raises RowsError without rows, and ModuleNotFoundError without the packages of the extra `report`.
     """
-    headline = reported(folder, console, slo)
-    last_line(folder, headline, bool(headline["valid"]))
-    return bool(headline["valid"])
-
-
-def reported(folder: Path, console: Console, slo: Slo | None = None) -> dict[str, Any]:
-    """Write the report of one sweep, print its table and its path; returns the headline. Raises as above."""
     from loadtests.report.findings import Findings
     from loadtests.report.report_files import write_report
     from loadtests.report.results import read_results
     from loadtests.report.terminal import print_findings
 
-    findings = Findings(read_results(folder), slo)
+    findings = Findings(read_results(folder))
     headline = write_report(findings)
     print_findings(findings, console)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-    return headline
+    last_line(folder, headline, bool(headline["valid"]))
+    return bool(headline["valid"])
 
 
 @app.command(epilog="Example: launchbound report results/20261127T120000Z-95b86229")
 def report(
     folders: Annotated[list[Path], typer.Argument(help="A results folder of `sweep`, or several.")],
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            help="Judge open-loop cells by other objectives than the plan's: "
-            "ttft=0.05,tpot=0.01,e2e=0.1,share=0.99 (seconds)."
-        ),
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Of several folders: output folder; default results/<UTC>-runs.")
     ] = None,
@@ -63,7 +46,6 @@ def report(
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 4 disk full.
     """
     from loadtests.fleet.run import is_fleet
-    from loadtests.plan.cells import PlanError, parse_slo
     from loadtests.run.folder import DiskFull, disk_full_named, results_path
     from loadtests.run.rows import RowsError
 
@@ -76,13 +58,10 @@ def report(
         bad_input("--out belongs to several folders: the report of one is written into it")
     elif is_fleet(folder):
         picture = picture_of_fleet
-    if picture and slo:
-        bad_input("--slo belongs to the report of one sweep: name its folder")
     try:
-        judged_by = parse_slo(slo) if slo else None
         with disk_full_named(folder), report_extra_needed():
-            valid = picture(folder) if picture else conclude(folder, Console(), judged_by)
-    except (PlanError, RowsError, FileNotFoundError) as error:
+            valid = picture(folder) if picture else conclude(folder, Console())
+    except (RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)

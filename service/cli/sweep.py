@@ -15,7 +15,6 @@ from rich.console import Console
 from service.cli.options import (
     EXIT_FAILED,
     EXIT_MACHINE,
-    Advice,
     BatchSizes,
     Device,
     Dtype,
@@ -55,17 +54,11 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Results folder; default results/<UTC>-<commit>.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixes orders, prompts and arrivals; default 0.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
-    slo: Annotated[
-        str | None,
-        typer.Option(help="Limits in seconds, such as ttft=0.05,tpot=0.01,e2e=0.1,share=0.99."),
-    ] = None,
-    toml: Annotated[bool, typer.Option("--toml", help="With --dry-run: show it as a plan file.")] = False,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
     modes: Modes = None,
     batch_sizes: BatchSizes = None,
-    advice: Advice = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Load processes; default 1, or those of --resume.")
     ] = None,
@@ -75,11 +68,9 @@ def sweep(
     Options replace what the plan says. Exit codes: 0 valid, 1 a check failed or the sweep was stopped, 2 bad
     input, 4 disk full.
     """
-    named = PlanOptions(plan, preset, seed, modes, batch_sizes, slo)
-    options = {"model": model, "device": device, "dtype": dtype, "advice": advice}
+    named = PlanOptions(plan, preset, seed, modes, batch_sizes)
+    options = {"model": model, "device": device, "dtype": dtype}
     served = {name: value for name, value in options.items() if value is not None}
-    if toml and not dry_run:
-        bad_input("--toml shows a plan: add --dry-run")
     try:
         chosen = chosen_plan(named, own_service=url is None)
     except ValueError as error:
@@ -91,10 +82,12 @@ def sweep(
             )
         raise typer.Exit(_resume(resume, url, workers))
     if dry_run:
-        typer.echo(_shown(chosen, toml), nl=not toml)
+        from loadtests.plan.presets import describe
+
+        typer.echo(describe(chosen.plan))
         return
     if url and served:
-        bad_input("--model, --device, --dtype and --advice belong to the service: leave them out with --url")
+        bad_input("--model, --device and --dtype belong to the service: leave them out with --url")
     raise typer.Exit(_begin(chosen, url, out, served, workers or 1))
 
 
@@ -107,7 +100,6 @@ class PlanOptions:
     seed: int | None = None
     modes: str | None = None
     batch_sizes: str | None = None
-    slo: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +119,6 @@ def chosen_plan(named: PlanOptions, own_service: bool = True) -> ChosenPlan:
     those too that are worth the time. Raises PlanError where it cannot be run, and ValueError where an option
     cannot be read.
     """
-    from loadtests.plan.cells import slo_table
     from loadtests.plan.plan_file import plan_of, read_plan_file
     from loadtests.plan.presets import overridden, preset_document
     from service.modes import default_modes, swept_modes
@@ -136,29 +127,18 @@ def chosen_plan(named: PlanOptions, own_service: bool = True) -> ChosenPlan:
         raise ValueError("--plan and --preset both name a plan: leave one out")
     written = read_plan_file(named.file) if named.file else preset_document(named.preset or "quick")
     sizes = [int(size) for size in split_list(named.batch_sizes) or ()]
-    limits = None if named.slo is None else slo_table(named.slo)
-    document = overridden(written, named.seed, split_list(named.modes), sizes or None, limits)
+    document = overridden(written, named.seed, split_list(named.modes), sizes or None)
     overrides = {
         name: getattr(document, name)
         for name in ("seed", "modes", "batch_sizes")
         if getattr(document, name) != getattr(written, name)
     }
-    if document.slo is not None and document.slo != written.slo:
-        overrides["slo"] = document.slo.text
     if document.modes is None:
         document = msgspec.structs.replace(document, modes=swept_modes() if own_service else default_modes())
     plan = plan_of(document)
     # The default modes by name: they may be others where the plan is read again.
     document = msgspec.structs.replace(document, modes=plan.modes)
     return ChosenPlan(document, plan, overrides, named.file is not None)
-
-
-def _shown(chosen: ChosenPlan, toml: bool) -> str:
-    """The plan as a plan file, or described."""
-    from loadtests.plan.plan_file import toml_of
-    from loadtests.plan.presets import describe
-
-    return toml_of(chosen.document) if toml else describe(chosen.plan)
 
 
 def _begin(
@@ -173,7 +153,7 @@ def _begin(
     served: dict[str, str] = {}
     if not url:
         sizes = ",".join(map(str, chosen.plan.batch_sizes))
-        served = {**options, "modes": ",".join(chosen.plan.ladder_modes), "batch_sizes": sizes}
+        served = {**options, "modes": ",".join(chosen.plan.modes), "batch_sizes": sizes}
         settings_from(**served)
     folder = out or results_path("remote" if url else commit_name())
     folder.mkdir(parents=True, exist_ok=True)

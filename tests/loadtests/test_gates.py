@@ -79,7 +79,7 @@ def test_counts_of_one_replica_are_not_held_against_the_rows_of_all(made: Made) 
 
 def test_rows_that_fell_back_are_counted_as_fallbacks(made: Made) -> None:
     run, rows = made
-    counted = Counter(row.ran_mode for row in rows)
+    counted = Counter(row.mode for row in rows)
     fell = altered(rows, lambda row: row.mode == "compiled", effective_mode="eager")
     name, of_compiled = "client rows = server's count", counted["compiled"]
     assert gate(name, run, fell, scrape_text({}), scrape_text(counted)).failed

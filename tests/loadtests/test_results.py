@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-import shutil
 from pathlib import Path
 from statistics import median
 
 import polars as pl
 import pytest
 
-from loadtests import library
 from loadtests.plan.cells import Cell, Plan
-from loadtests.plan.presets import make_plan
 from loadtests.report import results
 from loadtests.report.csv_files import write_csv, write_tables
 from loadtests.report.findings import Findings
-from loadtests.report.report_files import make_report
 from loadtests.report.results import frame_of, read_results
 from loadtests.run.rows import ROWS_FILE, RowsError, each_row, read_rows
 from tests.support.made_results import Row, edit_rows, make_results
@@ -160,33 +155,6 @@ def test_a_cell_is_disturbed_above_one_switch_per_twenty_steps(
     assert ("18 of 18" in gate.detail) is verdict
 
 
-# ---------------------------------------------------------------- the documented functions
-
-ROOT = Path(__file__).parents[2]
-EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reported sweep of two modes."""
-    reported = make_results(
-        tmp_path_factory.mktemp("swept"), plan=make_plan("quick", 1, ["eager", "compiled"], [1])
-    )
-    make_report(reported)
-    return reported
-
-
-def test_requests_are_the_rows(reported: Path) -> None:
-    frame, rows = library.requests(reported), read_rows(reported)
-    assert frame["latency_seconds"].to_list() == [row.latency_seconds for row in rows]
-    assert frame["steps"].to_list() == [row.steps for row in rows]
-    assert frame["ok"].all()
-    periods = [row.decode.period_seconds for row in rows if row.decode]
-    assert frame["decode_period_seconds"].to_list() == periods != [None] * len(rows)
-    assert frame["decode_device_span_seconds"].null_count() == frame.height
-    assert frame["decode_kernel_seconds"].to_list() == [r.decode.kernel_seconds for r in rows if r.decode]
-
-
 def test_no_text_of_a_csv_file_begins_as_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
     texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "a=1", None]
     table = pl.DataFrame({"text": texts, "number": [-1.5] * len(texts), "whole": range(-len(texts), 0)})
@@ -194,25 +162,3 @@ def test_no_text_of_a_csv_file_begins_as_a_formula_and_numbers_stay_numbers(tmp_
     found = pl.read_csv(tmp_path / "x.csv")
     assert found["text"].to_list() == [*(f"'{text}" for text in texts[:7]), *texts[7:]]
     assert found.drop("text").equals(table.drop("text"))
-
-
-def test_a_comparison_has_a_row_per_cell_with_its_interval(reported: Path, tmp_path: Path) -> None:
-    found = library.comparison(reported, shutil.copytree(reported, tmp_path / "other"))
-    assert found["mode"].to_list() == ["eager", "compiled"]
-    assert (
-        found.select((pl.col("low") < pl.col("ratio")) & (pl.col("ratio") < pl.col("high"))).to_series().all()
-    )
-    assert found["word"].unique().to_list() == ["no detectable difference"]
-
-
-def test_the_documented_example_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT)
-    (code,) = EXAMPLE.findall((ROOT / "docs" / "sweeps.md").read_text())
-    names: dict[str, object] = {}
-    exec(compile(code, "docs/sweeps.md", "exec"), names)
-    said = re.search(r"compiled was faster in (\d+) of (\d+) rounds: (\w+)", capsys.readouterr().out)
-    wins, rounds = (int(said[n]) for n in (1, 2))
-    assert rounds > 0
-    assert said[3] != "faster" or wins > rounds / 2

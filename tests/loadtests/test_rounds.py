@@ -15,7 +15,7 @@ from statistics import median
 import msgspec
 import pytest
 
-from loadtests.plan.cells import Arrivals, Cell, Plan, Slo, due_times
+from loadtests.plan.cells import Arrivals, Cell, Plan, due_times
 from loadtests.plan.presets import make_plan
 from loadtests.run.events import (
     EVENTS_FILE,
@@ -201,7 +201,6 @@ def test_a_part_that_was_killed_in_its_warm_up_does_not_unsettle_the_others(tmp_
 
 # ---------------------------------------------------------------- blocks
 
-SLO = Slo(e2e_seconds=2.0)
 CAPACITY = 10.0
 
 
@@ -253,8 +252,8 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     with LineWriter(tmp_path / ROWS_FILE) as rows:
 
-        def make(*cells: Cell, slo: Slo | None = SLO, sampled: bool = False, **service: int) -> Bench:
-            plan = Plan(preset="own", seed=3, rounds=8, cells=cells, slo=slo)
+        def make(*cells: Cell, sampled: bool = False, **service: int) -> Bench:
+            plan = Plan(preset="own", seed=3, rounds=8, cells=cells)
             assignment = Assignment(run="a run", url="", folder=str(tmp_path), plan=plan, sampled=sampled)
             simulated, events = SimulatedService(**service), list[GeneratorEvent]()
             exporter = Exporter({"run": "a run", "preset": "own"})

@@ -25,7 +25,7 @@ STEP_SECONDS = {
 class Script:
     """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`.
 
-    `odd_mode` writes other texts than the rest; `auto` runs `auto_runs`. With `service_seconds` requests run
+    `odd_mode` writes other texts than the rest; `auto` runs `compiled`. With `service_seconds` requests run
     one after another and take at least so long; of those, at most `room` are taken at once, and more get 429.
     `replica`: the name of the replica that a proxy has answer.
     """
@@ -40,7 +40,6 @@ class Script:
     dtype: str = "float32"
     hold: Event | None = None
     odd_mode: str | None = None
-    auto_runs: str = "compiled"
     service_seconds: float = 0.0
     room: int = 1_000_000
     replica: str | None = None
@@ -68,15 +67,6 @@ def mode_status(mode: str, state: str, in_parity: bool = True) -> dict[str, Any]
         "warmup_seconds": 41.5 if compiled else 1.2, "compile_seconds": [12.0, 11.0] if compiled else [],
         "graph_breaks": 0, "recompiles": 0, "splits": [], "parity": parity if state == "ready" else None,
     } | (AS_COMPILED_CPP if mode == "reduce-overhead" else {})  # fmt: skip
-
-
-def auto_status(mode: str, source: str = "sweep") -> dict[str, Any]:
-    """What GET /v1/modes says of an `auto` that runs `mode` at every batch size."""
-    batches = [
-        {"batch_bucket": bucket, "mode": mode, "source": source, "reason": "as commanded"}
-        for bucket in (1, 4, 16)
-    ]
-    return {"default": "inference_mode", "sweep": "the sweep A", "unused": None, "batches": batches}
 
 
 def engine_status(largest_bucket: int = 16) -> dict[str, Any]:
@@ -167,17 +157,14 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             own = {"device": script.device, "dtype": script.dtype, "batching": "off", "linears": None}
             engine = engine_status(script.largest_bucket) | own if state == "ready" else None
-            auto = auto_status(script.auto_runs)
-            return self._reply(
-                200, {"modes": modes, "auto": auto, "engine": engine, "service": service_itself()}
-            )
+            return self._reply(200, {"modes": modes, "engine": engine, "service": service_itself()})
         return self._refuse(404, "not_found", self.path)
 
     def do_POST(self) -> None:
         script = self.script
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         requested = self.path.split("/")[3]
-        mode = script.auto_runs if requested == AUTO else requested
+        mode = "compiled" if requested == AUTO else requested
         if script.hold is not None:
             script.hold.wait(60)
         with script.lock:

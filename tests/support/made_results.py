@@ -13,16 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadtests.plan.cells import Arrivals, Cell, Plan, Slo, order
+from loadtests.plan.cells import Arrivals, Cell, Plan, order
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import Client, CutBlock, RoundMachine, SweepRun, read_run, write_run
 from loadtests.run.schedule import Latencies, rounds
 from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
-from service.modes import AUTO
 from service.records import METHOD
-from tests.support.fake_service import STEP_SECONDS, auto_status, engine_status, mode_status, timings
+from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
 
 CLEAR = {"eager": 1.0, "no_grad": 0.8, "inference_mode": 0.7, "compiled": 0.4, "reduce-overhead": 0.6}
 """Relative latency of each mode: `compiled` wins everywhere."""
@@ -46,12 +45,10 @@ def make_results(
     complete: bool = True,
     seed: int = 11,
     started: str = "2026-01-01T00:00:00Z",
-    auto_runs: str = "compiled",
 ) -> Path:
     """Write a sweep whose modes take 20 ms × batch × `relative`, with `scatter` per request and per round.
 
-    The first `fail` measured requests failed; every request saw so many involuntary `switches`. `auto` runs
-    the mode `auto_runs`, and takes what that does.
+    The first `fail` measured requests failed; every request saw so many involuntary `switches`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
@@ -67,9 +64,8 @@ def make_results(
                     factor = math.exp(random.gauss(drift, scatter)) * (1 if number else 3)
                     failed = bool(number) and fail > 0
                     fail -= failed
-                    ran = auto_runs if cell.mode == AUTO else cell.mode
-                    seconds = 0.02 * cell.batch_size * relative[ran] * factor
-                    row = _row(cell, ran, number, sequence, now, seconds, failed, device, switches)
+                    seconds = 0.02 * cell.batch_size * relative[cell.mode] * factor
+                    row = _row(cell, number, sequence, now, seconds, failed, device, switches)
                     rows.write(row | {"index": index})
                     if number and not failed:
                         latencies.add(cell.name, number, [seconds])
@@ -78,7 +74,6 @@ def make_results(
         method=METHOD, run="a-run", url="http://127.0.0.1:1", plan=plan, seed=plan.seed, started=started,
         ended=started, complete=complete, stopped_because=None if complete else "interrupted",
         order=orders[1:], environment=HERE, engine=engine_status() | {"device": device},
-        auto=auto_status(auto_runs) if AUTO in plan.modes else None,
         modes=[mode_status(mode, "ready") for mode in STEP_SECONDS],
         client=Client(cpus=[0], cpu_share=0.05, warmup_passes=2, warmup_settled=True, warmup_reason="flat"),
         settings={"model": "tiny"},
@@ -93,7 +88,6 @@ def make_results(
 
 def _row(
     cell: Cell,
-    ran: str,
     number: int,
     sequence: int,
     now: float,
@@ -103,7 +97,7 @@ def _row(
     switches: int,
 ) -> dict[str, object]:
     tokens = cell.new_tokens
-    measured = timings(ran, cell.batch_size, tokens) | {"involuntary_switches": switches}
+    measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
     if device == "cuda":
         measured |= {
             "kernel_seconds": None,
@@ -115,7 +109,7 @@ def _row(
     fields: dict[str, object] = {
         "run": "a-run", "cell": cell.name, "control": cell.control, "round": number, "sequence": sequence,
         "stage": "measure" if number else "warmup", "mode": cell.mode,
-        "effective_mode": "compiled-cpp" if ran == "reduce-overhead" else ran,
+        "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
         "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
         "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate, "request_id": str(sequence),
         "intended_start": now, "start": now, "latency_seconds": seconds,
@@ -124,15 +118,13 @@ def _row(
     }  # fmt: skip
     if failed:
         return fields
-    if cell.mode == AUTO:
-        fields["picked_mode"] = ran
     return fields | {"prompt_tokens": 6, "completion_tokens": tokens * cell.batch_size} | measured
 
 
 def _counts(folder: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     for row in each_row(folder):
-        counts[row.ran_mode] = counts.get(row.ran_mode, 0) + 1
+        counts[row.mode] = counts.get(row.mode, 0) + 1
     return counts
 
 
@@ -253,9 +245,6 @@ def with_machine(folder: Path, rates: list[float | None], steal: list[float | No
 SERVICE = {"eager": 0.02, "inference_mode": 0.01}
 """Mean seconds in service: at most 50 and 100 requests per second."""
 
-KNEES = {"eager": 36.8, "inference_mode": 86.6}
-"""Requests per second of which 95 % are answered within 0.12 s, over 200 blocks of 4,000 requests each."""
-
 OUTSIDE_SECONDS = 0.0002
 FIRST_TOKEN_SHARE = 0.25
 """Of a request's time in service, until its first token."""
@@ -265,7 +254,6 @@ def make_load(
     folder: Path,
     rates: Sequence[float],
     *,
-    slo: Slo | None = None,
     requests: int = 100,
     rounds: int = 8,
     most_waiting: int = 64,
@@ -281,7 +269,7 @@ def make_load(
         for rate in rates
         for mode in SERVICE
     ]
-    make_results(folder, plan=_plan(cells, list(SERVICE), rounds, slo))
+    make_results(folder, plan=_plan(cells, list(SERVICE), rounds))
     cut_cells = {
         (number, cell.name): cell
         for number, mode in cut
@@ -298,11 +286,9 @@ def make_load(
     return folder
 
 
-def _plan(cells: Sequence[Cell], modes: list[str], rounds: int, slo: Slo | None) -> Plan:
+def _plan(cells: Sequence[Cell], modes: list[str], rounds: int) -> Plan:
     plan = make_plan("quick", 1, modes=modes, batch_sizes=[1])
-    return msgspec.structs.replace(
-        plan, rounds=rounds, rounds_most=None, cells=(*plan.cells, *cells), slo=slo
-    )
+    return msgspec.structs.replace(plan, rounds=rounds, rounds_most=None, cells=(*plan.cells, *cells))
 
 
 def _replace_rows(

@@ -66,7 +66,7 @@ def test_a_task_whose_node_dies_is_run_again_on_another_and_the_report_is_comple
         for name, value in environment(nodes.address).items():
             monkeypatch.setenv(name, value)
         with connected(nodes.address) as ray:
-            tasks = tasks_of(alive(ray), ["tiny"], ["float32"], {})
+            tasks = tasks_of(alive(ray), ["tiny"], ["float32"])
             fleet = Fleet(started="", sweep=PLAN, code=installed_code(), tasks=tasks)
             running = pool.submit(begin, ray, fleet, out, print, command(control))
             held = control / "held"

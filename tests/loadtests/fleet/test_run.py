@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_results(tmp_path_factory.mktemp("results"), plan=plan)
 
 
-def fleet_of(
-    ray: FakeRay, prices: dict[str, float] | None = None, dtypes: Sequence[str] = ("float32",)
-) -> Fleet:
-    tasks = tasks_of(alive(ray), ["tiny"], dtypes, prices or {})  # type: ignore[arg-type]
+def fleet_of(ray: FakeRay) -> Fleet:
+    tasks = tasks_of(alive(ray), ["tiny"], ["float32"])  # type: ignore[arg-type]
     return Fleet(started="", sweep=PLAN, code=installed_code(), tasks=tasks)
 
 
@@ -206,12 +204,12 @@ def by_command(ray: FakeRay, *arguments: str) -> Result:
         return CliRunner().invoke(launchbound.app, ["fleet", *arguments])
 
 
-def test_a_dry_run_says_what_would_run_and_at_what_price() -> None:
+def test_a_dry_run_says_what_would_run() -> None:
     ray = FakeRay(node("a", "a"), node("b", "b"), end=lambda _: None)
-    shown = by_command(ray, "--dry-run", "--prices=a=0.31", "--dtypes=float32,bfloat16")
+    shown = by_command(ray, "--dry-run", "--dtypes=float32,bfloat16")
     assert shown.exit_code == 0, shown.output
     assert "4 tasks, each this sweep" in shown.output
-    assert "a-cpu-bfloat16-tiny at 0.31 dollars per hour" in shown.output
+    assert "a-cpu-bfloat16-tiny" in shown.output
     assert "preset quick" in shown.output
     assert not ray.submitted
 
@@ -219,13 +217,12 @@ def test_a_dry_run_says_what_would_run_and_at_what_price() -> None:
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        (["--prices=h20=2"], "names h20, the machines are a"),
         (["--dtypes=int4"], "no precision int4: try one of float32"),
         (["--models=models/mine"], "absolute path of a folder that every node has"),
         (["--models=hf:./mine"], "`hf:./mine` is a relative path"),
         (["--models=hf:a/b,hf:a-b"], "1 tasks: at most 26, each once"),
         (["--models=" + ",".join(f"/m{number}" for number in range(MOST_TASKS + 1))], "27 tasks"),
-        (["--resume=none", "--prices=a=1"], "leave out all but --address"),
+        (["--resume=none", "--preset=quick"], "leave out all but --address"),
         (["--resume=none"], "none is no fleet"),
     ],
 )
@@ -329,10 +326,10 @@ def measured(folder: Path, found: FleetTask, relative: dict[str, float] = CLEAR,
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A machine twice as fast and ten times as dear as the other, and one that could not run."""
+    """A machine twice as fast as the other, and one that could not run."""
     folder = tmp_path_factory.mktemp("fleet")
-    slow = measured(folder, task("slow", price=1.0), seed=3)
-    fast = measured(folder, task("fast", price=10.0), TWICE, seed=4)
+    slow = measured(folder, task("slow"), seed=3)
+    fast = measured(folder, task("fast"), TWICE, seed=4)
     gone = task("gone", state="failed", said="its node died")
     return folder, make_fleet_report(fleet_in(folder, slow, fast, gone))
 
@@ -342,14 +339,9 @@ def test_the_first_sentence_says_which_machine_and_which_mode_after_what_is_not_
 ) -> None:
     folder, found = two
     assert found["headline"] == (
-        "NOT MEASURED: gone-tiny. Most tokens per second: B (fast) with compiled at batch 1 and batch 4. "
-        "Most tokens per dollar: A (slow) with compiled at batch 1 and batch 4."
+        "NOT MEASURED: gone-tiny. Most tokens per second: B (fast) with compiled at batch 1 and batch 4."
     )
     assert len(found["rows"]) == 4
-    for row in found["rows"]:
-        for end in ("", "_low", "_high"):
-            hour = 3600 * row[f"tokens_per_second{end}"]
-            assert row[f"tokens_per_dollar{end}"] == pytest.approx(hour / row["price_dollars_per_hour"])
     page, text = ((folder / name).read_text() for name in (PAGE_FILE, "fleet.md"))
     for shown in (found["headline"], "its node died", "(slow)"):
         assert shown in page
@@ -381,7 +373,6 @@ def test_machines_that_differ_by_less_than_sweeps_of_one_scatter_are_not_called_
     assert "A (one) with compiled" in headline
     assert "B (other) with compiled" in headline
     assert headline.endswith(", not told apart, at batch 1 and batch 4.")
-    assert "per dollar" not in headline
 
 
 def test_a_machine_whose_sweep_is_not_valid_is_said_first_and_wins_nothing(tmp_path: Path) -> None:
