@@ -30,7 +30,6 @@ class Config:
     tied: bool = True
 
     def __post_init__(self) -> None:
-        """Raise ConfigError where heads cannot be grouped or rotated."""
         if self.heads % self.kv_heads:
             raise ConfigError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_width % 2:

@@ -111,7 +111,6 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def linears(model: nn.Module) -> Iterator[nn.Linear]:
-    """The linear layers of `model`."""
     return (module for module in model.modules() if isinstance(module, nn.Linear))
 
 

@@ -105,13 +105,11 @@ class Tokenizer:
         return cls(inner, "the trained tokenizer")
 
     def save(self, folder: Path | str) -> None:
-        """Write `tokenizer.json` into `folder`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._inner.save(str(Path(folder) / TOKENIZER_FILE))
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
         return len(self._bytes)
 
     def encode(self, text: str) -> list[int]:
@@ -141,7 +139,6 @@ class Tokenizer:
         return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
 
     def stream(self) -> ByteLevelStream:
-        """An incremental decoder."""
         return ByteLevelStream(self)
 
 

@@ -78,7 +78,6 @@ def commit_of(folder: Path) -> str | None:
 
 
 def missing_library() -> CheckpointError:
-    """The error where the `models` extra is not installed."""
     return CheckpointError("models of Hugging Face need transformers: pip install 'launchbound[models]'")
 
 

@@ -60,7 +60,6 @@ class HuggingFaceTokenizer:
         return "".join([*map(stream.push, ids), stream.flush()])
 
     def stream(self) -> HuggingFaceStream:
-        """An incremental decoder."""
         return HuggingFaceStream(self._inner)
 
 

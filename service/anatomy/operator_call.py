@@ -260,7 +260,6 @@ def _names(keys: KeySet) -> list[str]:
 
 
 def dispatch_rows(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list[TableRow]:
-    """The rows of the operator's dispatch table for the keys in `rows`."""
     present = set(_names(dispatched_on))
     entries = dispatch_entries(schema_name)
     found = {name: entries.get(name, MISSING) for name in _names(rows)}

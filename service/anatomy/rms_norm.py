@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import msgspec
 import torch
-from rich.console import Console
 from torch import Tensor
 from torch._inductor import metrics
 from torch.nn import functional
@@ -19,11 +18,7 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    interval_text,
     median_of_ratios,
-    optional_count,
-    print_notes,
-    table,
 )
 from service.anatomy.layers.variants import State, Variant, time_variants
 from service.measure.cases import Bench
@@ -196,21 +191,3 @@ def rms_norm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]
         out = aten_rms_norm(x, weight, ctx.epsilon)
     of_x, of_weight = torch.autograd.grad(out, (x, weight), gradient)
     return of_x, of_weight, None
-
-
-def show(finding: RmsNormFinding, console: Console) -> None:
-    """Print the forms and the price of the opaque one."""
-    rows = (
-        (form.name, interval_text(form.call, 1e6, digits=2), optional_count(form.kernels))
-        for form in finding.forms
-    )
-    title = (
-        f"x + residual, RMS-norm, gate: {finding.rows} × {finding.width}, {finding.dtype}, {finding.device}"
-    )
-    columns = ("form", "µs per call [95 %]", "kernels generated")
-    console.print(table(title, columns, rows))
-    console.print(
-        "Both compile without a graph break. Opaque to the compiler, the norm makes the compiled call take "
-        f"{interval_text(finding.opaque_ratio, digits=2)} times as long as the form that it can fuse."
-    )
-    print_notes(finding.notes, console)

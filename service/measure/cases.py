@@ -174,6 +174,5 @@ class Bench:
             yield
 
     def synchronise(self) -> None:
-        """Wait for the device; nothing on a CPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()

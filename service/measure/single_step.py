@@ -40,7 +40,6 @@ class Instructions:
         self.by_function = by_function
 
     def of(self, side: Side) -> int:
-        """All of `side`."""
         return sum(count for function, count in self.by_function.items() if function.side == side)
 
 
@@ -75,7 +74,6 @@ class InstructionCounter:
         return Instructions(+found)
 
     def count_settled(self, run: Callable[[], object]) -> Instructions:
-        """As `count`, of one call of `run` after others of it."""
         for _ in range(CALLS_BEFORE):
             run()
         return self.count(run)

@@ -202,7 +202,6 @@ class Rule:
     """Search in the function's name without its parameters, template arguments and result."""
 
     def matches(self, symbol: str, binary: str) -> bool:
-        """Whether a sample in `symbol` of `binary` is of this class."""
         searched = function_name(symbol) if self.name_alone else symbol
         return bool(re.search(self.symbol, searched) and re.search(self.binary, binary))
 
@@ -298,7 +297,6 @@ RULES: tuple[Rule, ...] = (
 
 @cache
 def side_of(symbol: str, binary: str) -> Side:
-    """The class of one sample."""
     return next((rule.side for rule in RULES if rule.matches(symbol, binary)), "unclassified")
 
 

@@ -136,7 +136,6 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
-    """The median round, and the median of the rounds' ratios."""
     service, bare = found["service"], found["bare"]
     beside = f"the bare route answers with the same JSON in {median(bare) * 1e3:.2f} ms"
     note = f"{median(service) * 1e3:.2f} ms, the client on the front's cores"
@@ -173,7 +172,6 @@ def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[flo
 
 
 def judge_concurrency(found: Mapping[int, list[float]]) -> list[Row]:
-    """Decode wall per step at concurrency 8 over that at 1."""
     alone, loaded = found[1], found[CONCURRENCY]
     note = f"{median(loaded) * 1e6:.0f} µs against {median(alone) * 1e6:.0f} µs per decode step"
     return [STEP_TIME.ratio(loaded, alone, note=note)]
@@ -204,7 +202,6 @@ def measure_itself(service: RunningService, log: Log) -> dict[str, list[Comparis
 
 
 def judge_itself(found: Mapping[str, list[Comparison]]) -> list[Row]:
-    """How many of the comparisons find no difference."""
     comparisons = found["comparisons"]
     alike = sum(comparison.word == "no detectable difference" for comparison in comparisons)
     spread = max(abs(math.log(comparison.speedup.value)) for comparison in comparisons)

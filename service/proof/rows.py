@@ -71,7 +71,6 @@ class Property:
         return Row(name=self.name + of, bound=self.bound, verdict="not measurable here", note=why)
 
     def row(self, verdict: Verdict, interval: Interval, of: str = "", note: str = "") -> Row:
-        """A row of this property with `verdict`."""
         return Row(
             name=self.name + of,
             bound=self.bound,
@@ -94,7 +93,6 @@ def count_row(name: str, count: int, total: int, needed: int, note: str = "") ->
 
 
 def broken(name: str, note: str) -> Row:
-    """The failed row of a check that did not finish."""
     return Row(name=name, bound="runs", verdict="fail", note=note)
 
 

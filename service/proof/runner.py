@@ -120,7 +120,6 @@ class _Selftest:
                 self._ended(name, [broken(name, f"the worker process ended early, see {log_file}")])
 
     def take(self, event: Event) -> None:
-        """An event of the worker."""
         if event.facts is not None:
             self.machine = event.facts
         elif event.rows is not None:
@@ -129,7 +128,6 @@ class _Selftest:
             self._running(event.name, event.text)
 
     def over_http(self, names: list[str]) -> None:
-        """Run `names` against a service started for them."""
         try:
             with running_service(self._settings, self._folder, partial(self._running, "service")) as service:
                 for name in names:

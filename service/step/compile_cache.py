@@ -170,7 +170,6 @@ Record = TypeVar("Record")
 
 
 def record_file(folder: Path, key: str, name: str) -> Path:
-    """The file in `folder` of the record `name` of what `key` names."""
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{name}.json"
 
 

@@ -453,7 +453,6 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
 
 
 def summary(places: Sequence[Place], steps: int) -> NativeSamples:
-    """The most frequent symbols of `places`, with their shares."""
     sides = counts_of(places)
     share = kernel_share(sides)
     if share is None:

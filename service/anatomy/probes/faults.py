@@ -179,7 +179,6 @@ class ProbedModel:
 
 
 def in_inference(call: Callable[[], Result]) -> Callable[[], Result]:
-    """`call` in inference mode."""
     inference = torch.inference_mode()
 
     def run() -> Result:
@@ -206,13 +205,11 @@ def _with_shared_weights(model: Served) -> Served:
 
 
 def copied_tensors(probed: ProbedModel, run: Callable[[], object]) -> list[Operand]:
-    """What a call of `run` copies, in operators and within their kernels."""
     step = record(probed.case(run), 1, operands=True)[0]
     return [target for call in step.calls for target in call.copied]
 
 
 def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
-    """Number and bytes of `copied_tensors`."""
     copied = copied_tensors(probed, run)
     return len(copied), sum(target.bytes for target in copied)
 
@@ -273,7 +270,6 @@ def compile_counting(call: Callable[[], object]) -> Compilation:
 
 
 def recompiles(step: types.FunctionType) -> int:
-    """Compiled entries of `step` after its first."""
     return len(entries(step)) - 1
 
 
@@ -283,12 +279,10 @@ def why_recompiled() -> str:
 
 
 def failed_guard(reason: str) -> str:
-    """A sentence with the guard of `reason`."""
     return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Wall seconds of `call`."""
     began = perf_counter_ns()
     call()
     return (perf_counter_ns() - began) / 1e9

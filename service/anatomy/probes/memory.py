@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from service.anatomy.common import Report, StudyError
-from service.anatomy.operators.calls import tensors_in
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -26,7 +24,6 @@ from service.anatomy.probes.faults import (
     in_inference,
     median_of,
 )
-from service.anatomy.tape.graph import distinct_bytes
 from service.step.process_state import mapped_blocks
 from service.step.profiling import attach_profiler, record_steps
 from service.step.trace import DEVICE_WORK, complete_events
@@ -189,79 +186,6 @@ def _keep_view(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401
     layer.kept = hidden_of(output)[-1:]  # the fault
 
 
-class _Results(TorchFunctionMode):
-    """Sees the result of every function of torch, and keeps it where `keeps`."""
-
-    def __init__(self, keeps: bool) -> None:
-        super().__init__()
-        self.keeps = keeps
-        self.kept: list[object] = []
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the function returns
-        result = function(*args, **(kwargs or {}))
-        if self.keeps:
-            self.kept.append(result)  # the fault
-        return result
-
-
-def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
-    """Every result of a prefill, dropped when nothing uses it any more or kept until the step ends."""
-    dropping, keeping = _Results(keeps=False), _Results(keeps=True)
-    without, with_fault = (_under(probed, one) for one in (dropping, keeping))
-    report("reading the storages of what is kept")
-    results, kept = _kept_results(probed, keeping)
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("bytes_kept_per_step", _kept_results(probed, dropping)[1], kept),
-        fault=_Results.__torch_function__,
-        notes=[
-            f"{results} results in {kept:,} bytes of their own are alive when the step ends. Where they are "
-            "dropped, an operator may write into an earlier result's memory, which the caches may still "
-            "hold.",
-            "A tape keeps results too, so the same kernels, instruction for instruction, can take longer in "
-            "eager than under no_grad.",
-            "Both steps run under a mode that sees every result, in Python; its time is in both.",
-        ],
-    )
-
-
-def _under(
-    probed: ProbedModel, results: _Results, at_end: Callable[[list[object]], object] = len
-) -> Callable[[], object]:
-    """A prefill under `results`; `at_end` gets what is kept."""
-
-    def step(*arguments: Any) -> object:  # noqa: ANN401 - as the model's
-        with results:
-            found = probed.model(*arguments)
-        at_end(results.kept)
-        results.kept.clear()
-        return found
-
-    return probed.served(step, "prefill")
-
-
-def _kept_results(probed: ProbedModel, results: _Results) -> tuple[int, int]:
-    """Number and bytes of the results in memory of their own, at the end of a step."""
-    arguments = tensors_in(probed.arguments("prefill"))
-    owned = [*probed.model.parameters(), *probed.model.buffers(), *arguments]
-    addresses = {tensor.untyped_storage().data_ptr() for tensor in owned}
-    found: list[int] = []
-
-    def measure(kept: list[object]) -> None:
-        own = [one for one in tensors_in(kept) if one.untyped_storage().data_ptr() not in addresses]
-        found.extend((len(own), distinct_bytes(own)))
-
-    _under(probed, results, measure)()
-    return found[0], found[1]
-
-
 BLOCK_BYTES = 16 << 20
 BLOCKS = 16
 """A block is larger than what the allocator serves from segments that it shares out among small requests."""
@@ -300,7 +224,6 @@ class _Request:
         return self._allocate(BLOCKS // 2)
 
     def release(self) -> None:
-        """Give all of it back to the device."""
         self.held.clear()
         torch.cuda.empty_cache()
 

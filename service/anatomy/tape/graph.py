@@ -191,7 +191,6 @@ def saved_by(node: Node) -> Iterator[tuple[str, Tensor]]:
 
 
 def short_name(node: Node) -> str:
-    """The class name of `node`, without autograd's namespace."""
     return node.name().removeprefix("torch::autograd::")
 
 
@@ -260,7 +259,6 @@ class Storages:
 
 
 def held(saved: Iterable[SavedTensor]) -> Held:
-    """The sums of `saved`."""
     every = list(saved)
     by_storage = {tensor.storage: tensor for tensor in every}.values()
     by_kind: dict[OwnerKind, int] = {}
@@ -332,7 +330,6 @@ def tape_of_step(bench: Bench, case: Case) -> TapeOfStep:
 
 
 def peak_of(bench: Bench, case: Case) -> Peak:
-    """The peak of memory of one step, its results included."""
     if bench.device.type == "cuda":
         return _peak_on_cuda(case)
     with new_session(bench.device, memory=True) as session:
