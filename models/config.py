@@ -11,10 +11,8 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Shape of a Llama-style decoder.
-
-    Sizes are counts of features or tokens. `context` is the length of the static KV cache: no sequence
-    (prompt and completion together) is longer.
+    """Shape of a Llama-style decoder. Sizes are counts of features or tokens. `context` is the length of the
+    static KV cache: no sequence (prompt and completion together) is longer.
     """
 
     layers: int

@@ -128,10 +128,8 @@ def layout_of(model: nn.Module) -> Layout:
 
 
 def lay_out(model: Model, layout: Layout) -> Model:
-    """`model` itself, the weights of its linear layers now in `layout`.
-
-    A weight that is tied to an embedding becomes a copy of its own where the layout changes: an embedding
-    reads its table by rows.
+    """`model` itself, the weights of its linear layers now in `layout`. A weight that is tied to an embedding
+    becomes a copy of its own where the layout changes: an embedding reads its table by rows.
     """
     if layout != layout_of(model):
         for linear in linears(model):

@@ -67,10 +67,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path | str, vocabulary: int | None = None) -> Tokenizer:
-        """Read `tokenizer.json` of `folder`.
-
-        `vocabulary` is that of the model it must fit. Raises TokenizerError where the file is missing or
-        broken, or has another number of tokens.
+        """Read `tokenizer.json` of `folder`. `vocabulary` is that of the model it must fit. Raises
+        TokenizerError where the file is missing or broken, or has another number of tokens.
         """
         file = Path(folder) / TOKENIZER_FILE
         if not file.is_file():
@@ -126,10 +124,7 @@ class Tokenizer:
         return [encoding.ids for encoding in self._inner.encode_batch_fast(list(texts))]
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of `token`; none for end of text.
-
-        Raises TokenizerError for an id out of range.
-        """
+        """The bytes of `token`; none for end of text. Raises TokenizerError for an id out of range."""
         if not 0 <= token < len(self._bytes):
             raise TokenizerError(f"there is no token {token}: ids go from 0 to {len(self._bytes) - 1}")
         return self._bytes[token]

@@ -32,10 +32,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Modes and batches to measure (None: all configured), and the step of the budget.
-
-    `mode` is an uncompiled one (None: the first), `batch_size` None the smallest. The three numbers replace
-    measured ones.
+    """Modes and batches to measure (None: all configured), and the step of the budget. `mode` is an
+    uncompiled one (None: the first), `batch_size` None the smallest. The three numbers replace measured ones.
     """
 
     modes: list[str] | None = None
@@ -94,10 +92,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
         points=points,
         crossovers=[crossover_of(mode, points) for mode in dict.fromkeys(point.mode for point in points)],
         budget=make_budget(
-            *own,
-            *_quantities(cases.get(own), given, splits.get(own)),
-            device=device,
-            step_microseconds=step,
+            *own, *_quantities(cases.get(own), given, splits.get(own)), device=device, step_microseconds=step
         ),
         gains=mode_gains(own, times, splits, device),
         notes=notes,
@@ -229,10 +224,8 @@ def _help(word: Bound, share: float, speedup: float | None, device: str) -> str:
 
 
 class ModeGain(msgspec.Struct, frozen=True, kw_only=True):
-    """`mode` against the budget's own mode, at the budget's batch.
-
-    The ratios are its seconds over that mode's, None where those are 0; each bound combines the worse ends of
-    both. `speedup` is paired by round.
+    """`mode` against the budget's own mode, at the budget's batch. The ratios are its seconds over that
+    mode's, None where those are 0; each bound combines the worse ends of both. `speedup` is paired by round.
     """
 
     mode: str

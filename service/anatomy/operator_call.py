@@ -265,10 +265,7 @@ def dispatch_rows(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list
     found = {name: entries.get(name, MISSING) for name in _names(rows)}
     return [
         TableRow(
-            key=name,
-            kind=entry.kind if entry.runs else None,
-            source=entry.source,
-            in_key_set=name in present,
+            key=name, kind=entry.kind if entry.runs else None, source=entry.source, in_key_set=name in present
         )
         for name, entry in found.items()
     ]

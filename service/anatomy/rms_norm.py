@@ -14,12 +14,7 @@ from torch import Tensor
 from torch._inductor import metrics
 from torch.nn import functional
 
-from service.anatomy.common import (
-    Report,
-    StudyError,
-    attached_note,
-    median_of_ratios,
-)
+from service.anatomy.common import Report, StudyError, attached_note, median_of_ratios
 from service.anatomy.layers.variants import State, Variant, time_variants
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval, median_interval

@@ -44,11 +44,9 @@ class Instructions:
 
 
 class InstructionCounter:
-    """Counts what the calling thread executes outside the operating system.
-
-    What it starts in other threads is not counted. Its library is built in `folder` at first use. Raises
-    SingleStepError where that is impossible: without Linux on x86_64, without a C++ compiler, and where the
-    system ignores the trap flag.
+    """Counts what the calling thread executes outside the operating system. What it starts in other threads
+    is not counted. Its library is built in `folder` at first use. Raises SingleStepError where that is
+    impossible: without Linux on x86_64, without a C++ compiler, and where the system ignores the trap flag.
     """
 
     def __init__(self, folder: Path) -> None:

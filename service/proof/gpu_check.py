@@ -37,13 +37,7 @@ from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.anatomy.show import records_table
 from service.modes import default_modes
 from service.parent_death import owned
-from service.proof.gpu_goals import (
-    MOST_SECONDS_COLD,
-    PATH_VARIABLE,
-    cells_of,
-    goals_of,
-    read_records,
-)
+from service.proof.gpu_goals import MOST_SECONDS_COLD, PATH_VARIABLE, cells_of, goals_of, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT_VERSION = 4
@@ -178,10 +172,7 @@ class Checked(NamedTuple):
 
 
 def run_sections(
-    sections: Sequence[Section],
-    folder: Path,
-    cache: Path,
-    total_seconds: float = MOST_SECONDS_COLD,
+    sections: Sequence[Section], folder: Path, cache: Path, total_seconds: float = MOST_SECONDS_COLD
 ) -> Checked:
     """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
     started, until = time.time(), monotonic() + total_seconds

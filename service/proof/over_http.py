@@ -21,14 +21,7 @@ import msgspec
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from service.measure.rounds import Log, in_rounds
 from service.proof.bare_route import bare_route
-from service.proof.rows import (
-    Check,
-    NotMeasurableError,
-    Property,
-    Row,
-    count_row,
-    difference_of_shares,
-)
+from service.proof.rows import Check, NotMeasurableError, Property, Row, count_row, difference_of_shares
 from service.proof.running_service import NEW_TOKENS, Connection, RunningService, bare_engine
 from service.records import PHASES, Phase
 from service.statistics.choice import Comparison, compare
@@ -139,10 +132,7 @@ def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
     service, bare = found["service"], found["bare"]
     beside = f"the bare route answers with the same JSON in {median(bare) * 1e3:.2f} ms"
     note = f"{median(service) * 1e3:.2f} ms, the client on the front's cores"
-    return [
-        ADDS.within(median_interval(service), "", note),
-        ADDS_RATIO.ratio(service, bare, note=beside),
-    ]
+    return [ADDS.within(median_interval(service), "", note), ADDS_RATIO.ratio(service, bare, note=beside)]
 
 
 # Under load: step time at concurrency 8 against 1
@@ -282,10 +272,8 @@ def measure_served(service: RunningService, log: Log) -> dict[ServedVariant, lis
 
 
 def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
-    """What the last of the requests of a round answers.
-
-    Raises NotMeasurableError where its steps are too short for samples of its own, ValueError where they are
-    long enough and it has none.
+    """What the last of the requests of a round answers. Raises NotMeasurableError where its steps are too
+    short for samples of its own, ValueError where they are long enough and it has none.
     """
     from service.engine.step_shares import ENOUGH  # with torch, which only this check's process has
     from service.measure.cpu_sampler import SAMPLES_PER_SECOND

@@ -62,11 +62,9 @@ def choose_checks(only: Iterable[str] | None) -> list[str]:
 
 
 def main(settings: Settings, only: list[str] | None = None, out: Path | None = None) -> int:
-    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>).
-
-    Returns the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the
-    last line says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot
-    work.
+    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>). Returns
+    the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the last line
+    says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot work.
     """
     names, console, began = choose_checks(only), Console(), monotonic()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

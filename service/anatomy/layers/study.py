@@ -35,10 +35,8 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
 class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Operators on float tensors of [size, size], in a state of torch.
-
-    `autocast` is to bfloat16; None: as the service's precision has it. `rounds` are the repeats of an
-    interval.
+    """Operators on float tensors of [size, size], in a state of torch. `autocast` is to bfloat16; None: as
+    the service's precision has it. `rounds` are the repeats of an interval.
     """
 
     operations: Annotated[list[OperationName], msgspec.Meta(min_length=1)] = msgspec.field(

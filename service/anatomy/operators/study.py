@@ -34,21 +34,11 @@ from service.anatomy.operators.calls import (
     reported_waits,
     thread_keys,
 )
-from service.anatomy.operators.compiled import (
-    FusedKernel,
-    GraphBreak,
-    Guard,
-    WrapperTimes,
-    read_compiled,
-)
+from service.anatomy.operators.compiled import FusedKernel, GraphBreak, Guard, WrapperTimes, read_compiled
 from service.anatomy.step_times import split_step
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
-from service.measure.step_costs import (
-    SAMPLED_SECONDS,
-    KernelTable,
-    kernel_table,
-)
+from service.measure.step_costs import SAMPLED_SECONDS, KernelTable, kernel_table
 from service.measure.symbols import rule_of
 from service.modes import MODES, Effect
 from service.records import Phase, SampleCounts, Side
@@ -209,11 +199,9 @@ SYNCHRONISING: dict[str, SyncKind] = {
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """One call below autograd, in order.
-
-    `keys` are the dispatch keys whose kernels it runs; `within` the enclosing composite operators.
-    `host_seconds` is the call with all inner calls and, on a CPU, its kernel; `lead_seconds` the time since
-    the call before. `cumulative_seconds` sums `host_seconds`.
+    """One call below autograd, in order. `keys` are the dispatch keys whose kernels it runs; `within` the
+    enclosing composite operators. `host_seconds` is the call with all inner calls and, on a CPU, its kernel;
+    `lead_seconds` the time since the call before. `cumulative_seconds` sums `host_seconds`.
     """
 
     name: str

@@ -100,7 +100,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
         fault=under_autocast,
         notes=[
             f"Both sides multiply in bfloat16. Under autocast a step writes {sum(after):,} bytes of cast "
-            "weights: in inference mode autocast caches none of them, not even within one context.",
+            "weights: in inference mode autocast caches none of them, not even within one context."
         ],
     )
 

@@ -25,11 +25,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, resolve_bucket
-from service.anatomy.operators.calls import (
-    Operand,
-    SourceLine,
-    record,
-)
+from service.anatomy.operators.calls import Operand, SourceLine, record
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds

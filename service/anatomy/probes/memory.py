@@ -281,7 +281,7 @@ def fragmentation(probed: ProbedModel, report: Report) -> FaultComparison:
         fault=_Request._allocate,
         notes=[
             f"Free in cut segments (`inactive_split_bytes`): {free_in_whole:,} bytes in one piece and "
-            f"{free_in_pieces:,} in blocks of {BLOCK_BYTES >> 20} MiB.",
+            f"{free_in_pieces:,} in blocks of {BLOCK_BYTES >> 20} MiB."
         ],
     )
 
@@ -316,7 +316,7 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         fault=with_fault,
         notes=[
             f"The call returned after {returned[0]} from pinned memory, and after {returned[1]} from "
-            "pageable memory. The host can issue nothing else meanwhile.",
+            "pageable memory. The host can issue nothing else meanwhile."
         ],
     )
 

@@ -8,13 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from service.anatomy.common import (
-    MedianSeconds,
-    Report,
-    StudyError,
-    attached_note,
-    median_of_ratios,
-)
+from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note, median_of_ratios
 from service.anatomy.probes import compiler, eager, memory
 from service.anatomy.probes.faults import (
     Counter,
