@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from itertools import product
 from random import Random
 from statistics import median
@@ -33,7 +33,7 @@ from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.statistics.intervals import Interval, as_json, median_interval
-from service.step.device_time import CudaQueue, device_time
+from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Readings, new_meter
 from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
@@ -75,7 +75,7 @@ BUFFER_BYTES = tuple(2**power for power in (21, 23, 25, 27, 28))
 
 def device(records: Records) -> None:
     """Write what is known in seconds; what needs no CUDA context first, lest making one fails."""
-    packages = {name: _version(name) for name in PACKAGES}
+    packages = {one.name: one.version for one in distributions() if one.name in PACKAGES}
     records.write("versions", python=platform.python_version(), packages=packages, cuda=torch.version.cuda)
     records.write("environment", **machine())
     properties = torch.cuda.get_device_properties(0)
@@ -93,13 +93,6 @@ def device(records: Records) -> None:
     bench = Bench(_settings(["eager"], [1, 8]))
     for bucket in bench.buffers:
         records.write("attention", batch=bucket, backends=attention_backends(bench, bucket))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
@@ -179,12 +172,12 @@ def _span_seconds(kernels: list[Event]) -> float | None:
 def _unprofiled(records: Records, bench: Bench, case: Case, when: str) -> None:
     """Dispatch and the device's time per step, without a profiler session."""
     dispatch = _dispatch_seconds(bench, case)
-    queued = device_time(CudaQueue(), case.call, "decode", PROFILED_BATCH)
+    queued = queued_time(CudaQueue(), case.call)
     records.write(
         "unprofiled",
         when=when,
         dispatch_seconds=dispatch,
-        queued_seconds=queued.seconds,
+        queued_seconds=queued.seconds.value,
         upper_bound=queued.upper_bound,
     )
 
@@ -336,17 +329,15 @@ def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
         bench.synchronise()
         walls.append((perf_counter_ns() - began) / 1e9)
     batch = case.buffers.bucket
-    queued = device_time(CudaQueue(), case.call, "decode", batch)
+    queued = queued_time(CudaQueue(), case.call)
     return {
         "mode": case.mode,
         "batch": batch,
         "dispatch_seconds": median(hosts),
         "wall_seconds": median(walls),
-        "device_seconds": queued.seconds,
+        "device_seconds": queued.seconds.value,
         "device_upper_bound": queued.upper_bound,
-        "device_roofline": _roofline(
-            roof, batch, Interval(queued.seconds, queued.low, queued.high, queued.samples)
-        ),
+        "device_roofline": _roofline(roof, batch, queued.seconds),
     }
 
 

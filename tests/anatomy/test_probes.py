@@ -42,7 +42,6 @@ FAULTY_LINES = {
     "custom-op": "self.kernel(",
     "autocast": "casting",
     "view-keeps-storage": "[-1:]",
-    "version-counter": ".mul_(",
     "inference-tensor-in-autograd": "functional.linear(",
     "channels-last": "functional.conv2d(",
     "dynamic-shapes": "step(prompt",
@@ -186,7 +185,6 @@ def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> Non
     ("name", "before", "after", "note"),
     [
         ("view-keeps-storage", CONFIG.width * 4, CHUNK * CONFIG.width * 4, "all stay in memory"),
-        ("version-counter", 0, 1, "modified by an inplace operation; expected version 0"),
         ("channels-last", 0, 1, "copied in each call"),
         ("dynamic-shapes", 0, LENGTHS - 1, "The guard that failed"),
     ],

@@ -367,12 +367,6 @@ class SourceLine:
     module: str
 
     @classmethod
-    def of_frame(cls, frame: FrameType, number: int | None = None) -> SourceLine:
-        """Line `number` of the code of `frame`; None: the line at which it is."""
-        module = frame.f_globals.get("__name__") or ""
-        return cls(frame.f_code.co_filename, frame.f_lineno if number is None else number, module)
-
-    @classmethod
     def in_file(cls, file: str, number: int) -> SourceLine:
         """For torch's stacks, which have no module: that of the imported module whose file it is."""
         for name, module in list(sys.modules.items()):
@@ -408,7 +402,8 @@ def calling_line() -> SourceLine | None:
     """The innermost line that is neither torch's nor this module's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        line = SourceLine.of_frame(frame)
+        name = frame.f_globals.get("__name__") or ""
+        line = SourceLine(frame.f_code.co_filename, frame.f_lineno, name)
         of_torch = line.is_in(torch.__name__) and not line.is_generated
         if line.module != __name__ and not of_torch:
             return line

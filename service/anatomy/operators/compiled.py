@@ -41,7 +41,7 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
     code = [graph.source_code for graph, _ in calls]
     report("tracing for graph breaks")
     return {
-        **msgspec.structs.asdict(trace(bench, case)),
+        **trace(bench, case),
         "recompiles": len(compiled) - 1,
         "guards": read_guards(compiled[0]),
         "wrapper": times,
@@ -77,16 +77,8 @@ class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
     line: str | None
 
 
-class Tracing(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a trace without `fullgraph`, as by `torch._dynamo.explain`; reasons where there are any."""
-
-    graphs: int
-    graph_break_count: int
-    graph_breaks: list[GraphBreak]
-
-
-def trace(bench: Bench, case: Case) -> Tracing:
-    """Trace the step of `case` in the same contexts, with a separate code object.
+def trace(bench: Bench, case: Case) -> dict[str, Any]:
+    """Trace the step of `case` without `fullgraph`, in the same contexts, with a separate code object.
 
     `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
     """
@@ -95,11 +87,11 @@ def trace(bench: Bench, case: Case) -> Tracing:
     mode = replace(MODES[case.mode], cpu=traced, cuda=traced)
     build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
     explained = backend.output()
-    return Tracing(
-        graphs=explained.graph_count,
-        graph_break_count=explained.graph_break_count,
-        graph_breaks=[_break(reason) for reason in explained.break_reasons],
-    )
+    return {
+        "graphs": explained.graph_count,
+        "graph_break_count": explained.graph_break_count,
+        "graph_breaks": [_break(reason) for reason in explained.break_reasons],
+    }
 
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason

@@ -62,9 +62,9 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
-    compiled. `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner
-    event. `operators_share` and `accounted_share` (all parts) are of the plain steps that alternated with the
-    profiled ones. `tail_seconds` come after the last call, where eager frees its tape.
+    compiled. `operators_share`, of the plain steps that alternated with the profiled ones, is spent in the
+    listed calls: as profiled, less `event_seconds` per inner event. `tail_seconds` come after the last call,
+    where eager frees its tape.
     """
 
     mode: str
@@ -77,10 +77,8 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: MedianSeconds
     profiled_seconds: MedianSeconds
     event_seconds: float
-    operators_seconds: float
     operators_share: float
     tail_seconds: float
-    accounted_share: float
     dispatch_seconds: Interval | None
     kernel_seconds: Interval | None
     kernel_share: float | None
@@ -124,7 +122,6 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
-    spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
     return OperatorsFinding(
         mode=case.mode,
@@ -137,10 +134,8 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         step_seconds=MedianSeconds.of(step),
         profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
-        operators_seconds=spent,
-        operators_share=spent / times.plain.value,
+        operators_share=sum(times.own_seconds) / times.plain.value,
         tail_seconds=times.tail_seconds,
-        accounted_share=times.accounted_seconds / times.plain.value,
         dispatch_seconds=split.dispatch if split else None,
         kernel_seconds=split.kernel if split else None,
         kernel_share=split.kernel.value / (split.dispatch.value + split.kernel.value) if split else None,
@@ -307,11 +302,6 @@ class OperatorTimes:
     own_seconds: list[float]
     lead_seconds: list[float]
     tail_seconds: float
-
-    @property
-    def accounted_seconds(self) -> float:
-        """The sum of all parts, to compare with `plain`."""
-        return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
 
 
 def time_before_profiling(bench: Bench, case: Case, report: Report) -> Interval:

@@ -111,48 +111,6 @@ def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     return [target.bytes for target in copied_tensors(probed, run) if target.shape in shapes]
 
 
-def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
-    """The step's probabilities, which softmax saves for its backward pass, scaled in place or not."""
-
-    def scaling(scale: Callable[[Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
-        def run(*arguments: object) -> tuple[Tensor, ...]:
-            logits, _ = probed.model(*arguments)
-            probabilities = logits.softmax(dim=-1)
-            return logits, probabilities, scale(probabilities)
-
-        return probed.served(run, grad_mode="enabled")
-
-    without = scaling(lambda probabilities: probabilities * 2.0)
-    with_fault = scaling(lambda probabilities: probabilities.mul_(2.0))  # the fault
-    report("running backward with both")
-    before, no_failure = _version_and_failure(without)
-    after, failure = _version_and_failure(with_fault)
-    if failure is None or no_failure is not None:
-        found = no_failure or "no error where one was expected"
-        raise StudyError("unsupported_here", f"this torch does not check versions as described: {found}")
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("version_of_the_saved_tensor", before, after),
-        fault=version_counter,
-        notes=[
-            f"Backward ends with: {failure}",
-            "Only the forward step is timed, because with the fault there is no backward to time.",
-        ],
-    )
-
-
-def _version_and_failure(run: Callable[[], tuple[Tensor, ...]]) -> tuple[int, str | None]:
-    """The version of the saved probabilities after a step, and what its backward pass raises."""
-    logits, probabilities, scaled = run()
-    version = probabilities._version
-    try:
-        torch.autograd.grad(scaled[..., 0].sum(), logits)
-    except RuntimeError as error:
-        return version, str(error).partition(" Hint:")[0]
-    return version, None
-
-
 def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultComparison:
     """A head trained on the model's logits: of `no_grad` as they are, of inference mode cloned."""
     plain = probed.served(probed.model, grad_mode="no_grad")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import torch
@@ -241,28 +241,22 @@ def compiled(model: Callable[..., object], backend: str = "inductor") -> types.F
     return step
 
 
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """The compiler's counts for the first call of a step, and a reason with its stack for each break."""
+class CompileCounts(NamedTuple):
+    """The compiler's counts for the first call of a step, and the first line of its reason for a break."""
 
     breaks: int
     graphs: int
-    reasons: list[Any]
-
-    @property
-    def first_reason(self) -> str:
-        """The first line of the first break's reason."""
-        return str(self.reasons[0].reason).splitlines()[0].rstrip(".") if self.reasons else "nothing"
+    reason: str
 
 
-def compile_counting(call: Callable[[], object]) -> Compilation:
+def compile_counting(call: Callable[[], object]) -> CompileCounts:
     """Make the first call of a compiled step and count."""
     counters.clear()
-    count = len(graph_break_reasons)
+    before = len(graph_break_reasons)
     call()
+    reasons = [str(one.reason).splitlines()[0].rstrip(".") for one in graph_break_reasons[before:]]
     breaks = sum(counters["graph_break"].values())
-    graphs = counters["stats"]["unique_graphs"]
-    return Compilation(breaks, graphs, graph_break_reasons[count:])
+    return CompileCounts(breaks, counters["stats"]["unique_graphs"], reasons[0] if reasons else "nothing")
 
 
 def recompiles(step: types.FunctionType) -> int:

@@ -171,10 +171,6 @@ TABLE: dict[str, Probe] = {
         memory.view_keeps_storage, phase="prefill",
         cure="Keep a clone of what is to last, and let the large tensor go.",
     ),
-    "version-counter": Probe(
-        eager.version_counter,
-        cure="Write out of place what autograd has saved, or change it before it is used.",
-    ),
     "inference-tensor-in-autograd": Probe(
         eager.inference_tensor_in_autograd,
         cure="Clone it outside inference mode, or make it under `no_grad` where it is to be trained on.",
@@ -186,10 +182,6 @@ TABLE: dict[str, Probe] = {
     "dynamic-shapes": Probe(
         compiler.dynamic_shapes, phase="prefill",
         cure="Mark it before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`, or pad to buckets.",
-    ),
-    "fragmentation": Probe(
-        memory.fragmentation,
-        cure="Allocate what lasts first, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
     ),
     "pinned-copy": Probe(
         memory.pinned_copy,
