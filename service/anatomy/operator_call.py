@@ -163,16 +163,11 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         calls = dispatched(call, keys)
     path = [key for each in calls for key in each.keys or ()]
     return OperatorCallFinding(
+        **msgspec.structs.asdict(arguments) | {"expression": layers.statement},
+        **{name: getattr(layers, name) for name in Agreeing.__struct_fields__},
         operator=layers.operation,
-        expression=layers.statement,
         device=setup.device.type,
         threads=torch.get_num_threads(),
-        size=size,
-        dtype=arguments.dtype,
-        grad=arguments.grad,
-        autocast=arguments.autocast,
-        requires_grad=arguments.requires_grad,
-        rounds=arguments.rounds,
         arguments=[_argument(*pair) for pair in zip(operation.arguments, tensors, strict=True)],
         included=_names(thread.included),
         excluded=_names(thread.excluded),
@@ -180,10 +175,6 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         calls=calls,
         table=dispatch_rows(calls[0].operator, rows, keys),
         slices=list(_slices(seconds, layers, path)),
-        sum_microseconds=layers.sum_microseconds,
-        whole_microseconds=layers.whole_microseconds,
-        agreement=layers.agreement,
-        agrees=layers.agrees,
         notes=[*notes, *_notes(arguments, calls[0], path)],
     )
 

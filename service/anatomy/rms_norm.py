@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from time import perf_counter_ns
 from types import FunctionType
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import torch
@@ -82,7 +82,6 @@ def rms_norm_operator() -> Norm:
 
         return launch(x, weight, epsilon)
 
-    rms_norm.register_autograd(rms_norm_gradient, setup_context=save_inputs)
     return rms_norm
 
 
@@ -170,19 +169,3 @@ def _variant(bench: Bench, form: Form, inputs: tuple[Tensor, ...]) -> Variant:
         return (perf_counter_ns() - began) / 1e9
 
     return Variant(run, State())
-
-
-def save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:  # noqa: ANN401 - torch's
-    """Keep on `ctx` what `rms_norm_gradient` needs."""
-    x, weight, epsilon = inputs
-    ctx.save_for_backward(x, weight)
-    ctx.epsilon = epsilon
-
-
-def rms_norm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401 - torch's
-    """The gradients of x [..., width] and of weight [width], by ATen's form; epsilon has none."""
-    x, weight = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
-    with torch.enable_grad():
-        out = aten_rms_norm(x, weight, ctx.epsilon)
-    of_x, of_weight = torch.autograd.grad(out, (x, weight), gradient)
-    return of_x, of_weight, None

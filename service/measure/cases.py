@@ -90,15 +90,6 @@ def build_case(
     return case
 
 
-def reshaped(
-    model: Served, config: Config, rows: int, device: torch.device, precision: Precision
-) -> Transformer:
-    """A decoder of the shape `config` for batches of up to `rows` rows, in all else as `model` is served."""
-    made = Transformer(config, rows).eval().to(device, precision.weights)
-    made.rotary = made.rotary.to(precision.cache)
-    return lay_out(made, layout_of(model))
-
-
 class Bench:
     """The served model and steps of it, in a process that may compile.
 
@@ -151,7 +142,9 @@ class Bench:
             if not isinstance(config, Config):
                 raise ValueError(f"only models of launchbound's own have fewer layers: {config.layers} here")
             config = replace(config, layers=layers, vocabulary=min(FEW_WORDS, config.vocabulary))
-            model = reshaped(self.model, config, bucket, self.device, self.precision)
+            model = Transformer(config, bucket).eval().to(self.device, self.precision.weights)
+            model.rotary = model.rotary.to(self.precision.cache)
+            lay_out(model, layout_of(self.model))
             buffers = allocate(model, [bucket], self.settings.prefill_chunk, self.precision.cache)[bucket]
             self._shallow[bucket, layers] = model, buffers
         return self._shallow[bucket, layers]

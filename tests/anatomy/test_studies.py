@@ -50,7 +50,7 @@ def experiment(bench: Bench, arguments: Arguments, report: Report) -> Found:
 
 @pytest.fixture
 def one_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment, print))
+    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment))
 
 
 class FakeFront:

@@ -84,11 +84,10 @@ class Tape(NamedTuple):
 
 
 def record(run: Callable[[], Tensor], storages: Storages) -> Tape:
-    """The tape of `run`'s result, with grad mode on. Raises StudyError where it has none."""
+    """The tape of `run`'s result, with grad mode on."""
     with torch.enable_grad(), ForwardRecorder() as recorder:
         result = run()
-    if result.grad_fn is None:
-        raise StudyError("invalid_request", "the result has no grad_fn: use x, w or b in it", "expression")
+    assert result.grad_fn is not None
     numbers = {node: index for index, node in enumerate(execution_order(result.grad_fn))}
     by_sequence = {node._sequence_nr(): index for node, index in numbers.items()}
     return Tape(
