@@ -62,9 +62,9 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
-    compiled. `operators_share`, of the plain steps that alternated with the profiled ones, is spent in the
-    listed calls: as profiled, less `event_seconds` per inner event. `tail_seconds` come after the last call,
-    where eager frees its tape.
+    compiled. `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner
+    event. `operators_share` and `accounted_share` (all parts) are of the plain steps that alternated with the
+    profiled ones. `tail_seconds` come after the last call, where eager frees its tape.
     """
 
     mode: str
@@ -77,7 +77,9 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: MedianSeconds
     profiled_seconds: MedianSeconds
     event_seconds: float
+    operators_seconds: float
     operators_share: float
+    accounted_share: float
     tail_seconds: float
     dispatch_seconds: Interval | None
     kernel_seconds: Interval | None
@@ -122,6 +124,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
+    spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
     return OperatorsFinding(
         mode=case.mode,
@@ -134,7 +137,9 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         step_seconds=MedianSeconds.of(step),
         profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
-        operators_share=sum(times.own_seconds) / times.plain.value,
+        operators_seconds=spent,
+        operators_share=spent / times.plain.value,
+        accounted_share=(spent + sum(times.lead_seconds) + times.tail_seconds) / times.plain.value,
         tail_seconds=times.tail_seconds,
         dispatch_seconds=split.dispatch if split else None,
         kernel_seconds=split.kernel if split else None,
