@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
-from service.anatomy.tape.graph import TapeOfStep, distinct_bytes, tape_of_step
+from service.anatomy.tape.graph import Held, Peak, distinct_bytes, tape_of_step
 from service.measure.cases import Bench
 from service.records import Phase
 from service.step.buffers import Buffers
@@ -36,6 +36,15 @@ class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
+class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step's tape, and its peak in torch's allocator."""
+
+    mode: str
+    effective: str
+    tape: Held
+    step: Peak
+
+
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     """`allocator` is None on a CPU."""
 
@@ -43,7 +52,7 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     batch_bucket: int
     phase: Phase
     parts: list[StaticMemory]
-    steps: list[TapeOfStep]
+    steps: list[MemoryOfStep]
     files: list[str]
     allocator: list[Statistic] | None
 
@@ -68,7 +77,10 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
         batch_bucket=bucket,
         phase=arguments.phase,
         parts=static_memory(bench, bench.buffers[bucket]),
-        steps=tapes,
+        steps=[
+            MemoryOfStep(mode=one.mode, effective=one.effective, tape=one.held, step=one.step)
+            for one in tapes
+        ],
         files=[] if arguments.out is None else [SNAPSHOT_FILE],
         allocator=allocator,
     )
