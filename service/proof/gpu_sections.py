@@ -310,10 +310,9 @@ def sizes(records: Records) -> None:
             records.write("roof", model=model, bandwidth=roof.bandwidth, step_bytes=roof.step_bytes)
         bench, roof = opened[model]
         records.write("size", model=model, **_measured(bench, roof, bench.case(mode, batch)))
-    null = measure_null_kernel(opened[MODELS[0]][0].device).seconds.get("in_graph")
     for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
         bench, roof = opened[model]
-        records.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch), null))
+        records.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch)))
 
 
 def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
@@ -341,9 +340,9 @@ def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
     }
 
 
-def _kernels(bench: Bench, roof: Roof, case: Case, null: float | None) -> dict[str, object]:
+def _kernels(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
     """The kernels of a decode step, the longest by name, and their time under the roof."""
-    table = kernel_table(bench, case, null, lambda line: None)
+    table = kernel_table(bench, case, lambda line: None)
     batch = case.buffers.bucket
     names: dict[str, object] = {"mode": case.mode, "batch": batch}
     if table is None:

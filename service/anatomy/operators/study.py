@@ -44,7 +44,6 @@ from service.modes import MODES, Effect
 from service.records import Phase, SampleCounts, Side
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
-from service.step.roofs import measure_null_kernel
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,9 +117,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     times = time_operators(bench, case, calls, report)
     step = before or times.plain
     native = sample_native(bench, case, report)
-    kernels = None
-    if on_cuda:
-        kernels = kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)
+    kernels = kernel_table(bench, case, report) if on_cuda else None
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
