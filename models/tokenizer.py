@@ -28,10 +28,7 @@ def refuse_surrogates(text: str) -> None:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for, as GPT-2 assigned them.
-
-    Printable characters stand for their own Latin-1 byte; the others follow, in order, from code point 256.
-    """
+    """The byte that each character of a byte-level vocabulary stands for, as GPT-2 assigned them."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + index): b for index, b in enumerate(others)}

@@ -341,10 +341,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the text.")] = 0,
     compile: Annotated[bool, typer.Option(help="Use torch.compile (needs a C++ compiler).")] = True,
 ) -> None:
-    """Train `tiny`, evaluate held-out files, and write it to --out at every evaluation.
-
-    Ends with exit code 2 where there is no text to train on.
-    """
+    """Train `tiny`, evaluate held-out files, and write it to --out at every evaluation."""
     plan = TrainingPlan(steps=steps, minutes=minutes, seed=seed, compile=compile)
     torch.set_num_threads(threads)
     console = Console()

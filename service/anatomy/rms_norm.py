@@ -63,8 +63,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
 def rms_norm_operator() -> Norm:
     """The custom operator, registered at the first call and once per process.
 
-    (x [..., width], weight [width], epsilon) → as x. A Triton kernel on CUDA, ATen's on a CPU; the gradient
-    is of ATen's operators on both.
+    (x [..., width], weight [width], epsilon) → as x. A Triton kernel on CUDA, ATen's on a CPU.
     """
 
     @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")

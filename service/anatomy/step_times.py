@@ -52,10 +52,7 @@ class StepTimes:
 def time_steps(
     bench: Bench, cases: Mapping[Key, Case], rounds: int, steps: int, study: str, report: Report
 ) -> dict[Key, StepTimes]:
-    """Every case once per round, in a fresh order drawn from `study`: untimed steps, `steps` timed ones.
-
-    Samples are taken in each round too, so that both see a machine that is slow for a while.
-    """
+    """Every case once per round, in a fresh order drawn from `study`: untimed steps, `steps` timed ones."""
     times = {key: StepTimes() for key in cases}
     variants = {
         key: partial(_time_round, bench, case, steps, SAMPLED_SECONDS / rounds, times[key])

@@ -78,10 +78,7 @@ def build_case(
     precision: Precision,
     injected: InjectedWork | None = None,
 ) -> Case:
-    """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed.
-
-    It has positions of its own, whatever else runs on `buffers`.
-    """
+    """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed."""
     buffers = buffers.with_own_positions()
     set_positions(buffers, phase)
     case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers)

@@ -46,10 +46,7 @@ def sample_case(bench: Bench, case: Case, seconds: float = SAMPLED_SECONDS) -> S
 
 
 def sampled_split(counts: SampleCounts, wall: Interval) -> DispatchSplit | None:
-    """A step of `wall` seconds, of which `counts` were sampled; None without a sample of kernel or host.
-
-    The ends of both parts have the share's interval, and the wall's as well.
-    """
+    """A step of `wall` seconds, of which `counts` were sampled; None without a sample of kernel or host."""
     share = dispatch_share(counts.kernel, counts.host, counts.unclassified)
     if share is None:
         return None

@@ -96,10 +96,7 @@ def device(records: Records) -> None:
 
 
 def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
-    """By phase, the backends that the attention calls of one step at `bucket` would take, by name.
-
-    Of plain modes: a compiled step is traced with the same choice, and its fused patterns may differ.
-    """
+    """By phase, the backends that the attention calls of one step at `bucket` would take, by name."""
     found: dict[str, list[str]] = {}
     for phase in PHASES:
         case = build_case("inference_mode", phase, bench.model, bench.buffers[bucket], bench.precision)
@@ -316,10 +313,7 @@ def sizes(records: Records) -> None:
 
 
 def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    """Wall, dispatch and device time of a decode step, and the latter under the roof.
-
-    Dispatch: until its call returns; wall: until the device is done.
-    """
+    """Wall, dispatch and device time of a decode step, and the latter under the roof."""
     hosts, walls = [], []
     for _ in range(SIZES_STEPS):
         bench.synchronise()

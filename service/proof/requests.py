@@ -244,10 +244,7 @@ class SampledRequests:
 
     @torch.no_grad()
     def run(self, mode: str, new_tokens: int, seconds: float) -> dict[Phase, SampleCounts]:
-        """The samples of both phases of requests in a row for so long, at least of one.
-
-        A request before them is not sampled.
-        """
+        """The samples of both phases of requests in a row for so long, at least of one."""
         with isolated(self._cpus):
             self._loops[mode].run(1)
             until = perf_counter() + seconds

@@ -160,10 +160,7 @@ def run_check(
 
 
 def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
-    """From the samples of the runs on a quiet core; from all where none was, failures then undecided.
-
-    The rounds of a variant's runs follow each other; a run without that variant has none.
-    """
+    """From the samples of the runs on a quiet core; from all where none was, failures then undecided."""
     quiet = [run for run in runs if run[1] <= MOST_OFF_CPU]
     used = quiet or runs
     keys = dict.fromkeys(key for found, _ in used for key in found)

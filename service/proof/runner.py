@@ -203,10 +203,7 @@ def sentence(named: Mapping[str, list[str]]) -> str:
 def why_incomplete(
     settings: Settings, facts: Mapping[str, str | int], git: Mapping[str, object], not_run: Collection[str]
 ) -> list[str]:
-    """Why a selftest does not stand for its machine and commit; empty where it does.
-
-    `facts` are the worker's, with `dtype` and the device's `default_dtype`; `git` has `commit` and `dirty`.
-    """
+    """Why a selftest does not stand for its machine and commit; empty where it does."""
     reasons = [f"{len(not_run)} of {len(ALL_CHECKS)} checks were not run"] if not_run else []
     if git.get("commit") is None:
         reasons.append("the commit is unknown")

@@ -179,10 +179,7 @@ class Setup:
 
 
 def variants_of(setup: Setup, operation: Operation, size: int) -> dict[str, Variant]:
-    """Every variant of `operation` on [size, size].
-
-    Calls on one element or none each follow an untimed call of the real size.
-    """
+    """Every variant of `operation` on [size, size]."""
     state, loops = setup.state, setup.loops
     sized, smallest, empty = (
         operation.tensors(rows, width, setup.device, setup.dtype, setup.requires_grad)
@@ -308,10 +305,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def names_without_c(names: Mapping[str, Any]) -> dict[str, Any]:
-    """`names` with torch's C functions replaced by `no_operation`; torch's Python around them stays.
-
-    `F.layer_norm` keeps its bytecode; only its global `torch` is replaced.
-    """
+    """`names` with torch's C functions replaced by `no_operation`; torch's Python around them stays."""
     empty = ModuleType("torch")
     for operation in OPERATIONS:
         setattr(empty, operation, no_operation)
