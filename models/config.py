@@ -11,10 +11,8 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Shape of a Llama-style decoder.
-
-    Sizes are counts of features or tokens. `context` is the length of the static KV cache: no sequence
-    (prompt and completion together) is longer.
+    """Shape of a Llama-style decoder. Sizes are counts of features or tokens. `context` is the length of the
+    static KV cache: no sequence (prompt and completion together) is longer.
     """
 
     layers: int
@@ -30,7 +28,6 @@ class Config:
     tied: bool = True
 
     def __post_init__(self) -> None:
-        """Raise ConfigError where heads cannot be grouped or rotated."""
         if self.heads % self.kv_heads:
             raise ConfigError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_width % 2:

@@ -111,7 +111,6 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def linears(model: nn.Module) -> Iterator[nn.Linear]:
-    """The linear layers of `model`."""
     return (module for module in model.modules() if isinstance(module, nn.Linear))
 
 
@@ -129,10 +128,8 @@ def layout_of(model: nn.Module) -> Layout:
 
 
 def lay_out(model: Model, layout: Layout) -> Model:
-    """`model` itself, the weights of its linear layers now in `layout`.
-
-    A weight that is tied to an embedding becomes a copy of its own where the layout changes: an embedding
-    reads its table by rows.
+    """`model` itself, the weights of its linear layers now in `layout`. A weight that is tied to an embedding
+    becomes a copy of its own where the layout changes: an embedding reads its table by rows.
     """
     if layout != layout_of(model):
         for linear in linears(model):

@@ -28,10 +28,7 @@ def refuse_surrogates(text: str) -> None:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for, as GPT-2 assigned them.
-
-    Printable characters stand for their own Latin-1 byte; the others follow, in order, from code point 256.
-    """
+    """The byte that each character of a byte-level vocabulary stands for, as GPT-2 assigned them."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + index): b for index, b in enumerate(others)}
@@ -67,10 +64,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path | str, vocabulary: int | None = None) -> Tokenizer:
-        """Read `tokenizer.json` of `folder`.
-
-        `vocabulary` is that of the model it must fit. Raises TokenizerError where the file is missing or
-        broken, or has another number of tokens.
+        """Read `tokenizer.json` of `folder`. `vocabulary` is that of the model it must fit. Raises
+        TokenizerError where the file is missing or broken, or has another number of tokens.
         """
         file = Path(folder) / TOKENIZER_FILE
         if not file.is_file():
@@ -105,13 +100,11 @@ class Tokenizer:
         return cls(inner, "the trained tokenizer")
 
     def save(self, folder: Path | str) -> None:
-        """Write `tokenizer.json` into `folder`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._inner.save(str(Path(folder) / TOKENIZER_FILE))
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
         return len(self._bytes)
 
     def encode(self, text: str) -> list[int]:
@@ -128,10 +121,7 @@ class Tokenizer:
         return [encoding.ids for encoding in self._inner.encode_batch_fast(list(texts))]
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of `token`; none for end of text.
-
-        Raises TokenizerError for an id out of range.
-        """
+        """The bytes of `token`; none for end of text. Raises TokenizerError for an id out of range."""
         if not 0 <= token < len(self._bytes):
             raise TokenizerError(f"there is no token {token}: ids go from 0 to {len(self._bytes) - 1}")
         return self._bytes[token]
@@ -141,7 +131,6 @@ class Tokenizer:
         return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
 
     def stream(self) -> ByteLevelStream:
-        """An incremental decoder."""
         return ByteLevelStream(self)
 
 

@@ -147,7 +147,6 @@ class Transformer(Served):
         self.register_buffer("rows", torch.arange(max_batch).unsqueeze(1), persistent=False)
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        """One step, as `Served.forward`."""
         batch, count = tokens.shape
         token_positions = positions.unsqueeze(1) + self.columns[:count]
         table = self.rotary[token_positions]
@@ -169,7 +168,6 @@ class Transformer(Served):
         return logits, logits.argmax(dim=-1)
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
-        """A zeroed cache of `rows` rows, as `Served.new_cache`."""
         c = self.config
         shape = rows, c.context + 1, c.kv_heads, c.head_width
 

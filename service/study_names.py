@@ -73,19 +73,14 @@ PROBES: dict[str, str] = {
     "custom-op": "a custom operator with a fake implementation compiles without a break; fusion stops at it",
     "autocast": "autocast intercepts every operator and casts its inputs, in every step",
     "view-keeps-storage": "a small view that is kept keeps its whole storage; a clone keeps its own bytes",
-    "results-kept": "results kept until a step ends: an operator cannot write into memory of earlier ones",
-    "version-counter": "a saved tensor that is changed in place has another version: backward fails",
     "inference-tensor-in-autograd": "autograd saves no tensor of inference mode, but its clone",
     "channels-last": "where a convolution's input and weight differ in layout, each call copies one",
     "dynamic-shapes": "each new size compiles a step again, unless its dimension is marked as dynamic",
-    "cpp-extension": "an operator in C++ calls others without Python; one in Python enters many frames",
-    "fragmentation": "free memory in pieces has no room for a large tensor: the device is asked for more",
     "pinned-copy": "a copy from pageable memory is staged while the host waits; from pinned memory not",
 }
 """The names are those of `POST /v1/probes/{name}`."""
 
 NOT_ON_CPU: dict[str, str] = {
-    "fragmentation": "a CPU's tensors get memory from the C library, which has no segments to split",
     "pinned-copy": "a CPU's tensors are in the host's memory already: nothing is copied to a device",
 }
 """Probes that need CUDA, with the reason why a CPU cannot show them."""

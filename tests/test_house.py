@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.measure": {"service.step", "models", *LEAVES},
     "service.anatomy": {"service.measure", "service.step", "models", *LEAVES},
     "service.proof": {
+        "service.anatomy.show",
         "service.measure",
         "service.step",
         "service.engine",

@@ -82,7 +82,6 @@ class ProbeCache(LibraryCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Record the shapes; returns its arguments."""
         self.widths[layer_idx] = key_states.shape[1], key_states.shape[3], value_states.shape[3]
         return key_states, value_states
 
@@ -112,7 +111,6 @@ class HuggingFaceModel(Served):
 
     @property
     def architecture(self) -> str:
-        """The name of the library's class."""
         return type(self.inner).__name__
 
     @torch.no_grad()
@@ -133,7 +131,6 @@ class HuggingFaceModel(Served):
         return tuple(found[layer] for layer in range(len(found))), out.logits.shape[-1]
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        """One step, as `Served.forward`."""
         batch, count = tokens.shape
         token_positions = positions.unsqueeze(1) + self.columns[:count]
         attended = self.columns[: cache[0][0].shape[1]]
@@ -163,7 +160,6 @@ class HuggingFaceModel(Served):
         }
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
-        """A zeroed cache of `rows` rows, as `Served.new_cache`."""
         positions = self.config.context + 1
         device = self.columns.device
 

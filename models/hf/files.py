@@ -34,11 +34,8 @@ _OTHER_FOLDERS = {
 
 @cache
 def folder_of(name: str) -> Path:
-    """The local folder of `hf:<folder>`, or of `hf:<hub id>@<revision>`.
-
-    A hub id is fetched, or taken from the hub's local cache. Where it names no commit, the one that it stands
-    for is said on standard error.
-
+    """The local folder of `hf:<folder>`, or of `hf:<hub id>@<revision>`. A hub id is fetched, or taken from
+    the hub's local cache. Where it names no commit, the one that it stands for is said on standard error.
     Raises CheckpointError where there is neither such a folder nor a way to fetch it.
     """
     place = name.removeprefix(PREFIX)
@@ -78,7 +75,6 @@ def commit_of(folder: Path) -> str | None:
 
 
 def missing_library() -> CheckpointError:
-    """The error where the `models` extra is not installed."""
     return CheckpointError("models of Hugging Face need transformers: pip install 'launchbound[models]'")
 
 

@@ -36,10 +36,8 @@ class HuggingFaceTokenizer:
         self.vocabulary: int = tokens if vocabulary is None else min(tokens, vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`.
-
-        Raises TokenizerError for lone surrogates, which have no encoding, and for a token that the model has
-        no embedding of.
+        """Token ids of `text`. Raises TokenizerError for lone surrogates, which have no encoding, and for a
+        token that the model has no embedding of.
         """
         refuse_surrogates(text)
         ids: list[int] = self._inner.encode(text).ids
@@ -60,7 +58,6 @@ class HuggingFaceTokenizer:
         return "".join([*map(stream.push, ids), stream.flush()])
 
     def stream(self) -> HuggingFaceStream:
-        """An incremental decoder."""
         return HuggingFaceStream(self._inner)
 
 

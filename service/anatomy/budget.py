@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    interval_text,
     median_of_ratios,
-    print_notes,
     resolve_bucket,
     resolve_case,
     resolve_modes,
-    table,
 )
 from service.anatomy.operators.calls import device_work, record
 from service.anatomy.step_times import StepTimes, split_step, time_steps
@@ -37,10 +32,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Modes and batches to measure (None: all configured), and the step of the budget.
-
-    `mode` is an uncompiled one (None: the first), `batch_size` None the smallest. The three numbers replace
-    measured ones.
+    """Modes and batches to measure (None: all configured), and the step of the budget. `mode` is an
+    uncompiled one (None: the first), `batch_size` None the smallest. The three numbers replace measured ones.
     """
 
     modes: list[str] | None = None
@@ -99,10 +92,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
         points=points,
         crossovers=[crossover_of(mode, points) for mode in dict.fromkeys(point.mode for point in points)],
         budget=make_budget(
-            *own,
-            *_quantities(cases.get(own), given, splits.get(own)),
-            device=device,
-            step_microseconds=step,
+            *own, *_quantities(cases.get(own), given, splits.get(own)), device=device, step_microseconds=step
         ),
         gains=mode_gains(own, times, splits, device),
         notes=notes,
@@ -234,10 +224,8 @@ def _help(word: Bound, share: float, speedup: float | None, device: str) -> str:
 
 
 class ModeGain(msgspec.Struct, frozen=True, kw_only=True):
-    """`mode` against the budget's own mode, at the budget's batch.
-
-    The ratios are its seconds over that mode's, None where those are 0; each bound combines the worse ends of
-    both. `speedup` is paired by round.
+    """`mode` against the budget's own mode, at the budget's batch. The ratios are its seconds over that
+    mode's, None where those are 0; each bound combines the worse ends of both. `speedup` is paired by round.
     """
 
     mode: str
@@ -311,7 +299,6 @@ class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
 def make_point(
     device: str, key: Key, times: Mapping[Key, StepTimes], split: DispatchSplit, null: float
 ) -> BatchPoint:
-    """The point of `key`: its step by the clock, `split` in two."""
     mode, batch = key
     own = times[key]
     first = next(iter(times))[0]
@@ -377,78 +364,3 @@ def _split(bench: Bench, key: Key, case: Case, times: StepTimes) -> DispatchSpli
     elif times.no_samples is not None:
         reason = f"dispatch is unknown on this CPU: {times.no_samples}"
     raise StudyError("unsupported_here", reason)
-
-
-def show(finding: BudgetFinding, console: Console) -> None:
-    """Print amortisation, crossovers, budget and gains."""
-    if finding.points:
-        console.print(_points(finding.points, finding.device))
-    for one in finding.crossovers:
-        console.print(f"{one.mode}: {_crossing(one)}", highlight=False)
-    budget = finding.budget
-    ops, each, kernel = budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds
-    rows = (
-        ("operators per step, below autograd", f"{ops.value:.4g}", ops.source),
-        ("× µs per operator", f"{each.value:.4g}", each.source),
-        ("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", ""),
-        ("against kernel, µs", f"{kernel.value:.4g}", kernel.source),
-    )
-    title = f"budget of one step, {budget.mode}, batch {budget.batch_size}"
-    console.print(table(title, ("quantity", "value", "from"), rows))
-    console.print(f"kernel share {_kernel_share(budget, finding.device)}", highlight=False)
-    console.print(f"will compile help me? {budget.will_compile_help}", highlight=False)
-    for gain in finding.gains:
-        console.print(_gain_line(gain, budget), markup=False)
-    print_notes(finding.notes, console)
-    if finding.points:
-        console.print(
-            f"[dim]µs per decode step, {finding.rounds} interleaved rounds [95 % interval]. Without "
-            "dispatch: so many times as fast, with this mode's kernels, if the host had to issue one empty "
-            f"operator ({finding.null_kernel_seconds * 1e6:.1f} µs).[/]"
-        )
-
-
-def _points(points: list[BatchPoint], device: str) -> Table:
-    columns = ("mode", "batch", "step", "dispatch", "kernel", "kernel share", "without dispatch",
-               f"against {points[0].mode}")  # fmt: skip
-    rows = (
-        (
-            point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})",
-            f"{point.batch_size} disturbed" if point.disturbed else str(point.batch_size),
-            f"{point.step.value * 1e6:.0f}",
-            interval_text(point.dispatch_seconds, 1e6),
-            interval_text(point.kernel_seconds, 1e6),
-            _kernel_share(point, device),
-            f"{point.without_dispatch_speedup:.2f} ×",
-            interval_text(point.speedup, digits=2, unit=" ×"),
-        )
-        for point in points
-    )
-    return table(f"amortisation on {device}", columns, rows)
-
-
-def _kernel_share(found: BatchPoint | Budget, device: str) -> str:
-    """With its class on a GPU only: on a CPU dispatch and kernels follow one another."""
-    share = f"{found.device_bound_index:.0%}"
-    return share if device == "cpu" else f"{share} {found.bound}"
-
-
-def _gain_line(gain: ModeGain, budget: Budget) -> str:
-    """A mode's measured speed-up, and what it leaves of the budgeted mode's dispatch and kernels."""
-    parts = (("dispatch", gain.dispatch_ratio), ("kernel", gain.kernel_ratio))
-    left = ", ".join(f"{ratio.value:.0%} of {part}" for part, ratio in parts if ratio is not None)
-    speedup = interval_text(gain.speedup, digits=2, unit=" times as fast")
-    return f"{gain.mode} against {budget.mode}: {speedup}, with {left}"
-
-
-def _crossing(found: ModeCrossover) -> str:
-    if found.where == "several":
-        return "kernels take longer than dispatch at some batch, and shorter at a larger one"
-    if found.batch_size is None:
-        return "no crossover known"
-    text = {
-        "at": f"kernels take as long as dispatch at batch {found.batch_size:.1f}",
-        "below": f"kernels take longer from batch {found.batch_size:.0f}, the smallest measured, on",
-        "above": f"dispatch still takes longer at batch {found.batch_size:.0f}, the largest measured",
-    }
-    return text[found.where]

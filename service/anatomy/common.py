@@ -1,23 +1,18 @@
-"""What every study uses: its bench, how it refuses, reports and prints, which step its arguments name."""
+"""What every study uses: its bench, how it refuses and reports, which step its arguments name."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from service.machine import pin
 from service.measure.cases import Bench, Case
-from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import GradMode
 from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval, median_interval
@@ -127,55 +122,6 @@ def autocast_of(device: torch.device, precision: Precision) -> AbstractContextMa
     """Autocast, where the served `precision` uses it."""
     lowered = precision.autocast
     return nullcontext() if lowered is None else torch.autocast(device.type, lowered)
-
-
-def table(
-    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()
-) -> Table:
-    """A table for a terminal, whose columns in `right` are right-aligned."""
-    made = Table(title=title)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left")
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
-def interval_text(interval: Interval, scale: float = 1.0, digits: int = 0, unit: str = "") -> str:
-    """`12 µs [11, 14]`: the value and, where they are finite, its bounds, each times `scale`."""
-    value, low, high = (f"{end * scale:.{digits}f}" for end in (interval.value, interval.low, interval.high))
-    known = math.isfinite(interval.low) and math.isfinite(interval.high)
-    return f"{value}{unit} [{low}, {high}]" if known else f"{value}{unit}"
-
-
-def optional_count(number: int | None) -> str:
-    """`number`, or a dash for None."""
-    return "–" if number is None else str(number)
-
-
-def print_notes(notes: Iterable[str], console: Console) -> None:
-    """A line for each of a finding's `notes`."""
-    for note in notes:
-        console.print(f"note: {note}", markup=False)
-
-
-def load_library(cache_folder: str, name: str, source: str, report: Report) -> None:
-    """Load the operators of `source`, built (some seconds) where `cache_folder` has no library of it.
-
-    Once per process: an operator cannot be registered again. Raises StudyError without a C++ compiler.
-    """
-    from torch.utils.cpp_extension import include_paths, library_paths  # slow to import
-
-    options = [f"-I{path}" for path in include_paths()]
-    options += [*(f"-L{path}" for path in library_paths()), "-ltorch_cpu", "-lc10"]
-    options.append(f'-DLAUNCHBOUND_TORCH="{torch.__version__}"')  # another torch gets a library of its own
-    try:
-        library = compiled_library(
-            Path(cache_folder), name, source, options, partial(report, f"compiling {name} in C++")
-        )
-    except BuildError as error:
-        raise StudyError("unsupported_here", str(error)) from None
-    torch.ops.load_library(library)
 
 
 def prepare_bench(settings: EngineSettings) -> Bench:

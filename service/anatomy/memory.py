@@ -9,12 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 import torch
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
 from torch import Tensor
 
-from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes, table
+from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.tape.graph import Held, Peak, distinct_bytes, tape_of_step
 from service.measure.cases import Bench
 from service.records import Phase
@@ -174,50 +171,3 @@ def snapshot(folder: Path) -> Iterator[None]:
 def _fragmentation(stats: dict[str, int], moment: str) -> float:
     reserved = stats[f"reserved_{moment}"]
     return 1 - stats[f"active_{moment}"] / reserved if reserved else 0.0
-
-
-def show(finding: MemoryFinding, console: Console) -> None:
-    """Print what is held, the steps and the statistics."""
-    parts = ((part.name, decimal(part.bytes), part.what) for part in finding.parts)
-    console.print(
-        table(f"all the time, on {finding.device}", ("held", "bytes", "what"), parts), _steps(finding)
-    )
-    console.print(
-        "[dim]tape: what autograd saved, own: what only the tape keeps alive; peak: the most that the step "
-        "had allocated by torch at once.[/]"
-    )
-    if finding.allocator is not None:
-        columns = ("statistic", "now", "peak", "definition")
-        rows = (
-            (one.name, _value(one, one.value), _value(one, one.peak), one.definition)
-            for one in finding.allocator
-        )
-        console.print(table("CUDA's caching allocator", columns, rows))
-        if not finding.files:
-            console.print("[dim]--out FOLDER writes a snapshot for pytorch.org/memory_viz.[/]")
-    for file in finding.files:
-        written = f"written to that folder: {file} (open it at pytorch.org/memory_viz)"
-        console.print(written, markup=False, soft_wrap=True)
-
-
-def _steps(finding: MemoryFinding) -> Table:
-    rows = (
-        (
-            step.mode,
-            step.effective,
-            decimal(step.tape.storage_bytes),
-            decimal(step.tape.own_bytes),
-            decimal(step.step.peak_bytes),
-        )
-        for step in finding.steps
-    )
-    title = f"during one {finding.phase} step, batch {finding.batch_bucket}"
-    return table(title, ("mode", "runs as", "tape", "own", "peak"), rows)
-
-
-def _value(statistic: Statistic, value: float | None) -> str:
-    if value is None:
-        return "–"
-    if statistic.unit == "bytes":
-        return decimal(int(value))
-    return f"{value:.1%}" if statistic.unit == "share" else f"{value:.0f}"

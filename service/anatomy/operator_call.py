@@ -163,16 +163,11 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         calls = dispatched(call, keys)
     path = [key for each in calls for key in each.keys or ()]
     return OperatorCallFinding(
+        **msgspec.structs.asdict(arguments) | {"expression": layers.statement},
+        **{name: getattr(layers, name) for name in Agreeing.__struct_fields__},
         operator=layers.operation,
-        expression=layers.statement,
         device=setup.device.type,
         threads=torch.get_num_threads(),
-        size=size,
-        dtype=arguments.dtype,
-        grad=arguments.grad,
-        autocast=arguments.autocast,
-        requires_grad=arguments.requires_grad,
-        rounds=arguments.rounds,
         arguments=[_argument(*pair) for pair in zip(operation.arguments, tensors, strict=True)],
         included=_names(thread.included),
         excluded=_names(thread.excluded),
@@ -180,10 +175,6 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         calls=calls,
         table=dispatch_rows(calls[0].operator, rows, keys),
         slices=list(_slices(seconds, layers, path)),
-        sum_microseconds=layers.sum_microseconds,
-        whole_microseconds=layers.whole_microseconds,
-        agreement=layers.agreement,
-        agrees=layers.agrees,
         notes=[*notes, *_notes(arguments, calls[0], path)],
     )
 
@@ -260,16 +251,12 @@ def _names(keys: KeySet) -> list[str]:
 
 
 def dispatch_rows(schema_name: str, rows: KeySet, dispatched_on: KeySet) -> list[TableRow]:
-    """The rows of the operator's dispatch table for the keys in `rows`."""
     present = set(_names(dispatched_on))
     entries = dispatch_entries(schema_name)
     found = {name: entries.get(name, MISSING) for name in _names(rows)}
     return [
         TableRow(
-            key=name,
-            kind=entry.kind if entry.runs else None,
-            source=entry.source,
-            in_key_set=name in present,
+            key=name, kind=entry.kind if entry.runs else None, source=entry.source, in_key_set=name in present
         )
         for name, entry in found.items()
     ]

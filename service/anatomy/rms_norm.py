@@ -6,25 +6,15 @@ from collections.abc import Callable
 from functools import cache
 from time import perf_counter_ns
 from types import FunctionType
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import torch
-from rich.console import Console
 from torch import Tensor
 from torch._inductor import metrics
 from torch.nn import functional
 
-from service.anatomy.common import (
-    Report,
-    StudyError,
-    attached_note,
-    interval_text,
-    median_of_ratios,
-    optional_count,
-    print_notes,
-    table,
-)
+from service.anatomy.common import Report, StudyError, attached_note, median_of_ratios
 from service.anatomy.layers.variants import State, Variant, time_variants
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval, median_interval
@@ -73,8 +63,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
 def rms_norm_operator() -> Norm:
     """The custom operator, registered at the first call and once per process.
 
-    (x [..., width], weight [width], epsilon) → as x. A Triton kernel on CUDA, ATen's on a CPU; the gradient
-    is of ATen's operators on both.
+    (x [..., width], weight [width], epsilon) → as x. A Triton kernel on CUDA, ATen's on a CPU.
     """
 
     @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")
@@ -92,7 +81,6 @@ def rms_norm_operator() -> Norm:
 
         return launch(x, weight, epsilon)
 
-    rms_norm.register_autograd(rms_norm_gradient, setup_context=save_inputs)
     return rms_norm
 
 
@@ -180,37 +168,3 @@ def _variant(bench: Bench, form: Form, inputs: tuple[Tensor, ...]) -> Variant:
         return (perf_counter_ns() - began) / 1e9
 
     return Variant(run, State())
-
-
-def save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:  # noqa: ANN401 - torch's
-    """Keep on `ctx` what `rms_norm_gradient` needs."""
-    x, weight, epsilon = inputs
-    ctx.save_for_backward(x, weight)
-    ctx.epsilon = epsilon
-
-
-def rms_norm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401 - torch's
-    """The gradients of x [..., width] and of weight [width], by ATen's form; epsilon has none."""
-    x, weight = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
-    with torch.enable_grad():
-        out = aten_rms_norm(x, weight, ctx.epsilon)
-    of_x, of_weight = torch.autograd.grad(out, (x, weight), gradient)
-    return of_x, of_weight, None
-
-
-def show(finding: RmsNormFinding, console: Console) -> None:
-    """Print the forms and the price of the opaque one."""
-    rows = (
-        (form.name, interval_text(form.call, 1e6, digits=2), optional_count(form.kernels))
-        for form in finding.forms
-    )
-    title = (
-        f"x + residual, RMS-norm, gate: {finding.rows} × {finding.width}, {finding.dtype}, {finding.device}"
-    )
-    columns = ("form", "µs per call [95 %]", "kernels generated")
-    console.print(table(title, columns, rows))
-    console.print(
-        "Both compile without a graph break. Opaque to the compiler, the norm makes the compiled call take "
-        f"{interval_text(finding.opaque_ratio, digits=2)} times as long as the form that it can fuse."
-    )
-    print_notes(finding.notes, console)

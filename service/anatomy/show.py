@@ -1,8 +1,8 @@
-"""Shows any finding in a terminal. The names of its fields say the units of their values."""
+"""Shows any finding in a terminal, each value in the unit that its field's name says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -21,6 +21,12 @@ LINES_SHOWN = 12
 SHORT_TEXT = 30
 """Characters of a text that is not wrapped, and that stands in a cell with others."""
 
+READ_AS = {
+    "call": "call_seconds", "device_bound_index": "kernel_share", "fraction": "share", "step": "step_seconds",
+    "wall": "wall_seconds",
+}  # fmt: skip
+"""Names of numbers that say their unit, for those that do not."""
+
 EMPTY: tuple[object, ...] = (None, [], {})
 
 Record = Mapping[str, Any]
@@ -29,7 +35,25 @@ Record = Mapping[str, Any]
 
 def show(finding: msgspec.Struct, console: Console) -> None:
     """Print `finding`; of long parts the beginning, and how much there is."""
-    _show_record(msgspec.json.decode(msgspec.json.encode(finding)), console)
+    record = msgspec.json.decode(msgspec.json.encode(finding))
+    # A timeline's blocks are for drawings; on a CPU no step is launch-bound or kernel-bound.
+    left_out = {"blocks", "bound"} if record.get("device") == "cpu" else {"blocks"}
+    _show_record(_readable(record, left_out), console)
+
+
+def _readable(value: Any, left_out: Set[str]) -> Any:  # noqa: ANN401 - any value of JSON
+    """`value` without the fields `left_out`, its numbers by the names of READ_AS."""
+    if isinstance(value, list):
+        return [_readable(each, left_out) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        READ_AS.get(name, name) if isinstance(each, float) or _is_interval(each) else name: _readable(
+            each, left_out
+        )
+        for name, each in value.items()
+        if name not in left_out
+    }
 
 
 def _show_record(record: Record, console: Console) -> None:
@@ -48,7 +72,7 @@ def _show_record(record: Record, console: Console) -> None:
 
 def _show_part(title: str, part: Any, console: Console) -> None:  # noqa: ANN401 - what _is_part is true of
     if isinstance(part, list):
-        console.print(_table(title, part))
+        console.print(records_table(title, part))
         return
     console.print(f"[bold]{title}[/]")
     if isinstance(part, str):
@@ -62,15 +86,16 @@ def _is_part(value: object) -> bool:
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], dict)
     if isinstance(value, dict):
-        return bool(value) and not _is_interval(value)
+        return any(isinstance(each, dict | list) for each in value.values())
     return isinstance(value, str) and "\n" in value
 
 
-def _is_interval(value: Record) -> bool:
-    return "low" in value and "high" in value
+def _is_interval(value: object) -> bool:
+    return isinstance(value, dict) and "low" in value and "high" in value
 
 
-def _table(title: str, records: Sequence[Record]) -> Table:
+def records_table(title: str, records: Sequence[Record]) -> Table:
+    """A row per record, a column per field that any of them has."""
     rows = [_flat(record) for record in records[:ROWS_SHOWN]]
     made = Table(
         title=f"{title}: {len(records)}", box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0)
@@ -104,7 +129,6 @@ def _is_wrapped(value: object) -> bool:
 
 
 def _flat(record: Record) -> dict[str, Any]:
-    """The fields of `record`; those of a record in it have the names of both."""
     found: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict) and not _is_interval(value):
@@ -134,12 +158,12 @@ def _text(name: str, value: Any, between: str = " ") -> str:  # noqa: ANN401 - a
     if isinstance(value, dict):
         if _is_interval(value):
             return _interval(name, value)
-        return ", ".join(f"{key} {_text(name, each)}" for key, each in value.items())
+        return ", ".join(f"{_label(key)} {_text(key, each)}" for key, each in value.items())
     return str(value).removeprefix("aten::")
 
 
 def _interval(name: str, record: Record) -> str:
-    """`12 µs [11, 14]`."""
+    """`12 µs [11, 14]`, or `12 µs` where an end is unknown."""
     central, value = next(iter(record.items()))
     scale, unit = _unit(name if central == "value" else central, value)
     ends = [_digits(record[end] * scale) for end in ("low", "high") if record[end] is not None]

@@ -15,12 +15,7 @@ from service.anatomy.operators.calls import DeviceWork
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import in_rounds
-from service.measure.step_costs import (
-    SAMPLED_SECONDS,
-    DispatchSplit,
-    sample_case,
-    sampled_split,
-)
+from service.measure.step_costs import SAMPLED_SECONDS, DispatchSplit, sample_case, sampled_split
 from service.records import SampleCounts
 from service.statistics.choice import is_disturbed
 from service.statistics.intervals import Interval
@@ -31,11 +26,9 @@ Key = TypeVar("Key")
 
 @dataclass(slots=True)
 class StepTimes:
-    """Of one case, the `seconds` of each step, and the medians of each round's.
-
-    `walls` end when the device is done, as do `seconds`; `hosts` when the call returns. `switches` are
-    involuntary context switches of this thread. `samples` are taken on a CPU only; None where they cannot be,
-    for the reason `no_samples`.
+    """Of one case, the `seconds` of each step, and the medians of each round's. `walls` end when the device
+    is done, as do `seconds`; `hosts` when the call returns. `switches` are involuntary context switches of
+    this thread. `samples` are taken on a CPU only; None where they cannot be, for the reason `no_samples`.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -59,10 +52,7 @@ class StepTimes:
 def time_steps(
     bench: Bench, cases: Mapping[Key, Case], rounds: int, steps: int, study: str, report: Report
 ) -> dict[Key, StepTimes]:
-    """Every case once per round, in a fresh order drawn from `study`: untimed steps, `steps` timed ones.
-
-    Samples are taken in each round too, so that both see a machine that is slow for a while.
-    """
+    """Every case once per round, in a fresh order drawn from `study`: untimed steps, `steps` timed ones."""
     times = {key: StepTimes() for key in cases}
     variants = {
         key: partial(_time_round, bench, case, steps, SAMPLED_SECONDS / rounds, times[key])

@@ -1,4 +1,4 @@
-"""The studies by name: which arguments each takes, what runs it, and what shows its finding in a terminal."""
+"""The studies by name: which arguments each takes, what runs it; and the command that does."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from service.records import EngineSettings
 
 
 class LoadedStudy(NamedTuple):
-    """A study, imported: its arguments' type, what runs it on a bench, and what shows its finding."""
+    """A study, imported: its arguments' type, and what runs it on a bench."""
 
     arguments: type[msgspec.Struct]
     run: Callable[[Bench, Any, Report], msgspec.Struct]
-    show: Callable[[Any, Console], None]
 
 
 STUDIES: dict[str, tuple[str, str, str]] = {
@@ -47,7 +46,7 @@ def find(name: str) -> LoadedStudy:
     module, arguments, function = STUDIES[name]
     # Imported when it is first run: some import a compiler.
     found = import_module(f"service.anatomy.{module}")
-    return LoadedStudy(getattr(found, arguments), getattr(found, function), getattr(found, "show", show))
+    return LoadedStudy(getattr(found, arguments), getattr(found, function))
 
 
 def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.Struct:
@@ -75,7 +74,7 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=160)  # a pipe has no width, and rich would take 80 columns for it
-    find(name).show(found, console)
+    show(found, console)
 
 
 def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:

@@ -9,20 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    interval_text,
-    optional_count,
-    print_notes,
     resolve_bucket,
     resolve_case,
     resolve_modes,
-    table,
 )
 from service.anatomy.step_times import StepTimes, time_steps
 from service.measure.cases import Bench, Case
@@ -146,12 +140,6 @@ def _track(bench: Bench, case: Case, times: StepTimes) -> Track:
     )
 
 
-def tax_source_text(finding: TimelineFinding) -> str:
-    """How the tax was obtained, or why it is unknown; both where the tracks differ."""
-    texts = [track.tax.how if track.tax else f"not known: {track.no_tax}" for track in finding.tracks]
-    return "; ".join(dict.fromkeys(texts))
-
-
 ROUNDS = 12
 TIMED_STEPS = 5
 
@@ -230,7 +218,6 @@ class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_step(bench: Bench, case: Case) -> StepBlocks:
-    """Profile a few steps of `case` and take the one of median length."""
     attach_profiler(bench.device)
     events = record_steps(bench.device, case.call, LEAD_STEPS_UNDER_PROFILER + STEPS)
     return read_step(events, bench.device.type == "cuda", LEAD_STEPS_UNDER_PROFILER)
@@ -295,41 +282,6 @@ def _kind(event: Event) -> BlockKind:
         # Compiled code marks itself in this category too, without a namespace, as does autograd for views.
         return "operator" if "::" in event["name"] or event["name"] in OF_AUTOGRAD else "compiled"
     return "mark"
-
-
-def show(finding: TimelineFinding, console: Console) -> None:
-    """Print what its tracks come to; their blocks are in the trace, and drawn by the lab."""
-    where = f"batch {finding.batch_bucket}, {finding.device}"
-    console.print(f"one {finding.phase} step, {where}", _table(finding))
-    if finding.speedup is not None:
-        first, second = (track.mode for track in finding.tracks)
-        speedup = interval_text(finding.speedup, digits=2, unit=" times as fast")
-        console.print(f"{second} against {first}: {speedup}", markup=False)
-    print_notes(finding.notes, console)
-    for file in finding.files:
-        console.print(f"written to that folder: {file}", markup=False, soft_wrap=True)
-    if not finding.files:
-        console.print("[dim]--out FOLDER writes a trace for ui.perfetto.dev.[/]")
-    console.print(f"[dim]tax: {tax_source_text(finding)}.[/]")
-    console.print("[dim]calls: into the dispatcher; what a composite operator calls in turn is left out.[/]")
-
-
-def _table(finding: TimelineFinding) -> Table:
-    columns = ("mode", "runs as", "step µs", "tax", "calls", "launches", "kernels", "profiled")
-    rows = [
-        (
-            track.mode,
-            track.effective,
-            interval_text(track.wall, 1e6),
-            "–" if track.tax is None else interval_text(track.tax.fraction, 100, unit=" %"),
-            str(track.operators),
-            optional_count(track.launches),
-            optional_count(track.kernels),
-            f"×{track.stretch:.2f}",
-        )
-        for track in finding.tracks
-    ]
-    return table(None, columns, rows)
 
 
 TRACE_FILE = "timeline.trace.json.gz"

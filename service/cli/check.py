@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from service.cli.options import (
     BatchSizes,
@@ -23,7 +22,7 @@ from service.cli.options import (
 from service.modes import swept_modes
 
 if TYPE_CHECKING:
-    from service.records import EngineSettings, ModeStatus, ToFront
+    from service.records import EngineSettings, ToFront
 
 app = typer.Typer()
 
@@ -46,6 +45,9 @@ def parity(
 
 def _parity(settings: EngineSettings) -> int:
     """Warm every mode up, without a service, and print its parity; 0 if all pass, else 1."""
+    from msgspec import to_builtins
+
+    from service.anatomy.show import records_table
     from service.engine.inbox import LocalInbox
     from service.engine.loop import Engine
     from service.records import ModeStatus
@@ -60,23 +62,13 @@ def _parity(settings: EngineSettings) -> int:
     inbox = LocalInbox([], watch)
     prepare_process(settings.cache_folder, settings.model)
     Engine(settings, inbox).run()
-    table = Table("mode", "runs as", "largest logit difference", "tolerance", "tokens that differ", "parity")
-    for status in inbox.modes.values():
-        table.add_row(status.mode, status.effective, *_cells(status))
-    console.print(table)
-    return 0 if all(s.parity is not None and s.parity.passed for s in inbox.modes.values()) else 1
-
-
-def _cells(status: ModeStatus) -> tuple[str, str, str, str]:
-    parity = status.parity
-    if parity is None:
-        return "–", "–", "–", f"NO: {status.detail}"
-    return (
-        f"{parity.max_abs_logit_difference:.2e}",
-        f"{parity.tolerance:.2e}",
-        f"{parity.differing_tokens} of {parity.positions} (near ties {parity.near_ties})",
-        "yes" if parity.passed else f"NO: {status.detail}",
-    )
+    statuses = inbox.modes.values()
+    rows = [
+        {"mode": one.mode, "runs_as": one.effective, **to_builtins(one.parity or {}), "detail": one.detail}
+        for one in statuses
+    ]
+    console.print(records_table("parity with eager", rows))
+    return 0 if all(one.parity is not None and one.parity.passed for one in statuses) else 1
 
 
 @app.command(epilog="Example: launchbound selftest --only injected,sampling-rate")

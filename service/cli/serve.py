@@ -149,12 +149,7 @@ def generate(
     from service.front.launch import LaunchError
 
     served = {"model": model, "device": device, "dtype": dtype, "modes": mode, "batch_sizes": "1"}
-    parameters = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "seed": seed,
-    }
+    parameters = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
     try:
         with ended_in_order(), _service(url, served) as at:
             show(at, mode, prompt, parameters, settled=url is None)

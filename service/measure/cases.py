@@ -78,25 +78,13 @@ def build_case(
     precision: Precision,
     injected: InjectedWork | None = None,
 ) -> Case:
-    """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed.
-
-    It has positions of its own, whatever else runs on `buffers`.
-    """
+    """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed."""
     buffers = buffers.with_own_positions()
     set_positions(buffers, phase)
     case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers)
     for _ in range(CALLS_TO_CAPTURE):
         case.call()
     return case
-
-
-def reshaped(
-    model: Served, config: Config, rows: int, device: torch.device, precision: Precision
-) -> Transformer:
-    """A decoder of the shape `config` for batches of up to `rows` rows, in all else as `model` is served."""
-    made = Transformer(config, rows).eval().to(device, precision.weights)
-    made.rotary = made.rotary.to(precision.cache)
-    return lay_out(made, layout_of(model))
 
 
 class Bench:
@@ -151,7 +139,9 @@ class Bench:
             if not isinstance(config, Config):
                 raise ValueError(f"only models of launchbound's own have fewer layers: {config.layers} here")
             config = replace(config, layers=layers, vocabulary=min(FEW_WORDS, config.vocabulary))
-            model = reshaped(self.model, config, bucket, self.device, self.precision)
+            model = Transformer(config, bucket).eval().to(self.device, self.precision.weights)
+            model.rotary = model.rotary.to(self.precision.cache)
+            lay_out(model, layout_of(self.model))
             buffers = allocate(model, [bucket], self.settings.prefill_chunk, self.precision.cache)[bucket]
             self._shallow[bucket, layers] = model, buffers
         return self._shallow[bucket, layers]
@@ -174,6 +164,5 @@ class Bench:
             yield
 
     def synchronise(self) -> None:
-        """Wait for the device; nothing on a CPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()

@@ -47,19 +47,8 @@ def _build(compiler: str, source: str, options: Sequence[str], library: Path) ->
     """Build it and rename it into place, so that two processes may build it at the same time."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
-        command = [
-            compiler,
-            "-O2",
-            "-std=c++20",
-            "-shared",
-            "-fPIC",
-            "-x",
-            "c++",
-            "-",
-            "-o",
-            str(made),
-            *options,
-        ]
+        language = ("-O2", "-std=c++20", "-shared", "-fPIC", "-x", "c++", "-")
+        command = [compiler, *language, "-o", str(made), *options]
         try:
             subprocess.run(command, input=source, text=True, capture_output=True, check=True, timeout=LONGEST)
         except FileNotFoundError:

@@ -23,10 +23,7 @@ Log = Callable[[str], None]
 def in_rounds(
     variants: Mapping[Key, Callable[[], Value]], count: int, seed: str, log: Log | None = None
 ) -> dict[Key, list[Value]]:
-    """What each variant returned in each of `count` rounds.
-
-    The order of round `n` is `variants` shuffled by `Random(f"{seed}/{n}")`.
-    """
+    """What each variant returned in each of `count` rounds."""
     found: dict[Key, list[Value]] = {key: [] for key in variants}
     for number in range(count):
         if log is not None:

@@ -40,16 +40,13 @@ class Instructions:
         self.by_function = by_function
 
     def of(self, side: Side) -> int:
-        """All of `side`."""
         return sum(count for function, count in self.by_function.items() if function.side == side)
 
 
 class InstructionCounter:
-    """Counts what the calling thread executes outside the operating system.
-
-    What it starts in other threads is not counted. Its library is built in `folder` at first use. Raises
-    SingleStepError where that is impossible: without Linux on x86_64, without a C++ compiler, and where the
-    system ignores the trap flag.
+    """Counts what the calling thread executes outside the operating system. What it starts in other threads
+    is not counted. Its library is built in `folder` at first use. Raises SingleStepError where that is
+    impossible: without Linux on x86_64, without a C++ compiler, and where the system ignores the trap flag.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +72,6 @@ class InstructionCounter:
         return Instructions(+found)
 
     def count_settled(self, run: Callable[[], object]) -> Instructions:
-        """As `count`, of one call of `run` after others of it."""
         for _ in range(CALLS_BEFORE):
             run()
         return self.count(run)

@@ -46,10 +46,7 @@ def sample_case(bench: Bench, case: Case, seconds: float = SAMPLED_SECONDS) -> S
 
 
 def sampled_split(counts: SampleCounts, wall: Interval) -> DispatchSplit | None:
-    """A step of `wall` seconds, of which `counts` were sampled; None without a sample of kernel or host.
-
-    The ends of both parts have the share's interval, and the wall's as well.
-    """
+    """A step of `wall` seconds, of which `counts` were sampled; None without a sample of kernel or host."""
     share = dispatch_share(counts.kernel, counts.host, counts.unclassified)
     if share is None:
         return None
@@ -89,21 +86,14 @@ def measure_roof(bench: Bench) -> Roof:
 STEPS = 7
 NAME_CHARACTERS = 160
 
-NEAR_NULL = 2.0
-"""A kernel that takes less than so many times the null kernel is called near it: it does hardly any work."""
-
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """All kernels of one name. `seconds` are per step, `share` is of all kernels' time.
-
-    `null_times`: how many times as long as the null kernel one of them takes; None where that is unknown.
-    """
+    """All kernels of one name. `seconds` are per step, `share` is of all kernels' time."""
 
     name: str
     per_step: float
     seconds: float
     share: float
-    null_times: float | None
 
 
 class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +101,6 @@ class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
 
     `left_out` steps had another number of kernels, or unknown ones: some were lost. `busy_seconds` is the
     median of `busy_steps_seconds`, a value per step, with kernels that overlap counted once.
-    `null_kernel_seconds` is the device's time for a kernel without work inside a replayed graph;
-    `near_null_share` the share of kernel time in kernels that take less than twice that.
     """
 
     rows: list[KernelRow]
@@ -121,11 +109,9 @@ class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
     busy_steps_seconds: list[float]
     steps: int
     left_out: int
-    null_kernel_seconds: float | None
-    near_null_share: float | None
 
 
-def table_of(by_step: Sequence[Sequence[Event]], null_seconds: float | None) -> KernelTable | None:
+def table_of(by_step: Sequence[Sequence[Event]]) -> KernelTable | None:
     """The table over profiled steps, each the list of its kernels; None where there are no kernels at all.
 
     Of the steps, those with the most frequent number of kernels count (the larger number on a tie).
@@ -139,8 +125,7 @@ def table_of(by_step: Sequence[Sequence[Event]], null_seconds: float | None) -> 
     for kernel in (kernel for kernels in chosen for kernel in kernels):
         durations[kernel["name"][:NAME_CHARACTERS]].append(kernel["dur"] / 1e6)
     total = sum(map(sum, durations.values()))
-    rows = [_row(name, found, len(chosen), total, null_seconds) for name, found in durations.items()]
-    near = sum(row.share for row in rows if row.null_times is not None and row.null_times < NEAR_NULL)
+    rows = [_row(name, found, len(chosen), total) for name, found in durations.items()]
     busy = [busy_microseconds(kernels) / 1e6 for kernels in chosen]
     return KernelTable(
         rows=sorted(rows, key=lambda row: row.seconds, reverse=True),
@@ -149,24 +134,17 @@ def table_of(by_step: Sequence[Sequence[Event]], null_seconds: float | None) -> 
         busy_steps_seconds=busy,
         steps=len(chosen),
         left_out=len(by_step) - len(chosen),
-        null_kernel_seconds=null_seconds,
-        near_null_share=None if null_seconds is None else near,
     )
 
 
-def kernel_table(bench: Bench, case: Case, null_seconds: float | None, report: Log) -> KernelTable | None:
+def kernel_table(bench: Bench, case: Case, report: Log) -> KernelTable | None:
     """Profile a few steps of `case` on CUDA, one at a time; None where the profiler saw no kernels."""
     report("profiling kernels")
     attach_profiler(bench.device)
     events = complete_events(record_steps(bench.device, case.call, STEPS))
-    return table_of([work.kernels for work in match_work(events, step_marks(events))], null_seconds)
+    return table_of([work.kernels for work in match_work(events, step_marks(events))])
 
 
-def _row(name: str, found: list[float], steps: int, total: float, null_seconds: float | None) -> KernelRow:
-    return KernelRow(
-        name=name,
-        per_step=len(found) / steps,
-        seconds=sum(found) / steps,
-        share=sum(found) / total if total else 0.0,
-        null_times=sum(found) / len(found) / null_seconds if null_seconds else None,
-    )
+def _row(name: str, found: list[float], steps: int, total: float) -> KernelRow:
+    share = sum(found) / total if total else 0.0
+    return KernelRow(name=name, per_step=len(found) / steps, seconds=sum(found) / steps, share=share)

@@ -66,17 +66,19 @@ class Namer:
         self._mappings = executable_mappings()
         self._begins = [mapping.begin for mapping in self._mappings]
 
+    def _mapping(self, address: int) -> Mapping | None:
+        index = bisect_right(self._begins, address) - 1
+        return self._mappings[index] if index >= 0 and address < self._mappings[index].end else None
+
     def knows(self, address: int) -> bool:
         """Whether the address lies in one of the mappings; the operating system's (0) needs none."""
-        index = bisect_right(self._begins, address) - 1
-        return not address or (index >= 0 and address < self._mappings[index].end)
+        return not address or self._mapping(address) is not None
 
     def name(self, address: int) -> tuple[str, str]:
         """(function, file) at `address`: `[unknown]` without a symbol, an empty file for code without one."""
-        index = bisect_right(self._begins, address) - 1
-        if index < 0 or address >= self._mappings[index].end:
+        mapping = self._mapping(address)
+        if mapping is None:
             return UNKNOWN, UNKNOWN
-        mapping = self._mappings[index]
         if not mapping.path.startswith("/") or mapping.path.startswith("/dev/"):
             return UNKNOWN, mapping.path
         table = _table(mapping.path)
@@ -202,7 +204,6 @@ class Rule:
     """Search in the function's name without its parameters, template arguments and result."""
 
     def matches(self, symbol: str, binary: str) -> bool:
-        """Whether a sample in `symbol` of `binary` is of this class."""
         searched = function_name(symbol) if self.name_alone else symbol
         return bool(re.search(self.symbol, searched) and re.search(self.binary, binary))
 
@@ -298,7 +299,6 @@ RULES: tuple[Rule, ...] = (
 
 @cache
 def side_of(symbol: str, binary: str) -> Side:
-    """The class of one sample."""
     return next((rule.side for rule in RULES if rule.matches(symbol, binary)), "unclassified")
 
 

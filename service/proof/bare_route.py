@@ -62,7 +62,6 @@ def bare_route(answer: bytes) -> Iterator[str]:
 
 
 def main() -> None:
-    """Serve on a free port of this machine until it is ended."""
     answer = json.load(sys.stdin)
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"{SERVING}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

@@ -156,7 +156,6 @@ class Slot:
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
-        """Run it once."""
         began = thread_time_ns()
         self.work()
         self.seconds.append((thread_time_ns() - began) / 1e9)

@@ -31,22 +31,13 @@ if __name__ == "__main__":  # before the imports below, which need these package
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from loadtests.run.folder import git_state
 from loadtests.run.machine import clocks_query, clocks_summary, watched
+from service.anatomy.show import records_table
 from service.modes import default_modes
 from service.parent_death import owned
-from service.proof.gpu_goals import (
-    MOST_SECONDS_COLD,
-    PATH_VARIABLE,
-    Goal,
-    Record,
-    cells_of,
-    goals_of,
-    read_records,
-)
-from service.proof.rows import STYLES
+from service.proof.gpu_goals import MOST_SECONDS_COLD, PATH_VARIABLE, cells_of, goals_of, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT_VERSION = 4
@@ -181,10 +172,7 @@ class Checked(NamedTuple):
 
 
 def run_sections(
-    sections: Sequence[Section],
-    folder: Path,
-    cache: Path,
-    total_seconds: float = MOST_SECONDS_COLD,
+    sections: Sequence[Section], folder: Path, cache: Path, total_seconds: float = MOST_SECONDS_COLD
 ) -> Checked:
     """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
     started, until = time.time(), monotonic() + total_seconds
@@ -300,10 +288,11 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
     if cells:
         records["ladder"] = [*records["ladder"], *cells]
     goals = goals_of(part, records, checked.started, checked.seconds, checked.cold)
-    sizes = sizes_table(records.get("sizes", []))
-    for table in (cells_table(cells), sizes, _endings(checked), goals_table(goals)):
-        if table.row_count:
-            console.print(table)
+    sizes = [record for record in records.get("sizes", []) if record["kind"] == "size"]
+    tables = {"cells": cells, "sizes": sizes, "sections": checked.ended, "goals": goals}
+    for title, found_here in tables.items():
+        if found_here:
+            console.print(records_table(title, msgspec.to_builtins(found_here)))
     if checked.unwatched:
         console.print(f"clocks, power and throttling are unknown: {checked.unwatched}", markup=False)
     passed = all(one.how == "done" for one in checked.ended) and all(goal.holds for goal in goals)
@@ -326,63 +315,6 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         file.add(folder, arcname=folder.name)
     console.print(f"results in {folder}, all of them in {archive}", soft_wrap=True, markup=False)
     return 0 if passed else 1
-
-
-def cells_table(cells: Sequence[Record]) -> Table:
-    """The modes at each batch, microseconds per decode step."""
-    columns = ("step_seconds", "dispatch_seconds", "span_seconds", "kernel_seconds")
-    table = Table("mode", "batch", "step µs", "dispatch", "span", "kernel", "kernels", "launches", "× eager")
-    for row in cells:
-        micros = [_shown(row[name], 1e6) for name in columns]
-        counts = [_shown(row[name]) for name in ("kernels", "launches")]
-        ends = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
-        speedup = "–" if row["speedup"] is None else _plain(f"{row['speedup']:.2f}{ends}")
-        name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
-        table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
-    return table
-
-
-def sizes_table(records: Sequence[Record]) -> Table:
-    """The larger models, and how near their steps come to the memory's bandwidth."""
-    table = Table("model", "mode", "batch", "wall µs", "dispatch", "device", "kernels", "of bandwidth")
-    kernels = {_step(row): row["kernels"] for row in records if row["kind"] == "kernels"}
-    for row in (row for row in records if row["kind"] == "size"):
-        micros = [_shown(row[name], 1e6) for name in ("wall_seconds", "dispatch_seconds", "device_seconds")]
-        own, roof = kernels.get(_step(row)), row["device_roofline"]
-        share = "–" if roof is None else f"{roof['share']['value']:.0%}"
-        table.add_row(*map(str, _step(row)), *micros, _shown(own["kernels"] if own else None), share)
-    return table
-
-
-def _step(record: Record) -> tuple[str, str, int]:
-    return record["model"], record["mode"], record["batch"]
-
-
-def _endings(checked: Checked) -> Table:
-    """How each section ended, and why where it did not end well."""
-    table = Table("section", "ended", "s", "rows", "why")
-    for one in checked.ended:
-        how = f"[{'green' if one.how == 'done' else 'bold red'}]{one.how}[/]"
-        table.add_row(one.name, how, f"{one.seconds:.0f}", str(one.rows), _plain(one.detail))
-    return table
-
-
-def goals_table(goals: Sequence[Goal]) -> Table:
-    """Every goal with what was found; those that only inform are marked."""
-    table = Table("goal", "found", "wanted", "verdict")
-    for goal in goals:
-        word = goal.verdict if goal.decides else f"{goal.verdict} (informs)"
-        table.add_row(_plain(goal.name), _plain(goal.note), goal.bound, f"[{STYLES[goal.verdict]}]{word}[/]")
-    return table
-
-
-def _shown(number: float | None, scale: float = 1.0) -> str:
-    return "–" if number is None else f"{number * scale:.0f}"
-
-
-def _plain(text: str) -> str:
-    """Without rich's markup: text of a log may hold brackets."""
-    return text.replace("[", "\\[")
 
 
 if __name__ == "__main__":

@@ -96,10 +96,7 @@ def _outcome(record: Record) -> Outcome | None:
     """The engine's, without its texts; None for anything but a job that ended well and took steps."""
     if record["kind"] != "job" or record["outcome"] != "ok":
         return None
-    try:
-        outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
-    except msgspec.ValidationError:
-        return None  # one broken record must not cost the others their cells
+    outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
     return outcome if outcome.timings and outcome.timings.decode.steps else None
 
 
@@ -379,29 +376,25 @@ def size_goals(records: BySection) -> list[Goal]:
         for record in _of_kind(records, "sizes", "size")
         if (record["mode"], record["batch"]) == (GRAPHS, 1)
     }
-    of = f"bfloat16, batch 1, {GRAPHS}"
-    token = _goal(
-        f"small, {of}: device time per token",
-        f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
-        None,
-        decides=False,
-    )
+    token = share = None
     if "small" in steps:
-        taken = steps["small"]["device_seconds"] * 1e3
-        reached = "; stretch reached" * (taken <= STRETCH_MILLISECONDS)
-        token = _found(token, taken <= MOST_MILLISECONDS, f"{taken:.3f} ms{reached}")
-    bandwidth = _goal(
-        f"base, {of}: share of copy bandwidth",
-        f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
-        None,
-        decides=False,
-    )
+        token = steps["small"]["device_seconds"] * 1e3
     if "base" in steps and steps["base"]["device_roofline"]:
         share = steps["base"]["device_roofline"]["share"]["value"]
-        reached = "; stretch reached" * (share >= STRETCH_SHARE)
-        bandwidth = _found(bandwidth, share >= LEAST_SHARE, f"{share:.0%}{reached}")
-    return [token, bandwidth]
-
-
-def _found(goal: Goal, holds: bool, note: str) -> Goal:
-    return msgspec.structs.replace(goal, verdict="pass" if holds else "fail", note=note)
+    of = f"bfloat16, batch 1, {GRAPHS}"
+    return [
+        _goal(
+            f"small, {of}: device time per token",
+            f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})",
+            None if token is None else token <= MOST_MILLISECONDS,
+            "not measured" if token is None else f"{token:.3f} ms",
+            decides=False,
+        ),
+        _goal(
+            f"base, {of}: share of copy bandwidth",
+            f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})",
+            None if share is None else share >= LEAST_SHARE,
+            "not measured" if share is None else f"{share:.0%}",
+            decides=False,
+        ),
+    ]

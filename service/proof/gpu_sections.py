@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from itertools import product
 from random import Random
 from statistics import median
@@ -33,7 +33,7 @@ from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.statistics.intervals import Interval, as_json, median_interval
-from service.step.device_time import CudaQueue, device_time
+from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Readings, new_meter
 from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
@@ -75,7 +75,7 @@ BUFFER_BYTES = tuple(2**power for power in (21, 23, 25, 27, 28))
 
 def device(records: Records) -> None:
     """Write what is known in seconds; what needs no CUDA context first, lest making one fails."""
-    packages = {name: _version(name) for name in PACKAGES}
+    packages = {one.name: one.version for one in distributions() if one.name in PACKAGES}
     records.write("versions", python=platform.python_version(), packages=packages, cuda=torch.version.cuda)
     records.write("environment", **machine())
     properties = torch.cuda.get_device_properties(0)
@@ -95,18 +95,8 @@ def device(records: Records) -> None:
         records.write("attention", batch=bucket, backends=attention_backends(bench, bucket))
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
-    """By phase, the backends that the attention calls of one step at `bucket` would take, by name.
-
-    Of plain modes: a compiled step is traced with the same choice, and its fused patterns may differ.
-    """
+    """By phase, the backends that the attention calls of one step at `bucket` would take, by name."""
     found: dict[str, list[str]] = {}
     for phase in PHASES:
         case = build_case("inference_mode", phase, bench.model, bench.buffers[bucket], bench.precision)
@@ -179,12 +169,12 @@ def _span_seconds(kernels: list[Event]) -> float | None:
 def _unprofiled(records: Records, bench: Bench, case: Case, when: str) -> None:
     """Dispatch and the device's time per step, without a profiler session."""
     dispatch = _dispatch_seconds(bench, case)
-    queued = device_time(CudaQueue(), case.call, "decode", PROFILED_BATCH)
+    queued = queued_time(CudaQueue(), case.call)
     records.write(
         "unprofiled",
         when=when,
         dispatch_seconds=dispatch,
-        queued_seconds=queued.seconds,
+        queued_seconds=queued.seconds.value,
         upper_bound=queued.upper_bound,
     )
 
@@ -317,17 +307,13 @@ def sizes(records: Records) -> None:
             records.write("roof", model=model, bandwidth=roof.bandwidth, step_bytes=roof.step_bytes)
         bench, roof = opened[model]
         records.write("size", model=model, **_measured(bench, roof, bench.case(mode, batch)))
-    null = measure_null_kernel(opened[MODELS[0]][0].device).seconds.get("in_graph")
     for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
         bench, roof = opened[model]
-        records.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch), null))
+        records.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch)))
 
 
 def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    """Wall, dispatch and device time of a decode step, and the latter under the roof.
-
-    Dispatch: until its call returns; wall: until the device is done.
-    """
+    """Wall, dispatch and device time of a decode step, and the latter under the roof."""
     hosts, walls = [], []
     for _ in range(SIZES_STEPS):
         bench.synchronise()
@@ -336,23 +322,21 @@ def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
         bench.synchronise()
         walls.append((perf_counter_ns() - began) / 1e9)
     batch = case.buffers.bucket
-    queued = device_time(CudaQueue(), case.call, "decode", batch)
+    queued = queued_time(CudaQueue(), case.call)
     return {
         "mode": case.mode,
         "batch": batch,
         "dispatch_seconds": median(hosts),
         "wall_seconds": median(walls),
-        "device_seconds": queued.seconds,
+        "device_seconds": queued.seconds.value,
         "device_upper_bound": queued.upper_bound,
-        "device_roofline": _roofline(
-            roof, batch, Interval(queued.seconds, queued.low, queued.high, queued.samples)
-        ),
+        "device_roofline": _roofline(roof, batch, queued.seconds),
     }
 
 
-def _kernels(bench: Bench, roof: Roof, case: Case, null: float | None) -> dict[str, object]:
+def _kernels(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
     """The kernels of a decode step, the longest by name, and their time under the roof."""
-    table = kernel_table(bench, case, null, lambda line: None)
+    table = kernel_table(bench, case, lambda line: None)
     batch = case.buffers.bucket
     names: dict[str, object] = {"mode": case.mode, "batch": batch}
     if table is None:

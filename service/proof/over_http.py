@@ -21,14 +21,7 @@ import msgspec
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from service.measure.rounds import Log, in_rounds
 from service.proof.bare_route import bare_route
-from service.proof.rows import (
-    Check,
-    NotMeasurableError,
-    Property,
-    Row,
-    count_row,
-    difference_of_shares,
-)
+from service.proof.rows import Check, NotMeasurableError, Property, Row, count_row, difference_of_shares
 from service.proof.running_service import NEW_TOKENS, Connection, RunningService, bare_engine
 from service.records import PHASES, Phase
 from service.statistics.choice import Comparison, compare
@@ -136,14 +129,10 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
-    """The median round, and the median of the rounds' ratios."""
     service, bare = found["service"], found["bare"]
     beside = f"the bare route answers with the same JSON in {median(bare) * 1e3:.2f} ms"
     note = f"{median(service) * 1e3:.2f} ms, the client on the front's cores"
-    return [
-        ADDS.within(median_interval(service), "", note),
-        ADDS_RATIO.ratio(service, bare, note=beside),
-    ]
+    return [ADDS.within(median_interval(service), "", note), ADDS_RATIO.ratio(service, bare, note=beside)]
 
 
 # Under load: step time at concurrency 8 against 1
@@ -173,7 +162,6 @@ def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[flo
 
 
 def judge_concurrency(found: Mapping[int, list[float]]) -> list[Row]:
-    """Decode wall per step at concurrency 8 over that at 1."""
     alone, loaded = found[1], found[CONCURRENCY]
     note = f"{median(loaded) * 1e6:.0f} µs against {median(alone) * 1e6:.0f} µs per decode step"
     return [STEP_TIME.ratio(loaded, alone, note=note)]
@@ -204,7 +192,6 @@ def measure_itself(service: RunningService, log: Log) -> dict[str, list[Comparis
 
 
 def judge_itself(found: Mapping[str, list[Comparison]]) -> list[Row]:
-    """How many of the comparisons find no difference."""
     comparisons = found["comparisons"]
     alike = sum(comparison.word == "no detectable difference" for comparison in comparisons)
     spread = max(abs(math.log(comparison.speedup.value)) for comparison in comparisons)
@@ -285,10 +272,8 @@ def measure_served(service: RunningService, log: Log) -> dict[ServedVariant, lis
 
 
 def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
-    """What the last of the requests of a round answers.
-
-    Raises NotMeasurableError where its steps are too short for samples of its own, ValueError where they are
-    long enough and it has none.
+    """What the last of the requests of a round answers. Raises NotMeasurableError where its steps are too
+    short for samples of its own, ValueError where they are long enough and it has none.
     """
     from service.engine.step_shares import ENOUGH  # with torch, which only this check's process has
     from service.measure.cpu_sampler import SAMPLES_PER_SECOND

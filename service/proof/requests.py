@@ -137,7 +137,6 @@ def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
 
 
 def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
-    """Measured requests over unmeasured ones, paired by round."""
     full, off = found["full"], found["off"]
     added = median(a - b for a, b in zip(full, off, strict=True))
     note = f"{added * 1e6:.0f} µs of requests of {median(off) * 1e3:.1f} ms: meters, samples, metrics"
@@ -169,7 +168,6 @@ class MinimalLoop:
         self._tokenizer = open_tokenizer(bench.settings.model, bench.model.config.vocabulary)
 
     def run(self, new_tokens: int = NEW_TOKENS) -> str:
-        """The text of one request of one prompt."""
         buffers = self._buffers
         prompt = self._tokenizer.encode(PROMPT)
         used = len(prompt)
@@ -219,7 +217,6 @@ def _busy_seconds(path: RequestPath) -> float:
 
 
 def judge_minimal_loop(found: Mapping[LoopVariant, list[float]]) -> list[Row]:
-    """A row per mode, paired by round."""
     rows = []
     for mode in dict.fromkeys(mode for mode, _ in found):
         service, minimal = found[mode, "service"], found[mode, "minimal"]
@@ -247,10 +244,7 @@ class SampledRequests:
 
     @torch.no_grad()
     def run(self, mode: str, new_tokens: int, seconds: float) -> dict[Phase, SampleCounts]:
-        """The samples of both phases of requests in a row for so long, at least of one.
-
-        A request before them is not sampled.
-        """
+        """The samples of both phases of requests in a row for so long, at least of one."""
         with isolated(self._cpus):
             self._loops[mode].run(1)
             until = perf_counter() + seconds

@@ -71,7 +71,6 @@ class Property:
         return Row(name=self.name + of, bound=self.bound, verdict="not measurable here", note=why)
 
     def row(self, verdict: Verdict, interval: Interval, of: str = "", note: str = "") -> Row:
-        """A row of this property with `verdict`."""
         return Row(
             name=self.name + of,
             bound=self.bound,
@@ -94,7 +93,6 @@ def count_row(name: str, count: int, total: int, needed: int, note: str = "") ->
 
 
 def broken(name: str, note: str) -> Row:
-    """The failed row of a check that did not finish."""
     return Row(name=name, bound="runs", verdict="fail", note=note)
 
 
@@ -162,10 +160,7 @@ def run_check(
 
 
 def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
-    """From the samples of the runs on a quiet core; from all where none was, failures then undecided.
-
-    The rounds of a variant's runs follow each other; a run without that variant has none.
-    """
+    """From the samples of the runs on a quiet core; from all where none was, failures then undecided."""
     quiet = [run for run in runs if run[1] <= MOST_OFF_CPU]
     used = quiet or runs
     keys = dict.fromkeys(key for found, _ in used for key in found)

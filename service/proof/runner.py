@@ -62,11 +62,9 @@ def choose_checks(only: Iterable[str] | None) -> list[str]:
 
 
 def main(settings: Settings, only: list[str] | None = None, out: Path | None = None) -> int:
-    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>).
-
-    Returns the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the
-    last line says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot
-    work.
+    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>). Returns
+    the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the last line
+    says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot work.
     """
     names, console, began = choose_checks(only), Console(), monotonic()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -120,7 +118,6 @@ class _Selftest:
                 self._ended(name, [broken(name, f"the worker process ended early, see {log_file}")])
 
     def take(self, event: Event) -> None:
-        """An event of the worker."""
         if event.facts is not None:
             self.machine = event.facts
         elif event.rows is not None:
@@ -129,7 +126,6 @@ class _Selftest:
             self._running(event.name, event.text)
 
     def over_http(self, names: list[str]) -> None:
-        """Run `names` against a service started for them."""
         try:
             with running_service(self._settings, self._folder, partial(self._running, "service")) as service:
                 for name in names:
@@ -207,10 +203,7 @@ def sentence(named: Mapping[str, list[str]]) -> str:
 def why_incomplete(
     settings: Settings, facts: Mapping[str, str | int], git: Mapping[str, object], not_run: Collection[str]
 ) -> list[str]:
-    """Why a selftest does not stand for its machine and commit; empty where it does.
-
-    `facts` are the worker's, with `dtype` and the device's `default_dtype`; `git` has `commit` and `dirty`.
-    """
+    """Why a selftest does not stand for its machine and commit; empty where it does."""
     reasons = [f"{len(not_run)} of {len(ALL_CHECKS)} checks were not run"] if not_run else []
     if git.get("commit") is None:
         reasons.append("the commit is unknown")

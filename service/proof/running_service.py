@@ -48,7 +48,6 @@ class Connection:
         self._http = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body."""
         self._http.request("GET", path)
         response = self._http.getresponse()
         return response.status, response.read()
@@ -73,7 +72,6 @@ class Connection:
         return text, latency
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
 
@@ -92,7 +90,6 @@ class RunningService:
         return self.settings.modes
 
     def connection(self) -> closing[Connection]:
-        """A new connection, closed with the block; threads must not share one."""
         return closing(Connection(self.url))
 
 
@@ -199,7 +196,6 @@ class BareEngine:
         self._stream.send(_encode(message))
 
     def close(self) -> None:
-        """Disconnect."""
         self._listener.close()
         if self._stream is not None:
             self._stream.close()

@@ -59,7 +59,6 @@ def run(settings: EngineSettings, names: list[str], write: Callable[[Event], Non
 
 
 def machine_facts(bench: Bench) -> dict[str, str | int]:
-    """The `facts` of an Event."""
     return {
         "cpu": device_name(torch.device("cpu")),
         "device": device_name(bench.device),

@@ -135,10 +135,8 @@ _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 
 def plain_path(path: Path) -> Path:
     """`path`, or a link to it where that has a blank, a quote or the like: torch joins a build's words with
-    blanks.
-
-    The link is the same in every process, since torch looks for compiled code by the commands that made it.
-    Raises ValueError, with the remedy, where no link can be made.
+    blanks. The link is the same in every process, since torch looks for compiled code by the commands that
+    made it. Raises ValueError, with the remedy, where no link can be made.
     """
     if _PLAIN.fullmatch(str(path)):
         return path
@@ -170,7 +168,6 @@ Record = TypeVar("Record")
 
 
 def record_file(folder: Path, key: str, name: str) -> Path:
-    """The file in `folder` of the record `name` of what `key` names."""
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{name}.json"
 
 

@@ -22,7 +22,6 @@ def choose_device(requested: str) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the processor's."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 

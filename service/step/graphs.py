@@ -47,13 +47,11 @@ class CaptureError(RuntimeError):
 
 
 def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Replay, Result]]) -> Run:
-    """`run` as graphs: its first call with a set of arguments records one, later ones replay that.
-
-    A graph reads and writes the addresses that it was recorded with, so arguments are told apart by identity,
-    and kept. Results are static too: copy what is to outlast the next replay of any graph.
-
-    `record` returns what replays the call that it is given, and the results that this writes. Raises
-    CaptureError, also for new arguments once recompilation is forbidden.
+    """`run` as graphs: its first call with a set of arguments records one, later ones replay that. A graph
+    reads and writes the addresses that it was recorded with, so arguments are told apart by identity, and
+    kept. Results are static too: copy what is to outlast the next replay of any graph. `record` returns what
+    replays the call that it is given, and the results that this writes. Raises CaptureError, also for new
+    arguments once recompilation is forbidden.
     """
     graphs: dict[tuple[int, int, int, int], tuple[Replay, Result, Arguments]] = {}
 

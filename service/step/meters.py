@@ -91,7 +91,6 @@ class StepLabels:
         self._newest: tuple[Step, Arguments, int, _Calls] | None = None
 
     def add(self, step: Step) -> None:
-        """Give `step` the next number."""
         self._calls[step] = _Calls(len(self._calls) + 1)
         self._newest = None
 

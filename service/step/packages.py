@@ -141,7 +141,6 @@ def _code(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def _weights(model: nn.Module) -> str:
-    """The digest of all parameters and buffers of `model`, read once."""
     if model not in _WEIGHTS:
         tensors = (*model.parameters(), *model.buffers())
         _WEIGHTS[model] = _digest(

@@ -93,7 +93,6 @@ def mapped_blocks() -> Iterator[None]:
 
 
 def resident_bytes() -> int:
-    """How much of this process is in the machine's memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 

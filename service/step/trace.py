@@ -83,7 +83,6 @@ def is_step_mark(event: Event) -> bool:
 
 
 def step_marks(events: Iterable[Event]) -> list[Event]:
-    """The marks of steps, in order of time."""
     return sorted(filter(is_step_mark, complete_events(events)), key=lambda mark: float(mark["ts"]))
 
 
@@ -292,7 +291,6 @@ class _Ids:
         return self.started[number][0]["ts"] if number in self.plain else None
 
     def items(self, calls: Iterable[Event]) -> list[tuple[Event | None, Event]]:
-        """What `calls` started, in order of device time."""
         found: list[tuple[Event | None, Event]] = [
             (call, item) for call in calls for item in self.started.get(_id(call), [])
         ]

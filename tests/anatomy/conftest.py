@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from rich.console import Console
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy import step_times
 from service.anatomy.operators import study as operators
+from service.anatomy.show import show
 from service.measure.cases import Bench
 from tests.support.small_models import small_bench
 
@@ -35,8 +37,8 @@ def bench(common_cache: Path) -> Iterator[Bench]:
         yield shared
 
 
-def printed(show: Callable[[Any, Console], None], finding: object, width: int = 200) -> str:
-    """The text that `show` prints of `finding`."""
+def printed(finding: msgspec.Struct, width: int = 200) -> str:
+    """What a terminal shows of `finding`."""
     text = StringIO()
     show(finding, Console(file=text, width=width))
     return text.getvalue()

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.anatomy import common, operator_call
+from service.anatomy import operator_call
 from service.anatomy.common import StudyError
 from service.anatomy.layers import study, variants
 from service.measure.cases import Bench
@@ -83,7 +83,7 @@ def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
 def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(StudyError, match="install g\\+\\+, or set CXX"):
-        common.load_library(str(tmp_path), "loops", "", print)
+        variants._library(tmp_path, print)
 
 
 EXAMPLE = Path(__file__).parent / "operator_call_finding.json"

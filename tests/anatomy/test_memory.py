@@ -51,11 +51,8 @@ def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(bench:
     assert held["buffers"] == sum(b.numel() * b.element_size() for b in bench.model.buffers())
     assert held["inputs"] == 8 * (sum(bench.buffers[1].chunks) + 4)
     assert finding.allocator is None  # on a CPU
-    text = printed(
-        memory_resident.show,
-        msgspec.structs.replace(finding, allocator=memory_resident.statistics(STATS, 32)),
-    )
-    for word in ("parameters", "cache", "eager", "fragmentation", "20.0%", "graph_pool"):
+    text = printed(msgspec.structs.replace(finding, allocator=memory_resident.statistics(STATS, 32)))
+    for word in ("parameters", "cache", "eager", "fragmentation", "graph_pool"):
         assert word in text
 
 

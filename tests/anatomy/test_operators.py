@@ -159,12 +159,13 @@ def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> 
     mode = replace(MODES["inference_mode"], cpu=plain, cuda=plain)
     explained = torch._dynamo.explain(build_step(mode, broken.model))(*case.buffers.arguments("decode"))
     bench.forget()
-    assert (found.graphs, found.graph_break_count) == (explained.graph_count, explained.graph_break_count)
-    assert found.graph_break_count == 2
-    assert [each.reason for each in found.graph_breaks] == [r.reason.strip() for r in explained.break_reasons]
+    graphs, breaks = found["graphs"], found["graph_breaks"]
+    assert (graphs, found["graph_break_count"]) == (explained.graph_count, explained.graph_break_count)
+    assert found["graph_break_count"] == 2
+    assert [each.reason for each in breaks] == [r.reason.strip() for r in explained.break_reasons]
     first = Breaking.forward.__code__.co_firstlineno
     lines = [f"anatomy/test_operators.py:{first + 2}", f"anatomy/test_operators.py:{first + 4}"]
-    assert [each.line for each in found.graph_breaks] == lines
+    assert [each.line for each in breaks] == lines
 
 
 def test_the_served_model_is_one_graph_whose_guards_name_what_they_check_and_their_line(

@@ -21,7 +21,6 @@ from service.anatomy.common import Report
 from service.anatomy.probes import faults
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.compiler import LENGTHS
-from service.anatomy.probes.eager import cpp_operator
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval
@@ -43,12 +42,9 @@ FAULTY_LINES = {
     "custom-op": "self.kernel(",
     "autocast": "casting",
     "view-keeps-storage": "[-1:]",
-    "results-kept": "self.kept.append(result)",
-    "version-counter": ".mul_(",
     "inference-tensor-in-autograd": "functional.linear(",
     "channels-last": "functional.conv2d(",
     "dynamic-shapes": "step(prompt",
-    "cpp-extension": "in_python(x",
 }
 CHUNK = 64
 """Tokens of a prefill of the bench."""
@@ -189,7 +185,6 @@ def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> Non
     ("name", "before", "after", "note"),
     [
         ("view-keeps-storage", CONFIG.width * 4, CHUNK * CONFIG.width * 4, "all stay in memory"),
-        ("version-counter", 0, 1, "modified by an inplace operation; expected version 0"),
         ("channels-last", 0, 1, "copied in each call"),
         ("dynamic-shapes", 0, LENGTHS - 1, "The guard that failed"),
     ],
@@ -200,11 +195,3 @@ def test_a_counter_counts_what_the_fault_costs(
     finding = seen(name).finding
     assert (finding.counter.before, finding.counter.after) == (before, after)
     assert all(any(part in line for line in finding.notes) for part in note.split("; "))
-
-
-def test_the_operator_in_cpp_passes_torchs_checks_and_has_a_gradient(bench: Bench) -> None:
-    in_cpp: Any = cpp_operator(bench.settings.cache_folder, quiet)
-    x = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
-    assert set(torch.library.opcheck(in_cpp, (x, weight, 1e-5)).values()) == {"SUCCESS"}
-    assert torch.autograd.gradcheck(in_cpp, (x, weight, 1e-5))

@@ -15,7 +15,7 @@ from launchbound import app
 from service.anatomy import common, process, rms_norm, studies
 from service.anatomy.common import ATTACHED, Report, StudyError
 from service.anatomy.layers import study as layers
-from service.anatomy.show import ROWS_SHOWN, show
+from service.anatomy.show import ROWS_SHOWN
 from service.anatomy.studies import further_arguments
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
@@ -50,7 +50,7 @@ def experiment(bench: Bench, arguments: Arguments, report: Report) -> Found:
 
 @pytest.fixture
 def one_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment, print))
+    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment))
 
 
 class FakeFront:
@@ -236,7 +236,7 @@ def test_every_study_that_times_says_and_prints_what_was_attached_before(
     monkeypatch.setattr(rms_norm, "_compiled", lambda norm, _: (rms_norm.surrounded(norm), 1))
     found: Any = studies.run(bench, name, msgspec.json.encode(arguments), quiet)
     assert ATTACHED in found.notes
-    assert ATTACHED in printed(studies.find(name).show, found, width=10_000)
+    assert ATTACHED in printed(found, width=10_000)
 
 
 class Part(msgspec.Struct):
@@ -265,10 +265,10 @@ def test_a_terminal_shows_every_value_in_its_unit_and_says_what_it_leaves_out() 
     rows = [Part(f"row{number}", 5e-6, ["AutogradCPU", "CPU"], saved) for number in range(ROWS_SHOWN + 3)]
     lines = "\n".join(f"line{number}" for number in range(30))
     wall = Interval(12e-6, 11e-6, 14e-6, 9)
-    text = printed(show, Shown(wall, 2_000, 0.25, rows, lines, ["a [bold] note", "another"]))
+    text = printed(Shown(wall, 2_000, 0.25, rows, lines, ["a [bold] note", "another"]))
     values = "12 µs [11, 14] | 2.0 kB | 25 % | 5 µs | AutogradCPU CPU | w 0 1.0 kB is view | a [bold] note"
     said = "row59", f"{ROWS_SHOWN} of {len(rows)}; --json has all", "… 18 more; --json has them"
     found = [*values.split(" | "), *said]
     assert [words for words in found if words not in text] == []
     assert [words for words in ("absent", "row60", "line12") if words in text] == []
-    assert "[" not in printed(show, Shown(Interval(1.0, -math.inf, math.inf, 1), 0, 0, [], "", []))
+    assert "[" not in printed(Shown(Interval(1.0, -math.inf, math.inf, 1), 0, 0, [], "", []))

@@ -37,7 +37,7 @@ STUDIES: list[tuple[str, dict[str, Any]]] = [
     *((f"/v1/studies/{name}", body) for name, body in SHORT.items()),
     *(
         (f"/v1/probes/{name}", {})
-        for name in ("graph-break", "thread-change", "custom-op", "version-counter")
+        for name in ("graph-break", "thread-change", "custom-op", "inference-tensor-in-autograd")
     ),
 ]
 """Of the probes one that compiles, one that changes the process, one that registers an operator and one that

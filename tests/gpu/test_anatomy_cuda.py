@@ -35,7 +35,6 @@ def test_launches_and_kernels_are_the_profilers(tmp_path_factory: pytest.TempPat
     assert finding.no_device is None
     assert finding.kernel_table is not None
     assert finding.kernel_table.kernels >= finding.launches
-    assert finding.kernel_table.null_kernel_seconds is not None
     assert finding.syncs == []
 
 

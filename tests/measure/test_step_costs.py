@@ -8,8 +8,6 @@ from service.measure.step_costs import KernelTable, table_of
 from service.step.trace import Event
 from tests.step.made import kernel
 
-NULL = 2e-6
-
 
 def step(*lengths: float, name: str = "a_kernel") -> list[Event]:
     """The kernels of one step, 100 µs apart."""
@@ -20,11 +18,11 @@ MIXED = [*step(3, 3, name="small"), kernel("large", 500.0, 1, 30)]
 
 
 def test_no_kernels_are_unknown_and_not_zero() -> None:
-    assert table_of([[], []], NULL) is None
+    assert table_of([[], []]) is None
 
 
-def table(by_step: list[list[Event]], null: float | None = NULL) -> KernelTable:
-    found = table_of(by_step, null)
+def table(by_step: list[list[Event]]) -> KernelTable:
+    found = table_of(by_step)
     assert found is not None
     return found
 
@@ -36,14 +34,6 @@ def test_rows_are_per_step_and_the_longest_first() -> None:
     assert sum(row.share for row in found.rows) == pytest.approx(1)
     assert found.kernels == 3
     assert found.busy_seconds == pytest.approx(36e-6)
-
-
-def test_the_share_near_the_null_kernel_is_that_of_short_kernels() -> None:
-    found = table([MIXED])
-    assert [row.null_times for row in found.rows] == pytest.approx([15, 1.5])
-    assert found.near_null_share == pytest.approx(6 / 36)
-    unknown = table([MIXED], None)
-    assert (unknown.near_null_share, unknown.rows[0].null_times) == (None, None)
 
 
 def test_steps_that_lost_kernels_are_left_out_and_counted() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
-from models.training import corpus, trainer
-from models.training.corpus import Corpus, CorpusError, batches, epoch_windows, pieces
+from models.training import train
+from models.training.train import Corpus, CorpusError, batches, epoch_windows, pieces
 from models.transformer import Transformer
 from tests.support.small_models import greedy
 
@@ -26,7 +26,7 @@ TEXT = Corpus(
     training=tuple(f"def f{n}(value):\n    return value + {n}\n" * 20 for n in range(8)),
     held_out=("def g(value):\n    return value - 1\n" * 10,),
 )
-PLAN = trainer.TrainingPlan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False)
+PLAN = train.TrainingPlan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False)
 
 
 def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
@@ -39,7 +39,7 @@ def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
     for row, prompt in enumerate(prompts):
         whole = torch.tensor([prompt + tokens[row].tolist()])
         with torch.no_grad():
-            trained = trainer.all_logits(model, whole)[0, len(prompt) - 1 : -1]
+            trained = train.all_logits(model, whole)[0, len(prompt) - 1 : -1]
         torch.testing.assert_close(trained, served[row], atol=1e-4, rtol=1e-4)
 
 
@@ -79,7 +79,7 @@ def test_text_too_short_for_one_batch_is_refused() -> None:
 
 
 def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(tmp_path: Path) -> None:
-    progress = list(trainer.Trainer(PLAN, SMALL).run(TEXT, TOKENIZER, tmp_path))
+    progress = list(train.Trainer(PLAN, SMALL).run(TEXT, TOKENIZER, tmp_path))
     seen = [now.bits_per_byte for now in progress if now.bits_per_byte is not None]
     uniform = len(TOKENIZER.encode(TEXT.held_out[0])) * 12 / TEXT.held_out_bytes
     assert len(seen) == 2
@@ -89,7 +89,7 @@ def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(
 
 
 def test_the_rate_warms_up_then_falls_to_zero() -> None:
-    rates = [trainer.rate_at(PLAN, fraction / 100) for fraction in range(101)]
+    rates = [train.rate_at(PLAN, fraction / 100) for fraction in range(101)]
     peak = rates.index(max(rates))
     assert 1 <= peak <= 3
     assert rates[: peak + 1] == sorted(rates[: peak + 1])
@@ -106,23 +106,23 @@ def test_held_out_files_are_split_by_path_whatever_they_contain(tmp_path: Path) 
     (tmp_path / "tests" / "test_it.py").write_text("# skipped\n")
     (tmp_path / "copy_of_module1.py").write_text("# module1.py\n")
     (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
-    text = corpus.read(tmp_path)
-    assert set(text.held_out) == {f"# {name}\n" for name in names if corpus.is_held_out(name)}
+    text = train.read(tmp_path)
+    assert set(text.held_out) == {f"# {name}\n" for name in names if train.is_held_out(name)}
     assert len(text.training) + len(text.held_out) == 200
     assert 1 < len(text.held_out) < 30
 
 
 def test_without_the_library_s_source_the_corpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="install"):
-        corpus.read(tmp_path)
+        train.read(tmp_path)
 
 
 def test_bits_of_the_transformer_count_every_token_once_whatever_the_window() -> None:
     model = Transformer(SMALL, 1).eval()
-    files = trainer.with_start(TEXT.held_out, TOKENIZER)
+    files = train.with_start(TEXT.held_out, TOKENIZER)
     tokens = torch.from_numpy(files[0]).unsqueeze(0)
     with torch.no_grad():
-        bits = trainer.loss_of(model, tokens).item() * (len(files[0]) - 1) / math.log(2)
-    assert trainer.bits(model, files, length=512) == pytest.approx(bits, rel=3e-3)
+        bits = train.loss_of(model, tokens).item() * (len(files[0]) - 1) / math.log(2)
+    assert train.bits(model, files, length=512) == pytest.approx(bits, rel=3e-3)
     alone = len(files[0]) - 1  # windows of one token see only the one before
-    assert trainer.bits(model, files, length=1) == pytest.approx(12 * alone, rel=0.05)
+    assert train.bits(model, files, length=1) == pytest.approx(12 * alone, rel=0.05)

@@ -35,10 +35,8 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
 class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Operators on float tensors of [size, size], in a state of torch.
-
-    `autocast` is to bfloat16; None: as the service's precision has it. `rounds` are the repeats of an
-    interval.
+    """Operators on float tensors of [size, size], in a state of torch. `autocast` is to bfloat16; None: as
+    the service's precision has it. `rounds` are the repeats of an interval.
     """
 
     operations: Annotated[list[OperationName], msgspec.Meta(min_length=1)] = msgspec.field(
@@ -126,7 +124,6 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
 def time_operations(
     setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, report: Report
 ) -> list[tuple[VariantSeconds, int]]:
-    """Every operator and size of `chosen`, in the same rounds."""
     variants = {("", 0, "loop"): python_variant("pass", {})}
     for operation, size in chosen:
         for key, variant in variants_of(setup, operation, size).items():
@@ -143,7 +140,6 @@ def time_operations(
 
 
 def describe(seconds: VariantSeconds, size: int) -> OperationLayers:
-    """Layers, sum and agreement of one operator at one size."""
     summed = [each for each in ABLATIONS if each.counts(seconds) and each.why_not(seconds) is None]
     total = np.sum([ablation.seconds(seconds) for ablation in summed], axis=0)
     agreement = _median(total / seconds["whole"])
@@ -204,12 +200,10 @@ class VariantSeconds:
         return cls(setup, operation, seconds)
 
     def __getitem__(self, variant: str) -> Rounds:
-        """Its seconds per call, round by round."""
         return self.seconds[variant]
 
     @property
     def cuda(self) -> bool:
-        """Whether kernels run beside the host."""
         return self.setup.device.type == "cuda"
 
     @property
@@ -243,7 +237,6 @@ STATES = {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "in
 
 
 def _words(r: VariantSeconds) -> dict[str, str]:
-    """What experiments say of this operator, state and device."""
     has_out = r.operation.loop_out is not None
     call = f"the call {'with out=' if has_out else 'less its allocations (it has no out=)'}"
     on_device = (

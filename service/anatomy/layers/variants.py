@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from service.anatomy.common import GRAD_MODES, Report, counted, load_library
+from service.anatomy.common import GRAD_MODES, Report, StudyError, counted
+from service.measure.compiled_library import BuildError, compiled_library
 from service.measure.rounds import in_rounds
 from service.modes import GradMode
 from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, issue_seconds, sample_queue
@@ -52,7 +53,6 @@ class State:
 
     @contextmanager
     def entered(self, device: torch.device) -> Iterator[None]:
-        """A context in this state."""
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)
         with GRAD_MODES[self.grad](), autocast:
             yield
@@ -116,7 +116,6 @@ def python_variant_after(
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """A context without cyclic garbage collection."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -180,10 +179,7 @@ class Setup:
 
 
 def variants_of(setup: Setup, operation: Operation, size: int) -> dict[str, Variant]:
-    """Every variant of `operation` on [size, size].
-
-    Calls on one element or none each follow an untimed call of the real size.
-    """
+    """Every variant of `operation` on [size, size]."""
     state, loops = setup.state, setup.loops
     sized, smallest, empty = (
         operation.tensors(rows, width, setup.device, setup.dtype, setup.requires_grad)
@@ -270,7 +266,6 @@ class Operation:
 
     @property
     def statement(self) -> str:
-        """How a user writes the call."""
         return OPERATOR_CALLS[self.name]
 
     def tensors(
@@ -286,7 +281,6 @@ class Operation:
         return [first.requires_grad_().mul(1.0), *(other.requires_grad_() for other in others)]
 
     def names(self, tensors: list[Tensor]) -> dict[str, Any]:
-        """The names that the statement uses."""
         of_torch = {"torch": torch, "F": functional, "shape": [tensors[0].shape[-1]]}
         return of_torch | dict(zip(self.arguments, tensors, strict=True))
 
@@ -311,10 +305,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def names_without_c(names: Mapping[str, Any]) -> dict[str, Any]:
-    """`names` with torch's C functions replaced by `no_operation`; torch's Python around them stays.
-
-    `F.layer_norm` keeps its bytecode; only its global `torch` is replaced.
-    """
+    """`names` with torch's C functions replaced by `no_operation`; torch's Python around them stays."""
     empty = ModuleType("torch")
     for operation in OPERATIONS:
         setattr(empty, operation, no_operation)
@@ -367,8 +358,24 @@ class Loops:
 
 
 def load_loops(cache_folder: str, report: Report) -> Loops:
-    """The loops, compiled (about five seconds) where `cache_folder` has none. Raises as `load_library`."""
+    """The loops, loaded once per process; built (some seconds) where `cache_folder` lacks their library.
+
+    Raises StudyError without a C++ compiler.
+    """
     registered: Any = torch.ops.launchbound_layers
     if not hasattr(registered, "loop"):
-        load_library(cache_folder, "layers", _SOURCE.read_text(encoding="utf-8"), report)
+        torch.ops.load_library(_library(Path(cache_folder), report))
     return Loops(registered.loop.default, registered.loop_after.default)
+
+
+def _library(folder: Path, report: Report) -> Path:
+    from torch.utils.cpp_extension import include_paths, library_paths  # slow to import
+
+    options = [f"-I{path}" for path in include_paths()]
+    options += [*(f"-L{path}" for path in library_paths()), "-ltorch_cpu", "-lc10"]
+    options.append(f'-DLAUNCHBOUND_TORCH="{torch.__version__}"')  # another torch gets a library of its own
+    building = partial(report, "compiling layers in C++")
+    try:
+        return compiled_library(folder, "layers", _SOURCE.read_text(encoding="utf-8"), options, building)
+    except BuildError as error:
+        raise StudyError("unsupported_here", str(error)) from None

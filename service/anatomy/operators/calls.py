@@ -45,7 +45,6 @@ class Operand:
 
     @property
     def bytes(self) -> int:
-        """Size of all its elements."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -151,7 +150,6 @@ def is_composite(schema_name: str) -> bool:
 
 
 def is_operator(event: Any) -> bool:  # noqa: ANN401
-    """Whether `event` is a call into the dispatcher."""
     called = event.tag == _EventType.TorchOp and event.extra_fields.scope == RecordScope.FUNCTION
     return called and "::" in event.name
 
@@ -234,7 +232,6 @@ class OperatorRecorder(CallsSeen):
         self.seen: list[OperatorRecord] = []
 
     def see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
-        """Record the call."""
         elsewhere = any(tensor.device.type not in {"cpu", "meta"} for tensor in given)
         self.seen.append(
             OperatorRecord(
@@ -248,7 +245,6 @@ class OperatorRecorder(CallsSeen):
 
 
 def tensors_in(tree: object) -> list[Tensor]:
-    """Every tensor in `tree`, however deep in lists, tuples and dicts."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -291,7 +287,6 @@ class ThreadKeys:
 
     @classmethod
     def now(cls) -> ThreadKeys:
-        """Those of the present state."""
         return cls(torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
 
 
@@ -302,7 +297,6 @@ def thread_keys(mode: Mode, device: torch.device, precision: Precision) -> Threa
 
 
 def key_set(*keys: KeySet) -> KeySet:
-    """All of `keys` in one set."""
     found = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
     for each in keys:
         found = found | each
@@ -310,7 +304,6 @@ def key_set(*keys: KeySet) -> KeySet:
 
 
 def keys_of(tensors: Iterable[Tensor]) -> KeySet:
-    """The keys that `tensors` bring."""
     return key_set(*(torch._C._dispatch_keys(tensor) for tensor in tensors))
 
 
@@ -374,12 +367,6 @@ class SourceLine:
     module: str
 
     @classmethod
-    def of_frame(cls, frame: FrameType, number: int | None = None) -> SourceLine:
-        """Line `number` of the code of `frame`; None: the line at which it is."""
-        module = frame.f_globals.get("__name__") or ""
-        return cls(frame.f_code.co_filename, frame.f_lineno if number is None else number, module)
-
-    @classmethod
     def in_file(cls, file: str, number: int) -> SourceLine:
         """For torch's stacks, which have no module: that of the imported module whose file it is."""
         for name, module in list(sys.modules.items()):
@@ -398,7 +385,6 @@ class SourceLine:
         return Path(self.file).is_relative_to(cache_dir())
 
     def is_in(self, package: str) -> bool:
-        """Whether its module is `package` or below it."""
         return self.module == package or self.module.startswith(f"{package}.")
 
     def __str__(self) -> str:
@@ -416,7 +402,8 @@ def calling_line() -> SourceLine | None:
     """The innermost line that is neither torch's nor this module's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        line = SourceLine.of_frame(frame)
+        name = frame.f_globals.get("__name__") or ""
+        line = SourceLine(frame.f_code.co_filename, frame.f_lineno, name)
         of_torch = line.is_in(torch.__name__) and not line.is_generated
         if line.module != __name__ and not of_torch:
             return line

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from time import perf_counter_ns
 from typing import Any, Literal
 
@@ -41,7 +40,7 @@ def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
     code = [graph.source_code for graph, _ in calls]
     report("tracing for graph breaks")
     return {
-        **msgspec.structs.asdict(trace(bench, case)),
+        **trace(bench, case),
         "recompiles": len(compiled) - 1,
         "guards": read_guards(compiled[0]),
         "wrapper": times,
@@ -77,16 +76,8 @@ class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
     line: str | None
 
 
-class Tracing(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a trace without `fullgraph`, as by `torch._dynamo.explain`; reasons where there are any."""
-
-    graphs: int
-    graph_break_count: int
-    graph_breaks: list[GraphBreak]
-
-
-def trace(bench: Bench, case: Case) -> Tracing:
-    """Trace the step of `case` in the same contexts, with a separate code object.
+def trace(bench: Bench, case: Case) -> dict[str, Any]:
+    """Trace the step of `case` without `fullgraph`, in the same contexts, with a separate code object.
 
     `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
     """
@@ -95,11 +86,11 @@ def trace(bench: Bench, case: Case) -> Tracing:
     mode = replace(MODES[case.mode], cpu=traced, cuda=traced)
     build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
     explained = backend.output()
-    return Tracing(
-        graphs=explained.graph_count,
-        graph_break_count=explained.graph_break_count,
-        graph_breaks=[_break(reason) for reason in explained.break_reasons],
-    )
+    return {
+        "graphs": explained.graph_count,
+        "graph_break_count": explained.graph_break_count,
+        "graph_breaks": [_break(reason) for reason in explained.break_reasons],
+    }
 
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
@@ -154,16 +145,13 @@ _LIBRARY = re.compile(
     r"\b(?:extern_kernels\.(\w+)|torch\.ops\.(\w+\.\w+)\.\w+|aoti_torch_(?:cpu|cuda)_(\w+))\("
 )
 _ORIGINAL = re.compile(r"Original ATen: \[([^\]]*)\]")
-_FUSED_NAME = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w+?)_\d+$")
-
-
 KernelKind = Literal["generated", "library"]
 
 
 class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel, `generated` by Inductor or a `library`'s, and how often the generated code calls it per step.
 
-    `operators` are the ATen operators that it computes, each once.
+    `operators` are the ATen operators that it computes, where the code says so beside its name.
     """
 
     name: str
@@ -190,7 +178,7 @@ def fused_kernels(code: str) -> list[FusedKernel]:
             continue
         if fused := _FUSED.search(line):
             name = fused[1]
-            calls[name, "generated", written.get(name) or fused_operators(name)] += 1
+            calls[name, "generated", written.get(name, ())] += 1
         elif comment and (library := _LIBRARY.search(line)):
             calls[_library_name(library), "library", comment] += 1
             comment = ()
@@ -207,34 +195,6 @@ def _names(listed: str) -> tuple[str, ...]:
 def _library_name(found: re.Match[str]) -> str:
     name = found[1] or found[2] or found[3]
     return "aten::" + name.removeprefix("aten.").removesuffix("_out")
-
-
-def fused_operators(kernel: str) -> tuple[str, ...]:
-    """The operators in a kernel's name, which Inductor joins in alphabetical order, each once.
-
-    The name is split into as few ATen operators as possible; empty where it cannot be split.
-    """
-    found = _FUSED_NAME.match(kernel)
-    return tuple(f"aten::{name}" for name in _split(found[1], "")) if found else ()
-
-
-def _split(text: str, after: str) -> tuple[str, ...]:
-    best: tuple[str, ...] = ()
-    for end in range(len(text), 0, -1):
-        if (end < len(text) and text[end] != "_") or text[:end] not in _aten() or text[:end] <= after:
-            continue
-        if end == len(text):
-            return (text,)
-        rest = _split(text[end + 1 :], text[:end])
-        if rest and (not best or 1 + len(rest) < len(best)):
-            best = (text[:end], *rest)
-    return best
-
-
-@cache
-def _aten() -> frozenset[str]:
-    names = torch._C._dispatch_get_all_op_names()
-    return frozenset(name[6:].partition(".")[0] for name in names if name.startswith("aten::"))
 
 
 MOST_ROUNDS = 24

@@ -34,27 +34,16 @@ from service.anatomy.operators.calls import (
     reported_waits,
     thread_keys,
 )
-from service.anatomy.operators.compiled import (
-    FusedKernel,
-    GraphBreak,
-    Guard,
-    WrapperTimes,
-    read_compiled,
-)
+from service.anatomy.operators.compiled import FusedKernel, GraphBreak, Guard, WrapperTimes, read_compiled
 from service.anatomy.step_times import split_step
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
-from service.measure.step_costs import (
-    SAMPLED_SECONDS,
-    KernelTable,
-    kernel_table,
-)
+from service.measure.step_costs import SAMPLED_SECONDS, KernelTable, kernel_table
 from service.measure.symbols import rule_of
 from service.modes import MODES, Effect
 from service.records import Phase, SampleCounts, Side
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
-from service.step.roofs import measure_null_kernel
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,8 +78,8 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     event_seconds: float
     operators_seconds: float
     operators_share: float
-    tail_seconds: float
     accounted_share: float
+    tail_seconds: float
     dispatch_seconds: Interval | None
     kernel_seconds: Interval | None
     kernel_share: float | None
@@ -128,9 +117,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     times = time_operators(bench, case, calls, report)
     step = before or times.plain
     native = sample_native(bench, case, report)
-    kernels = None
-    if on_cuda:
-        kernels = kernel_table(bench, case, measure_null_kernel(bench.device).seconds.get("in_graph"), report)
+    kernels = kernel_table(bench, case, report) if on_cuda else None
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
@@ -149,8 +136,8 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         event_seconds=times.event_seconds,
         operators_seconds=spent,
         operators_share=spent / times.plain.value,
+        accounted_share=(spent + sum(times.lead_seconds) + times.tail_seconds) / times.plain.value,
         tail_seconds=times.tail_seconds,
-        accounted_share=times.accounted_seconds / times.plain.value,
         dispatch_seconds=split.dispatch if split else None,
         kernel_seconds=split.kernel if split else None,
         kernel_share=split.kernel.value / (split.dispatch.value + split.kernel.value) if split else None,
@@ -209,11 +196,9 @@ SYNCHRONISING: dict[str, SyncKind] = {
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """One call below autograd, in order.
-
-    `keys` are the dispatch keys whose kernels it runs; `within` the enclosing composite operators.
-    `host_seconds` is the call with all inner calls and, on a CPU, its kernel; `lead_seconds` the time since
-    the call before. `cumulative_seconds` sums `host_seconds`.
+    """One call below autograd, in order. `keys` are the dispatch keys whose kernels it runs; `within` the
+    enclosing composite operators. `host_seconds` is the call with all inner calls and, on a CPU, its kernel;
+    `lead_seconds` the time since the call before. `cumulative_seconds` sums `host_seconds`.
     """
 
     name: str
@@ -319,11 +304,6 @@ class OperatorTimes:
     own_seconds: list[float]
     lead_seconds: list[float]
     tail_seconds: float
-
-    @property
-    def accounted_seconds(self) -> float:
-        """The sum of all parts, to compare with `plain`."""
-        return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
 
 
 def time_before_profiling(bench: Bench, case: Case, report: Report) -> Interval:
@@ -453,7 +433,6 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
 
 
 def summary(places: Sequence[Place], steps: int) -> NativeSamples:
-    """The most frequent symbols of `places`, with their shares."""
     sides = counts_of(places)
     share = kernel_share(sides)
     if share is None:

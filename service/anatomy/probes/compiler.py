@@ -52,7 +52,7 @@ def _compare_breaks(
         fault=fault,
         notes=[
             f"{before.graphs} graph became {after.graphs}, with Python between them. "
-            f"The compiler's reason: {after.first_reason}.",
+            f"The compiler's reason: {after.reason}."
         ],
     )
 

@@ -1,12 +1,9 @@
-"""Probes of the eager step and its operators: a sync point, autocast, autograd, a C++ operator."""
+"""Probes of the eager step and its operators: a sync point, autocast, autograd."""
 
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
-from functools import cache
-from types import FrameType
 from typing import Any
 
 import torch
@@ -14,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.transformer import Transformer
-from service.anatomy.common import Report, StudyError, load_library
+from service.anatomy.common import Report, StudyError
 from service.anatomy.operators.calls import OperatorRecorder, thread_keys
 from service.anatomy.probes.faults import (
     Counter,
@@ -29,7 +26,6 @@ from service.anatomy.probes.faults import (
     in_inference,
     median_of,
 )
-from service.anatomy.rms_norm import EPSILON, Norm
 from service.modes import MODES
 from service.step.buffers import allocate
 
@@ -104,7 +100,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
         fault=under_autocast,
         notes=[
             f"Both sides multiply in bfloat16. Under autocast a step writes {sum(after):,} bytes of cast "
-            "weights: in inference mode autocast caches none of them, not even within one context.",
+            "weights: in inference mode autocast caches none of them, not even within one context."
         ],
     )
 
@@ -113,48 +109,6 @@ def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
     shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
     return [target.bytes for target in copied_tensors(probed, run) if target.shape in shapes]
-
-
-def version_counter(probed: ProbedModel, report: Report) -> FaultComparison:
-    """The step's probabilities, which softmax saves for its backward pass, scaled in place or not."""
-
-    def scaling(scale: Callable[[Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
-        def run(*arguments: object) -> tuple[Tensor, ...]:
-            logits, _ = probed.model(*arguments)
-            probabilities = logits.softmax(dim=-1)
-            return logits, probabilities, scale(probabilities)
-
-        return probed.served(run, grad_mode="enabled")
-
-    without = scaling(lambda probabilities: probabilities * 2.0)
-    with_fault = scaling(lambda probabilities: probabilities.mul_(2.0))  # the fault
-    report("running backward with both")
-    before, no_failure = _version_and_failure(without)
-    after, failure = _version_and_failure(with_fault)
-    if failure is None or no_failure is not None:
-        found = no_failure or "no error where one was expected"
-        raise StudyError("unsupported_here", f"this torch does not check versions as described: {found}")
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("version_of_the_saved_tensor", before, after),
-        fault=version_counter,
-        notes=[
-            f"Backward ends with: {failure}",
-            "Only the forward step is timed, because with the fault there is no backward to time.",
-        ],
-    )
-
-
-def _version_and_failure(run: Callable[[], tuple[Tensor, ...]]) -> tuple[int, str | None]:
-    """The version of the saved probabilities after a step, and what its backward pass raises."""
-    logits, probabilities, scaled = run()
-    version = probabilities._version
-    try:
-        torch.autograd.grad(scaled[..., 0].sum(), logits)
-    except RuntimeError as error:
-        return version, str(error).partition(" Hint:")[0]
-    return version, None
 
 
 def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -192,93 +146,3 @@ def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultCo
             "The ratio also has what inference mode saves: autograd's keys, which `no_grad` pays for.",
         ],
     )
-
-
-_NAMESPACE = "launchbound_extension"
-_IN_PYTHON = f"{_NAMESPACE}::rms_norm_in_python"
-
-_SOURCE = """
-#include <ATen/ops/add.h>
-#include <ATen/ops/mean.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/pow.h>
-#include <ATen/ops/rsqrt.h>
-#include <torch/library.h>
-
-namespace {
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  const int64_t last = -1;
-  const auto mean = at::mean(at::pow(x, 2), at::IntArrayRef(last), true);
-  return at::mul(at::mul(x, at::rsqrt(at::add(mean, epsilon))), weight);
-}
-}
-
-TORCH_LIBRARY_FRAGMENT(launchbound_extension, m) {
-  m.def("rms_norm(Tensor x, Tensor weight, float epsilon) -> Tensor", &rms_norm);
-}
-"""
-"""Without a dispatch key the function is composite: autograd and the compiler see the calls inside."""
-
-
-def cpp_operator(cache_folder: str, report: Report) -> Norm:
-    """The C++ operator, loaded once per process: (x [..., width], weight [width], epsilon) → as x.
-
-    Raises StudyError where there is no C++ compiler.
-    """
-    registered: Any = getattr(torch.ops, _NAMESPACE)
-    if not hasattr(registered, "rms_norm"):
-        load_library(cache_folder, "extension", _SOURCE, report)
-    operator: Norm = registered.rms_norm.default
-    return operator
-
-
-def python_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """The calls of the C++ operator, from Python."""
-    mean = torch.mean(torch.pow(x, 2), -1, keepdim=True)
-    return torch.mul(torch.mul(x, torch.rsqrt(torch.add(mean, epsilon))), weight)
-
-
-@cache
-def python_operator() -> Norm:
-    """`python_norm` as a registered operator; once per process."""
-    return torch.library.custom_op(_IN_PYTHON, python_norm, mutates_args=())
-
-
-def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
-    """The operator in C++, and the same in Python, each called by itself on the step's hidden states."""
-    in_cpp, in_python = cpp_operator(probed.bench.settings.cache_folder, report), python_operator()
-    width = probed.model.config.width
-    x, weight = probed.random((probed.buffers.bucket, width), (width,))
-    without = in_inference(lambda: in_cpp(x, weight, EPSILON))
-    with_fault = in_inference(lambda: in_python(x, weight, EPSILON))  # the fault
-    function = TimedStep(in_inference(lambda: python_norm(x, weight, EPSILON)))
-    report("counting calls of Python")
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        subject=f"one RMS norm over {tuple(x.shape)}, the same six calls of ATen",
-        counter=Counter("python_functions_per_call", python_calls(without), python_calls(with_fault)),
-        fault=cpp_extension,
-        notes=[
-            f"As a plain Python function it takes {median_of(function, probed.bench.synchronise)}: what the "
-            "operator in Python takes longer is its registration, not its calls.",
-            "In C++ without a dispatch key it is composite: autograd and the compiler see its six calls.",
-        ],
-    )
-
-
-def python_calls(run: Callable[[], object]) -> int:
-    """How many Python functions a call of `run` enters, its own included."""
-    count = 0
-
-    def watch(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    previous = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        run()
-    finally:
-        sys.setprofile(previous)
-    return count

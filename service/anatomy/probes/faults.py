@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import torch
@@ -25,11 +25,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, resolve_bucket
-from service.anatomy.operators.calls import (
-    Operand,
-    SourceLine,
-    record,
-)
+from service.anatomy.operators.calls import Operand, SourceLine, record
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
@@ -179,7 +175,6 @@ class ProbedModel:
 
 
 def in_inference(call: Callable[[], Result]) -> Callable[[], Result]:
-    """`call` in inference mode."""
     inference = torch.inference_mode()
 
     def run() -> Result:
@@ -206,13 +201,11 @@ def _with_shared_weights(model: Served) -> Served:
 
 
 def copied_tensors(probed: ProbedModel, run: Callable[[], object]) -> list[Operand]:
-    """What a call of `run` copies, in operators and within their kernels."""
     step = record(probed.case(run), 1, operands=True)[0]
     return [target for call in step.calls for target in call.copied]
 
 
 def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
-    """Number and bytes of `copied_tensors`."""
     copied = copied_tensors(probed, run)
     return len(copied), sum(target.bytes for target in copied)
 
@@ -248,32 +241,25 @@ def compiled(model: Callable[..., object], backend: str = "inductor") -> types.F
     return step
 
 
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """The compiler's counts for the first call of a step, and a reason with its stack for each break."""
+class CompileCounts(NamedTuple):
+    """The compiler's counts for the first call of a step, and the first line of its reason for a break."""
 
     breaks: int
     graphs: int
-    reasons: list[Any]
-
-    @property
-    def first_reason(self) -> str:
-        """The first line of the first break's reason."""
-        return str(self.reasons[0].reason).splitlines()[0].rstrip(".") if self.reasons else "nothing"
+    reason: str
 
 
-def compile_counting(call: Callable[[], object]) -> Compilation:
+def compile_counting(call: Callable[[], object]) -> CompileCounts:
     """Make the first call of a compiled step and count."""
     counters.clear()
-    count = len(graph_break_reasons)
+    before = len(graph_break_reasons)
     call()
+    reasons = [str(one.reason).splitlines()[0].rstrip(".") for one in graph_break_reasons[before:]]
     breaks = sum(counters["graph_break"].values())
-    graphs = counters["stats"]["unique_graphs"]
-    return Compilation(breaks, graphs, graph_break_reasons[count:])
+    return CompileCounts(breaks, counters["stats"]["unique_graphs"], reasons[0] if reasons else "nothing")
 
 
 def recompiles(step: types.FunctionType) -> int:
-    """Compiled entries of `step` after its first."""
     return len(entries(step)) - 1
 
 
@@ -283,12 +269,10 @@ def why_recompiled() -> str:
 
 
 def failed_guard(reason: str) -> str:
-    """A sentence with the guard of `reason`."""
     return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Wall seconds of `call`."""
     began = perf_counter_ns()
     call()
     return (perf_counter_ns() - began) / 1e9

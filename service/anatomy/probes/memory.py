@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from service.anatomy.common import Report, StudyError
-from service.anatomy.operators.calls import tensors_in
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -26,7 +23,6 @@ from service.anatomy.probes.faults import (
     in_inference,
     median_of,
 )
-from service.anatomy.tape.graph import distinct_bytes
 from service.step.process_state import mapped_blocks
 from service.step.profiling import attach_profiler, record_steps
 from service.step.trace import DEVICE_WORK, complete_events
@@ -189,178 +185,9 @@ def _keep_view(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401
     layer.kept = hidden_of(output)[-1:]  # the fault
 
 
-class _Results(TorchFunctionMode):
-    """Sees the result of every function of torch, and keeps it where `keeps`."""
-
-    def __init__(self, keeps: bool) -> None:
-        super().__init__()
-        self.keeps = keeps
-        self.kept: list[object] = []
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the function returns
-        result = function(*args, **(kwargs or {}))
-        if self.keeps:
-            self.kept.append(result)  # the fault
-        return result
-
-
-def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
-    """Every result of a prefill, dropped when nothing uses it any more or kept until the step ends."""
-    dropping, keeping = _Results(keeps=False), _Results(keeps=True)
-    without, with_fault = (_under(probed, one) for one in (dropping, keeping))
-    report("reading the storages of what is kept")
-    results, kept = _kept_results(probed, keeping)
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("bytes_kept_per_step", _kept_results(probed, dropping)[1], kept),
-        fault=_Results.__torch_function__,
-        notes=[
-            f"{results} results in {kept:,} bytes of their own are alive when the step ends. Where they are "
-            "dropped, an operator may write into an earlier result's memory, which the caches may still "
-            "hold.",
-            "A tape keeps results too, so the same kernels, instruction for instruction, can take longer in "
-            "eager than under no_grad.",
-            "Both steps run under a mode that sees every result, in Python; its time is in both.",
-        ],
-    )
-
-
-def _under(
-    probed: ProbedModel, results: _Results, at_end: Callable[[list[object]], object] = len
-) -> Callable[[], object]:
-    """A prefill under `results`; `at_end` gets what is kept."""
-
-    def step(*arguments: Any) -> object:  # noqa: ANN401 - as the model's
-        with results:
-            found = probed.model(*arguments)
-        at_end(results.kept)
-        results.kept.clear()
-        return found
-
-    return probed.served(step, "prefill")
-
-
-def _kept_results(probed: ProbedModel, results: _Results) -> tuple[int, int]:
-    """Number and bytes of the results in memory of their own, at the end of a step."""
-    arguments = tensors_in(probed.arguments("prefill"))
-    owned = [*probed.model.parameters(), *probed.model.buffers(), *arguments]
-    addresses = {tensor.untyped_storage().data_ptr() for tensor in owned}
-    found: list[int] = []
-
-    def measure(kept: list[object]) -> None:
-        own = [one for one in tensors_in(kept) if one.untyped_storage().data_ptr() not in addresses]
-        found.extend((len(own), distinct_bytes(own)))
-
-    _under(probed, results, measure)()
-    return found[0], found[1]
-
-
-BLOCK_BYTES = 16 << 20
-BLOCKS = 16
-"""A block is larger than what the allocator serves from segments that it shares out among small requests."""
-
 COPIED_BYTES = 64 << 20
 PAGEABLE = "Pageable"
 """Kineto names a copy by the kinds of both memories: `Memcpy HtoD (Pageable -> Device)`."""
-
-
-@dataclass(slots=True)
-class _Request:
-    """A request for half of a segment that is cut into blocks, of which half are free: those in `freed`."""
-
-    device: torch.device
-    freed: slice
-    held: list[Tensor] = field(default_factory=list)
-
-    def prepare(self) -> None:
-        """Cut one segment into blocks, and free half of them."""
-        torch.cuda.empty_cache()
-        self._take_what_would_serve_the_request()
-        segment = self._allocate(BLOCKS)
-        begin = segment.data_ptr()
-        del segment  # stays with the allocator, which cuts the blocks from it
-        blocks: list[Tensor] = []
-        while len(blocks) < BLOCKS:
-            block = self._allocate(1)
-            # The allocator takes the smallest free piece that is large enough: at first those of others.
-            inside = begin <= block.data_ptr() < begin + BLOCKS * BLOCK_BYTES
-            (blocks if inside else self.held).append(block)
-        del blocks[self.freed]
-        self.held += blocks
-
-    def call(self) -> Tensor:
-        """As many bytes as are free."""
-        return self._allocate(BLOCKS // 2)
-
-    def release(self) -> None:
-        """Give all of it back to the device."""
-        self.held.clear()
-        torch.cuda.empty_cache()
-
-    def _allocate(self, blocks: int) -> Tensor:
-        return torch.empty(blocks * BLOCK_BYTES, dtype=torch.uint8, device=self.device)  # the fault
-
-    def _take_what_would_serve_the_request(self) -> None:
-        """Hold the free pieces of others' segments that are as large as the request."""
-        made = self._made()
-        piece = self.call()
-        while self._made() == made:
-            self.held.append(piece)
-            piece = self.call()
-        del piece
-        torch.cuda.empty_cache()
-
-    def _made(self) -> int:
-        return int(torch.cuda.memory_stats(self.device)["num_device_alloc"])
-
-    @property
-    def step(self) -> TimedStep:
-        """The request alone is timed; its first call is the one that counts."""
-        return TimedStep(self.call, prepare=self.prepare, after=self.release, warm_passes=0)
-
-    def counted(self) -> tuple[int, int]:
-        """Allocations from the device in one request, and the free bytes in cut segments before it."""
-        self.prepare()
-        try:
-            free = torch.cuda.memory_stats(self.device)["inactive_split_bytes.all.current"]
-            before = self._made()
-            served = self.call()
-            allocations = self._made() - before
-            del served
-        finally:
-            self.release()
-        return allocations, int(free)
-
-
-def fragmentation(probed: ProbedModel, report: Report) -> FaultComparison:
-    """A request for as many bytes as are free: in one piece, or in every other block."""
-    device = probed.bench.device
-    needed = 2 * BLOCKS * BLOCK_BYTES
-    if torch.cuda.mem_get_info(device)[0] < needed:
-        message = f"this probe needs {needed >> 20} MiB of free device memory: end what else uses the device"
-        raise StudyError("unsupported_here", message)
-    whole, pieces = _Request(device, slice(BLOCKS // 2)), _Request(device, slice(None, None, 2))
-    report("counting allocations from the device")
-    before, free_in_whole = whole.counted()
-    after, free_in_pieces = pieces.counted()
-    return FaultComparison(
-        without=whole.step,
-        with_fault=pieces.step,
-        subject=f"one request for {BLOCKS // 2 * BLOCK_BYTES >> 20} MiB, of which as many are free",
-        counter=Counter("device_allocations_per_request", before, after),
-        fault=_Request._allocate,
-        notes=[
-            f"Free in cut segments (`inactive_split_bytes`): {free_in_whole:,} bytes in one piece and "
-            f"{free_in_pieces:,} in blocks of {BLOCK_BYTES >> 20} MiB.",
-        ],
-    )
 
 
 def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
@@ -393,7 +220,7 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         fault=with_fault,
         notes=[
             f"The call returned after {returned[0]} from pinned memory, and after {returned[1]} from "
-            "pageable memory. The host can issue nothing else meanwhile.",
+            "pageable memory. The host can issue nothing else meanwhile."
         ],
     )
 

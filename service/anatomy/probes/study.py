@@ -7,17 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
-from rich.console import Console
 
-from service.anatomy.common import (
-    MedianSeconds,
-    Report,
-    StudyError,
-    attached_note,
-    interval_text,
-    median_of_ratios,
-    table,
-)
+from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note, median_of_ratios
 from service.anatomy.probes import compiler, eager, memory
 from service.anatomy.probes.faults import (
     Counter,
@@ -180,14 +171,6 @@ TABLE: dict[str, Probe] = {
         memory.view_keeps_storage, phase="prefill",
         cure="Keep a clone of what is to last, and let the large tensor go.",
     ),
-    "results-kept": Probe(
-        memory.results_kept, phase="prefill",
-        cure="Serve without a tape, and keep of activations what is needed, in a buffer that stays.",
-    ),
-    "version-counter": Probe(
-        eager.version_counter,
-        cure="Write out of place what autograd has saved, or change it before it is used.",
-    ),
     "inference-tensor-in-autograd": Probe(
         eager.inference_tensor_in_autograd,
         cure="Clone it outside inference mode, or make it under `no_grad` where it is to be trained on.",
@@ -200,45 +183,9 @@ TABLE: dict[str, Probe] = {
         compiler.dynamic_shapes, phase="prefill",
         cure="Mark it before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`, or pad to buckets.",
     ),
-    "cpp-extension": Probe(
-        eager.cpp_extension,
-        cure="Write an operator that is called often in C++ (`TORCH_LIBRARY`), or leave it to the compiler.",
-    ),
-    "fragmentation": Probe(
-        memory.fragmentation,
-        cure="Allocate what lasts first, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
-    ),
     "pinned-copy": Probe(
         memory.pinned_copy,
         cure="Copy through one buffer that is kept and pinned, `torch.empty(…, pin_memory=True)`.",
     ),
 }  # fmt: skip
 """Every probe, by the names in `service.study_names`."""
-
-SHORT_SECONDS = 1e-4
-"""Below it times are shown in microseconds."""
-
-
-def show(finding: ProbeFinding, console: Console) -> None:
-    """Print both times, their ratio, the counter, the line to blame and the cure."""
-    unit, scale = ("µs", 1e6) if finding.without.median_seconds < SHORT_SECONDS else ("ms", 1e3)
-    counter = finding.counter
-    sides = (("without", finding.without, counter.before), ("with", finding.with_fault, counter.after))
-    numbers = (unit, "95 %", counter.name.replace("_", " "))
-    rows = (
-        (name, f"{found.median_seconds * scale:.3f}", _bounds(found, scale), f"{count:,.10g}")
-        for name, found, count in sides
-    )
-    console.print(f"{finding.name}: {finding.teaches}", markup=False, soft_wrap=True)
-    console.print(f"{finding.subject}, {finding.device}", markup=False)
-    console.print(table(None, ("", *numbers), rows, right=numbers))
-    ratio = interval_text(finding.ratio, digits=2, unit=" times as long")
-    console.print(f"{finding.verdict}: {ratio}", markup=False)
-    for name, text in (("blame", finding.blame), ("cure", finding.cure)):
-        console.print(f"{name}: {text}", markup=False, soft_wrap=True)
-    for note in finding.notes:
-        console.print(f"- {note}", markup=False, soft_wrap=True)
-
-
-def _bounds(found: MedianSeconds, scale: float) -> str:
-    return " to ".join("?" if side is None else f"{side * scale:.3f}" for side in (found.low, found.high))
