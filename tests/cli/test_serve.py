@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import socket
@@ -191,6 +192,7 @@ def test_what_no_service_can_start_with_is_exit_code_2_in_our_words_before_an_en
 ) -> None:
     monkeypatch.setattr("service.front.app.set_up", lambda form: None)
     monkeypatch.setattr("service.front.app.create_app", None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # of a service that another test began
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert serve(Settings(port=taken.getsockname()[1])) == 2
     monkeypatch.setenv("WEB_CONCURRENCY", "2")
