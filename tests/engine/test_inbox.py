@@ -141,17 +141,6 @@ def test_what_is_announced_is_heard_at_once_and_holds_until_the_engine_serves_ag
     assert [doing.what for doing in heard(sockets)] == [SERVING]
 
 
-def test_a_job_does_not_begin_under_the_limits_of_what_was_announced_before_it(
-    sockets: SocketPair, clock: Callable[[float], None]
-) -> None:
-    sockets.inbox.announce(COMPILING)
-    sockets.deliver(job("a"))
-    sockets.inbox.receive()
-    heard(sockets)
-    sockets.inbox.take()
-    assert [doing.what for doing in heard(sockets)] == [SERVING]
-
-
 def test_a_model_with_slow_steps_has_as_long_for_one_and_no_model_less_than_the_least(
     sockets: SocketPair, clock: Callable[[float], None]
 ) -> None:

@@ -329,23 +329,6 @@ def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head(front: Front) -
         assert parsed(connection.recv(65_536)).status == 422
 
 
-def test_silent_clients_accepted_in_one_go_do_not_crowd_out_a_head_that_was_sent() -> None:
-    """One that the front has not read yet, as it accepts many connections before it reads from any."""
-    silent = [Mock(idle=True) for _ in range(2 * RESERVED)]
-    with running({"max_connections": 1}) as full, accepted(full), accepted(full) as (probe, own):
-
-        def crowd() -> None:
-            send(probe, GET + LAST)
-            for one in silent:
-                own._slots.take(one)
-            for one in silent:
-                own._slots.leave(one)
-
-        full.state.supervisor._task.get_loop().call_soon_threadsafe(crowd)
-        assert until_closed(probe).startswith(b"HTTP/1.1 200")
-    assert sum(one.crowd_out.called for one in silent) > RESERVED
-
-
 @pytest.fixture
 def limit() -> Iterator[Callable[[int, int], None]]:
     """Has this process say that it may open so many files; what it really may stays as it is."""

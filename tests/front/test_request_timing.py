@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from time import perf_counter_ns
-from types import SimpleNamespace
-from typing import cast
 
 import msgspec
 import pytest
@@ -14,15 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.front.engine_client import EngineClient
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import TimingsBody, add_up
 from service.front.routes.answers import server_timing
-from service.front.routes.engine_call import new_job
-from service.front.routes.state import AppState
-from service.front.schemas import CompareBody, GenerateBody
-from service.front.settings import Settings
-from service.records import Begun, SharedWork, StepGroup
+from service.records import SharedWork, StepGroup
 from tests.support.outcomes import ENGINE, JOB, outcome, phase
 
 SECONDS = st.floats(0, 10)
@@ -65,16 +56,6 @@ def test_border_seconds_are_the_ways_to_and_from_the_engine_and_front_seconds_th
     parts = add_up(JOB, done, 100, 4_700, 10_000).parts
     assert parts.border_seconds == pytest.approx(1_300e-9)
     assert parts.front_seconds == pytest.approx(6_200e-9)
-
-
-def test_one_token_has_no_time_per_further_token() -> None:
-    one = outcome(phase(0, 0), phase(None, None, steps=0), tokens=1)
-    assert add_up(JOB, one, 0, 5_000, 10_000).time_per_output_token_seconds is None
-
-
-def test_an_outcome_that_never_ran_has_no_timing() -> None:
-    with pytest.raises(ValueError, match="without timings"):
-        add_up(JOB, msgspec.structs.replace(NOTHING, timings=None), 0, 1, 2)
 
 
 # ---------------------------------------------------------------- merged requests
@@ -135,32 +116,3 @@ def test_without_batching_all_steps_of_a_request_count_and_nothing_stalls() -> N
     assert found[f"step_batch_rows_sum{rows}"] == found[f"step_batch_rows_count{rows}"] == 10
     assert found["engine_involuntary_switches_total"] == 14
     assert not [name for name in found if name.startswith("request_stall")]
-
-
-def test_a_job_that_has_begun_no_longer_waits() -> None:
-    async def waiting() -> list[int]:
-        client = EngineClient(["eager"], 64)
-        client.open = frozenset(["eager"])
-        deadline_ns = perf_counter_ns() + 10**12
-        a, b, _ = (
-            client.submit(msgspec.structs.replace(JOB, deadline_ns=deadline_ns)).job.id for _ in range(3)
-        )
-        counts = [client.waiting()]
-        ended = [msgspec.structs.replace(NOTHING, id=one) for one in (a, b)]
-        for message in (Begun(ids=[a, b, "gone"]), *ended):
-            client.received(msgspec.msgpack.encode(message))
-            counts.append(client.waiting())
-        return counts
-
-    assert asyncio.run(waiting()) == [2, 1, 1, 1]
-
-
-def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does() -> None:
-    state, prompts = cast(AppState, SimpleNamespace(settings=Settings())), ["x"]
-    bodies = (
-        GenerateBody(prompts=prompts),
-        GenerateBody(prompts=prompts, alone=True),
-        CompareBody(prompts=prompts),
-    )
-    alone = [new_job(state, "a", "eager", body, received_ns=0, seed=None).alone for body in bodies]
-    assert alone == [False, True, True]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -18,9 +16,7 @@ import psutil
 import pytest
 
 from service.front import study_runner
-from service.front.settings import Settings
-from service.front.study_runner import AnatomyProcess
-from tests.support.serving import FAKE_ANATOMY, Front, refused, running, until
+from tests.support.serving import Front, refused, running, until
 
 STUDY = "/v1/studies/operators"
 
@@ -42,11 +38,15 @@ class Place:
     def command(self, text: str) -> None:
         (self.folder / "command").write_text(text)
 
-    def held(self) -> Future[httpx.Response]:
-        """A study that is under way until `go`."""
+    def hold(self) -> None:
+        """Have the next study last until `go`."""
         self.command("hold")
         (self.folder / "holding").unlink(missing_ok=True)
         (self.folder / "go").unlink(missing_ok=True)
+
+    def held(self) -> Future[httpx.Response]:
+        """A study that is under way until `go`."""
+        self.hold()
         study = self.meanwhile(self.study)
         until((self.folder / "holding").exists, "the study to begin")
         return study
@@ -262,31 +262,3 @@ def test_while_a_mode_is_on_its_way_a_study_is_refused(here: Place) -> None:
     assert refused(here.study(), 503)["type"] == "warming"
     here.front.command("!state compiled failed")
     assert here.study().status_code == 200
-
-
-def test_a_start_right_after_a_death_begins_another_process(tmp_path: Path) -> None:
-    async def pids() -> list[int | None]:
-        command = [sys.executable, str(FAKE_ANATOMY), str(tmp_path)]
-        process = AnatomyProcess(Settings().engine_settings, command)
-        seen = []
-        try:
-            for _ in range(3):
-                await process.start()
-                seen.append(process.pid)
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-            while process._process is not None and process._process.returncode is None:
-                await asyncio.sleep(0.001)
-            await process.start()
-            seen.append(process.pid)
-            process.kill()
-            await process.start()
-            seen.append(process.pid)
-        finally:
-            await process.end(in_order=True)
-        return seen
-
-    first, second, third, last, after_kill = asyncio.run(pids())
-    assert first == second == third
-    assert None not in (first, last, after_kill)
-    assert len({first, last, after_kill}) == 3

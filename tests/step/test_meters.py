@@ -57,14 +57,6 @@ def test_a_step_that_raises_leaves_neither_a_call_nor_a_beginning(clock: Clock) 
     assert readings == meters.Readings()
 
 
-def test_without_steps_and_without_instrumentation_there_are_no_periods(clock: Clock) -> None:
-    readings = meters.Readings()
-    assert readings.periods(clock.now) == []
-    meters.Meter().run(clock.step, ARGUMENTS, readings)
-    assert readings.periods(clock.now) == []
-    assert readings.steps == 1
-
-
 def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

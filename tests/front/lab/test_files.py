@@ -81,10 +81,6 @@ def test_a_view_that_is_not_there_is_refused_with_those_that_are(front: Front) -
     assert all(view in message for view in VIEWS)
 
 
-def test_the_whole_lab_is_small() -> None:
-    assert sum(path.stat().st_size for path in FILES.values()) < MOST_BYTES
-
-
 def test_an_installed_service_has_every_file() -> None:
     """The folders are packages without an __init__, and the types are among the package data."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
