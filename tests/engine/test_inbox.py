@@ -68,9 +68,6 @@ def test_a_job_joins_those_that_run_and_each_can_be_cancelled_until_it_has_left(
     assert [sockets.inbox.is_cancelled(one) for one in (first, third)] == [False, True]
 
 
-LONG, SHORT = 600.0, 1e-9
-
-
 def taken(inbox: Inbox) -> str | None:
     found = inbox.take()
     return found.id if found else None

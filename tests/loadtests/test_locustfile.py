@@ -200,51 +200,6 @@ def _answered(url: str) -> bool:
 
 # ---------------------------------------------------------------- as master and workers
 
-PAIR = """
-import json
-from locust.env import Environment
-from loadtests.run.exporter import Exporter
-from loadtests.run.plain_locust import count_requests
-from prometheus_client import generate_latest
-from time import sleep
-
-master, worker = Environment(), Environment()
-runner = master.create_master_runner("127.0.0.1", 0)
-worker.create_worker_runner("127.0.0.1", runner.server.port)
-exporter = Exporter({"run": "a"})
-count_requests(master, exporter)
-count_requests(worker, Exporter({"run": "unused"}))
-for milliseconds, failure in ((0.4, None), (1.4, None), (147.2, ValueError("no"))):
-    worker.events.request.fire(
-        request_type="POST", name="eager b=4", response_time=milliseconds, response_length=1,
-        exception=failure, context={"mode": "eager", "batch": "4"},
-    )
-worker.events.request.fire(
-    request_type="GET", name="other", response_time=1, response_length=1, exception=None, context={}
-)
-worker.runner._send_stats()
-worker.runner._send_stats()
-while runner.stats.num_requests < 4:
-    sleep(0.01)
-print(json.dumps(generate_latest(exporter.registry).decode()))
-"""
-
-
-def test_a_master_counts_what_its_workers_report_each_request_once_and_unrounded() -> None:
-    """The master's metrics after one worker has reported four requests, three of them ours."""
-    code = [sys.executable, "-c", PAIR]
-    done = subprocess.run(code, capture_output=True, text=True, timeout=60, check=True)
-    text = json.loads(done.stdout)
-    counts = samples(text, "launchbound_loadtest_requests_total")
-    assert {dict(labels)["outcome"]: count for (_, labels), count in counts.items()} == {"ok": 2, "error": 1}
-    buckets = samples(text, "launchbound_loadtest_latency_seconds_bucket")
-    by_bound = {float(dict(labels)["le"]): count for (_, labels), count in buckets.items()}
-    # Locust's own report would have these at 0, 1 and 150 ms.
-    assert (by_bound[0.0005], by_bound[0.001], by_bound[0.002]) == (1, 1, 2)
-    assert (by_bound[0.128], by_bound[0.256]) == (2, 3)
-    (total,) = samples(text, "launchbound_loadtest_latency_seconds_sum").values()
-    assert total == pytest.approx(0.149)
-
 
 def test_workers_send_every_mode_and_batch_size_and_their_master_has_the_metrics() -> None:
     script, master_port, port = Script(), str(free_port()), free_port()

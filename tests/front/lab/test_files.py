@@ -15,7 +15,6 @@ from service.front.routes.pages import LAB_FOLDER, VIEWS
 from tests.support.serving import Front, refused
 
 ROOT = Path(__file__).parents[3]
-MOST_BYTES = 1_500_000
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 FILES = {
     path.relative_to(LAB_FOLDER).as_posix(): path
