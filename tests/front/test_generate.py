@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from service.records import SIDES
@@ -70,6 +72,13 @@ def test_the_parts_are_the_total_and_the_header_is_the_body(
     assert list(header) == [*parts, "total"]
     for name, milliseconds in header.items():
         assert milliseconds == pytest.approx(timings[f"{name}_seconds"] * 1000, abs=1e-4)
+
+
+def test_requests_of_one_id_are_all_served(own_front: Front) -> None:
+    same = {"X-Request-ID": "same"}
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: own_front.generate(headers=same), range(8)))
+    assert [answer.json()["id"] for answer in answers] == ["same"] * 8
 
 
 def test_a_mode_that_is_not_ready_is_a_503_that_names_the_ready_ones(own_front: Front) -> None:

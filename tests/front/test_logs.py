@@ -358,6 +358,13 @@ def test_however_a_request_ends_it_has_one_line(
     assert (line["total_seconds"] is None) is (outcome == "rejected")
 
 
+def test_a_request_for_a_foreign_host_has_its_line(front: Front, lines: Lines) -> None:
+    front.generate(headers={"X-Request-ID": "it", "Host": "elsewhere.example"})
+    line = line_of(lines, "it")
+    told = (line["status"], line["outcome"], line["error"], line["mode"])
+    assert told == (403, "rejected", "host_not_allowed", None)
+
+
 def test_a_client_that_goes_away_has_its_line(front: Front, lines: Lines) -> None:
     with pytest.raises(httpx.ReadTimeout):
         front.http.post(GENERATE, json={"prompts": ["!hold"]}, headers={"X-Request-ID": "it"}, timeout=0.2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -11,6 +13,10 @@ from prometheus_client import CollectorRegistry
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import add_up
 from service.front.routes.answers import server_timing
+from service.front.routes.engine_call import new_job
+from service.front.routes.state import AppState
+from service.front.schemas import CompareBody, GenerateBody
+from service.front.settings import Settings
 from service.records import SharedWork, StepGroup
 from tests.support.outcomes import ENGINE, JOB, outcome, phase
 
@@ -87,3 +93,14 @@ def test_without_batching_all_steps_of_a_request_count_and_nothing_stalls() -> N
     assert found[f"step_batch_rows_sum{rows}"] == found[f"step_batch_rows_count{rows}"] == 10
     assert found["engine_involuntary_switches_total"] == 14
     assert not [name for name in found if name.startswith("request_stall")]
+
+
+def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does() -> None:
+    state, prompts = cast(AppState, SimpleNamespace(settings=Settings())), ["x"]
+    bodies = (
+        GenerateBody(prompts=prompts),
+        GenerateBody(prompts=prompts, alone=True),
+        CompareBody(prompts=prompts),
+    )
+    alone = [new_job(state, "a", "eager", body, received_ns=0, seed=None).alone for body in bodies]
+    assert alone == [False, True, True]

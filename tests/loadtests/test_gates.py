@@ -330,9 +330,3 @@ def test_blocks_that_were_cut_are_counted_and_below_saturation_a_warning() -> No
     found = gate(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
     assert (found.passed, found.warning) == (False, True)
     assert found.detail.endswith(f"; below saturation: {BELOW.name}")
-
-
-def test_a_closed_loop_has_no_gate_of_arrivals() -> None:
-    rows = [msgspec.structs.replace(row, cell=CLOSED.name, load=None) for row in arrivals(BELOW)]
-    names = ("achieved", "schedule delay", "rejected", "cut")
-    assert [gate(name, run_of(), rows).passed for name in names] == [None] * 4

@@ -38,6 +38,7 @@ from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from service.records import METHOD
+from tests.support import fake_service as fake_service_module
 from tests.support import sweeping
 from tests.support.fake_service import Script, fake_service, service_itself
 from tests.support.made_results import make_results
@@ -159,6 +160,15 @@ def invoke_sweep(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) 
     return done.exit_code, done.stdout.splitlines(), done.stderr
 
 
+def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, errors = invoke_sweep(tmp_path, Script(failed_mode="compiled"), monkeypatch)
+    assert code == EXIT_FAILED
+    assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
+    assert "compiled failed to become ready" in errors
+
+
 def test_an_interrupted_sweep_is_a_failed_check_with_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +232,24 @@ def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path: Path) -> None
     (tmp_path / "requests.jsonl").write_text("")
     with pytest.raises(TargetError, match="holds a sweep already"):
         swept(tmp_path, Script(), SMALL)
+
+
+def test_load_is_sent_off_the_engines_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load generator ends at once."""
+    avoided = max(os.sched_getaffinity(0))
+    status, seen = fake_service_module.engine_status, list[list[int]]()
+    monkeypatch.setattr(
+        fake_service_module, "engine_status", lambda *args: status(*args) | {"cpus": [avoided]}
+    )
+
+    def generator(assignment: Assignment, log: Path, _: object) -> Iterator[None]:
+        seen.append(assignment.avoid_cpus)
+        log.write_text("no load in this test")
+        yield from ()
+
+    monkeypatch.setattr(sweep, "run_load_generator", generator)
+    swept(tmp_path, Script(), SMALL)
+    assert seen == [[avoided]]
 
 
 @pytest.mark.parametrize(("complete", "following"), [(True, "report"), (False, "sweep --resume")])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf import adapter
+from models.hf import adapter, loading
 from tests.models.test_hf_models import opened
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
 
@@ -90,6 +90,14 @@ def test_a_row_of_longrope_is_the_same_alone_and_beside_a_long_one(tmp_path: Pat
         beside = model(text, zeros, torch.tensor([8, ORIGINAL - 1]), model.new_cache(2, torch.float32))[0][0]
         alone = model(text[:1, :16], zeros[:1], zeros[:1] + 8, model.new_cache(1, torch.float32))[0][0]
     torch.testing.assert_close(beside, alone, rtol=1e-3, atol=1e-3)
+
+
+def test_yarn_is_checked_beyond_its_original_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = list[tuple[int, ...]]()
+    monkeypatch.setattr(loading, "_compare", lambda model, lengths, *_: compared.append(lengths))
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
+    opened(write_model(tmp_path / "model", "llama", rope_parameters=scaling))
+    assert compared == [loading.LENGTHS, (128 + loading.BEYOND, 128), (CONTEXT,)]
 
 
 @pytest.mark.parametrize("window", [64, 512])

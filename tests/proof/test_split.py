@@ -31,20 +31,13 @@ def of_share(kernel: float, seconds: float = 1e-3, slowed: float = 1.0) -> Sampl
 
 
 @pytest.mark.parametrize("check", SPLIT_CHECKS)
-def test_where_the_thread_cannot_be_sampled_the_rows_say_why(check: str) -> None:
-    rows = run_check("x", CHECKS[check], MadeUpBench(refused="raise `ulimit -i`"), quiet)
-    assert {(row.verdict, row.note) for row in rows} == {("not measurable here", "raise `ulimit -i`")}
-
-
-@pytest.mark.parametrize("check", SPLIT_CHECKS)
-def test_where_dispatch_is_measured_there_is_nothing_to_check(check: str) -> None:
-    rows = run_check("x", CHECKS[check], MadeUpBench(device="cuda"), quiet)
-    assert {(row.verdict, row.note) for row in rows} == {
-        ("not measurable here", "on CUDA dispatch is measured")
-    }
-
-
-# The rate, and the background
+def test_where_the_thread_cannot_be_sampled_or_dispatch_is_measured_the_rows_say_so(check: str) -> None:
+    for bench, why in (
+        (MadeUpBench(refused="raise `ulimit -i`"), "raise `ulimit -i`"),
+        (MadeUpBench(device="cuda"), "on CUDA dispatch is measured"),
+    ):
+        rows = run_check("x", CHECKS[check], bench, quiet)
+        assert {(row.verdict, row.note) for row in rows} == {("not measurable here", why)}
 
 
 # Equal kernels
