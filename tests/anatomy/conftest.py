@@ -19,6 +19,7 @@ from service.anatomy import step_times
 from service.anatomy.operators import study as operators
 from service.anatomy.show import show
 from service.measure.cases import Bench
+from service.measure.cpu_sampler import CpuSampler, SamplerError
 from tests.support.small_models import small_bench
 
 
@@ -35,6 +36,18 @@ def few_samples() -> Iterator[None]:
 def bench(common_cache: Path) -> Iterator[Bench]:
     with small_bench(common_cache) as shared:
         yield shared
+
+
+@pytest.fixture
+def unsampled(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Why the thread cannot be sampled."""
+    why = "the system gives this thread no timer"
+
+    def refused(_: Bench) -> CpuSampler:
+        raise SamplerError(why)
+
+    monkeypatch.setattr(Bench, "sampler", property(refused))
+    return why
 
 
 def printed(finding: msgspec.Struct, width: int = 200) -> str:

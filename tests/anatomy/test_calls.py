@@ -65,8 +65,6 @@ def test_the_kernel_time_of_several_steps_has_an_interval_of_those_where_it_is_k
     assert work.step.kernel_seconds == 4e-3
 
 
-CPU = torch.device("cpu")
-
 PYTHON = """
 cpp_fused_add_mul_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''
 extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)

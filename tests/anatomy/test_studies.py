@@ -16,7 +16,6 @@ from service.anatomy import common, process, rms_norm, studies
 from service.anatomy.common import ATTACHED, Report, StudyError
 from service.anatomy.layers import study as layers
 from service.anatomy.show import ROWS_SHOWN
-from service.anatomy.studies import further_arguments
 from service.front.schemas import STUDY_BODIES
 from service.measure.cases import Bench
 from service.records import Finding, FromAnatomy, Problem, Refused, Stop, Study, StudyProgress
@@ -132,12 +131,6 @@ def test_an_unknown_study_is_refused_with_the_known_names() -> None:
     with pytest.raises(StudyError, match="operators"):
         studies.find("nothing")
     assert STUDY_BODIES.keys() | {"probes"} == studies.STUDIES.keys()  # every study is served
-
-
-def test_further_arguments_are_json_or_text() -> None:
-    pairs = ["rounds=3", "sizes=[1,2]", "grad=no_grad", "autocast=true", "expression=a=b"]
-    given = {"rounds": 3, "sizes": [1, 2], "grad": "no_grad", "autocast": True, "expression": "a=b"}
-    assert further_arguments(pairs) == given
 
 
 def test_the_command_prints_one_json_document_and_its_progress_to_stderr(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.chaos import __main__ as command
-from tests.chaos.faults import all_faults
 from tests.chaos.table import JSON_FILE, MARKDOWN_FILE
 from tests.chaos.victim import Fault, Happened, NotPossible
 
@@ -67,17 +66,3 @@ def test_what_is_not_as_it_must_be_fails_the_run_and_what_is_not_possible_does_n
     assert "| one | go on | held \\| on | 1.2 | as it must |" in page
     assert "waited too long for its end | – | NOT SO |" in page
     assert "(a choice of all), of which 2 ended otherwise" in page
-
-
-def test_a_name_that_no_fault_has_is_refused_with_all_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(["--only", "one,none", "--out", str(tmp_path / "out")]) == 2
-    assert "no fault has 'none' in its name" in (said := capsys.readouterr().err)
-    assert all(name in said for name in FAULTS)
-    assert not (tmp_path / "out").exists()
-
-
-def test_every_fault_has_a_name_of_its_own() -> None:
-    names = [fault.name for fault in all_faults(120.0)]
-    assert len(set(names)) == len(names)

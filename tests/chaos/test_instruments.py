@@ -64,18 +64,12 @@ def samples(resident: list[float], descriptors: list[float]) -> list[Sample]:
     return [Sample(10.0 * number, {"engine": r}, {"descriptors": d}) for number, (r, d) in enumerate(pairs)]
 
 
-def test_a_soak_is_judged_by_what_is_held_after_it_has_settled() -> None:
+def test_a_soak_is_judged_by_what_is_held_after_it_has_settled_and_not_where_it_was_too_short() -> None:
     level = judge(samples([50, 90, 100, 102, 105, 99, 104, 102, 100], [9, 8, 7, 8, 6, 9, 7, 7, 8]), 20.0)
     assert level.growth == {"engine": 1.0}
     assert level.grown == {}
-
-
-def test_a_soak_in_which_memory_or_descriptors_grow_is_told() -> None:
     grown = judge(samples([100.0 + n for n in range(9)], [float(n) for n in range(9)]), 0.0)
     assert grown.growth["engine"] == pytest.approx(107 / 101)
     assert grown.grown == {"descriptors": (2.0, 8.0)}
-
-
-def test_a_soak_that_was_too_short_is_not_judged() -> None:
     with pytest.raises(ValueError, match="soak for longer"):
         judge(samples([1.0] * 9, [1.0] * 9), 50.0)

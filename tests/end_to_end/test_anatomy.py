@@ -150,13 +150,3 @@ def test_a_timelines_trace_is_downloaded_and_names_no_place_of_the_machine(clien
     file = client.get(f"{answer.headers['location']}/files/{name}")
     trace = json.loads(gzip.decompress(file.content))
     assert any(event["ph"] == "X" and event["name"].startswith("aten::") for event in trace["traceEvents"])
-
-
-def test_a_probe_has_the_fields_of_the_contract(client: httpx.Client) -> None:
-    found = client.post("/v1/probes/sync-point").json()
-    assert found["name"] == "sync-point"
-    for side in ("without", "with"):
-        assert found[side]["low"] <= found[side]["median_seconds"] <= found[side]["high"]
-    assert {"name", "before", "after"} <= set(found["counter"])
-    assert ":" in found["blame"]
-    assert found["cure"]

@@ -68,9 +68,6 @@ def test_a_job_joins_those_that_run_and_each_can_be_cancelled_until_it_has_left(
     assert [sockets.inbox.is_cancelled(one) for one in (first, third)] == [False, True]
 
 
-LONG, SHORT = 600.0, 1e-9
-
-
 def taken(inbox: Inbox) -> str | None:
     found = inbox.take()
     return found.id if found else None
@@ -138,17 +135,6 @@ def test_what_is_announced_is_heard_at_once_and_holds_until_the_engine_serves_ag
     sockets.inbox.take()
     clock(2.0)
     sockets.inbox.receive()
-    assert [doing.what for doing in heard(sockets)] == [SERVING]
-
-
-def test_a_job_does_not_begin_under_the_limits_of_what_was_announced_before_it(
-    sockets: SocketPair, clock: Callable[[float], None]
-) -> None:
-    sockets.inbox.announce(COMPILING)
-    sockets.deliver(job("a"))
-    sockets.inbox.receive()
-    heard(sockets)
-    sockets.inbox.take()
     assert [doing.what for doing in heard(sockets)] == [SERVING]
 
 

@@ -157,22 +157,6 @@ def test_a_step_of_another_size_has_its_own_samples_where_they_are_enough(
     assert of_size[32] == of_size[8] == shares.newest("eager", "prefill", 1) == of_all
 
 
-def test_between_steps_and_between_jobs_nothing_is_sampled(shares: StepShares, sampler: FakeSampler) -> None:
-    run = one_step(shares, seen_in(sampler, kernel=1, host=1))
-    run()
-    assert not sampler.running
-    with shares.sampling():
-        sampler.see("host")
-        run()
-        sampler.see("host")
-    sampler.see("host")
-    shares.rest()
-    assert not sampler.running
-    run()
-    shares.collect()
-    assert only_split(shares).all == SampleCounts(kernel=1, host=1)
-
-
 def test_a_step_that_raises_is_left_and_its_samples_count(shares: StepShares, sampler: FakeSampler) -> None:
     def failing(*_: object) -> tuple[Tensor, Tensor]:
         sampler.see("host", 3)
@@ -246,21 +230,6 @@ def test_faster_sampling_gives_a_step_its_time_only_where_no_other_has(
         found.append(only_split(shares).step_seconds)
     assert found == pytest.approx([400e-9, 200e-9, 200e-9])
     assert sampler.rates == [SAMPLES_PER_SECOND, BACKGROUND_PER_SECOND, SAMPLES_PER_SECOND]
-
-
-def test_the_time_of_a_step_moves_towards_that_of_the_newest_jobs(
-    shares: StepShares, sampler: FakeSampler, clock: list[int]
-) -> None:
-    run = one_step(shares, lasting(sampler, clock, [200, *[600] * 30]))
-    found = []
-    for _ in range(31):
-        with shares.sampling():
-            run()
-        shares.collect()
-        found.append(only_split(shares).step_seconds)
-    assert found == sorted(set(found))
-    assert found[1] < 300e-9
-    assert found[-1] == pytest.approx(600e-9, rel=0.01)
 
 
 def test_where_some_were_lost_those_that_are_left_count_for_the_step_and_not_for_the_job(
@@ -350,12 +319,6 @@ def test_what_leads_a_job_that_asks_for_samples_is_not_sampled_and_its_time_is_q
     assert (lead.max_new_tokens, lead_sampled, sampled) == (1, False, True)
     assert result.queue_ns > 0
     assert result.taken_ns > 0
-
-
-def test_a_job_that_fails_keeps_its_samples(shares: StepShares, sampler: FakeSampler) -> None:
-    result = ran(shares, sampler, MadeGenerator(sampler, ValueError("of the step")))
-    assert result.kind == "error"
-    assert result.decode.samples == SampleCounts(host=2 * ENOUGH)
 
 
 def test_in_the_background_sampling_goes_on_between_jobs_until_it_is_to_rest(

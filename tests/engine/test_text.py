@@ -118,11 +118,6 @@ def test_the_end_of_text_token_stops_a_row_unless_ignored() -> None:
     assert [output.token_ids for output in rows.outputs()] == [[tokenizer.end_of_text], [5, 6, 7]]
 
 
-@pytest.mark.parametrize("options", KINDS)
-def test_an_ignored_end_of_text_is_text_like_any_other(options: dict[str, object]) -> None:
-    assert complete([A, END, B], 3, ignore_eos=True, **options).text == "a</s>b"
-
-
 @pytest.mark.parametrize(
     ("prompt", "longest", "size"),
     [

@@ -119,33 +119,29 @@ def test_a_hand_captured_mode_serves_on_a_cpu_and_says_what_it_runs_as(tmp_path:
     assert inbox.modes["cuda-graph"].graph_captures == 0
 
 
-def test_the_engine_says_which_attention_it_runs_and_that_it_is_right(tmp_path: Path) -> None:
-    sent: list[ToFront] = []
-    Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], sent.append)).run()
-    warm = next(one for one in sent if isinstance(one, EngineStatus) and one.warm)
-    assert [(one.phase, one.batch, one.backends) for one in warm.attention] == [
-        ("prefill", 1, ["flash_attention"]),
-        ("decode", 1, ["flash_attention"]),
-    ]
-    assert all(one.parity and one.parity.passed for one in warm.attention)
-    assert warm.no_null_kernel_graph is None
-    assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)
-
-
 FIRST = MODE_NAMES[0]
 """The first that becomes ready."""
 
 
-def test_every_step_of_the_ready_modes_has_a_split_before_the_engine_is_warm(tmp_path: Path) -> None:
-    happened: list[str] = []
+def test_before_the_engine_is_warm_every_step_has_a_split_and_a_sampled_request_ran_at_every_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened, statuses, ran = list[str](), list[EngineStatus](), list[Job]()
+    run_job = Generator.run
 
     def watch(message: ToFront) -> None:
         if isinstance(message, ModeStatus) and message.state == "ready":
             happened.append(f"{message.mode} {'split' if message.splits else 'ready'}")
         elif isinstance(message, EngineStatus) and message.warm:
             happened.append("warm")
+            statuses.append(message)
 
-    inbox = LocalInbox([], watch)
+    def noted(self: Generator, job: Job, *rest: object) -> None:
+        ran.append(job)
+        run_job(self, job, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Generator, "run", noted)
+    inbox = LocalInbox([local_job("client", FIRST, [PROMPT], 2)], watch)
     Engine(settings(tmp_path), inbox).run()
     in_order = [f"{mode} {what}" for what in ("ready", "split") for mode in MODE_NAMES]
     assert list(dict.fromkeys(happened)) == [*in_order, "warm"]
@@ -153,6 +149,18 @@ def test_every_step_of_the_ready_modes_has_a_split_before_the_engine_is_warm(tmp
         found = {(split.phase, split.batch): split for split in status.splits}
         assert found.keys() == {(phase, batch) for phase in warmup.PHASES for batch in (1, 2)}
         assert all(split.newest.total > 0 and split.step_seconds > 0 for split in found.values())
+    *own, client = ran
+    assert [client.id] == [outcome.id for outcome in inbox.outcomes] == ["client"]
+    assert {len(job.prompts) for job in own} == {1, 2}
+    assert all(job.temperature > 0 for job in own)
+    for option in ("top_k", "top_p", "seed", "min_tokens"):
+        assert any(getattr(job, option) for job in own), option
+    warm = statuses[0]
+    assert {(one.phase, one.batch) for one in warm.attention} == found.keys()
+    assert all(one.backends == ["flash_attention"] for one in warm.attention)
+    assert all(one.parity and one.parity.passed for one in warm.attention)
+    assert warm.no_null_kernel_graph is None
+    assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)
 
 
 class EarlyInbox(LocalInbox):
@@ -200,24 +208,3 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
     Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)).run()
     ready = [f"{plain} ready", "proved", f"{replaying} ready"]
     assert happened == [f"{replaying} captured", f"{plain} captured", *ready]
-
-
-def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[Job] = []
-    run_job = Generator.run
-
-    def noted(self: Generator, job: Job, *rest: object) -> None:
-        ran.append(job)
-        run_job(self, job, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Generator, "run", noted)
-    inbox = serve(tmp_path, [local_job("client", FIRST, [PROMPT], 2)])
-    *own, client = ran
-    assert client.id == "client"
-    assert {len(job.prompts) for job in own} == {1, 2}
-    assert all(job.temperature > 0 for job in own)
-    for option in ("top_k", "top_p", "seed", "min_tokens"):
-        assert any(getattr(job, option) for job in own), option
-    assert [outcome.id for outcome in inbox.outcomes] == ["client"]

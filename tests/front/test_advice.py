@@ -11,12 +11,8 @@ import pytest
 
 from service.front.advice import (
     AGE_SECONDS,
-    WINDOW_SECONDS,
     WORKS_KEPT,
-    ServedRequest,
     ServedRequests,
-    aligned_rounds,
-    headroom,
 )
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
@@ -103,14 +99,6 @@ def test_the_fastest_mode_is_advised_with_its_speedup_and_the_reason() -> None:
     assert "60%" in advice.reason
 
 
-def test_of_equivalent_modes_the_simplest_is_advised_and_the_fastest_named() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST | {"no_grad": 1.005e-3}, scatter=0.002)
-    advice = traffic.served.advise(1, [1], MODES)
-    assert advice.mode == "no_grad"
-    assert "compiled is within 5 % of it, and less simple" in advice.reason
-
-
 def test_advice_is_against_inference_mode_where_that_is_ready_and_says_what_is_not_resolved() -> None:
     traffic = Traffic()
     traffic.in_turn({"eager": 2e-3, "inference_mode": 1.5e-3, "compiled": 1e-3})
@@ -170,16 +158,6 @@ def test_the_index_is_that_of_decode_alone() -> None:
     assert advice.bound == "balanced"
 
 
-def test_a_class_is_named_only_where_the_whole_interval_of_the_index_lies_in_it() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST)
-    for spread, bound_of_it in ((0.1, None), (0.04, "balanced")):
-        traffic.samples("compiled", 0.55, spread)
-        advice = traffic.served.advise(1, [1], MODES)
-        assert advice.index == pytest.approx(0.45)
-        assert advice.bound == bound_of_it
-
-
 def test_on_a_gpu_the_reason_says_the_class_of_eagers_decode() -> None:
     traffic = Traffic()
     traffic.in_turn(FAST, share=0.9)
@@ -202,14 +180,6 @@ def test_on_a_cpu_the_reason_says_what_a_step_of_the_best_plain_mode_would_gain_
         in reason
     )
     assert "-bound" not in reason
-
-
-def test_a_step_that_is_all_dispatch_has_no_headroom() -> None:
-    traffic = Traffic()
-    traffic.in_turn(FAST)
-    traffic.samples("eager", 1.0, 0.0)
-    assert "without it" not in traffic.served.advise(1, [1], MODES).reason
-    assert (headroom(0.0), headroom(0.4)) == (None, 2.5)
 
 
 def test_a_batch_is_advised_on_by_its_bucket_and_the_crossover_lies_where_eager_turns() -> None:
@@ -263,17 +233,6 @@ def test_no_more_kinds_of_work_are_kept_than_a_bound() -> None:
         traffic.request("eager", 1, 1e-3, steps=steps)
     with pytest.raises(NotMeasured, match="no request ran in"):
         traffic.served.advise(1, [1], MODES)
-
-
-def served(*modes: str, gap_seconds: float = 1.0) -> list[ServedRequest]:
-    return [ServedRequest(mode, n * gap_seconds, float(n)) for n, mode in enumerate(modes)]
-
-
-def test_a_round_ends_with_the_first_request_of_its_last_mode_within_the_window() -> None:
-    rounds = aligned_rounds(served("a", "a", "c", "b", "b", "a"), ["a", "b"])
-    assert rounds == {"a": {1: 0.5, 2: 5.0}, "b": {1: 3.0, 2: 4.0}}
-    apart = served("a", "b", "a", "b", gap_seconds=WINDOW_SECONDS + 1)
-    assert aligned_rounds(apart, "ab") == {"a": {}, "b": {}}
 
 
 def test_the_route_answers_409_first_and_then_from_what_it_served(own_front: Front) -> None:

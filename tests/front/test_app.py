@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from itertools import chain, repeat
 from pathlib import Path
@@ -13,9 +12,8 @@ import psutil
 import pytest
 
 import service.machine
-from service.front import app, launch
+from service.front import app
 from service.front.app import report_lag
-from service.front.launch import LaunchError, launched
 from service.front.machine import CoreClaims
 from service.machine import engine_cpus, front_cpus, share_cpus
 from tests.cli.test_serve import await_ready, served
@@ -136,36 +134,3 @@ def test_the_engines_of_two_services_share_no_core_where_the_second_has_the_lowe
 
 
 # ---------------------------------------------------------------- a launched service
-
-
-ROOT = Path(__file__).parents[2]
-SERVICE = """\
-import signal, sys
-print("launchbound: serving on http://127.0.0.1:9", flush=True)
-print("a last word", file=sys.stderr, flush=True)
-{then}
-"""
-"""Stands for the command line where a service is started."""
-
-
-class Lost(Exception):
-    """Nothing answers."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("then", "raised", "reaches"),
-    [("", Lost(), LaunchError), ("", OSError(), OSError), ("signal.pause()", Lost(), Lost)],
-    ids=["ended", "another error", "runs"],
-)
-def test_that_nothing_answers_is_the_end_of_the_service_only_where_it_has_ended(
-    then: str, raised: Exception, reaches: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "launchbound.py").write_text(SERVICE.format(then=then))
-    monkeypatch.chdir(tmp_path)
-    if then:
-        monkeypatch.setattr(launch, "ENDED_WITHIN_SECONDS", 0.1)
-    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    with pytest.raises(reaches) as error, launched([], tmp_path / "log", path, lost=(Lost,)):
-        raise raised
-    assert (str(error.value) == "the service ended: a last word") == (reaches is LaunchError)

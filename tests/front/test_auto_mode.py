@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from service.front import advice as advice_module
 from service.front.advice import AutoMode, ServedRequests
 from service.front.settings import Settings, SweepAdvice
 from service.modes import AUTO
@@ -290,16 +289,3 @@ def test_a_refusal_is_counted_under_the_mode_that_was_picked_and_before_that_und
         after = front.series()
         assert after[rejected] == middle[rejected] + 3
         assert after[reason % "not_ready"] == middle[reason % "not_ready"] + 3
-
-
-def test_served_requests_are_compared_where_none_runs_and_no_sweep_measures(own_front: Front) -> None:
-    compared = list[int]()
-    state = own_front.state
-    state.auto._refreshed -= advice_module.REFRESH_SECONDS
-    state.auto.learn = lambda bucket, _: compared.append(bucket)  # type: ignore[method-assign]
-    until(lambda: compared, "a comparison")
-    state.studies.sweeps._requests = 1
-    compared.clear()
-    state.auto._refreshed -= advice_module.REFRESH_SECONDS
-    state.on_timer(0.0)
-    assert not compared

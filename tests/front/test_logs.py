@@ -62,33 +62,24 @@ def is_plain(line: str) -> bool:
     return len(line.splitlines()) <= 1 and re.search(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e]", line) is None
 
 
-@given(ANY_TEXT)
-def test_text_is_one_line_with_its_head_whatever_the_message_is(text: str) -> None:
-    line = TextFormatter().format(record("%s", "launchbound.api", text))
-    assert is_plain(line)
-    line.encode()
-    found = LINE.fullmatch(line)
-    assert found is not None
-    assert (found["level"], found["component"]) == ("info", "api")
-
-
-@given(ANY_TEXT)
-def test_json_is_one_object_on_one_line_whatever_the_message_is(text: str) -> None:
-    line = JsonFormatter().format(record("%s", "launchbound.api", text))
-    assert is_plain(line)
-    told = json.loads(line.encode())
-    assert set(told) == {"time", "level", "component", "message"}
-    assert (told["level"], told["component"]) == ("info", "api")
-    assert told["time"].endswith("+00:00")
-
-
 @pytest.mark.parametrize("form", FORMATTERS)
 @given(ANY_TEXT)
-def test_an_event_is_one_line_whatever_its_fields_hold(form: str, text: str) -> None:
-    event = RequestEvent(id=text, mode=text, status=200, outcome="error", error=text)
-    line = FORMATTERS[form]().format(record(event))
+def test_a_message_and_an_event_are_one_line_whatever_they_hold(form: str, text: str) -> None:
+    formatter = FORMATTERS[form]()
+    fields = RequestEvent(id=text, mode=text, status=200, outcome="error", error=text)
+    event = formatter.format(record(fields))
+    line = formatter.format(record("%s", "launchbound.api", text))
+    assert is_plain(event)
     assert is_plain(line)
-    line.encode()
+    event.encode()
+    if form == "text":
+        found: Any = LINE.fullmatch(line)
+        line.encode()
+    else:
+        found = json.loads(line.encode())
+        assert set(found) == {"time", "level", "component", "message"}
+        assert found["time"].endswith("+00:00")
+    assert (found["level"], found["component"]) == ("info", "api")
 
 
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp", "Cf")), max_size=MOST_CHARACTERS))
@@ -463,16 +454,6 @@ def test_deaths_restarts_and_the_next_banner_are_lines(own_front: Front) -> None
     assert death["level"] == "error"
     assert "the engine ended with exit code 7; a new one starts in 0.5 s" in death["message"]
     assert any(line["message"].startswith("eager") for line in lines.objects("mode"))
-
-
-def test_what_the_engine_announces_is_a_line_once_in_a_row() -> None:
-    with logged() as lines, running(doing="warming up compiled") as front:
-        front.await_ready()
-        until(
-            lambda: front.state.client.doing and front.state.client.doing.what != "starting", "a word of it"
-        )
-    announced = [line["message"] for line in lines.objects("engine") if "warming" in line["message"]]
-    assert announced == ["the engine is warming up compiled (given up after 10 s)"]
 
 
 def test_what_the_engine_writes_is_lines_of_the_log_before_its_end_is() -> None:

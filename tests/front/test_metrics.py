@@ -393,24 +393,18 @@ def test_samples_grow_by_what_an_engine_has_more_than_it_last_said() -> None:
     assert counted(made, "prefill") == [2, 2, 0, 1]
 
 
-def test_the_device_bound_index_is_the_kernel_share_of_decode_by_the_newest_samples() -> None:
-    metrics, made = recorder()
-    for share in (0.6, 0.3):
-        metrics.mode(status(splits=[sampled(5, share=share), sampled(5, "prefill", share=0.9)]))
-        index = made.get_sample_value("launchbound_device_bound_index", {"mode": "eager", "batch": "4"})
-        assert index == pytest.approx(1 - share)
-
-
-@pytest.mark.parametrize(("device", "index"), [("cpu", None), ("cuda", 0.25)])
-def test_the_device_bound_index_is_that_of_the_newest_request_on_cuda_alone(
-    device: str, index: float | None
-) -> None:
-    metrics, made = recorder(device)
+def test_the_device_bound_index_is_by_the_newest_samples_of_decode_and_on_cuda_by_the_newest_request() -> (
+    None
+):
+    (on_cpu, cpu), (on_cuda, cuda) = recorder(), recorder("cuda")
+    name, labels = "launchbound_device_bound_index", {"mode": "eager", "batch": "4"}
     for kernel in (9.0, 1.0):
-        done = outcome(phase(0.0, 0.0), phase(3.0, kernel))
-        metrics.observe(add_up(JOB, done, 0, 5_000, 10_000))
-    labels = {"mode": "eager", "batch": "4"}
-    assert made.get_sample_value("launchbound_device_bound_index", labels) == index
+        for metrics in (on_cpu, on_cuda):
+            metrics.observe(add_up(JOB, outcome(phase(0.0, 0.0), phase(3.0, kernel)), 0, 5_000, 10_000))
+    assert (cpu.get_sample_value(name, labels), cuda.get_sample_value(name, labels)) == (None, 0.25)
+    for share in (0.6, 0.3):
+        on_cpu.mode(status(splits=[sampled(5, share=share), sampled(5, "prefill", share=0.9)]))
+        assert cpu.get_sample_value(name, labels) == pytest.approx(1 - share)
 
 
 def test_what_a_gpus_steps_cost_is_gauges_where_it_was_measured() -> None:

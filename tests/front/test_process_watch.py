@@ -80,14 +80,6 @@ def test_one_that_may_wait_for_a_download_is_still_noticed_where_it_is_stopped(d
     assert looks_until_hung(watch_of(lambda _: STOPPED, doing))[0] <= NOTICED_SECONDS
 
 
-def test_any_message_is_a_sign_of_life() -> None:
-    watch = watch_of(lambda _: STILL, SERVES)
-    for _ in range(100):
-        assert not any(watch.hung(CHECK_SECONDS) for _ in range(5))
-        watch.heard()
-    assert watch.doing == SERVES
-
-
 def test_where_the_kernel_tells_nothing_the_limit_holds() -> None:
     seconds, _ = looks_until_hung(watch_of(lambda _: None, SERVES))
     assert seconds == SERVES.limit_seconds + CHECK_SECONDS

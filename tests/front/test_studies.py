@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -18,9 +16,7 @@ import psutil
 import pytest
 
 from service.front import study_runner
-from service.front.settings import Settings
-from service.front.study_runner import AnatomyProcess
-from tests.support.serving import FAKE_ANATOMY, Front, refused, running, until
+from tests.support.serving import Front, refused, running, until
 
 STUDY = "/v1/studies/operators"
 
@@ -42,11 +38,15 @@ class Place:
     def command(self, text: str) -> None:
         (self.folder / "command").write_text(text)
 
-    def held(self) -> Future[httpx.Response]:
-        """A study that is under way until `go`."""
+    def hold(self) -> None:
+        """Have the next study last until `go`."""
         self.command("hold")
         (self.folder / "holding").unlink(missing_ok=True)
         (self.folder / "go").unlink(missing_ok=True)
+
+    def held(self) -> Future[httpx.Response]:
+        """A study that is under way until `go`."""
+        self.hold()
         study = self.meanwhile(self.study)
         until((self.folder / "holding").exists, "the study to begin")
         return study

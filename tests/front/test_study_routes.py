@@ -166,8 +166,7 @@ def test_what_is_not_admitted_is_a_plain_error_also_for_who_asks_for_events(here
 
 def test_a_silent_study_is_heard_of_by_comments(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "HEARTBEAT_SECONDS", 0.01)
-    here.command("hold")
-    (here.folder / "go").unlink(missing_ok=True)
+    here.hold()
     with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
         lines = answer.iter_lines()
         assert next(line for line in lines if line.startswith(":"))
@@ -178,8 +177,7 @@ def test_a_silent_study_is_heard_of_by_comments(here: Place, monkeypatch: pytest
 def test_to_hang_up_in_the_middle_of_events_ends_the_study_and_the_engine_serves(here: Place) -> None:
     assert post(here, "tape").status_code == 200
     process = psutil.Process(here.pids()[-1])
-    here.command("hold")
-    (here.folder / "go").unlink(missing_ok=True)
+    here.hold()
     with here.front.http.stream("POST", "/v1/studies/tape", json={}, headers=EVENTS) as answer:
         lines = answer.iter_lines()  # without a name it would be closed, and the connection with it
         assert next(lines) == "event: progress"
@@ -196,8 +194,7 @@ def test_a_study_over_its_time_is_given_up_with_what_to_change(
     runner = here.front.state.studies
     brief = runner._settings.model_copy(update={"hang_seconds": 0.0})
     monkeypatch.setattr(runner, "_settings", brief)
-    here.command("hold")
-    (here.folder / "go").unlink(missing_ok=True)
+    here.hold()
     name, problem = events(post(here, "budget", EVENTS).text)[-1]
     assert (name, problem["error"]["type"]) == ("error", "timeout")
     assert "fewer rounds" in problem["error"]["message"]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from service.front import child_process, supervisor
-from service.front.supervisor import FAILURES_UNTIL_UNHEALTHY, LAST_RETRY_SECONDS, STAYED_SECONDS
+from service.front.supervisor import FAILURES_UNTIL_UNHEALTHY, STAYED_SECONDS
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
@@ -114,14 +114,6 @@ def test_an_engine_that_is_stopped_is_replaced_and_its_request_ends(monkeypatch:
         assert front.state.supervisor.pid != pid
 
 
-def test_each_further_failure_in_a_row_waits_twice_as_long_up_to_a_limit(own_front: Front) -> None:
-    supervisor, waits = own_front.state.supervisor, (0.5, 1.0, LAST_RETRY_SECONDS)
-    for failures, waited in zip((0, 1, 10), waits, strict=True):
-        supervisor.failures = failures
-        own_front.state.client.warm_since = None
-        assert supervisor._failed("as commanded") == waited
-
-
 @pytest.mark.parametrize(
     ("states", "discards"),
     [({"compiled": "warming"}, True), ({"eager": "warming", "compiled": "cold"}, False), ({}, False)],
@@ -139,3 +131,11 @@ def test_an_engine_that_a_library_crashed_in_a_compiled_mode_is_followed_by_one_
         following = psutil.Process(front.state.supervisor.pid)
         until(following.cmdline, "its command line, which the kernel shows late")
         assert json.loads(following.cmdline()[-1])["discard_compiled"] is discards
+
+
+def test_each_further_failure_in_a_row_waits_twice_as_long_up_to_a_limit(own_front: Front) -> None:
+    supervisor, waits = own_front.state.supervisor, (0.5, 1.0, LAST_RETRY_SECONDS)
+    for failures, waited in zip((0, 1, 10), waits, strict=True):
+        supervisor.failures = failures
+        own_front.state.client.warm_since = None
+        assert supervisor._failed("as commanded") == waited

@@ -7,26 +7,19 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.service import KEY, PATIENCE_SECONDS, Fuzzed, bounded
+from tests.support.serving import RawAnswer
 
 PAUSE_SECONDS = 0.05
 """So long nothing has come: the service may be waiting for more. What is then sent is the end."""
 
 END_OF_HEAD = b"\r\n\r\n"
-
-
-class Answer(NamedTuple):
-    """One answer, its header names in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 def exchange(url: str, segments: Iterable[bytes], closes: bool = False) -> bytes:
@@ -63,7 +56,7 @@ def _receive(connection: socket.socket) -> bytes:
     return connection.recv(65_536)
 
 
-def answers(received: bytes) -> list[Answer]:
+def answers(received: bytes) -> list[RawAnswer]:
     """The answers in what was received. Raises AssertionError where that is no sequence of whole ones."""
     found = []
     while received:
@@ -73,7 +66,7 @@ def answers(received: bytes) -> list[Answer]:
     return found
 
 
-def _first(received: bytes) -> tuple[Answer, bytes]:
+def _first(received: bytes) -> tuple[RawAnswer, bytes]:
     head, separator, rest = received.partition(END_OF_HEAD)
     assert separator, f"a head without end: {received[:200]!r}"
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -83,14 +76,14 @@ def _first(received: bytes) -> tuple[Answer, bytes]:
     headers = {name.lower(): value for name, value in pairs}
     assert len(headers) == len(pairs), f"a header twice: {pairs}"
     if int(status) < 200:
-        return Answer(int(status), headers, b""), rest
+        return RawAnswer(int(status), headers, b""), rest
     if headers.get("transfer-encoding") == "chunked":
         body, rest = _chunks(rest)
     else:
         length = int(headers["content-length"])
         assert len(rest) >= length, "a body that was cut off"
         body, rest = rest[:length], rest[length:]
-    return Answer(int(status), headers, body), rest
+    return RawAnswer(int(status), headers, body), rest
 
 
 def _chunks(rest: bytes) -> tuple[bytes, bytes]:
@@ -119,7 +112,7 @@ REQUESTS = (GET, MODELS, POST, WHOLE)
 REFUSALS = {400, 401, 403, 404, 405, 408, 413, 415, 422, 431}
 
 
-def check(fuzzed: Fuzzed, found: list[Answer]) -> None:
+def check(fuzzed: Fuzzed, found: list[RawAnswer]) -> None:
     """Every answer is a good one or a declared refusal in the one shape."""
     for answer in found:
         assert answer.status == 200 or answer.status in REFUSALS, answer

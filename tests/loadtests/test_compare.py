@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -14,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
@@ -25,12 +23,10 @@ from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.plan_file import DTYPES
 from loadtests.plan.presets import make_plan
 from loadtests.report.findings import Findings
-from loadtests.report.page import Table, Text, as_rich
 from loadtests.report.results import read_results
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
 from service.statistics.choice import LATENCY_SCATTER, difference
-from service.step.loaded_model import PRECISIONS
 from tests.support.made_results import CLEAR, edit_rows, edit_run, make_load, make_results
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
@@ -209,12 +205,6 @@ def test_the_verb_begins_with_the_verdict_and_ends_with_one_json_line(root: Path
     assert "smallest slow-down that 80 % of such comparisons find" in done.stdout
 
 
-def test_what_looks_like_markup_is_shown_on_a_terminal() -> None:
-    stream = io.StringIO()
-    Console(file=stream, width=80).print(as_rich(Table("[title]", ["[head]"], [[Text("[cell]")]], "[note]")))
-    assert re.findall(r"\[\w+]", stream.getvalue()) == ["[title]", "[head]", "[cell]", "[note]"]
-
-
 def test_the_table_for_a_pull_request_has_a_row_per_cell(root: Path) -> None:
     done = run(root, str(root / "before"), str(root / "after"), "--markdown")
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
@@ -239,7 +229,6 @@ def test_refused_runs_and_a_limit_that_is_no_share_are_bad_input(root: Path, tmp
 Picture = tuple[Path, dict[str, Any]]
 """The folder of a picture, and its document."""
 
-MODES = ["eager", "inference_mode", "compiled"]
 QUARTER = {mode: 0.25 * value for mode, value in CLEAR.items()}
 OTHERWISE = CLEAR | {"inference_mode": 0.4, "compiled": 0.7}
 TIED = CLEAR | {"inference_mode": 0.4}
@@ -381,15 +370,6 @@ def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_ba
     assert len(knees) == 4
     assert text.count(" | 0 of 8 |") == len(rates)
     assert "Under load" in (tmp_path / "picture" / "runs.html").read_text()
-
-
-def test_the_output_folder_of_several_is_bad_input_for_one(folders: list[Path]) -> None:
-    done = CliRunner().invoke(launchbound.app, ["report", str(folders[0]), "--out", "x"])
-    assert done.exit_code == 2
-
-
-def test_the_plans_precisions_are_those_of_the_service() -> None:
-    assert set(DTYPES) == set(PRECISIONS)
 
 
 def test_a_ratio_is_float32s_latency_over_that_of_the_same_mode_with_the_scatter_of_sweeps(

@@ -90,14 +90,6 @@ def test_a_gpu_has_a_bound_and_no_headroom(folder: Path) -> None:
     assert (baseline.decode.headroom, baseline.prefill.headroom) == (None, None)
 
 
-def test_rows_of_an_estimate_without_an_interval_have_a_share_no_headroom_and_no_span(tmp_path: Path) -> None:
-    findings = found(make_results(tmp_path))
-    decode, span = findings.main[0].baseline.decode, findings.crossover
-    assert decode.index is not None
-    assert (decode.interval, decode.headroom) == (None, None)
-    assert (span.typical.where, span.earliest.where) == ("at", "unknown")
-
-
 def test_parts_outside_and_skew_make_the_latency_that_is_shown(tmp_path: Path) -> None:
     for summary in found(make_results(tmp_path, scatter=0.1)).summaries:
         parts = sum(value for value in summary.parts.values() if value is not None)
@@ -121,17 +113,6 @@ def test_samples_of_all_rounds_are_pooled_and_take_the_place_of_the_rows_own_spl
     assert decode.index == pytest.approx(36 / 44)
     share = dispatch_share(3600, 800, 0, UNPROVED)
     assert decode.interval == Interval(1 - share.value, 1 - share.high, 1 - share.low, 4400)
-
-
-def test_a_visit_whose_sample_failed_is_split_by_those_of_the_cells_others(tmp_path: Path) -> None:
-    def fail(row: Row) -> None:
-        if row["stage"] == "sample" and row["round"] == 3:
-            row |= {"status": 500, "error": "broke", "prefill": None, "decode": None}
-
-    edit_rows(with_samples(make_results(tmp_path)), fail)
-    decode = baseline(tmp_path).decode
-    assert decode.index == pytest.approx(0.6)
-    assert decode.samples.kernel == (ROUNDS - 1) * 60
 
 
 def test_without_sampled_requests_the_newest_samples_of_the_traffic_split_a_cell(tmp_path: Path) -> None:
@@ -348,16 +329,6 @@ def test_what_the_selftest_leaves_open_is_named_where_the_interval_is_defined(sw
     write_selftest(sweep, rows=rows)
     make_report(with_samples(sweep))
     assert "15 % of either part taken for the other, 3 % of the share" in (sweep / "report.html").read_text()
-
-
-def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(sweep: Path) -> None:
-    rows = [{"name": f"{start}: eager", "verdict": "pass"} for start in SPLIT_ROWS]
-    rows[0]["verdict"] = "fail"
-    rows[1]["verdict"] = "undecided"
-    write_selftest(sweep, rows=rows)
-    told = proof(sweep)
-    assert told.proved is False
-    assert f"{len(rows)} rows about the split {len(rows) - 2} passed" in (told.missing or "")
 
 
 @pytest.mark.parametrize(

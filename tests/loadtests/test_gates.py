@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from loadtests.report.results import read_results
 from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow, RowSources, read_rows
 from loadtests.run.run_file import Client, CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
-from loadtests.run.validation import VALIDATION_FILE, CheckedRows
+from loadtests.run.validation import VALIDATION_FILE
 from tests.support.made_results import make_results, scrape_text
 from tests.support.sweeping import validate
 
@@ -198,24 +197,6 @@ def test_each_gap_is_named(made: Made) -> None:
     assert found.detail.startswith("2 gaps: from then to then; from an unknown time to then. ")
 
 
-def test_gates_of_a_long_sweep_keep_some_bytes_of_a_request(made: Made) -> None:
-    """Two indexes, a latency and a hash, in arrays that grow ahead."""
-    short = [row for row in made[1] if row.stage == "measure"]
-    counts, kept = [], []
-    for times in (7, 42):
-        tracemalloc.start()
-        checked = CheckedRows()
-        for row in short:
-            for index in range(times * (row.index or 0), times * ((row.index or 0) + 1)):
-                digest = f"{row.batch_size:04x}{row.round:04x}{index:08x}"
-                checked.add(msgspec.structs.replace(row, index=index, text_digest=digest))
-        kept.append(tracemalloc.get_traced_memory()[0])
-        tracemalloc.stop()
-        counts.append(checked.finished.requests)
-    assert counts[0] == 7 * len(short)
-    assert (kept[1] - kept[0]) / (counts[1] - counts[0]) < 60
-
-
 CLOSED = Cell(mode="eager", batch_size=1)
 BELOW = Cell(mode="eager", batch_size=1, load=0.5, requests=200)
 PAST = Cell(mode="eager", batch_size=1, load=1.5, requests=200)
@@ -349,9 +330,3 @@ def test_blocks_that_were_cut_are_counted_and_below_saturation_a_warning() -> No
     found = gate(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
     assert (found.passed, found.warning) == (False, True)
     assert found.detail.endswith(f"; below saturation: {BELOW.name}")
-
-
-def test_a_closed_loop_has_no_gate_of_arrivals() -> None:
-    rows = [msgspec.structs.replace(row, cell=CLOSED.name, load=None) for row in arrivals(BELOW)]
-    names = ("achieved", "schedule delay", "rejected", "cut")
-    assert [gate(name, run_of(), rows).passed for name in names] == [None] * 4

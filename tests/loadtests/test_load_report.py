@@ -59,7 +59,7 @@ def test_rounds_that_exclude_no_rate_give_no_knee(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_knee_is_where_answers_no_longer_keep_up(tmp_path: Path) -> None:
-    make_load(tmp_path, (40, 45, 50, 55, 80, 90, 100, 110, 120), requests=250)
+    make_load(tmp_path, (40, 50, 60, 80, 100, 120), requests=150)
     for mode, seconds in SERVICE.items():
         estimate = knees_of(tmp_path)[mode].estimate
         assert estimate.value.low * seconds == pytest.approx(1.0, abs=0.12)

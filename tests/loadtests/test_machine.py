@@ -9,37 +9,14 @@ import pytest
 
 from loadtests.report.results import read_results
 from loadtests.report.surroundings import environment
-from loadtests.run import machine
 from loadtests.run.machine import (
-    Canary,
     clocks_query,
     clocks_summary,
-    cpu_times,
-    steal_share,
     watched,
 )
 from loadtests.run.run_file import Part, read_run, write_run
 from loadtests.run.target import Target
 from tests.support.made_results import make_results
-
-
-def test_the_steal_share_is_of_the_time_between_two_readings() -> None:
-    before = (100.0, 5.0, 20.0, 800.0, 10.0, 1.0, 4.0, 60.0)
-    after = (200.0, 5.0, 20.0, 890.0, 10.0, 1.0, 4.0, 70.0)
-    assert steal_share(before, after) == pytest.approx(0.05)
-    assert steal_share(before, before) is None
-    assert len(cpu_times()) == 8
-
-
-def test_the_canary_reads_at_least_once_and_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(100))
-    monkeypatch.setattr(machine, "perf_counter", lambda: float(next(ticks)))
-    assert Canary(8000).bytes_per_second() == 8000.0
-    assert next(ticks) == 2
-    monkeypatch.setattr(machine, "perf_counter", iter([0.0, 0.02, 0.03, 0.06]).__next__)
-    assert Canary(8000).bytes_per_second() == pytest.approx(8000 / 0.02)
-    assert Canary(0).bytes_per_second() is None
-
 
 LINES = """\
 GPU-a, 1980, 2619, 310.50, 41, 0x0000000000000000, 2026/11/24 10:00:00.000

@@ -76,15 +76,6 @@ def test_all_that_the_table_of_machines_names_is_kept(tmp_path: Path) -> None:
     assert [command[command.index("--seed") + 1] for command in sweeps] == ["11", "12", "13", "14", "15"]
 
 
-def test_a_selftest_that_did_not_pass_is_kept_and_said(tmp_path: Path) -> None:
-    evidence = MadeUp(tmp_path, outcome="failed")
-    evidence.bench()
-    evidence.selftest()
-    assert evidence.failed[-1] == "selftest"
-    assert evidence.found[-1][2] == "no row fails, complete: NO"
-    assert (tmp_path / "kept" / "20260101-epyc2-01234567-selftest" / "selftest.json").exists()
-
-
 def test_a_sweep_that_is_not_valid_is_kept_although_make_ends_with_another_code(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     clone.mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from random import Random
 
 import pytest
 
-from loadtests.peers import catalogue, group_keeper
+from loadtests.peers import catalogue
 from loadtests.peers import run as running
 from loadtests.peers.catalogue import RUNTIMES, NotInstalled, Rival, interpreter
 from loadtests.peers.process import RivalError, RivalProcess
@@ -27,11 +26,11 @@ from loadtests.peers.results import (
     read_peers,
     write_peers,
 )  # fmt: skip
-from loadtests.peers.run import PeersPlan, call_seconds, run_peers
+from loadtests.peers.run import PeersPlan, run_peers
 from loadtests.peers.tables import leaving, summaries
 from loadtests.run.target import Target
 from tests.support import fake_service
-from tests.support.fake_service import Script, timings
+from tests.support.fake_service import Script
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, until
 
@@ -76,11 +75,6 @@ def test_ratios_are_paired_within_rounds() -> None:
 )
 def test_leaving_can_cost_and_can_buy_nothing_that_shows(seconds: dict[str, float], said: str) -> None:
     assert said in leaving(summaries(made_run(seconds)))
-
-
-def test_a_modes_call_is_the_total_less_what_lies_around_it() -> None:
-    shown = timings("eager", 1, 32)
-    assert call_seconds(shown) == pytest.approx(shown["total_seconds"] - 0.00035)
 
 
 def test_a_folder_without_a_comparison_is_refused(tmp_path: Path) -> None:
@@ -198,7 +192,6 @@ def test_a_service_that_cannot_be_compared_is_refused(
 # ---------------------------------------------------------------- their processes
 
 NEW = 4
-LOAD = {"folder": "f"}
 CALL = {"tokens": [[1, 7]], "new_tokens": NEW}
 
 
@@ -256,21 +249,6 @@ def test_a_rival_and_what_it_has_started_end_with_a_driver_that_is_killed(
         driver.send_signal(number)
         driver.wait(PATIENCE_SECONDS)
         until(lambda: all(gone(pid) for pid in started), "the end of the rival and of what it has started")
-
-
-def test_what_a_rival_has_started_ends_with_it() -> None:
-    """As where the driver is killed and the rival's input ends before the kernel's signal arrives."""
-    command = [sys.executable, "-m", "tests.support.fake_rival", "starts another"]
-    with subprocess.Popen(
-        [sys.executable, group_keeper.__file__, *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as keeper:
-        told, _ = keeper.communicate(json.dumps(LOAD) + "\n", PATIENCE_SECONDS)
-    assert keeper.returncode == 0
-    other = json.loads(told)["settings"]["started"]
-    until(lambda: gone(other), "the end of what the rival has started")
 
 
 def test_tokens_and_texts_may_differ_only_where_a_tie_of_logits_explains_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -19,9 +18,8 @@ from loadtests.plan.presets import (
     make_plan,
     preset_document,
 )
-from loadtests.plan.prompts import PromptSet, draw, read_prompts, select
+from loadtests.plan.prompts import read_prompts
 from loadtests.run.requests import body
-from loadtests.run.schedule import group_name
 from service.cli.options import EXIT_BAD_INPUT
 from service.cli.sweep import PlanOptions, chosen_plan
 from service.modes import swept_modes
@@ -57,39 +55,6 @@ def test_all_modes_of_a_round_get_the_same_prompts() -> None:
     assert body(plan, texts, eager, 2, 0) == body(plan, texts, compiled, 2, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 3, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 2, 1)
-
-
-@pytest.mark.parametrize("name", get_args(PromptSet))
-def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
-    lengths = [len(text) for text in select(read_prompts(), name)]
-    assert max(lengths) <= 160 if name == "short" else max(lengths) > 160
-    assert min(lengths) >= 900 if name == "long" else min(lengths) < 900
-
-
-@given(st.lists(st.text(min_size=1), min_size=1, unique=True), st.integers(0, 40), st.text())
-def test_drawing_repeats_nothing_while_there_is_enough(texts: list[str], count: int, seed: str) -> None:
-    drawn = draw(texts, count, seed)
-    assert len(drawn) == count
-    assert drawn == draw(texts, count, seed)
-    assert len(set(drawn)) == min(count, len(texts))
-
-
-def test_cells_keep_the_names_and_groups_that_rows_and_orders_have() -> None:
-    closed = Cell(mode="eager", batch_size=4, concurrency=2)
-    assert (closed.name, closed.group) == ("eager b=4 short n=32 c=2", (4, "short", 32, 2, None))
-    opened = Cell(mode="eager", batch_size=1, load=0.9)
-    assert (opened.name, opened.group) == ("eager b=1 short n=32 load=0.9", (1, "short", 32, 1, 0.9))
-    assert (closed.open_loop, opened.open_loop) == (False, True)
-    cells = {
-        "rate=40/s": {"rate": 40.0},
-        "rate=40/s constant": {"rate": 40.0, "arrivals": "constant"},
-        "load=1.1": {"load": 1.1},
-        "load=1.1 constant": {"load": 1.1, "arrivals": "constant"},
-    }
-    made = {name: Cell(mode="compiled", batch_size=1, **given) for name, given in cells.items()}  # type: ignore[arg-type]
-    assert all(cell.name == f"compiled b=1 short n=32 {name}" for name, cell in made.items())
-    assert [group_name(cell.group) for cell in made.values()] == [f"b=1 short n=32 {name}" for name in cells]
-    assert group_name(closed.group) == "b=4 short n=32 c=2"
 
 
 RATES = st.floats(0.01, 1000)

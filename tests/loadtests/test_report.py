@@ -44,7 +44,6 @@ from tests.support.made_results import (
 )
 
 ROOT = Path(__file__).parents[2]
-EFFECTIVE = set(CLEAR) - {"reduce-overhead"} | {"compiled-cpp"}
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +96,6 @@ def test_where_noise_hides_the_answer_it_is_called_not_resolved_and_the_rounds_t
     assert "or compiled, not resolved; " in headline["text"] or "or reduce-overhead, not" in headline["text"]
     assert re.search(r"may be the right one: \d+ rounds do not tell", page(tmp_path))
     assert re.search(r"about [\d,]+ rounds would", page(tmp_path))
-
-
-def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
-    make_report(make_results(tmp_path, CLEAR | {"compiled": 1.5}))
-    assert '<span class="slower">slower</span>' in page(tmp_path)
 
 
 def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from models import checkpoint
 from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import CONFIGS, Config
-from models.opening import architecture_hash, open_model, open_tokenizer
+from models.opening import architecture_hash, open_model
 from models.served import Served
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
@@ -41,12 +41,6 @@ def test_a_saved_model_comes_back_equal(tmp_path: Path, tied: bool) -> None:
     assert (back.head.weight is back.embedding.weight) == tied
     for name, tensor in model.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor)
-
-
-def test_weights_are_stored_in_bfloat16_and_a_tied_head_once(folder: Path) -> None:
-    stored = load_file(folder / "model.safetensors")
-    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
-    assert "head.weight" not in stored
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -145,12 +139,6 @@ def test_what_is_no_model_of_ours_is_refused_with_the_names_there_are(name: str)
         checkpoint.build(name, 1)
 
 
-def test_a_folder_can_be_written_over(folder: Path) -> None:
-    checkpoint.save(Transformer(SMALL, 1, seed=6), folder)
-    expected = Transformer(SMALL, 1, seed=6).embedding.weight.to(torch.bfloat16).float()
-    assert torch.equal(checkpoint.build(folder, 1).embedding.weight, expected)
-
-
 # By name
 
 CPU = torch.device("cpu")
@@ -168,21 +156,6 @@ def test_a_shorter_context_changes_no_token() -> None:
     assert isinstance(short, Transformer)
     prompts = [[5, 6, 7], list(range(100, 190))]
     assert torch.equal(greedy(whole, prompts, 8)[0], greedy(short, prompts, 8)[0])
-
-
-@pytest.mark.parametrize("name", ["small", "folder"])
-def test_seeded_sizes_and_folders_can_be_shortened_too(tmp_path: Path, name: str) -> None:
-    if name == "folder":
-        checkpoint.save(Transformer(CONFIGS["tiny"], 1, seed=5), tmp_path)
-        name = str(tmp_path)
-    assert opened(name, context=64).config.context == 64
-
-
-def test_the_seeded_sizes_use_the_tokenizer_of_tiny() -> None:
-    vocabulary = CONFIGS["small"].vocabulary
-    assert open_tokenizer("small", vocabulary).encode("import") == open_tokenizer("tiny", vocabulary).encode(
-        "import"
-    )
 
 
 def test_models_of_one_configuration_compile_to_the_same_code_wherever_they_lie(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf import adapter
 from models.hf.adapter import HuggingFaceModel
 from models.opening import content_hash, open_model, open_tokenizer
 from models.served import Served
@@ -70,21 +69,6 @@ def test_a_prefill_of_any_length_is_one_compiled_graph(folder: Path) -> None:
         for arguments in buffers.shapes("prefill"):
             compiled(*arguments)
     assert len(graphs) == 1
-
-
-def test_taking_along_a_dimension_is_traced_as_what_torch_computes() -> None:
-    generator = torch.Generator().manual_seed(0)
-    shapes: list[tuple[tuple[int, ...], tuple[int, ...], int | None]] = [
-        ((2, 64, 9), (2, 1, 1), 1),
-        ((2, 64, 9), (1, 3, 9), -2),
-        ((4, 3), (4, 3), None),
-        ((1, 5), (4, 2), 1),
-    ]
-    for whole, wanted, dim in shapes:
-        tensor = torch.randn(whole, generator=generator)
-        indices = torch.randint(0, 3, wanted, generator=generator)
-        expected = torch.take_along_dim(tensor, indices, dim)
-        assert torch.equal(adapter._take_along_dim(tensor, indices, dim), expected)
 
 
 @pytest.mark.parametrize(

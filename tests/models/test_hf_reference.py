@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 from loadtests.plan.prompts import read_prompts
 from models import checkpoint
-from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import Config
 from models.hf.reference import Wanted, export, make
 from models.tokenizer import Tokenizer
@@ -101,26 +99,3 @@ def test_tokens_and_margins_are_those_of_steps_written_out_plainly(tmp_path: Pat
         largest = seen.topk(2, dim=-1).values
         assert row.completion_tokens == expected
         assert row.margins == pytest.approx((largest[:, 0] - largest[:, 1]).tolist(), abs=1e-4)
-
-
-def test_prompts_are_other_texts_of_one_length_that_encode_to_their_tokens(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(TINY_FOLDER)
-    rows = make("tiny", tmp_path, WANTED).rows
-    assert len({row.prompt for row in rows}) == 3
-    for row in rows:
-        assert len(row.prompt_tokens) == 12
-        assert tokenizer.encode(row.prompt) == row.prompt_tokens
-        assert tokenizer.decode(row.completion_tokens) == row.completion
-
-
-def test_the_folder_holds_float32_weights_and_a_tokenizer(tmp_path: Path) -> None:
-    reference = make("tiny", tmp_path, WANTED)
-    assert reference.weight_bytes == 4 * reference.parameters
-    assert (tmp_path / "model.safetensors").stat().st_size > reference.weight_bytes
-    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "float32"
-    assert (tmp_path / "tokenizer.json").is_file()
-
-
-def test_too_few_texts_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="2 are needed"):
-        make("tiny", tmp_path, Wanted(texts=["x = 1", "y"], count=2, prompt_tokens=12, new_tokens=1))

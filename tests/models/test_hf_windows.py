@@ -10,7 +10,6 @@ import torch
 
 from models.checkpoint import CheckpointError
 from models.hf import adapter, loading
-from models.hf.adapter import HuggingFaceModel
 from tests.models.test_hf_models import opened
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
 
@@ -37,24 +36,6 @@ def test_beyond_a_sliding_window_each_token_is_the_models_own(tmp_path: Path, ki
         stepped = [model(text[:, at : at + 1], zero + at, zero, cache)[0] for at in range(20, CONTEXT)]
         expected = own(input_ids=text).logits[0, 20:]
     torch.testing.assert_close(torch.cat(stepped), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_a_window_longer_than_a_piece_is_checked_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_model(tmp_path / "model", "gemma2")
-    steps = list[int]()
-    right = HuggingFaceModel.forward
-
-    def noted(self: HuggingFaceModel, tokens: torch.Tensor, *rest: Any) -> Any:
-        steps.append(tokens.shape[1])
-        return right(self, tokens, *rest)
-
-    monkeypatch.setattr(loading, "PIECE", 4)
-    monkeypatch.setattr(HuggingFaceModel, "forward", noted)
-    opened(folder)
-    assert max(steps) == 4
-    assert sum(steps) == 7 + 2 + (WINDOW + loading.BEYOND - 2) + 2 + (CONTEXT - 2) + 2
 
 
 @pytest.mark.parametrize("kind", SLIDING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -63,16 +62,6 @@ def test_an_id_out_of_range_is_refused(token: int) -> None:
 def test_a_lone_surrogate_is_refused_with_its_place() -> None:
     with pytest.raises(TokenizerError, match="character 2"):
         TOKENIZER.encode("ab\ud800")
-
-
-def test_training_twice_gives_the_same_tokenizer(tmp_path: Path) -> None:
-    words = random.Random(0)
-    texts = ["".join(words.choice("abcd \n") for _ in range(300)) for _ in range(20)]
-    for name in ("one", "two"):
-        Tokenizer.train(texts, vocabulary=300).save(tmp_path / name)
-    first, second = ((tmp_path / name / "tokenizer.json").read_bytes() for name in ("one", "two"))
-    assert first == second
-    assert Tokenizer.load(tmp_path / "one", vocabulary=300).vocabulary == 300
 
 
 def test_a_tokenizer_that_does_not_fit_the_model_is_refused() -> None:

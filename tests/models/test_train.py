@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
 from models.training import train
-from models.training.train import Corpus, CorpusError, batches, epoch_windows, pieces
+from models.training.train import Corpus
 from models.transformer import Transformer
 from tests.support.small_models import greedy
 
@@ -43,41 +39,6 @@ def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
         torch.testing.assert_close(trained, served[row], atol=1e-4, rtol=1e-4)
 
 
-@given(st.text(max_size=400), st.integers(0, 99))
-def test_pieces_join_to_the_text(text: str, seed: int) -> None:
-    assert "".join(pieces(text, np.random.default_rng(seed))) == text
-
-
-def test_an_epoch_is_the_same_for_the_same_seed_and_other_for_the_next_epoch() -> None:
-    first, same, other = (epoch_windows(TEXT.training, TOKENIZER, 32, (0, epoch)) for epoch in (0, 0, 1))
-    assert np.array_equal(first, same)
-    assert not np.array_equal(first[: len(other)], other[: len(first)])
-
-
-def test_windows_have_the_requested_length_and_many_begin_with_a_line() -> None:
-    windows = epoch_windows(TEXT.training * 8, TOKENIZER, 32, (0, 0))
-    begins = [TOKENIZER.decode(window).startswith("def f") for window in windows.tolist()]
-    assert windows.shape == (len(windows), 33)
-    assert 0.15 < sum(begins) / len(windows) < 0.45
-
-
-def test_windows_cover_most_of_the_text() -> None:
-    windows = epoch_windows(tuple(f"name{n} = {n}\n" for n in range(2000)), TOKENIZER, 32, (0, 0))
-    seen = {line for window in windows.tolist() for line in TOKENIZER.decode(window).splitlines()}
-    assert len([n for n in range(2000) if f"name{n} = {n}" in seen]) > 1200
-
-
-def test_batches_go_on_after_an_epoch_and_are_the_same_for_the_same_seed() -> None:
-    first, same = (islice(batches(TEXT.training, TOKENIZER, 2, 32, seed=0), 90) for _ in range(2))
-    assert all(batch.shape == (2, 33) and torch.equal(batch, next(same)) for batch in first)
-    assert next(same, None) is None
-
-
-def test_text_too_short_for_one_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="not one batch of 64"):
-        next(batches(("a = 1\n",), TOKENIZER, 64, 32, seed=0))
-
-
 def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(tmp_path: Path) -> None:
     progress = list(train.Trainer(PLAN, SMALL).run(TEXT, TOKENIZER, tmp_path))
     seen = [now.bits_per_byte for now in progress if now.bits_per_byte is not None]
@@ -86,16 +47,6 @@ def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(
     assert seen[-1] < seen[0] < uniform
     assert checkpoint.build(tmp_path, 1).config == SMALL
     assert Tokenizer.load(tmp_path, SMALL.vocabulary).encode("def f0") == TOKENIZER.encode("def f0")
-
-
-def test_the_rate_warms_up_then_falls_to_zero() -> None:
-    rates = [train.rate_at(PLAN, fraction / 100) for fraction in range(101)]
-    peak = rates.index(max(rates))
-    assert 1 <= peak <= 3
-    assert rates[: peak + 1] == sorted(rates[: peak + 1])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert max(rates) == pytest.approx(PLAN.rate)
-    assert rates[-1] == pytest.approx(0, abs=1e-9)
 
 
 def test_held_out_files_are_split_by_path_whatever_they_contain(tmp_path: Path) -> None:
@@ -110,11 +61,6 @@ def test_held_out_files_are_split_by_path_whatever_they_contain(tmp_path: Path) 
     assert set(text.held_out) == {f"# {name}\n" for name in names if train.is_held_out(name)}
     assert len(text.training) + len(text.held_out) == 200
     assert 1 < len(text.held_out) < 30
-
-
-def test_without_the_library_s_source_the_corpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="install"):
-        train.read(tmp_path)
 
 
 def test_bits_of_the_transformer_count_every_token_once_whatever_the_window() -> None:

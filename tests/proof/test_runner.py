@@ -17,8 +17,6 @@ from service.modes import swept_modes
 from service.proof import runner
 from service.proof.rows import Event, Property, Row
 from service.proof.runner import new_report
-from service.proof.running_service import service_flags
-from service.records import EngineSettings
 from service.statistics.intervals import Interval
 
 FACTS: dict[str, str | int] = {
@@ -180,11 +178,3 @@ def test_an_unknown_check_is_refused_with_those_there_are() -> None:
     assert runner.choose_checks(None) == list(runner.ALL_CHECKS)
     with pytest.raises(ValueError, match=r"no check 'injectd': try some of injected, "):
         runner.choose_checks(["injectd"])
-
-
-def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:
-    settings = Settings(modes=["eager", "compiled"], device="cpu")
-    assert "--modes=eager,compiled" in service_flags(settings)
-    assert "--batch-sizes=1,4,16" in service_flags(settings)
-    sent = msgspec.json.encode(settings.engine_settings(""))
-    assert msgspec.json.decode(sent, type=EngineSettings).modes == ["eager", "compiled"]

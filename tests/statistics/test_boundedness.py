@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import strategies as st
 from scipy import stats
 
 from service.statistics.boundedness import (
@@ -25,9 +24,6 @@ from service.statistics.boundedness import (
 )
 from service.statistics.intervals import Interval, mean_interval
 
-counts = st.integers(min_value=0, max_value=10_000)
-parts = st.floats(1e-4, 1.0)
-shares = st.floats(0, 1)
 SIZES = {"weights": 1000.0, "cache_per_position": 8.0, "activations_per_row": 50.0}
 
 

@@ -135,17 +135,6 @@ def test_a_drift_between_pairs_hides_no_difference_of_builds_that_were_swept_in_
     assert word_of(difference(*sides, NONE).interval()) == SAME
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(ValueError, match="two rounds"):
-        difference([[1.0]], [[1.0, 1.1]], NONE)
-    with pytest.raises(ValueError, match="at least one sweep"):
-        difference([], [[1.0, 1.1]], NONE)
-    with pytest.raises(ValueError, match="equally many"):
-        difference([[1.0]], [[1.0], [1.1]], NONE, in_turn=True)
-    with pytest.raises(ValueError, match="two of them"):
-        over_sweeps([[2.0, 2.1]])
-
-
 def committed() -> dict[str, dict[int, tuple[float, float]]]:
     """By cell and seed, mean and standard error of ln latency in the five committed sweeps of one build."""
     found: dict[str, dict[int, tuple[float, float]]] = {}

@@ -46,25 +46,6 @@ def test_a_period_goes_from_call_to_call_and_the_last_one_to_where_the_bookkeepi
     assert sum(readings.periods(clock.now)) == clock.now - 1_000
 
 
-def test_a_step_that_raises_leaves_neither_a_call_nor_a_beginning(clock: Clock) -> None:
-    readings = meters.Readings()
-
-    def failing(*_: object) -> tuple[Tensor, Tensor]:
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        meters.HostMeter().run(failing, ARGUMENTS, readings)
-    assert readings == meters.Readings()
-
-
-def test_without_steps_and_without_instrumentation_there_are_no_periods(clock: Clock) -> None:
-    readings = meters.Readings()
-    assert readings.periods(clock.now) == []
-    meters.Meter().run(clock.step, ARGUMENTS, readings)
-    assert readings.periods(clock.now) == []
-    assert readings.steps == 1
-
-
 def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

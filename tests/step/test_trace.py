@@ -289,11 +289,3 @@ def test_copies_and_fills_are_no_kernels_but_leave_no_gap() -> None:
     assert step.kernel_seconds == pytest.approx(30e-6)
     assert step.gaps is not None
     assert step.gaps.host_wait_seconds == step.gaps.kernel_wait_seconds == 0.0
-
-
-def test_the_typical_step_has_the_median_kernel_time_of_those_that_are_known() -> None:
-    def step(seconds: float | None) -> trace.ProfiledStep:
-        return trace.ProfiledStep(operators=1, copies=0, kernel_seconds=seconds)
-
-    assert trace.typical_step([step(None), step(3.0), step(1.0), step(2.0)]).kernel_seconds == 2.0
-    assert trace.typical_step([step(None), step(None)]).kernel_seconds is None

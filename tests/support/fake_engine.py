@@ -218,7 +218,7 @@ class FakeEngine:
             case "!compile":
                 self.compilations[argument] = self.compilations.get(argument, 0) + 1
                 self.announce(argument, "ready")
-        return command in ("!garbage", "!problem", "!oom", "!stall")
+        return command in ("!garbage", "!problem", "!oom")
 
     def stream_tokens(self, job: Job) -> None:
         for number in range(job.max_new_tokens * job.stream):

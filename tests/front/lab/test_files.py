@@ -15,7 +15,6 @@ from service.front.routes.pages import LAB_FOLDER, VIEWS
 from tests.support.serving import Front, refused
 
 ROOT = Path(__file__).parents[3]
-MOST_BYTES = 1_500_000
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 FILES = {
     path.relative_to(LAB_FOLDER).as_posix(): path
@@ -79,10 +78,6 @@ def test_what_is_not_of_the_lab_is_a_404_in_the_one_shape(front: Front, path: st
 def test_a_view_that_is_not_there_is_refused_with_those_that_are(front: Front) -> None:
     message = refused(front.http.get("/lab/none"), 404)["message"]
     assert all(view in message for view in VIEWS)
-
-
-def test_the_whole_lab_is_small() -> None:
-    assert sum(path.stat().st_size for path in FILES.values()) < MOST_BYTES
 
 
 def test_an_installed_service_has_every_file() -> None:
