@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,7 +18,9 @@ import psutil
 import pytest
 
 from service.front import study_runner
-from tests.support.serving import Front, refused, running, until
+from service.front.settings import Settings
+from service.front.study_runner import AnatomyProcess
+from tests.support.serving import FAKE_ANATOMY, Front, refused, running, until
 
 STUDY = "/v1/studies/operators"
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from service.front import child_process, supervisor
-from service.front.supervisor import FAILURES_UNTIL_UNHEALTHY, STAYED_SECONDS
+from service.front.supervisor import FAILURES_UNTIL_UNHEALTHY, LAST_RETRY_SECONDS, STAYED_SECONDS
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
