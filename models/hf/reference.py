@@ -46,13 +46,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`weight_bytes`: those of the tensors in the folder, a tied head counted once."""
+    """What other runtimes are compared with."""
 
     model_hash: str
     parameters: int
-    weight_bytes: int
     vocabulary: int
-    end_of_text: int
     rows: list[Row]
 
 
@@ -77,13 +75,10 @@ def make(name: str, folder: Path, wanted: Wanted) -> Reference:
         Row(tokenizer.decode(prompt), prompt, tokenizer.decode(new), new, margin)
         for prompt, new, margin in zip(prompts, tokens.tolist(), margins.tolist(), strict=True)
     ]
-    state = llama_state(model)
     return Reference(
         model_hash=checkpoint.content_hash(name),
-        parameters=sum(tensor.numel() for tensor in state.values()),
-        weight_bytes=sum(tensor.nbytes for tensor in state.values()),
+        parameters=sum(tensor.numel() for tensor in llama_state(model).values()),
         vocabulary=model.config.vocabulary,
-        end_of_text=tokenizer.end_of_text,
         rows=rows,
     )
 

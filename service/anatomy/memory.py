@@ -108,26 +108,18 @@ NO_POOL = (0, 0)
 """The pool id of segments in no private pool."""
 
 SIZES = ("allocated", "active", "reserved", "inactive_split")
-DEFINITIONS: dict[str, str] = {
-    "allocated": "bytes in blocks of live tensors, rounded up to the allocator's block sizes",
-    "active": "bytes allocated, and in freed blocks that a stream may still use",
-    "reserved": "bytes in segments from the device, in use or cached; other programs cannot have them",
-    "inactive_split": "bytes in free blocks of segments that are partly in use: not releasable",
-    "fragmentation": "1 − active / reserved: the share of reserved memory that is not active",
-    "graph_pool": "bytes of segments in private pools, which CUDA graphs keep for their replays",
-    "alloc_retries": "allocations that had to free cached segments first, because the device was full",
-    "ooms": "allocations that failed",
-}
 
 
 class Statistic(msgspec.Struct, frozen=True):
-    """One statistic now and at its peak since the process began, None where it has no peak."""
+    """One of `torch.cuda.memory_stats`, now and at its peak since the process began (None: it has none).
+
+    `fragmentation` is 1 − active / reserved, `graph_pool` what CUDA graphs keep for their replays.
+    """
 
     name: str
     unit: Literal["bytes", "share", "count"]
     value: float
     peak: float | None
-    definition: str
 
 
 def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
@@ -139,7 +131,7 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
         "graph_pool": ("bytes", graph_pool_bytes, None),
         **{name: ("count", stats[name], None) for name in ("alloc_retries", "ooms")},
     }
-    return [Statistic(name, *found, DEFINITIONS[name]) for name, found in values.items()]
+    return [Statistic(name, *found) for name, found in values.items()]
 
 
 def pool_bytes(segments: list[dict[str, Any]]) -> int:

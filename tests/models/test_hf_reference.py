@@ -115,8 +115,7 @@ def test_prompts_are_other_texts_of_one_length_that_encode_to_their_tokens(tmp_p
 
 def test_the_folder_holds_float32_weights_and_a_tokenizer(tmp_path: Path) -> None:
     reference = make("tiny", tmp_path, WANTED)
-    assert reference.weight_bytes == 4 * reference.parameters
-    assert (tmp_path / "model.safetensors").stat().st_size > reference.weight_bytes
+    assert (tmp_path / "model.safetensors").stat().st_size > 4 * reference.parameters
     assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "float32"
     assert (tmp_path / "tokenizer.json").is_file()
 

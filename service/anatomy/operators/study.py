@@ -61,9 +61,8 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
-    compiled. `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner
-    event. `operators_share` and `accounted_share` (all parts) are of the plain steps that alternated with the
-    profiled ones. `tail_seconds` come after the last call, where eager frees its tape.
+    compiled. `operators_share` is that of the listed calls, less `event_seconds` per inner event, of the
+    plain steps that alternated with the profiled ones.
     """
 
     mode: str
@@ -76,10 +75,7 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: MedianSeconds
     profiled_seconds: MedianSeconds
     event_seconds: float
-    operators_seconds: float
     operators_share: float
-    accounted_share: float
-    tail_seconds: float
     dispatch_seconds: Interval | None
     kernel_seconds: Interval | None
     kernel_share: float | None
@@ -121,7 +117,6 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
-    spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
     return OperatorsFinding(
         mode=case.mode,
@@ -134,10 +129,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         step_seconds=MedianSeconds.of(step),
         profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
-        operators_seconds=spent,
-        operators_share=spent / times.plain.value,
-        accounted_share=(spent + sum(times.lead_seconds) + times.tail_seconds) / times.plain.value,
-        tail_seconds=times.tail_seconds,
+        operators_share=sum(times.own_seconds) / times.plain.value,
         dispatch_seconds=split.dispatch if split else None,
         kernel_seconds=split.kernel if split else None,
         kernel_share=split.kernel.value / (split.dispatch.value + split.kernel.value) if split else None,
@@ -211,7 +203,6 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     cumulative_seconds: float
     lead_seconds: float
     is_view: bool | None
-    inner_calls: int
     within: list[str]
     line: str | None
 
@@ -251,7 +242,6 @@ def operator_rows(
             cumulative_seconds=total,
             lead_seconds=lead,
             is_view=record.is_view if record else None,
-            inner_calls=call.inner,
             within=list(call.within),
             line=str(record.line) if record and record.line else None,
         )
@@ -303,7 +293,6 @@ class OperatorTimes:
     event_seconds: float
     own_seconds: list[float]
     lead_seconds: list[float]
-    tail_seconds: float
 
 
 def time_before_profiling(bench: Bench, case: Case, report: Report) -> Interval:
@@ -366,18 +355,18 @@ def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
         max(median(step.calls[index].seconds for step in recorded) - call.inner * cost, 0.0)
         for index, call in enumerate(calls)
     ]
-    *between, tail = map(median, zip(*map(_gaps, recorded), strict=True))
+    between = map(median, zip(*map(_gaps, recorded), strict=True))
     # Before a call begin its own event and those of the composite operators around it.
     lead = [max(gap - (1 + _newly_entered(calls, index)) * cost, 0.0) for index, gap in enumerate(between)]
     profiled = median_interval([step.seconds for step in recorded])
-    return OperatorTimes(median_interval(plain), profiled, cost, own, lead, tail)
+    return OperatorTimes(median_interval(plain), profiled, cost, own, lead)
 
 
 def _gaps(step: StepCalls) -> list[float]:
-    """Seconds before each call, since the one before it, and after the last one."""
+    """Seconds before each call, since the one before it."""
     begins = [(call.begin_ns - step.begin_ns) / 1e9 for call in step.calls]
     ends = [begin + call.seconds for begin, call in zip(begins, step.calls, strict=True)]
-    return [begin - end for begin, end in zip([*begins, step.seconds], [0.0, *ends], strict=True)]
+    return [begin - end for begin, end in zip(begins, [0.0, *ends], strict=False)]
 
 
 def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:

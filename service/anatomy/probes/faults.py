@@ -24,12 +24,11 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, resolve_bucket
+from service.anatomy.common import StudyError, autocast_of, resolve_bucket
 from service.anatomy.operators.calls import Operand, SourceLine, record
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds
-from service.modes import GradMode
 from service.records import Phase
 from service.statistics.intervals import median_interval
 from service.step.buffers import DECODE_POSITION, Buffers, allocate
@@ -45,7 +44,7 @@ EVENTS = 6
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """A counter that the fault moves: its value in the step without the fault, and in the step with it."""
+    """A counter that the fault moves: its value in the step without it, and with it."""
 
     name: str
     before: float
@@ -150,24 +149,16 @@ class ProbedModel:
         self.buffers.positions.fill_(decode if phase == "decode" else 0)
         return self.buffers.arguments(phase)
 
-    def served(
-        self, run: Callable[..., Result], phase: Phase = "decode", grad_mode: GradMode = "inference_mode"
-    ) -> Callable[[], Result]:
-        """A call of `run` with the arguments of `phase`, in `grad_mode` and the served precision."""
+    def served(self, run: Callable[..., Result], phase: Phase = "decode") -> Callable[[], Result]:
+        """A call of `run` with the arguments of `phase`, in inference mode and the served precision."""
         arguments = self.arguments(phase)
-        grad, autocast = GRAD_MODES[grad_mode](), autocast_of(self.bench.device, self.bench.precision)
+        autocast = autocast_of(self.bench.device, self.bench.precision)
 
         def call() -> Result:
-            with autocast, grad:
+            with autocast:
                 return run(*arguments)
 
-        return call
-
-    def random(self, *shapes: tuple[int, ...]) -> list[Tensor]:
-        """Standard normal tensors of `shapes`, as the weights are, always the same."""
-        generator = torch.Generator().manual_seed(0)
-        made = [torch.randn(shape, generator=generator) for shape in shapes]
-        return [one.to(self.bench.device, self.bench.precision.weights) for one in made]
+        return in_inference(call)
 
     def case(self, run: Callable[[], object], phase: Phase = "decode") -> Case:
         """`run`, which takes no arguments, as a case for other studies."""

@@ -137,7 +137,8 @@ TABLE: dict[str, Probe] = {
     ),
     "unbucketed-shape": Probe(
         compiler.unbucketed_shape, phase="prefill", recompile_limit=compiler.LIMIT,
-        cure="Pad every input to one of a few fixed sizes, and compile each of them before serving.",
+        cure="Pad every input to one of a few fixed sizes, and compile each of them before serving; or mark "
+        "the dimension before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`.",
     ),
     "sync-point": Probe(
         eager.sync_point, resets=True,
@@ -166,22 +167,6 @@ TABLE: dict[str, Probe] = {
     "autocast": Probe(
         eager.autocast,
         cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
-    ),
-    "view-keeps-storage": Probe(
-        memory.view_keeps_storage, phase="prefill",
-        cure="Keep a clone of what is to last, and let the large tensor go.",
-    ),
-    "inference-tensor-in-autograd": Probe(
-        eager.inference_tensor_in_autograd,
-        cure="Clone it outside inference mode, or make it under `no_grad` where it is to be trained on.",
-    ),
-    "channels-last": Probe(
-        memory.channels_last,
-        cure="Convert model and input once, with `.to(memory_format=torch.channels_last)`: results keep it.",
-    ),
-    "dynamic-shapes": Probe(
-        compiler.dynamic_shapes, phase="prefill",
-        cure="Mark it before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`, or pad to buckets.",
     ),
     "pinned-copy": Probe(
         memory.pinned_copy,

@@ -106,11 +106,10 @@ OFF: tuple[GradMode, ...] = ("no_grad", "inference_mode")
 
 
 class UntapedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One computation under `grad`: its operators, whether it has a tape, and what hooks saw saved."""
+    """One computation under `grad`: its operators, and what hooks saw saved."""
 
     grad: GradMode
     forward: list[ForwardOperator]
-    has_grad_fn: bool
     held: Held
 
 
@@ -120,12 +119,11 @@ def run_untaped(
     """Run it twice under `grad`, one of `OFF`: recorded, and with saved-tensor hooks."""
     with GRAD_MODES[grad]():
         with ForwardRecorder() as recorder:
-            result = run()
+            run()
         saved = saved_during(run, Storages(owned))
     return UntapedRun(
         grad=grad,
         forward=[operator for operator, _ in recorder.seen],
-        has_grad_fn=result.grad_fn is not None,
         held=held(saved),
     )
 
