@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from loadtests.plan.prompts import read_prompts
 from models import checkpoint
 from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import Config
-from models.hf.reference import Wanted, export, make
+from models.hf.reference import export, make
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from tests.support.small_models import greedy
@@ -89,11 +90,11 @@ def test_an_untied_head_and_other_shapes_are_exported_too(tmp_path: Path) -> Non
 
 # The reference
 
-WANTED = Wanted(texts=read_prompts(), count=3, prompt_tokens=12, new_tokens=6)
+WANTED: dict[str, Any] = {"texts": read_prompts(), "count": 3, "prompt_tokens": 12, "new_tokens": 6}
 
 
 def test_tokens_and_margins_are_those_of_steps_written_out_plainly(tmp_path: Path) -> None:
-    reference = make("tiny", tmp_path, WANTED)
+    reference = make("tiny", tmp_path, **WANTED)
     tokens, logits = greedy(
         checkpoint.build("tiny", 3), [row.prompt_tokens for row in reference.rows], new=6, chunk=16
     )
@@ -105,7 +106,7 @@ def test_tokens_and_margins_are_those_of_steps_written_out_plainly(tmp_path: Pat
 
 def test_prompts_are_other_texts_of_one_length_that_encode_to_their_tokens(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(TINY_FOLDER)
-    rows = make("tiny", tmp_path, WANTED).rows
+    rows = make("tiny", tmp_path, **WANTED).rows
     assert len({row.prompt for row in rows}) == 3
     for row in rows:
         assert len(row.prompt_tokens) == 12
@@ -114,7 +115,7 @@ def test_prompts_are_other_texts_of_one_length_that_encode_to_their_tokens(tmp_p
 
 
 def test_the_folder_holds_float32_weights_and_a_tokenizer(tmp_path: Path) -> None:
-    reference = make("tiny", tmp_path, WANTED)
+    reference = make("tiny", tmp_path, **WANTED)
     assert (tmp_path / "model.safetensors").stat().st_size > 4 * reference.parameters
     assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "float32"
     assert (tmp_path / "tokenizer.json").is_file()
@@ -122,4 +123,4 @@ def test_the_folder_holds_float32_weights_and_a_tokenizer(tmp_path: Path) -> Non
 
 def test_too_few_texts_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="2 are needed"):
-        make("tiny", tmp_path, Wanted(texts=["x = 1", "y"], count=2, prompt_tokens=12, new_tokens=1))
+        make("tiny", tmp_path, texts=["x = 1", "y"], count=2, prompt_tokens=12, new_tokens=1)

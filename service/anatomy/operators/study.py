@@ -47,8 +47,6 @@ from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is listed."""
-
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
@@ -151,7 +149,7 @@ def _notes(
 ) -> Iterator[str]:
     if on_cuda and kernels is None:
         yield "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
-    if not on_cuda and native.kernel_share is None:
+    if not on_cuda and native.reason is not None:
         yield f"dispatch is unknown: {native.reason}"
     if records is None:
         yield "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
@@ -170,7 +168,6 @@ def _effect(bench: Bench, mode: str) -> Effect:
 
 
 def _records(bench: Bench, case: Case, calls: tuple[OperatorCall, ...]) -> list[OperatorRecord] | None:
-    """What a dispatch mode sees of `calls`; None where it sees others."""
     with OperatorRecorder(thread_keys(MODES[case.mode], bench.device, bench.precision)) as recorder:
         case.call()
     names = [SAME_CALL.get(call.name, call.name) for call in calls]
@@ -370,7 +367,6 @@ def _gaps(step: StepCalls) -> list[float]:
 
 
 def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:
-    """Composite operators around this call that were not around the one before it, by name."""
     within = calls[index].within
     before = calls[index - 1].within if index else ()
     kept = takewhile(lambda pair: pair[0] == pair[1], zip(within, before, strict=False))
@@ -394,10 +390,7 @@ class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
 class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
     """The most frequent functions, and the samples of each class. Without samples, `reason` is set."""
 
-    samples: int
-    steps: int
-    kernel_share: float | None
-    symbols: list[NativeFunction]
+    symbols: list[NativeFunction] = []
     sides: SampleCounts = SampleCounts()
     reason: str | None = None
 
@@ -405,9 +398,8 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
     """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Without samples, `reason` is set."""
     if bench.device.type != "cpu":
-        return _no_samples("on CUDA kernels run on the device, where no sample of the host's thread reaches")
+        return NativeSamples(reason="on CUDA kernels run on the device, where no sample reaches")
     report("sampling native functions")
-    steps = 0
     try:
         for _ in range(LEAD_STEPS if case.phase == "decode" else LEAD_STEPS_OF_PREFILL):
             case.call()
@@ -415,21 +407,16 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
             began = thread_time_ns()
             while thread_time_ns() - began < SAMPLED_SECONDS * 1e9:
                 case.call()
-                steps += 1
     except SamplerError as error:
-        return _no_samples(str(error))
-    return summary(places, steps)
+        return NativeSamples(reason=str(error))
+    return summary(places)
 
 
-def summary(places: Sequence[Place], steps: int) -> NativeSamples:
+def summary(places: Sequence[Place]) -> NativeSamples:
     sides = counts_of(places)
-    share = kernel_share(sides)
-    if share is None:
-        return _no_samples("no sample was in a kernel or in the host's code")
+    if kernel_share(sides) is None:
+        return NativeSamples(reason="no sample was in a kernel or in the host's code")
     return NativeSamples(
-        samples=len(places),
-        steps=steps,
-        kernel_share=share,
         symbols=[
             NativeFunction(
                 symbol=place.symbol[:SYMBOL_CHARACTERS],
@@ -442,7 +429,3 @@ def summary(places: Sequence[Place], steps: int) -> NativeSamples:
         ],
         sides=sides,
     )
-
-
-def _no_samples(reason: str) -> NativeSamples:
-    return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)

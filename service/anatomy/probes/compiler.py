@@ -62,8 +62,6 @@ def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: AN
 
 
 class _Counting(nn.Module):
-    """The step, and a Python number that it reads and changes."""
-
     def __init__(self, model: Served) -> None:
         super().__init__()
         self.model = model
@@ -249,8 +247,6 @@ _EPSILONS = ("epsilon", "variance_epsilon", "eps")
 
 
 class _Norm(nn.Module):
-    """An RMS norm that calls `kernel`."""
-
     def __init__(self, kernel: Norm, weight: Tensor, epsilon: float) -> None:
         super().__init__()
         self.kernel = kernel

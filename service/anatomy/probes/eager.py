@@ -54,7 +54,6 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
 
 
 def reads_by_host(probed: ProbedModel, run: Callable[[], object]) -> int:
-    """How many values a call of `run` reads from tensors."""
     keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
     with OperatorRecorder(keys) as recorder:
         run()

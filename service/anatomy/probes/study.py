@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,11 +16,12 @@ from service.anatomy.probes.faults import (
     FaultComparison,
     ProbedModel,
     as_found,
-    interleave,
     line_of_fault,
     make_probed_model,
+    step_seconds,
 )
 from service.measure.cases import Bench
+from service.measure.rounds import in_rounds
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.study_names import NOT_ON_CPU, PROBES
@@ -85,7 +87,9 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     notes = [*comparison.notes, *attached_note()]
     repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
     report(f"timing {repeats} pairs of steps")
-    without, with_fault = interleave(comparison, repeats, bench.synchronise)
+    steps = {"without": comparison.without, "with": comparison.with_fault}
+    timed = {side: partial(step_seconds, step, bench.synchronise) for side, step in steps.items()}
+    without, with_fault = in_rounds(timed, repeats, "0").values()
     ratio = median_of_ratios(with_fault, without)
     bucket, layers = probed.buffers.bucket, probed.model.config.layers
     of_the_model = comparison.subject is None
@@ -109,7 +113,6 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
 
 
 def verdict_of(ratio: Interval) -> Verdict:
-    """The verdict that the interval of times with the fault over times without it supports."""
     if not ratio.excludes_one or abs(ratio.value - 1) < SMALLEST_DIFFERENCE:
         return "no detectable difference"
     return "slower" if ratio.value > 1 else "faster"

@@ -76,8 +76,6 @@ class ForwardRecorder(CallsSeen):
 
 
 class Tape(NamedTuple):
-    """Forward operators, grad_fn nodes in backward order, and leaves."""
-
     forward: list[ForwardOperator]
     nodes: list[BackwardNode]
     leaves: list[Leaf]
@@ -238,7 +236,6 @@ class Storages:
             self._owners.setdefault(_address(tensor), (kind, name))
 
     def owner(self, tensor: Tensor) -> tuple[OwnerKind, str | None]:
-        """Kind and name of the owned tensor whose storage `tensor` has."""
         return self._owners.get(_address(tensor), ("intermediate", None))
 
     def saved(self, name: str, tensor: Tensor) -> SavedTensor:
@@ -274,7 +271,6 @@ def held(saved: Iterable[SavedTensor]) -> Held:
 
 
 def distinct_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages under `tensors`, each counted once."""
     return sum({_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
@@ -312,8 +308,6 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a mode: the tensors that autograd saved, by saved-tensor hooks, and its allocations."""
-
     mode: str
     effective: str
     held: Held
