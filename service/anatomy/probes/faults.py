@@ -75,9 +75,9 @@ class FaultComparison:
     subject: str | None = None
 
 
-def median_of(step: TimedStep, synchronise: Callable[[], object]) -> str:
-    """The time of `step` for a note, in microseconds with its interval."""
-    found = median_interval([step_seconds(step, synchronise) for _ in range(NOTE_REPEATS)])
+def median_of(step: TimedStep) -> str:
+    """The time until `step` returns, for a note, in microseconds with its interval."""
+    found = median_interval([step_seconds(step, lambda: None) for _ in range(NOTE_REPEATS)])
     return f"{found.value * 1e6:.1f} µs [{found.low * 1e6:.1f} to {found.high * 1e6:.1f}]"
 
 
@@ -143,8 +143,8 @@ class ProbedModel:
 
         return in_inference(call)
 
-    def case(self, run: Callable[[], object], phase: Phase = "decode") -> Case:
-        return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
+    def case(self, run: Callable[[], object]) -> Case:
+        return Case("inference_mode", "decode", lambda *_: run(), self.buffers)  # type: ignore[arg-type]
 
 
 def in_inference(call: Callable[[], Result]) -> Callable[[], Result]:

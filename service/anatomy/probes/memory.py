@@ -145,8 +145,7 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
 
     report("counting copies from pageable memory")
     returned = [
-        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0), lambda: None)
-        for call in (without, with_fault)
+        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0)) for call in (without, with_fault)
     ]
     return FaultComparison(
         without=TimedStep(without),
