@@ -20,7 +20,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TINY_FOLDER = Path(__file__).parent / "tiny"
 _SEED = 0
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 class CheckpointError(ValueError):
@@ -110,18 +110,22 @@ def refuse_not_finite(source: Path, weights: Iterable[tuple[str, Tensor]]) -> No
         )
 
 
+def refuse_pickles(folder: Path, remedy: str) -> None:
+    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+    if pickles:
+        raise CheckpointError(
+            f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading "
+            f"a pickle can run code: {remedy}"
+        )
+
+
 def _weights_file(folder: Path) -> Path:
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}: name one of {', '.join(CONFIGS)} or an existing folder")
     file = folder / WEIGHTS_FILE
     if file.is_file():
         return file
-    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
-    if pickles:
-        raise CheckpointError(
-            f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading "
-            f"a pickle can run code: convert them to {WEIGHTS_FILE}"
-        )
+    refuse_pickles(folder, f"convert them to {WEIGHTS_FILE}")
     if (folder / f"{WEIGHTS_FILE}.index.json").is_file():
         raise CheckpointError(
             f"{folder} holds sharded weights, which launchbound does not write: serve it as hf:{folder}"
@@ -180,17 +184,11 @@ def build(
     dtype: torch.dtype = torch.float32,
     shortened: Config | None = None,
 ) -> Transformer:
-    """The model called `name`, ready to serve batches of up to `max_batch` rows.
+    """The model called `name`, ready to serve batches of up to `max_batch` rows, its weights in `dtype`.
 
-    Args:
-        name: `tiny` (trained, ships with the package), `small` or `base` (seeded random weights, for speed
-            work), or a folder written by `save`.
-        max_batch: rows of the largest batch.
-        device: where the weights go.
-        dtype: of the weights; they are stored in bfloat16 and converted.
-        shortened: `config_of(name)`, with a shorter context.
-
-    Raises CheckpointError, see `load`.
+    `name`: `tiny` (trained, ships with the package), `small` or `base` (seeded random weights, for speed
+    work), or a folder written by `save`. `shortened`: `config_of(name)`, with a shorter context. Raises
+    CheckpointError, see `load`.
     """
     folder = folder_of(name)
     if folder is None:

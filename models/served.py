@@ -14,23 +14,19 @@ Cache = tuple[tuple[Tensor, Tensor], ...]
 
 
 class Sizes(Protocol):
-    """The sizes of a model. `context` is the length of the static cache in tokens."""
+    """Decoder layers, features of the residual stream, logits per position, tokens of the static cache."""
 
     @property
-    def layers(self) -> int:
-        """Decoder layers."""
+    def layers(self) -> int: ...
 
     @property
-    def width(self) -> int:
-        """Features of the residual stream."""
+    def width(self) -> int: ...
 
     @property
-    def vocabulary(self) -> int:
-        """Logits per position."""
+    def vocabulary(self) -> int: ...
 
     @property
-    def context(self) -> int:
-        """Tokens of prompt and completion together, at most."""
+    def context(self) -> int: ...
 
 
 class Served(nn.Module, ABC):
@@ -40,7 +36,6 @@ class Served(nn.Module, ABC):
 
     @property
     def architecture(self) -> str:
-        """The name of the class that defines its layers."""
         return type(self).__name__
 
     @abstractmethod

@@ -142,9 +142,7 @@ class ByteLevelStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
-        """The text that `token` completes: whole characters, often none while one spans several tokens."""
         return self._decoder.decode(self._tokenizer.bytes_of(token))
 
     def flush(self) -> str:
-        """U+FFFD for an incomplete last character, else nothing. Call it at the end."""
         return self._decoder.decode(b"", final=True)

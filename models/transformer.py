@@ -36,7 +36,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise `x` [..., width]; same shape and dtype."""
         return F.rms_norm(x, (x.shape[-1],), self.weight, self.epsilon)
 
 
@@ -91,7 +90,6 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `x` [..., width] to the same shape."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         out: Tensor = self.down(F.silu(gate) * up)
         return out
@@ -115,7 +113,6 @@ class Block(nn.Module):
         where: tuple[Tensor, Tensor],
         cache: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Map `x` [batch · tokens, width] to the same shape."""
         x = x + self.attention(self.attention_norm(x), rotation, mask, where, cache)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return out

@@ -72,10 +72,6 @@ PROBES: dict[str, str] = {
     "thread-change": "a thread count changed after warm-up fails a guard: the step is compiled again",
     "custom-op": "a custom operator with a fake implementation compiles without a break; fusion stops at it",
     "autocast": "autocast intercepts every operator and casts its inputs, in every step",
-    "view-keeps-storage": "a small view that is kept keeps its whole storage; a clone keeps its own bytes",
-    "inference-tensor-in-autograd": "autograd saves no tensor of inference mode, but its clone",
-    "channels-last": "where a convolution's input and weight differ in layout, each call copies one",
-    "dynamic-shapes": "each new size compiles a step again, unless its dimension is marked as dynamic",
     "pinned-copy": "a copy from pageable memory is staged while the host waits; from pinned memory not",
 }
 """The names are those of `POST /v1/probes/{name}`."""

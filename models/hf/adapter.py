@@ -45,8 +45,6 @@ if DispatchKey.CompositeImplicitAutograd not in _TAKE.py_kernels:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a `transformers` model; implements `models.served.Sizes`."""
-
     layers: int
     width: int
     vocabulary: int

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from safetensors import SafetensorError, safe_open
 
-from models.checkpoint import CONFIG_FILE, PICKLES, WEIGHTS_FILE, CheckpointError
+from models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, CheckpointError, refuse_pickles
 
 PREFIX = "hf:"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
@@ -128,17 +128,11 @@ def _named_files(folder: Path) -> list[Path]:
         if not names or any(Path(name).name != name for name in names):
             raise CheckpointError(f"{folder / INDEX_FILE} names no weights of this folder: fetch it again")
         return [folder / name for name in names]
-    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
-    if pickles:
-        raise CheckpointError(
-            f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading "
-            "a pickle can run code: load them where you trust them and write them with `save_pretrained`"
-        )
+    refuse_pickles(folder, "load them where you trust them and write them with `save_pretrained`")
     raise CheckpointError(f"{folder} holds no {WEIGHTS_FILE}: give a folder as `save_pretrained` writes it")
 
 
 def content_hash(folder: Path) -> str:
-    """Twelve hex digits over configuration and weights."""
     digest = hashlib.sha256((folder / CONFIG_FILE).read_bytes())
     for file in weight_files(folder):
         with file.open("rb") as opened:

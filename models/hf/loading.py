@@ -75,7 +75,6 @@ def _contexts(config: PreTrainedConfig, context: int, chunk: int) -> list[int]:
 
 
 def silence_transformers() -> None:
-    """Turn off transformers' progress bars and advice; errors are raised."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

@@ -1,7 +1,7 @@
 """Exports a model of ours for other runtimes: as a Llama of Hugging Face, with greedy tokens to repeat.
 
-Run as a process, `python -m models.hf.reference MODEL FOLDER`: a `Wanted` comes in on standard input, and the
-`Reference` goes out on standard output, both as JSON.
+Run as a process, `python -m models.hf.reference MODEL FOLDER`: the arguments of `make` come in on standard
+input, and the `Reference` goes out on standard output, both as JSON.
 """
 
 from __future__ import annotations
@@ -24,16 +24,6 @@ from models.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """`count` prompts of `prompt_tokens` tokens each, cut from `texts`, and `new_tokens` greedy ones."""
-
-    texts: list[str]
-    count: int
-    prompt_tokens: int
-    new_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """One prompt and its greedy completion; `margins` are each token's logit less that of the runner-up."""
 
@@ -46,44 +36,40 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`weight_bytes`: those of the tensors in the folder, a tied head counted once."""
-
     model_hash: str
     parameters: int
-    weight_bytes: int
     vocabulary: int
-    end_of_text: int
     rows: list[Row]
 
 
-def make(name: str, folder: Path, wanted: Wanted) -> Reference:
-    """Write the model called `name` to `folder` in float32, with its tokenizer; returns the reference.
+def make(
+    name: str, folder: Path, *, texts: list[str], count: int, prompt_tokens: int, new_tokens: int
+) -> Reference:
+    """Write the model called `name` to `folder` in float32, with its tokenizer.
 
-    The completions are those of launchbound's own forward in float32, one thread. Raises CheckpointError for
-    a model that cannot be exported, and where `texts` hold too few prompts that long.
+    The reference: `count` prompts of `prompt_tokens` tokens, cut from `texts`, with `new_tokens` greedy ones
+    each, by launchbound's own forward in float32, one thread. Raises CheckpointError for a model that cannot
+    be exported, and where `texts` hold too few prompts that long.
     """
-    model = checkpoint.build(name, wanted.count)
+    model = checkpoint.build(name, count)
     source = checkpoint.folder_of(name) or TINY_FOLDER
     tokenizer = Tokenizer.load(source, model.config.vocabulary)
-    prompts = _prompts(tokenizer, wanted)
+    prompts = _prompts(tokenizer, texts, count, prompt_tokens)
     export(model, folder)
     shutil.copy(source / TOKENIZER_FILE, folder / TOKENIZER_FILE)
     # Converters want all of them to exist; no prompt is encoded by them.
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
     described = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n")
-    tokens, margins = greedy(model, torch.tensor(prompts), wanted.new_tokens)
+    tokens, margins = greedy(model, torch.tensor(prompts), new_tokens)
     rows = [
         Row(tokenizer.decode(prompt), prompt, tokenizer.decode(new), new, margin)
         for prompt, new, margin in zip(prompts, tokens.tolist(), margins.tolist(), strict=True)
     ]
-    state = llama_state(model)
     return Reference(
         model_hash=checkpoint.content_hash(name),
-        parameters=sum(tensor.numel() for tensor in state.values()),
-        weight_bytes=sum(tensor.nbytes for tensor in state.values()),
+        parameters=sum(tensor.numel() for tensor in llama_state(model).values()),
         vocabulary=model.config.vocabulary,
-        end_of_text=tokenizer.end_of_text,
         rows=rows,
     )
 
@@ -156,20 +142,19 @@ def export(model: Transformer, folder: Path | str) -> None:
     (folder / "model.safetensors").write_bytes(to_bytes(state, {"format": "pt"}))
 
 
-def _prompts(tokenizer: Tokenizer, wanted: Wanted) -> list[list[int]]:
-    """The beginnings of `texts` that have exactly the wanted length, as text and as tokens."""
+def _prompts(tokenizer: Tokenizer, texts: list[str], count: int, length: int) -> list[list[int]]:
+    """The beginnings of `texts` that have `length` tokens, also when their text is encoded again."""
     found = list[list[int]]()
-    for text in wanted.texts:
-        tokens = tokenizer.encode(text)[: wanted.prompt_tokens]
+    for text in texts:
+        tokens = tokenizer.encode(text)[:length]
         # The cut may split what the tokenizer would join: then the text would be other tokens.
-        if len(tokens) == wanted.prompt_tokens and tokenizer.encode(tokenizer.decode(tokens)) == tokens:
+        if len(tokens) == length and tokenizer.encode(tokenizer.decode(tokens)) == tokens:
             found.append(tokens)
-    if len(found) < wanted.count:
+    if len(found) < count:
         raise CheckpointError(
-            f"only {len(found)} of {len(wanted.texts)} texts begin with {wanted.prompt_tokens} tokens: "
-            f"{wanted.count} are needed"
+            f"only {len(found)} of {len(texts)} texts begin with {length} tokens: {count} are needed"
         )
-    return found[: wanted.count]
+    return found[:count]
 
 
 @torch.inference_mode()
@@ -198,7 +183,7 @@ def main() -> None:
     name, folder = sys.argv[1:]
     torch.set_num_threads(1)
     try:
-        reference = make(name, Path(folder), Wanted(**json.load(sys.stdin)))
+        reference = make(name, Path(folder), **json.load(sys.stdin))
     except CheckpointError as error:
         print(f"launchbound: {error}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -84,7 +84,6 @@ class HuggingFaceStream:
         self._fresh = 0
 
     def push(self, token: int) -> str:
-        """The text that `token` completes: whole characters, often none while one spans several tokens."""
         self._tokens.append(token)
         text = self._text()
         if not text.startswith(self._shown):
@@ -99,7 +98,6 @@ class HuggingFaceStream:
         return piece
 
     def flush(self) -> str:
-        """The text of an incomplete last character, if any. Call it at the end."""
         return self._text()[len(self._shown) :]
 
     def _text(self) -> str:

@@ -61,7 +61,6 @@ class Corpus:
 
     @property
     def held_out_bytes(self) -> int:
-        """Length of all held-out texts, UTF-8."""
         return sum(len(text.encode()) for text in self.held_out)
 
 

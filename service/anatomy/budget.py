@@ -47,10 +47,7 @@ class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Amortisation over batches, the crossover of each mode, and the budget of one step.
-
-    `gains` are of the other modes at the budget's batch.
-    """
+    """Steps over batches, each mode's crossover, one step's budget; `gains` of other modes at its batch."""
 
     device: str
     threads: int | None
@@ -270,8 +267,7 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A decode step of one mode at one batch; `speedup` is against the first mode.
 
     `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
-    other dispatch. `device_bound_index` is the kernel share, and `bound` its class, a GPU's term.
-    `disturbed`: more than one involuntary context switch in 20 steps.
+    other dispatch. `disturbed`: more than one involuntary context switch in 20 steps.
     """
 
     mode: str
@@ -322,7 +318,6 @@ def make_point(
 
 
 def crossover_of(mode: str, points: list[BatchPoint]) -> ModeCrossover:
-    """Where kernels take as long as dispatch in `mode`, one of those in `points`."""
     at = crossover({point.batch_size: point.device_bound_index for point in points if point.mode == mode})
     return ModeCrossover(mode=mode, where=at.where, batch_size=at.batch)
 
@@ -346,7 +341,6 @@ def ready_cases(
 
 
 def disturbed_note(times: Mapping[Key, StepTimes]) -> list[str]:
-    """One note that names every disturbed cell; empty where there is none."""
     cells = [f"{mode} at {batch}" for (mode, batch), own in times.items() if own.disturbed]
     note = f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; "
     return [f"{note}measure again on a quiet machine"] if cells else []

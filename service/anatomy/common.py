@@ -39,8 +39,7 @@ class StudyError(Exception):
 class Report(Protocol):
     """Takes what the study does now, as one short line; `done` of `total` alike parts are finished."""
 
-    def __call__(self, text: str, done: int | None = None, total: int | None = None, /) -> None:
-        """Report."""
+    def __call__(self, text: str, done: int | None = None, total: int | None = None, /) -> None: ...
 
 
 def counted(report: Report, total: int) -> Callable[[str], None]:
@@ -89,7 +88,6 @@ class MedianSeconds(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, interval: Interval) -> MedianSeconds:
-        """`interval` with its infinite bounds as None."""
         low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
         return cls(median_seconds=interval.value, low=low, high=high, samples=interval.samples)
 
@@ -107,7 +105,6 @@ ATTACHED = (
 
 
 def attached_note() -> list[str]:
-    """ATTACHED where it is true of what is timed from now on; else nothing."""
     return [ATTACHED] if profiler_attached() else []
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
-from service.anatomy.tape.graph import Held, Peak, distinct_bytes, tape_of_step
+from service.anatomy.tape.graph import TapeOfStep, distinct_bytes, tape_of_step
 from service.measure.cases import Bench
 from service.records import Phase
 from service.step.buffers import Buffers
@@ -29,20 +29,9 @@ class MemoryArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that serving always holds, each storage counted once."""
-
     name: str
     bytes: int
     what: str
-
-
-class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step's tape, and its peak in torch's allocator."""
-
-    mode: str
-    effective: str
-    tape: Held
-    step: Peak
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +41,7 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     batch_bucket: int
     phase: Phase
     parts: list[StaticMemory]
-    steps: list[MemoryOfStep]
+    steps: list[TapeOfStep]
     files: list[str]
     allocator: list[Statistic] | None
 
@@ -68,7 +57,7 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
     report("one step of each mode")
     with nullcontext() if arguments.out is None else snapshot(Path(arguments.out)):
-        tapes = [tape_of_step(bench, case) for case in cases]
+        steps = [tape_of_step(bench, case) for case in cases]
     allocator = None
     if on_cuda:
         allocator = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
@@ -77,10 +66,7 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
         batch_bucket=bucket,
         phase=arguments.phase,
         parts=static_memory(bench, bench.buffers[bucket]),
-        steps=[
-            MemoryOfStep(mode=one.mode, effective=one.effective, tape=one.held, step=one.step)
-            for one in tapes
-        ],
+        steps=steps,
         files=[] if arguments.out is None else [SNAPSHOT_FILE],
         allocator=allocator,
     )
@@ -108,26 +94,18 @@ NO_POOL = (0, 0)
 """The pool id of segments in no private pool."""
 
 SIZES = ("allocated", "active", "reserved", "inactive_split")
-DEFINITIONS: dict[str, str] = {
-    "allocated": "bytes in blocks of live tensors, rounded up to the allocator's block sizes",
-    "active": "bytes allocated, and in freed blocks that a stream may still use",
-    "reserved": "bytes in segments from the device, in use or cached; other programs cannot have them",
-    "inactive_split": "bytes in free blocks of segments that are partly in use: not releasable",
-    "fragmentation": "1 − active / reserved: the share of reserved memory that is not active",
-    "graph_pool": "bytes of segments in private pools, which CUDA graphs keep for their replays",
-    "alloc_retries": "allocations that had to free cached segments first, because the device was full",
-    "ooms": "allocations that failed",
-}
 
 
 class Statistic(msgspec.Struct, frozen=True):
-    """One statistic now and at its peak since the process began, None where it has no peak."""
+    """One of `torch.cuda.memory_stats`, now and at its peak since the process began (None: it has none).
+
+    `fragmentation` is 1 − active / reserved, `graph_pool` what CUDA graphs keep for their replays.
+    """
 
     name: str
     unit: Literal["bytes", "share", "count"]
     value: float
     peak: float | None
-    definition: str
 
 
 def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
@@ -139,11 +117,10 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
         "graph_pool": ("bytes", graph_pool_bytes, None),
         **{name: ("count", stats[name], None) for name in ("alloc_retries", "ooms")},
     }
-    return [Statistic(name, *found, DEFINITIONS[name]) for name, found in values.items()]
+    return [Statistic(name, *found) for name, found in values.items()]
 
 
 def pool_bytes(segments: list[dict[str, Any]]) -> int:
-    """Reserved bytes of a snapshot's segments that lie in private pools."""
     return sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != NO_POOL)
 
 

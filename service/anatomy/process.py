@@ -32,8 +32,6 @@ EXIT_UNKNOWN_STATE = 3
 
 
 class FrontSocket:
-    """The anatomy process's end of its socket to the front."""
-
     def __init__(self, address: str) -> None:
         self._stream = connect(address)
         self._frames: deque[bytes] = deque()

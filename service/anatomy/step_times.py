@@ -39,14 +39,9 @@ class StepTimes:
     no_samples: str | None = None
 
     @property
-    def switches_per_step(self) -> float:
-        """Of all steps, the untimed ones too."""
-        return self.switches / (len(self.seconds) + LEAD_STEPS * len(self.walls))
-
-    @property
     def disturbed(self) -> bool:
-        """Whether there was more than one switch in 20 steps, the rule of every table."""
-        return is_disturbed(self.switches_per_step, 1)
+        """Whether there was more than one switch in 20 steps, the rule of every table; untimed ones count."""
+        return is_disturbed(self.switches, len(self.seconds) + LEAD_STEPS * len(self.walls))
 
 
 def time_steps(

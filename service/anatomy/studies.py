@@ -19,8 +19,6 @@ from service.records import EngineSettings
 
 
 class LoadedStudy(NamedTuple):
-    """A study, imported: its arguments' type, and what runs it on a bench."""
-
     arguments: type[msgspec.Struct]
     run: Callable[[Bench, Any, Report], msgspec.Struct]
 

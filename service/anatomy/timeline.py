@@ -146,8 +146,7 @@ TIMED_STEPS = 5
 NO_SAMPLES = "no sample was in a kernel or in the host's code"
 
 HOW_ON_CPU = (
-    "the share of samples of the step's thread that were in the host's code and in no kernel, without a "
-    "profiler. The profiler's own nesting is not used: it adds to every operator that it records"
+    "the share of samples of the step's thread that were in the host's code, not in a kernel; no profiler"
 )
 HOW_ON_CUDA = (
     "1 − the time in which a kernel ran, by the device's clock, over the step's wall time without a profiler"
@@ -300,7 +299,6 @@ def write(finding: TimelineFinding, folder: Path) -> None:
 
 
 def trace(finding: TimelineFinding) -> dict[str, Any]:
-    """All tracks in the Chrome trace format (JSON object form): one process each, from 0 µs."""
     events = [
         event for number, track in enumerate(finding.tracks, start=1) for event in _process(track, number)
     ]

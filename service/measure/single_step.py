@@ -33,14 +33,11 @@ class SingleStepError(RuntimeError):
     """Instructions cannot be counted here; the message has the reason and, where there is one, the remedy."""
 
 
-class Instructions:
-    """What ran, by function: how many instructions in each."""
-
-    def __init__(self, by_function: Counter[Place]) -> None:
-        self.by_function = by_function
+class Instructions(Counter[Place]):
+    """How many instructions ran in each function."""
 
     def of(self, side: Side) -> int:
-        return sum(count for function, count in self.by_function.items() if function.side == side)
+        return sum(count for function, count in self.items() if function.side == side)
 
 
 class InstructionCounter:

@@ -69,7 +69,6 @@ class Roof:
     positions: int
 
     def over(self, rows: int, kernel_seconds: Interval) -> Roofline | None:
-        """The roofline of a measured decode step of `rows` sequences; None without kernel time."""
         moved = decode_bytes(self.step_bytes, rows, self.positions)
         return roofline(moved, kernel_seconds, self.bandwidth.bytes_per_second)
 

@@ -22,8 +22,6 @@ from service.parent_death import owned
 
 
 class Generation(BaseModel):
-    """The body that the checks send."""
-
     prompts: list[str]
     max_new_tokens: int
     ignore_eos: bool

@@ -87,7 +87,6 @@ def _elements(units: int, fuse: Function) -> Work:
 
 
 def _dispatcher(units: int, fuse: Function) -> Work:
-    """Hardly any kernel: two views, and a sum of one element."""
     one, out = torch.ones(1), torch.empty(1)
 
     def calls() -> None:
@@ -251,8 +250,6 @@ GROWTH = Property(
 
 
 class Counted(NamedTuple):
-    """Instructions of one decode step."""
-
     kernel: int
     host: int
 

@@ -241,7 +241,6 @@ def jobs() -> Iterable[Job]:
 
 
 def watch(records: Records, message: ToFront) -> None:
-    """A record for a mode's every change, and for every job."""
     if isinstance(message, ModeStatus) and message.state != "cold":
         records.write("mode", **msgspec.to_builtins(message))
     elif isinstance(message, Outcome):
@@ -313,7 +312,6 @@ def sizes(records: Records) -> None:
 
 
 def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    """Wall, dispatch and device time of a decode step, and the latter under the roof."""
     hosts, walls = [], []
     for _ in range(SIZES_STEPS):
         bench.synchronise()
@@ -335,7 +333,6 @@ def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
 
 
 def _kernels(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    """The kernels of a decode step, the longest by name, and their time under the roof."""
     table = kernel_table(bench, case, lambda line: None)
     batch = case.buffers.bucket
     names: dict[str, object] = {"mode": case.mode, "batch": batch}

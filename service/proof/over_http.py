@@ -65,7 +65,6 @@ def measure_parts(service: RunningService, log: Log) -> dict[tuple[str, str], li
 
 
 def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[Row]:
-    """Over all requests: the signs of the parts. Per mode: `other` against its pieces."""
     modes = list(dict.fromkeys(mode for mode, _ in found))
     everything = [timings for mode in modes for timings in found[mode, "request"]]
     pieces = [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]

@@ -86,8 +86,6 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
 
 
 class _Selftest:
-    """One run: the rows found so far, and the checks that they are of."""
-
     def __init__(self, settings: Settings, folder: Path, console: Console) -> None:
         self._settings, self._folder, self._console = settings, folder, console
         self._began, self._printed = monotonic(), 0.0
@@ -192,7 +190,6 @@ def outcome_of(named: Mapping[str, list[str]], complete: bool) -> Outcome:
 
 
 def sentence(named: Mapping[str, list[str]]) -> str:
-    """How many rows passed of those that ran, and the names of all others by verdict."""
     ran = sum(len(named[name]) for name in ("passed", "failed", "undecided"))
     shown = {"not_measurable": "not measurable here", "not_run": "not run"}
     others = {shown.get(name, name): names for name, names in named.items() if names and name != "passed"}
@@ -229,10 +226,8 @@ def new_report(
 ) -> dict[str, Any]:
     """The contents of FILE: `rows` of the checks that have `finished`, with the commit and the machine.
 
-    `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. `linears` is
-    how linear weights lay in memory, which decides which kernels ran. Only a `complete` one stands for its
-    machine and commit; else `incomplete_because` has the reasons. `detail` says `rows_by_verdict` in a
-    sentence.
+    `linears` is how linear weights lay in memory, which decides which kernels ran. Only a `complete` one
+    stands for its machine and commit.
     """
     git = git_state()
     named = tally(rows, finished)

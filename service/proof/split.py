@@ -350,7 +350,6 @@ def _table_seconds(session: profile) -> float:
 
 
 def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
-    """Kernel time against the profiler's sum per mode; one launch per replay."""
     rows = [_kernels(mode, sums) for (what, mode), sums in found.items() if what == "kernels"]
     return [*rows, _graphs(found.get(("graph_launches", REPLAYED)))]
 

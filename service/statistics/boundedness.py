@@ -1,7 +1,4 @@
-"""Dispatch as an interval, the kernel share that follows from it, its classes, and a decode step's roofline.
-
-Imports nothing of ours but the other statistics.
-"""
+"""Dispatch as an interval, the kernel share that follows, its classes, and a decode step's roofline."""
 
 from __future__ import annotations
 

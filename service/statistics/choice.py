@@ -15,7 +15,15 @@ from typing import Literal, TypeVar
 
 from scipy.special import nctdtrinc
 
-from service.statistics.intervals import Interval, exponential, mean_interval, paired_ratio, t_quantile, welch
+from service.statistics.intervals import (
+    Interval,
+    exp,
+    exponential,
+    mean_interval,
+    paired_ratio,
+    t_quantile,
+    welch,
+)
 
 CONFIDENCE = 0.95
 """Of all answers of a sweep together, over its interim checks and batch sizes; of each interval by itself."""
@@ -72,7 +80,6 @@ class Comparison:
 
     @property
     def equivalent(self) -> bool:
-        """Whether the whole interval lies within 2 % of 1: equal for every practical purpose."""
         return _within(self.speedup, EQUIVALENT)
 
 
@@ -105,7 +112,6 @@ class Choice:
 
 
 def paired(first: Rounds, second: Rounds) -> tuple[list[float], list[float]]:
-    """The values of the rounds that both have, round by round."""
     shared = sorted(first.keys() & second.keys())
     return [first[number] for number in shared], [second[number] for number in shared]
 
@@ -204,7 +210,6 @@ def by_speed(by_mode: Mapping[str, Rounds]) -> list[str]:
 
 
 def _in_common(by_mode: Mapping[str, Rounds]) -> dict[str, Rounds]:
-    """`by_mode` cut to the rounds that every mode has, so that all comparisons are over the same ones."""
     shared = set.intersection(*(set(rounds) for rounds in by_mode.values()))
     return {mode: {number: rounds[number] for number in sorted(shared)} for mode, rounds in by_mode.items()}
 
@@ -265,7 +270,7 @@ class Difference:
 
     def at_most(self, confidence: float = CONFIDENCE) -> float:
         """The upper end of the one-sided interval of candidate / baseline."""
-        return _exp(self.log_ratio + t_quantile(self.freedom, confidence) * self.error)
+        return exp(self.log_ratio + t_quantile(self.freedom, confidence) * self.error)
 
     def smallest_detectable(self, confidence: float = CONFIDENCE) -> float:
         """The least slow-down, as a ratio, that intervals of this width exclude 1 for in 80 % of comparisons.
@@ -275,8 +280,8 @@ class Difference:
         """
         critical = t_quantile(self.freedom, 0.5 + confidence / 2)
         if math.isinf(self.freedom):
-            return _exp((critical + t_quantile(self.freedom, POWER)) * self.error)
-        return _exp(float(nctdtrinc(self.freedom, 1 - POWER, critical)) * self.error)
+            return exp((critical + t_quantile(self.freedom, POWER)) * self.error)
+        return exp(float(nctdtrinc(self.freedom, 1 - POWER, critical)) * self.error)
 
 
 def difference(baseline: Sweeps, candidate: Sweeps, scatter: Scatter, in_turn: bool = False) -> Difference:
@@ -383,10 +388,6 @@ def _of_rounds(baseline: Sequence[float], candidate: Sequence[float], scatter: S
     parts = [(variance(side) / len(side), len(side) - 1.0) for side in sides]
     error, freedom = welch([*parts, (2 * scatter.deviation**2, scatter.freedom)])
     return Difference(fmean(candidate) - fmean(baseline), error, freedom, "rounds", smaller)
-
-
-def _exp(exponent: float) -> float:
-    return math.exp(exponent) if exponent < 700 else math.inf
 
 
 STEPS_PER_SWITCH = 20

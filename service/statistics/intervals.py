@@ -26,7 +26,6 @@ class Interval:
 
     @property
     def excludes_one(self) -> bool:
-        """Whether a ratio of 1 (no difference) lies outside the interval."""
         return self.low > 1.0 or self.high < 1.0
 
 
@@ -55,10 +54,14 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     return Interval(centre, centre - half, centre + half, count)
 
 
+def exp(exponent: float) -> float:
+    """Infinite beyond what a float holds."""
+    return math.exp(exponent) if exponent < 700 else math.inf
+
+
 def exponential(logs: Interval) -> Interval:
-    """An interval of logarithms as one of ratios; beyond what a float holds it is infinite."""
-    value, low, high = (math.exp(end) if end < 700 else math.inf for end in (logs.value, logs.low, logs.high))
-    return Interval(value, low, high, logs.samples)
+    """An interval of logarithms as one of ratios."""
+    return Interval(exp(logs.value), exp(logs.low), exp(logs.high), logs.samples)
 
 
 def geometric_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:

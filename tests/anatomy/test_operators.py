@@ -105,7 +105,7 @@ def taken_apart(bench: Bench, step: Step) -> tuple[list[Any], list[Any]]:
     rows = study.operator_rows(
         calls,
         seen.seen,
-        study.OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing, 0.0),
+        study.OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing),
     )
     return study.copies(calls, rows), study.syncs(rows, seen.seen)
 

@@ -20,12 +20,11 @@ from torch._dynamo.utils import counters, graph_break_reasons
 from service.anatomy.common import Report
 from service.anatomy.probes import faults
 from service.anatomy.probes import study as probes
-from service.anatomy.probes.compiler import LENGTHS
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval
 from service.study_names import NOT_ON_CPU, PROBES
-from tests.support.small_models import CONFIG, quiet
+from tests.support.small_models import quiet
 
 pytestmark = pytest.mark.compiles
 
@@ -41,14 +40,7 @@ FAULTY_LINES = {
     "thread-change": "torch.set_num_threads(",
     "custom-op": "self.kernel(",
     "autocast": "casting",
-    "view-keeps-storage": "[-1:]",
-    "inference-tensor-in-autograd": "functional.linear(",
-    "channels-last": "functional.conv2d(",
-    "dynamic-shapes": "step(prompt",
 }
-CHUNK = 64
-"""Tokens of a prefill of the bench."""
-
 ON_CPU = [name for name in TABLE if name not in NOT_ON_CPU]
 
 
@@ -181,17 +173,7 @@ def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> Non
         assert NOT_ON_CPU.get(name, f"cure: {TABLE[name].cure}") in text
 
 
-@pytest.mark.parametrize(
-    ("name", "before", "after", "note"),
-    [
-        ("view-keeps-storage", CONFIG.width * 4, CHUNK * CONFIG.width * 4, "all stay in memory"),
-        ("channels-last", 0, 1, "copied in each call"),
-        ("dynamic-shapes", 0, LENGTHS - 1, "The guard that failed"),
-    ],
-)
-def test_a_counter_counts_what_the_fault_costs(
-    name: str, before: int, after: int, note: str, seen: Callable[[str], Seen]
-) -> None:
-    finding = seen(name).finding
-    assert (finding.counter.before, finding.counter.after) == (before, after)
-    assert all(any(part in line for line in finding.notes) for part in note.split("; "))
+def test_a_counter_counts_what_the_fault_costs(seen: Callable[[str], Seen]) -> None:
+    finding = seen("recompile").finding
+    assert (finding.counter.before, finding.counter.after) == (0, 1)
+    assert any("The guard that failed" in line for line in finding.notes)

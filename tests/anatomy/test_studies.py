@@ -215,7 +215,7 @@ def test_every_number_of_a_body_has_a_bound_above(name: str) -> None:
         ("budget", {"modes": ["eager"], "batch_sizes": [1], "rounds": 6}),
         ("layers", {"rounds": 6}),
         ("operators", {"mode": "eager"}),
-        ("probes", {"name": "view-keeps-storage", "repeats": 6}),
+        ("probes", {"name": "hidden-copy", "repeats": 6}),
         ("rms-norm", {"rounds": 6}),
         ("timeline", {"mode": "eager"}),
     ],

@@ -95,7 +95,6 @@ def test_nodes_saved_what_autograds_hooks_saw_and_without_grad_mode_there_is_no_
     assert [run.grad for run in finding.untaped] == ["no_grad", "inference_mode"]
     for run in finding.untaped:
         assert [one.operator for one in run.forward] == [one.operator for one in finding.forward]
-        assert not run.has_grad_fn
         assert (run.held.tensors, run.held.storage_bytes) == (0, 0)
         assert all(one.node is None for one in run.forward)
 
@@ -143,7 +142,7 @@ def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> Non
 
     events = [event(3, -100), event(1, 100), event(4, 70), event(2, 50), event(2.5, 1000, device=1)]
     peak = peak_of_events([*events, {"name": "aten::mm", "ts": 0}])
-    assert (peak.peak_bytes, peak.allocations, peak.allocated_bytes) == (150, 3, 220)
+    assert (peak.peak_bytes, peak.allocations) == (150, 3)
 
 
 @pytest.mark.parametrize(

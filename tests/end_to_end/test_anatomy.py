@@ -35,13 +35,10 @@ SHORT: dict[str, dict[str, Any]] = {
 STUDIES: list[tuple[str, dict[str, Any]]] = [
     *((OPERATORS, {"mode": mode, "phase": phase}) for mode in MODES for phase in ("decode", "prefill")),
     *((f"/v1/studies/{name}", body) for name, body in SHORT.items()),
-    *(
-        (f"/v1/probes/{name}", {})
-        for name in ("graph-break", "thread-change", "custom-op", "inference-tensor-in-autograd")
-    ),
+    *((f"/v1/probes/{name}", {}) for name in ("graph-break", "thread-change", "custom-op")),
 ]
-"""Of the probes one that compiles, one that changes the process, one that registers an operator and one that
-raises; that each leaves no trace is tested with the probes."""
+"""Of the probes one that compiles, one that changes the process and one that registers an operator; that each
+leaves no trace is tested with the probes."""
 
 
 @pytest.fixture

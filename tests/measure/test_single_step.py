@@ -50,7 +50,7 @@ def test_a_tape_takes_instructions_of_the_host_and_none_of_kernels(counter: Inst
     assert plain.of("kernel") > 1000
     assert taped.of("kernel") == pytest.approx(plain.of("kernel"), rel=0.01)
     assert taped.of("host") > plain.of("host")
-    assert any("autograd" in function.symbol for function in taped.by_function)
+    assert any("autograd" in function.symbol for function in taped)
 
 
 @pytest.mark.parametrize("collecting", [True, False])

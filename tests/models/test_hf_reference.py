@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from loadtests.plan.prompts import read_prompts
 from models import checkpoint
 from models.config import Config
-from models.hf.reference import Wanted, export, make
+from models.hf.reference import export, make
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from tests.support.small_models import greedy
@@ -87,11 +88,11 @@ def test_an_untied_head_and_other_shapes_are_exported_too(tmp_path: Path) -> Non
 
 # The reference
 
-WANTED = Wanted(texts=read_prompts(), count=3, prompt_tokens=12, new_tokens=6)
+WANTED: dict[str, Any] = {"texts": read_prompts(), "count": 3, "prompt_tokens": 12, "new_tokens": 6}
 
 
 def test_tokens_and_margins_are_those_of_steps_written_out_plainly(tmp_path: Path) -> None:
-    reference = make("tiny", tmp_path, WANTED)
+    reference = make("tiny", tmp_path, **WANTED)
     tokens, logits = greedy(
         checkpoint.build("tiny", 3), [row.prompt_tokens for row in reference.rows], new=6, chunk=16
     )

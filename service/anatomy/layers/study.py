@@ -76,8 +76,6 @@ class Agreeing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationLayers(Agreeing, frozen=True, kw_only=True):
-    """One operator at one size."""
-
     operation: str
     statement: str
     size: int

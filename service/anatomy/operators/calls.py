@@ -73,8 +73,6 @@ class OperatorCall:
 
 @dataclass(frozen=True, slots=True)
 class StepCalls:
-    """One marked step: its calls in order, its wall time under the profiler and its number of events."""
-
     calls: tuple[OperatorCall, ...]
     begin_ns: int
     seconds: float
@@ -291,7 +289,6 @@ class ThreadKeys:
 
 
 def thread_keys(mode: Mode, device: torch.device, precision: Precision) -> ThreadKeys:
-    """The keys that the contexts of `mode` and `precision` set."""
     with autocast_of(device, precision), GRAD_MODES[mode.grad_mode]():
         return ThreadKeys.now()
 
@@ -376,7 +373,6 @@ class SourceLine:
 
     @property
     def text(self) -> str:
-        """The source, empty where it cannot be read."""
         return linecache.getline(self.file, self.number).strip()
 
     @property

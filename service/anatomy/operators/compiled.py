@@ -70,8 +70,6 @@ def graph_calls() -> Iterator[list[tuple[CompiledFxGraph, list[Any]]]]:
 
 
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
-    """The compiler's reason for a break, and the innermost line of its stack that is not torch's own."""
-
     reason: str
     line: str | None
 

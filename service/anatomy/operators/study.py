@@ -47,8 +47,6 @@ from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is listed."""
-
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
@@ -61,9 +59,8 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
-    compiled. `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner
-    event. `operators_share` and `accounted_share` (all parts) are of the plain steps that alternated with the
-    profiled ones. `tail_seconds` come after the last call, where eager frees its tape.
+    compiled. `operators_share` is that of the listed calls, less `event_seconds` per inner event, of the
+    plain steps that alternated with the profiled ones.
     """
 
     mode: str
@@ -76,10 +73,7 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: MedianSeconds
     profiled_seconds: MedianSeconds
     event_seconds: float
-    operators_seconds: float
     operators_share: float
-    accounted_share: float
-    tail_seconds: float
     dispatch_seconds: Interval | None
     kernel_seconds: Interval | None
     kernel_share: float | None
@@ -121,7 +115,6 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     work = device_work(bench, case)
     split = split_step(step, native.sides, work)
     operators = operator_rows(calls, records, times)
-    spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
     return OperatorsFinding(
         mode=case.mode,
@@ -134,10 +127,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         step_seconds=MedianSeconds.of(step),
         profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
-        operators_seconds=spent,
-        operators_share=spent / times.plain.value,
-        accounted_share=(spent + sum(times.lead_seconds) + times.tail_seconds) / times.plain.value,
-        tail_seconds=times.tail_seconds,
+        operators_share=sum(times.own_seconds) / times.plain.value,
         dispatch_seconds=split.dispatch if split else None,
         kernel_seconds=split.kernel if split else None,
         kernel_share=split.kernel.value / (split.dispatch.value + split.kernel.value) if split else None,
@@ -159,7 +149,7 @@ def _notes(
 ) -> Iterator[str]:
     if on_cuda and kernels is None:
         yield "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
-    if not on_cuda and native.kernel_share is None:
+    if not on_cuda and native.reason is not None:
         yield f"dispatch is unknown: {native.reason}"
     if records is None:
         yield "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
@@ -178,7 +168,6 @@ def _effect(bench: Bench, mode: str) -> Effect:
 
 
 def _records(bench: Bench, case: Case, calls: tuple[OperatorCall, ...]) -> list[OperatorRecord] | None:
-    """What a dispatch mode sees of `calls`; None where it sees others."""
     with OperatorRecorder(thread_keys(MODES[case.mode], bench.device, bench.precision)) as recorder:
         case.call()
     names = [SAME_CALL.get(call.name, call.name) for call in calls]
@@ -211,7 +200,6 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     cumulative_seconds: float
     lead_seconds: float
     is_view: bool | None
-    inner_calls: int
     within: list[str]
     line: str | None
 
@@ -251,7 +239,6 @@ def operator_rows(
             cumulative_seconds=total,
             lead_seconds=lead,
             is_view=record.is_view if record else None,
-            inner_calls=call.inner,
             within=list(call.within),
             line=str(record.line) if record and record.line else None,
         )
@@ -303,7 +290,6 @@ class OperatorTimes:
     event_seconds: float
     own_seconds: list[float]
     lead_seconds: list[float]
-    tail_seconds: float
 
 
 def time_before_profiling(bench: Bench, case: Case, report: Report) -> Interval:
@@ -366,22 +352,21 @@ def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
         max(median(step.calls[index].seconds for step in recorded) - call.inner * cost, 0.0)
         for index, call in enumerate(calls)
     ]
-    *between, tail = map(median, zip(*map(_gaps, recorded), strict=True))
+    between = map(median, zip(*map(_gaps, recorded), strict=True))
     # Before a call begin its own event and those of the composite operators around it.
     lead = [max(gap - (1 + _newly_entered(calls, index)) * cost, 0.0) for index, gap in enumerate(between)]
     profiled = median_interval([step.seconds for step in recorded])
-    return OperatorTimes(median_interval(plain), profiled, cost, own, lead, tail)
+    return OperatorTimes(median_interval(plain), profiled, cost, own, lead)
 
 
 def _gaps(step: StepCalls) -> list[float]:
-    """Seconds before each call, since the one before it, and after the last one."""
+    """Seconds before each call, since the one before it."""
     begins = [(call.begin_ns - step.begin_ns) / 1e9 for call in step.calls]
     ends = [begin + call.seconds for begin, call in zip(begins, step.calls, strict=True)]
-    return [begin - end for begin, end in zip([*begins, step.seconds], [0.0, *ends], strict=True)]
+    return [begin - end for begin, end in zip(begins, [0.0, *ends], strict=False)]
 
 
 def _newly_entered(calls: tuple[OperatorCall, ...], index: int) -> int:
-    """Composite operators around this call that were not around the one before it, by name."""
     within = calls[index].within
     before = calls[index - 1].within if index else ()
     kept = takewhile(lambda pair: pair[0] == pair[1], zip(within, before, strict=False))
@@ -405,10 +390,7 @@ class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
 class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
     """The most frequent functions, and the samples of each class. Without samples, `reason` is set."""
 
-    samples: int
-    steps: int
-    kernel_share: float | None
-    symbols: list[NativeFunction]
+    symbols: list[NativeFunction] = []
     sides: SampleCounts = SampleCounts()
     reason: str | None = None
 
@@ -416,9 +398,8 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
     """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Without samples, `reason` is set."""
     if bench.device.type != "cpu":
-        return _no_samples("on CUDA kernels run on the device, where no sample of the host's thread reaches")
+        return NativeSamples(reason="on CUDA kernels run on the device, where no sample reaches")
     report("sampling native functions")
-    steps = 0
     try:
         for _ in range(LEAD_STEPS if case.phase == "decode" else LEAD_STEPS_OF_PREFILL):
             case.call()
@@ -426,21 +407,16 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
             began = thread_time_ns()
             while thread_time_ns() - began < SAMPLED_SECONDS * 1e9:
                 case.call()
-                steps += 1
     except SamplerError as error:
-        return _no_samples(str(error))
-    return summary(places, steps)
+        return NativeSamples(reason=str(error))
+    return summary(places)
 
 
-def summary(places: Sequence[Place], steps: int) -> NativeSamples:
+def summary(places: Sequence[Place]) -> NativeSamples:
     sides = counts_of(places)
-    share = kernel_share(sides)
-    if share is None:
-        return _no_samples("no sample was in a kernel or in the host's code")
+    if kernel_share(sides) is None:
+        return NativeSamples(reason="no sample was in a kernel or in the host's code")
     return NativeSamples(
-        samples=len(places),
-        steps=steps,
-        kernel_share=share,
         symbols=[
             NativeFunction(
                 symbol=place.symbol[:SYMBOL_CHARACTERS],
@@ -453,7 +429,3 @@ def summary(places: Sequence[Place], steps: int) -> NativeSamples:
         ],
         sides=sides,
     )
-
-
-def _no_samples(reason: str) -> NativeSamples:
-    return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)

@@ -1,9 +1,9 @@
-"""Probes of what the compiler sees: graph breaks, guards, shapes, dynamic shapes, a custom operator."""
+"""Probes of what the compiler sees: graph breaks, guards, shapes, a custom operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import cycle, repeat
+from itertools import cycle
 from time import perf_counter
 from typing import Any
 
@@ -62,8 +62,6 @@ def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: AN
 
 
 class _Counting(nn.Module):
-    """The step, and a Python number that it reads and changes."""
-
     def __init__(self, model: Served) -> None:
         super().__init__()
         self.model = model
@@ -181,7 +179,7 @@ _MOST_LENGTHS = 10
 
 def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     """Prompts of several lengths padded to one shape, and each in its own."""
-    prompts = prompts_of_lengths(probed, LIMIT + 1)
+    prompts = _prompts_of_lengths(probed)
     padded, own = compiled(probed.model), compiled(probed.model)
     without = probed.served(_padding(padded, cycle(prompts)), "prefill")
     report("compiling one padded length")
@@ -207,12 +205,12 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def prompts_of_lengths(probed: ProbedModel, fewest: int) -> list[Tensor]:
-    """Chunks of different lengths, all shorter than a whole one. Raises StudyError below `fewest`."""
+def _prompts_of_lengths(probed: ProbedModel) -> list[Tensor]:
+    """Chunks of different lengths, all shorter than a whole one. Raises StudyError for a chunk below 5."""
     chunk = probed.buffers.arguments("prefill")[0]
     longest = chunk.shape[1] - 1
     lengths = range(longest, max(longest - _MOST_LENGTHS, 1), -1)
-    if len(lengths) < fewest:
+    if len(lengths) <= LIMIT:
         raise StudyError(
             "unsupported_here",
             f"prompts of several lengths do not fit a prefill chunk of {chunk.shape[1]}: make it 8 or more",
@@ -245,64 +243,10 @@ def _unpadded(
     return probed.served(run_unpadded, "prefill")
 
 
-LENGTHS = 4
-"""Lengths that are counted, fewer than torch's recompile limit."""
-
-
-def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
-    """Timed is a call at a new length, with code for all of them and without."""
-    prompts = prompts_of_lengths(probed, LENGTHS)[:LENGTHS]
-    marked = [prompt.clone() for prompt in prompts]
-    for prompt in marked:
-        torch._dynamo.mark_dynamic(prompt, 1)
-    report(f"tracing {LENGTHS} lengths")
-    before, after = _recompiles(probed, marked), _recompiles(probed, prompts)
-    reason = why_recompiled()
-    dynamic = compiled(probed.model)
-    without = _unpadded(probed, dynamic, cycle(marked))
-    report("compiling for all lengths")
-    without()
-    for_one = [dynamic]
-
-    def compile_for_the_first() -> None:
-        for_one[0] = compiled(probed.model)
-        _unpadded(probed, for_one[0], repeat(prompts[0]))()
-
-    def call_with_the_second() -> object:
-        return _unpadded(probed, for_one[0], repeat(prompts[1]))()
-
-    report("compiling for two lengths")
-    compile_for_the_first()
-    first = seconds_of(call_with_the_second)
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(call_with_the_second, prepare=compile_for_the_first, warm_passes=0),
-        most_repeats=EVENTS,
-        counter=Counter("recompiles", before, after),
-        fault=_unpadded,
-        notes=[
-            f"Counted over {LENGTHS} lengths. {failed_guard(reason)}",
-            f"The second length took {first:.2f} s to compile. Those that are timed found their kernels in "
-            "the compiler's cache.",
-        ],
-    )
-
-
-def _recompiles(probed: ProbedModel, prompts: list[Tensor]) -> int:
-    """How often the step is traced again for `prompts`; no code is generated."""
-    step = compiled(probed.model, backend="eager")
-    run = _unpadded(probed, step, iter(prompts))
-    for _ in prompts:
-        run()
-    return recompiles(step)
-
-
 _EPSILONS = ("epsilon", "variance_epsilon", "eps")
 
 
 class _Norm(nn.Module):
-    """An RMS norm that calls `kernel`."""
-
     def __init__(self, kernel: Norm, weight: Tensor, epsilon: float) -> None:
         super().__init__()
         self.kernel = kernel

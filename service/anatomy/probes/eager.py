@@ -1,4 +1,4 @@
-"""Probes of the eager step and its operators: a sync point, autocast, autograd."""
+"""Probes of the eager step: a sync point, autocast."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from models.transformer import Transformer
-from service.anatomy.common import Report, StudyError
+from service.anatomy.common import Report
 from service.anatomy.operators.calls import OperatorRecorder, thread_keys
 from service.anatomy.probes.faults import (
     Counter,
@@ -21,10 +19,8 @@ from service.anatomy.probes.faults import (
     compile_counting,
     compiled,
     copied_tensors,
-    copies,
     hidden_of,
     in_inference,
-    median_of,
 )
 from service.modes import MODES
 from service.step.buffers import allocate
@@ -58,7 +54,6 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
 
 
 def reads_by_host(probed: ProbedModel, run: Callable[[], object]) -> int:
-    """How many values a call of `run` reads from tensors."""
     keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
     with OperatorRecorder(keys) as recorder:
         run()
@@ -109,40 +104,3 @@ def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
     shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
     return [target.bytes for target in copied_tensors(probed, run) if target.shape in shapes]
-
-
-def inference_tensor_in_autograd(probed: ProbedModel, report: Report) -> FaultComparison:
-    """A head trained on the model's logits: of `no_grad` as they are, of inference mode cloned."""
-    plain = probed.served(probed.model, grad_mode="no_grad")
-    inference = probed.served(probed.model)
-    logits = inference()[0]
-    weight = torch.ones(1, logits.shape[-1], dtype=logits.dtype, device=logits.device, requires_grad=True)
-
-    def head(features: Tensor) -> Tensor:
-        return functional.linear(features, weight)  # the fault
-
-    def without() -> Tensor:
-        return head(plain()[0])
-
-    def with_fault() -> Tensor:
-        return head(inference()[0].clone())
-
-    report("giving autograd a tensor of inference mode")
-    try:
-        head(logits)
-    except RuntimeError as refusal:
-        reason = str(refusal)
-    else:
-        raise StudyError("unsupported_here", "this torch saves a tensor of inference mode for backward")
-    clone = median_of(TimedStep(lambda: logits.clone()), probed.bench.synchronise)
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("copies_per_step", copies(probed, without)[0], copies(probed, with_fault)[0]),
-        fault=head,
-        notes=[
-            f"Without the clone: {reason}",
-            f"The clone of {logits.nbytes:,} bytes takes {clone}.",
-            "The ratio also has what inference mode saves: autograd's keys, which `no_grad` pays for.",
-        ],
-    )

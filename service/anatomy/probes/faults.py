@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeVar
@@ -24,12 +23,10 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.common import GRAD_MODES, StudyError, autocast_of, resolve_bucket
+from service.anatomy.common import StudyError, autocast_of, resolve_bucket
 from service.anatomy.operators.calls import Operand, SourceLine, record
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
-from service.measure.rounds import in_rounds
-from service.modes import GradMode
 from service.records import Phase
 from service.statistics.intervals import median_interval
 from service.step.buffers import DECODE_POSITION, Buffers, allocate
@@ -45,7 +42,7 @@ EVENTS = 6
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """A counter that the fault moves: its value in the step without the fault, and in the step with it."""
+    """A counter that the fault moves: its value in the step without it, and with it."""
 
     name: str
     before: float
@@ -78,28 +75,14 @@ class FaultComparison:
     subject: str | None = None
 
 
-def interleave(
-    comparison: FaultComparison, repeats: int, synchronise: Callable[[], object]
-) -> tuple[list[float], list[float]]:
-    """Seconds of `repeats` pairs, without and with the fault, in a random order within each pair.
-
-    A time ends when the device has finished, so that waits that a fault causes are in it.
-    """
-    variants = {
-        "without": partial(_seconds, comparison.without, synchronise),
-        "with": partial(_seconds, comparison.with_fault, synchronise),
-    }
-    seconds = in_rounds(variants, repeats, "0")
-    return seconds["without"], seconds["with"]
-
-
-def median_of(step: TimedStep, synchronise: Callable[[], object]) -> str:
-    """The time of `step` for a note, in microseconds with its interval."""
-    found = median_interval([_seconds(step, synchronise) for _ in range(NOTE_REPEATS)])
+def median_of(step: TimedStep) -> str:
+    """The time until `step` returns, for a note, in microseconds with its interval."""
+    found = median_interval([step_seconds(step, lambda: None) for _ in range(NOTE_REPEATS)])
     return f"{found.value * 1e6:.1f} µs [{found.low * 1e6:.1f} to {found.high * 1e6:.1f}]"
 
 
-def _seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:
+def step_seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:
+    """Until the device has finished, so that waits that a fault causes are in it."""
     if step.prepare is not None:
         step.prepare()
     for _ in range(step.warm_passes):
@@ -132,7 +115,6 @@ class ProbedModel:
     buffers: Buffers
 
     def copy(self) -> Served:
-        """New modules to put a fault into, with shared weights."""
         return _with_shared_weights(self.model)
 
     def layers(self, model: Served) -> nn.ModuleList:
@@ -150,28 +132,19 @@ class ProbedModel:
         self.buffers.positions.fill_(decode if phase == "decode" else 0)
         return self.buffers.arguments(phase)
 
-    def served(
-        self, run: Callable[..., Result], phase: Phase = "decode", grad_mode: GradMode = "inference_mode"
-    ) -> Callable[[], Result]:
-        """A call of `run` with the arguments of `phase`, in `grad_mode` and the served precision."""
+    def served(self, run: Callable[..., Result], phase: Phase = "decode") -> Callable[[], Result]:
+        """A call of `run` with the arguments of `phase`, in inference mode and the served precision."""
         arguments = self.arguments(phase)
-        grad, autocast = GRAD_MODES[grad_mode](), autocast_of(self.bench.device, self.bench.precision)
+        autocast = autocast_of(self.bench.device, self.bench.precision)
 
         def call() -> Result:
-            with autocast, grad:
+            with autocast:
                 return run(*arguments)
 
-        return call
+        return in_inference(call)
 
-    def random(self, *shapes: tuple[int, ...]) -> list[Tensor]:
-        """Standard normal tensors of `shapes`, as the weights are, always the same."""
-        generator = torch.Generator().manual_seed(0)
-        made = [torch.randn(shape, generator=generator) for shape in shapes]
-        return [one.to(self.bench.device, self.bench.precision.weights) for one in made]
-
-    def case(self, run: Callable[[], object], phase: Phase = "decode") -> Case:
-        """`run`, which takes no arguments, as a case for other studies."""
-        return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
+    def case(self, run: Callable[[], object]) -> Case:
+        return Case("inference_mode", "decode", lambda *_: run(), self.buffers)  # type: ignore[arg-type]
 
 
 def in_inference(call: Callable[[], Result]) -> Callable[[], Result]:
@@ -250,7 +223,6 @@ class CompileCounts(NamedTuple):
 
 
 def compile_counting(call: Callable[[], object]) -> CompileCounts:
-    """Make the first call of a compiled step and count."""
     counters.clear()
     before = len(graph_break_reasons)
     call()
@@ -264,7 +236,6 @@ def recompiles(step: types.FunctionType) -> int:
 
 
 def why_recompiled() -> str:
-    """The compiler's text for the newest recompilation: the guard that failed, and a stack."""
     return str(get_compilation_metrics()[-1].recompile_reason)
 
 

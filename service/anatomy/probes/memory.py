@@ -1,4 +1,4 @@
-"""Probes of memory: hidden copies, layouts, churn, storages kept, and what only a CUDA device has."""
+"""Probes of memory: hidden copies, churn, and what only a CUDA device has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from service.anatomy.common import Report, StudyError
 from service.anatomy.probes.faults import (
@@ -20,7 +19,6 @@ from service.anatomy.probes.faults import (
     TimedStep,
     copies,
     hidden_of,
-    in_inference,
     median_of,
 )
 from service.step.process_state import mapped_blocks
@@ -127,64 +125,6 @@ def _per_step(count: Callable[[], int], run: Callable[[], object]) -> float:
     return (count() - before) / _STEPS_COUNTED
 
 
-CHANNELS = 64
-SIDE = 32
-
-
-def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
-    """A 3 × 3 convolution with a channels-last weight, on an input in the same layout and in the other."""
-    shapes = (probed.buffers.bucket, CHANNELS, SIDE, SIDE), (CHANNELS, CHANNELS, 3, 3)
-    images, weight = probed.random(*shapes)
-    last_images, last_weight = (tensor.to(memory_format=torch.channels_last) for tensor in (images, weight))
-    without = in_inference(lambda: functional.conv2d(last_images, last_weight, padding=1))
-    with_fault = in_inference(lambda: functional.conv2d(images, last_weight, padding=1))  # the fault
-    report("counting copies")
-    before, _ = copies(probed, without)
-    after, copied_bytes = copies(probed, with_fault)
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        subject=f"one 3 × 3 convolution, {CHANNELS} channels to {CHANNELS}, over {tuple(images.shape)}",
-        counter=Counter("layout_copies_per_call", before, after),
-        fault=channels_last,
-        notes=[f"With the fault {copied_bytes:,} bytes are copied in each call, to the weight's layout."],
-    )
-
-
-def view_keeps_storage(probed: ProbedModel, report: Report) -> FaultComparison:
-    """The last row of the first layer's output in a prefill, kept after the step."""
-    cloning, viewing = probed.copy(), probed.copy()
-    probed.layers(cloning)[0].register_forward_hook(_keep_clone)
-    probed.layers(viewing)[0].register_forward_hook(_keep_view)
-    without, with_fault = probed.served(cloning, "prefill"), probed.served(viewing, "prefill")
-    report("reading the storages of what is kept")
-    without()
-    with_fault()
-    first_layers: list[Any] = [probed.layers(model)[0] for model in (cloning, viewing)]
-    clone, view = (layer.kept for layer in first_layers)
-    clone_bytes, view_bytes = (tensor.untyped_storage().nbytes() for tensor in (clone, view))
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        counter=Counter("bytes_kept_per_step", clone_bytes, view_bytes),
-        fault=_keep_view,
-        notes=[
-            f"The view shows {view.nbytes:,} bytes of a storage of {view_bytes:,}, "
-            f"{view_bytes / view.nbytes:.0f} times as many: all stay in memory as long as the view does.",
-            "In time they differ by one small clone. The price of the view is memory, for every step whose "
-            "view is kept.",
-        ],
-    )
-
-
-def _keep_clone(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
-    layer.kept = hidden_of(output)[-1:].clone()
-
-
-def _keep_view(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute
-    layer.kept = hidden_of(output)[-1:]  # the fault
-
-
 COPIED_BYTES = 64 << 20
 PAGEABLE = "Pageable"
 """Kineto names a copy by the kinds of both memories: `Memcpy HtoD (Pageable -> Device)`."""
@@ -205,8 +145,7 @@ def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
 
     report("counting copies from pageable memory")
     returned = [
-        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0), lambda: None)
-        for call in (without, with_fault)
+        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0)) for call in (without, with_fault)
     ]
     return FaultComparison(
         without=TimedStep(without),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,11 +16,12 @@ from service.anatomy.probes.faults import (
     FaultComparison,
     ProbedModel,
     as_found,
-    interleave,
     line_of_fault,
     make_probed_model,
+    step_seconds,
 )
 from service.measure.cases import Bench
+from service.measure.rounds import in_rounds
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.study_names import NOT_ON_CPU, PROBES
@@ -85,7 +87,9 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     notes = [*comparison.notes, *attached_note()]
     repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
     report(f"timing {repeats} pairs of steps")
-    without, with_fault = interleave(comparison, repeats, bench.synchronise)
+    steps = {"without": comparison.without, "with": comparison.with_fault}
+    timed = {side: partial(step_seconds, step, bench.synchronise) for side, step in steps.items()}
+    without, with_fault = in_rounds(timed, repeats, "0").values()
     ratio = median_of_ratios(with_fault, without)
     bucket, layers = probed.buffers.bucket, probed.model.config.layers
     of_the_model = comparison.subject is None
@@ -109,7 +113,6 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
 
 
 def verdict_of(ratio: Interval) -> Verdict:
-    """The verdict that the interval of times with the fault over times without it supports."""
     if not ratio.excludes_one or abs(ratio.value - 1) < SMALLEST_DIFFERENCE:
         return "no detectable difference"
     return "slower" if ratio.value > 1 else "faster"
@@ -137,7 +140,8 @@ TABLE: dict[str, Probe] = {
     ),
     "unbucketed-shape": Probe(
         compiler.unbucketed_shape, phase="prefill", recompile_limit=compiler.LIMIT,
-        cure="Pad every input to one of a few fixed sizes, and compile each of them before serving.",
+        cure="Pad every input to one of a few fixed sizes, and compile each of them before serving; or mark "
+        "the dimension before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`.",
     ),
     "sync-point": Probe(
         eager.sync_point, resets=True,
@@ -166,22 +170,6 @@ TABLE: dict[str, Probe] = {
     "autocast": Probe(
         eager.autocast,
         cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
-    ),
-    "view-keeps-storage": Probe(
-        memory.view_keeps_storage, phase="prefill",
-        cure="Keep a clone of what is to last, and let the large tensor go.",
-    ),
-    "inference-tensor-in-autograd": Probe(
-        eager.inference_tensor_in_autograd,
-        cure="Clone it outside inference mode, or make it under `no_grad` where it is to be trained on.",
-    ),
-    "channels-last": Probe(
-        memory.channels_last,
-        cure="Convert model and input once, with `.to(memory_format=torch.channels_last)`: results keep it.",
-    ),
-    "dynamic-shapes": Probe(
-        compiler.dynamic_shapes, phase="prefill",
-        cure="Mark it before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`, or pad to buckets.",
     ),
     "pinned-copy": Probe(
         memory.pinned_copy,

@@ -76,8 +76,6 @@ class ForwardRecorder(CallsSeen):
 
 
 class Tape(NamedTuple):
-    """Forward operators, grad_fn nodes in backward order, and leaves."""
-
     forward: list[ForwardOperator]
     nodes: list[BackwardNode]
     leaves: list[Leaf]
@@ -238,7 +236,6 @@ class Storages:
             self._owners.setdefault(_address(tensor), (kind, name))
 
     def owner(self, tensor: Tensor) -> tuple[OwnerKind, str | None]:
-        """Kind and name of the owned tensor whose storage `tensor` has."""
         return self._owners.get(_address(tensor), ("intermediate", None))
 
     def saved(self, name: str, tensor: Tensor) -> SavedTensor:
@@ -274,7 +271,6 @@ def held(saved: Iterable[SavedTensor]) -> Held:
 
 
 def distinct_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages under `tensors`, each counted once."""
     return sum({_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
@@ -302,19 +298,16 @@ CPU_DEVICE_TYPE = 0
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that one step got from torch's allocator: the peak above its start, and the sum.
+    """What one step got from torch's allocator: its peak above the start, and how often, None on CUDA.
 
-    On CUDA it is the allocator's peak alone, and a replayed graph, whose pool is older, allocates nothing.
+    There a replayed graph, whose pool is older, allocates nothing.
     """
 
     peak_bytes: int
     allocations: int | None
-    allocated_bytes: int | None
 
 
 class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a mode: the tensors that autograd saved, by saved-tensor hooks, and its allocations."""
-
     mode: str
     effective: str
     held: Held
@@ -345,9 +338,8 @@ def peak_of_events(events: Iterable[dict[str, Any]]) -> Peak:
         for event in sorted(events, key=lambda event: event.get("ts", 0.0))
         if event["name"] == MEMORY_EVENT and event["args"]["Device Type"] == CPU_DEVICE_TYPE
     ]
-    taken = [change for change in changes if change > 0]
     peak = max(accumulate(changes, initial=0))
-    return Peak(peak_bytes=peak, allocations=len(taken), allocated_bytes=sum(taken))
+    return Peak(peak_bytes=peak, allocations=sum(change > 0 for change in changes))
 
 
 def _peak_on_cuda(case: Case) -> Peak:
@@ -358,4 +350,4 @@ def _peak_on_cuda(case: Case) -> Peak:
     torch.cuda.synchronize()
     most = torch.cuda.max_memory_allocated() - before
     del result
-    return Peak(peak_bytes=most, allocations=None, allocated_bytes=None)
+    return Peak(peak_bytes=most, allocations=None)

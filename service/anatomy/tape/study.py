@@ -87,7 +87,7 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
         report(f"one step of {mode}")
         steps.append(tape_of_step(bench, case))
     return TapeFinding(
-        expression=computation.name,
+        expression=arguments.expression,
         source=computation.source,
         device=bench.device.type,
         batch_bucket=bucket,
@@ -106,11 +106,10 @@ OFF: tuple[GradMode, ...] = ("no_grad", "inference_mode")
 
 
 class UntapedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One computation under `grad`: its operators, whether it has a tape, and what hooks saw saved."""
+    """One computation under `grad`: its operators, and what hooks saw saved."""
 
     grad: GradMode
     forward: list[ForwardOperator]
-    has_grad_fn: bool
     held: Held
 
 
@@ -120,12 +119,11 @@ def run_untaped(
     """Run it twice under `grad`, one of `OFF`: recorded, and with saved-tensor hooks."""
     with GRAD_MODES[grad]():
         with ForwardRecorder() as recorder:
-            result = run()
+            run()
         saved = saved_during(run, Storages(owned))
     return UntapedRun(
         grad=grad,
         forward=[operator for operator, _ in recorder.seen],
-        has_grad_fn=result.grad_fn is not None,
         held=held(saved),
     )
 
@@ -140,7 +138,6 @@ _FILE = "<expression>"
 class Computation:
     """`run` computes the result again. `owned` are the tensors that exist before, by kind and name."""
 
-    name: str
     source: str
     run: Callable[[], Tensor]
     owned: list[tuple[OwnerKind, str, Tensor]]
@@ -153,12 +150,12 @@ def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Co
     if name == "step":
         return _step(bench, bucket, phase)
     if name in TAPE_EXPRESSIONS:
-        return _expression(bench, name, TAPE_EXPRESSIONS[name])
+        return _expression(bench, TAPE_EXPRESSIONS[name])
     known = ", ".join((*OF_THE_MODEL, *TAPE_EXPRESSIONS))
     raise StudyError("invalid_request", f"no expression '{name[:64]}'; try one of {known}", "expression")
 
 
-def _expression(bench: Bench, name: str, source: str) -> Computation:
+def _expression(bench: Bench, source: str) -> Computation:
     code = compile(source, _FILE, "eval")
     # The text of a calling line shows whether a `detach` was written there: see `CallsSeen`.
     linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
@@ -174,7 +171,7 @@ def _expression(bench: Bench, name: str, source: str) -> Computation:
         return result
 
     kinds: dict[str, OwnerKind] = {"x": "input", "w": "parameter", "b": "parameter"}
-    return Computation(name, source, run, [(kinds[name], name, tensor) for name, tensor in tensors.items()])
+    return Computation(source, run, [(kinds[name], name, tensor) for name, tensor in tensors.items()])
 
 
 def _step(bench: Bench, bucket: int, phase: Phase) -> Computation:
@@ -186,7 +183,7 @@ def _step(bench: Bench, bucket: int, phase: Phase) -> Computation:
         return logits
 
     source = f"one {phase} step, batch {bucket}"
-    return Computation("step", source, run, list(owned_by(bench, buffers)))
+    return Computation(source, run, list(owned_by(bench, buffers)))
 
 
 def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
@@ -215,7 +212,7 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
         ("input", name, t) for name, value in bound.arguments.items() for t in tensors_in(value)
     ]
     source = f"the first of {bench.model.config.layers} blocks in one {phase} step, batch {bucket}"
-    return Computation("block", source, run, [*owned_by(bench, buffers), *given])
+    return Computation(source, run, [*owned_by(bench, buffers), *given])
 
 
 def _first_layer(model: nn.Module) -> nn.Module:
