@@ -276,7 +276,6 @@ class Repeated:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """For programs; ratios are speed-ups."""
         return {
             "batch_size": self._shared.group[0],
             "conditions": wording.conditions(self._shared.group),

@@ -166,8 +166,6 @@ def call_row(name: str, call: Caller, rows: Sequence[ReferenceRow], calls: int, 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One comparison as it goes."""
-
     plan: PeersPlan
     run: PeersRun
     reference: Reference
@@ -252,6 +250,5 @@ class Comparison:
         next(known for known in self.run.contestants if known.name == name).unavailable = reason
 
     def write(self) -> None:
-        """Write `peers.json` and `peers.md` of what is measured so far."""
         write_peers(self.folder, self.run)
         (self.folder / MARKDOWN_FILE).write_text(markdown(self.run), encoding="utf-8")

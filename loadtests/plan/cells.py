@@ -115,12 +115,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def modes(self) -> list[str]:
-        """Modes in the order of their first cell."""
         return list(dict.fromkeys(cell.mode for cell in self.cells))
 
     @property
     def batch_sizes(self) -> list[int]:
-        """Batch sizes, ascending."""
         return sorted({cell.batch_size for cell in self.cells})
 
     @property
@@ -140,7 +138,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.rounds * sum(cell.requests for cell in self.cells)
 
     def requests_of(self, groups: Collection[Group]) -> int:
-        """Requests of one round over the cells of `groups`."""
         return sum(cell.requests for cell in self.cells if cell.group in groups)
 
 

@@ -92,8 +92,6 @@ class BlockCut(msgspec.Struct, frozen=True, tag="cut"):
 
 
 class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
-    """One round has ended; `machine` is what the machine did in it."""
-
     machine: RoundMachine
 
 

@@ -136,7 +136,6 @@ class Requests:
         self._switches, self._steps = Counter[str](), Counter[str]()
 
     def add(self, row: RequestRow) -> None:
-        """Take in any row."""
         self._rows += 1
         if row.rejected:
             self._rejected[row.cell] += 1

@@ -112,7 +112,6 @@ class LocustClient:
             yield self._users.get()
 
     def close(self) -> None:
-        """Stop locust's users."""
         self._users.close()
 
 
@@ -162,7 +161,6 @@ class WorkerPool:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The pids of the load processes."""
         return tuple(process.pid for process in self._processes)
 
     @property
@@ -202,7 +200,6 @@ class WorkerPool:
         return request, replace(response, worker=self._runner.get_worker_index(found.node_id))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """End the load processes."""
         self._closing.set()
         for process in self._processes:
             process.kill()  # one that is stopped ends by nothing else

@@ -38,14 +38,11 @@ class LocustError(RuntimeError):
 
 
 class RequestUser(FastHttpUser):
-    """A locust user that posts the requests of a queue."""
-
     work: ClassVar[Queue[LoadRequest]]
     fixed_headers: ClassVar[Mapping[str, str]]
 
     @task
     def call(self) -> None:
-        """Wait for one request and post it."""
         request = self.work.get()
         headers = {**self.fixed_headers, "X-Request-ID": request.id, "Content-Type": "application/json"}
         context = {"request": request, "started": perf_counter()}
@@ -119,7 +116,6 @@ class LocalUsers:
 
     @property
     def users(self) -> int:
-        """Running users."""
         return int(self._runner.user_count)
 
     @property
@@ -139,7 +135,6 @@ class LocalUsers:
         return ended
 
     def close(self) -> None:
-        """Stop the users."""
         self._runner.quit()
 
 

@@ -49,7 +49,6 @@ class LoadRequest:
 
     @property
     def path(self) -> str:
-        """The path to POST to."""
         return f"/v1/modes/{self.cell.mode}/generate"
 
 

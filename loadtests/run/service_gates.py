@@ -36,11 +36,9 @@ class Counters:
         self._sent: dict[int, Counter[tuple[str, str | None]]] = defaultdict(Counter)
 
     def add(self, row: RequestRow) -> None:
-        """Take in any row."""
         self._sent[row.part][row.mode, row.effective_mode if row.ok else None] += 1
 
     def sent(self, part: int) -> int:
-        """Rows of `part`."""
         return self._sent[part].total()
 
     def gate(self, run: SweepRun, scrapes: Sequence[Scrapes]) -> Gate:
@@ -115,12 +113,10 @@ class Fallbacks:
         self._ran = Counter[tuple[str, str | None]]()
 
     def add(self, row: RequestRow) -> None:
-        """Take in any row."""
         if row.ok:
             self._ran[row.mode, row.effective_mode] += 1
 
     def gate(self, run: SweepRun) -> Gate:
-        """How many, and as what."""
         declared = {mode: run.mode(mode).get("effective") for mode in run.plan.modes}
         other = [
             f"{count} × {mode} ran as {effective}"

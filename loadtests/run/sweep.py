@@ -72,15 +72,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """The results folder, the run and its gates."""
-
     folder: Path
     run: SweepRun
     gates: tuple[Gate, ...]
 
     @property
     def failed(self) -> list[Gate]:
-        """Gates that make the sweep invalid."""
         return [gate for gate in self.gates if gate.failed]
 
 
@@ -156,7 +153,8 @@ def _run_part(
 ) -> SweepResult:
     key = os.environ.get("LAUNCHBOUND_API_KEY")
     started = nullcontext(service) if isinstance(service, str) else service
-    with started as url, SweepProgress(console or Console(), run.plan) as progress:
+    progress = SweepProgress(console or Console(), run.plan)
+    with started as url:
         return SweepPart(Target(url, key), run, folder, progress, exporter_port, lock).run()
 
 

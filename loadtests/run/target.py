@@ -46,8 +46,6 @@ class ModeFailed(TargetError):
 
 
 class RequestRefused(TargetError):
-    """The service returned an error; `status` is its code."""
-
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status

@@ -32,7 +32,6 @@ class CheckedRows:
 
     @property
     def failed(self) -> int:
-        """Requests that failed."""
         return self._requests.failed
 
     def passing(self, rows: Iterable[RequestRow]) -> Iterator[RequestRow]:
@@ -42,7 +41,6 @@ class CheckedRows:
             yield row
 
     def add(self, row: RequestRow) -> None:
-        """Take in one row."""
         for of_all in (self.finished, self._requests, self._counters, self._fallbacks):
             of_all.add(row)
         if row.stage == "measure" and row.open_loop:
@@ -106,7 +104,6 @@ def validate_folder(folder: Path, run: SweepRun) -> list[Gate]:
 
 
 def write_validation(folder: Path, gates: Sequence[Gate]) -> None:
-    """Write `validation.json`."""
     document = {"passed": not any(gate.failed for gate in gates), "gates": gates}
     (folder / VALIDATION_FILE).write_bytes(
         msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"

@@ -23,14 +23,14 @@ from loadtests.compare.page import make_picture
 from loadtests.compare.runs import Unlike, read_side
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.plan_file import DTYPES
-from loadtests.plan.presets import make_plan
 from loadtests.report.findings import Findings
-from loadtests.report.page import Table, Text, as_rich
+from loadtests.report.page import Table, Text, print_table
 from loadtests.report.results import read_results
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
 from service.statistics.choice import LATENCY_SCATTER, difference
 from service.step.loaded_model import PRECISIONS
+from tests.support.made_plans import make_plan
 from tests.support.made_results import CLEAR, edit_rows, edit_run, make_load, make_results
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
@@ -211,7 +211,7 @@ def test_the_verb_begins_with_the_verdict_and_ends_with_one_json_line(root: Path
 
 def test_what_looks_like_markup_is_shown_on_a_terminal() -> None:
     stream = io.StringIO()
-    Console(file=stream, width=80).print(as_rich(Table("[title]", ["[head]"], [[Text("[cell]")]], "[note]")))
+    print_table(Table("[title]", ["[head]"], [[Text("[cell]")]], "[note]"), Console(file=stream, width=80))
     assert re.findall(r"\[\w+]", stream.getvalue()) == ["[title]", "[head]", "[cell]", "[note]"]
 
 

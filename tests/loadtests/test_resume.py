@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.findings import Findings
-from loadtests.report.report_files import all_plots, make_report
+from loadtests.report.report_files import all_plots
 from loadtests.report.results import read_results
 from loadtests.run import sweep, target
 from loadtests.run.events import (
@@ -35,12 +35,13 @@ from loadtests.run.events import (
 )
 from loadtests.run.folder import FolderInUse, locked
 from loadtests.run.resumption import CannotResume
-from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import RUN_FILE, SweepRun, read_run, write_run
 from loadtests.run.schedule import Finished, Planned, is_whole
 from loadtests.run.sweep import resume_sweep, run_sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
+from tests.support.made_plans import make_report, read_rows
 from tests.support.made_results import edit_run
 from tests.support.sweeping import (
     PLAN,
