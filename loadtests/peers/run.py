@@ -49,8 +49,8 @@ def run_peers(
     """Compare the ready modes of `target`, which serves `model`, with the rivals; writes into `folder`.
 
     What is measured is written after every round, and a comparison that ends early says so. Ctrl-C ends it:
-    the result is incomplete. Raises PeersError for a service that cannot be compared, ReferenceFailed where
-    `model` cannot be exported.
+    the result is incomplete. Raises PeersError for a service that cannot be compared, and a `model` that
+    cannot be exported.
     """
     document = target.modes()
     engine = document["engine"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from itertools import accumulate
 from random import Random
 from typing import Literal
@@ -156,25 +156,3 @@ def order(plan: Plan, number: int, groups: Collection[Group] | None = None) -> l
             Random(f"order/{plan.seed}/{number}/{group}").shuffle(cells)
             found += cells
     return found
-
-
-def ladder_cells(
-    modes: Iterable[str],
-    batch_sizes: Iterable[int],
-    new_tokens: int = 32,
-    requests: int = 3,
-    prompt_set: PromptSet = "short",
-    concurrency: int = 1,
-) -> Iterator[Cell]:
-    """Closed-loop cells: every mode at every batch, and per batch a control cell."""
-    for batch in batch_sizes:
-        cell = Cell(
-            mode=BASELINE,
-            batch_size=batch,
-            prompt_set=prompt_set,
-            new_tokens=new_tokens,
-            concurrency=concurrency,
-            requests=requests,
-        )
-        yield from (msgspec.structs.replace(cell, mode=mode) for mode in modes)
-        yield msgspec.structs.replace(cell, control=True)

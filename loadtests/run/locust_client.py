@@ -29,7 +29,6 @@ from loadtests.run.locust_users import (
     START_SECONDS,
     Answer,
     LocalUsers,
-    LocustError,
     WorkerInput,
     await_users,
     environment_of,
@@ -212,9 +211,9 @@ class WorkerPool:
         deadline = perf_counter() + START_SECONDS
         while len(self._load) < workers:
             if not self._inbox.empty():
-                raise LocustError(str(self._inbox.get()))
+                raise Abort(str(self._inbox.get()))
             if perf_counter() > deadline:
-                raise LocustError(f"{workers} load processes did not start within {START_SECONDS:.0f} s")
+                raise Abort(f"{workers} load processes did not start within {START_SECONDS:.0f} s")
             sleep(0.01)
 
     def _watch(self) -> None:

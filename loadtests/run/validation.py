@@ -25,7 +25,6 @@ class CheckedRows:
         self.finished = Finished()
         self._requests = gates.Requests()
         self._counters = service_gates.Counters()
-        self._fallbacks = service_gates.Fallbacks()
         self._rate = gates.Rate()
         self._delay = gates.ScheduleDelay()
         self._texts = service_gates.Texts()
@@ -41,7 +40,7 @@ class CheckedRows:
             yield row
 
     def add(self, row: RequestRow) -> None:
-        for of_all in (self.finished, self._requests, self._counters, self._fallbacks):
+        for of_all in (self.finished, self._requests, self._counters):
             of_all.add(row)
         if row.stage == "measure" and row.open_loop:
             self._rate.add(row)
@@ -77,7 +76,7 @@ class CheckedRows:
             self._requests.disturbed(),
             self._requests.queue(run),
             self._requests.merged(run),
-            self._fallbacks.gate(run),
+            self._counters.fallbacks(run),
             self._delay.gate(),
             self._requests.rejections(run),
             gates.cuts(run),

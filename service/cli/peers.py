@@ -36,7 +36,6 @@ def peers(
     comparison was stopped, 2 bad input.
     """
     from loadtests.peers.catalogue import RUNTIMES, NotInstalled, peers_folder
-    from loadtests.peers.reference import ReferenceFailed
     from loadtests.peers.results import PeersError
     from loadtests.peers.run import PeersPlan, run_peers
     from loadtests.peers.tables import MARKDOWN_FILE
@@ -74,7 +73,7 @@ def peers(
             with Console(stderr=True).status("waiting for the modes") as status:
                 await_modes(target, (), status.update, settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
-    except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
+    except (LaunchError, PeersError, TargetError) as error:
         bad_input(error)
     typer.echo((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     absent = [one.name for one in run.contestants if one.unavailable is not None]

@@ -132,7 +132,3 @@ def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -
             raise KeyboardInterrupt from error
         return without_report(folder, [], error)
     return 0 if valid else EXIT_FAILED
-
-
-def printed(console: Console) -> Callable[[str], None]:
-    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
