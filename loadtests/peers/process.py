@@ -31,7 +31,7 @@ QUIET = {
 
 
 class RivalError(RuntimeError):
-    """A rival that did not answer what was asked: it named an error, ended, or took too long."""
+    """A rival that cannot be installed, named an error, ended, or took too long; the message says which."""
 
 
 class RivalProcess(AbstractContextManager["RivalProcess"]):

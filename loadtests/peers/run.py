@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from loadtests.peers.catalogue import RUNTIMES, NotInstalled, Rival, interpreter, peers_folder
+from loadtests.peers.catalogue import RUNTIMES, Rival, interpreter, peers_folder
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import Reference, ReferenceRow, difference, make_reference, text_difference
 from loadtests.peers.results import CallRow, Contestant, PeersError, PeersRun, write_peers
@@ -208,7 +208,7 @@ class Comparison:
             command = [str(python), "-m", f"loadtests.peers.rivals.model_{rival.environment}"]
             process = stack.enter_context(RivalProcess(command, self.folder / f"{rival.name}.log"))
             answer = process.ask(task, LOAD_SECONDS)
-        except (NotInstalled, RivalError) as error:
+        except RivalError as error:
             self._failed(rival.name, str(error))
             return
         known.settings, known.versions = answer.get("settings", {}), answer.get("versions", {})

@@ -29,22 +29,19 @@ def write_report(findings: Findings) -> dict[str, Any]:
     write_tables(findings)
     write_advice(findings)
     write_validation(folder, findings.results.gates)
-    write_page(folder, REPORT_FILE, context(findings, list(all_plots(findings))))
+    write_page(folder, REPORT_FILE, context(findings, all_plots(findings)))
     return headline(findings)
 
 
-def all_plots(findings: Findings) -> Iterator[Plot]:
-    for plot in (
-        plots.speedups,
-        plots.parts,
-        plots.latency,
-        plots.throughput,
-        plots.index_map,
-        load_section.saturation,
-        plots.timeline,
-    ):
-        if made := plot(findings):
-            yield made
+PLOTS = (
+    plots.speedups, plots.parts, plots.latency, plots.throughput, plots.index_map, load_section.saturation,
+    plots.timeline,
+)  # fmt: skip
+"""In the page's order; each is None where it has no data."""
+
+
+def all_plots(findings: Findings) -> list[Plot]:
+    return [made for plot in PLOTS if (made := plot(findings))]
 
 
 ADVICE_FILE = "advice.json"

@@ -114,7 +114,7 @@ def rounds_marked(run: SweepRun) -> Gate:
     marked = marked_rounds(known)
     detail = f"{len(marked)} of {len(known)} rounds marked"
     if marked:
-        detail += f": {some([f'round {one.round} ({one.reason})' for one in marked])}"
+        detail += f": {some(marked)}"
     return Gate(name, not marked, detail, warning=True)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from loadtests.peers import catalogue
 from loadtests.peers import run as running
-from loadtests.peers.catalogue import RUNTIMES, NotInstalled, Rival, interpreter
+from loadtests.peers.catalogue import RUNTIMES, Rival, interpreter
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import TIE, Reference, ReferenceRow, difference, text_difference
 from loadtests.peers.results import (
@@ -99,7 +99,7 @@ def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pe
 
     def interpreter(rival: Rival, *_: object) -> Path:
         if rival.name == "not installed":
-            raise NotInstalled("no wheel for this Python")
+            raise RivalError("no wheel for this Python")
         return Path(sys.executable)
 
     def process(command: list[str], log: Path) -> RivalProcess:
@@ -282,7 +282,7 @@ def test_what_pip_cannot_install_is_said_in_its_words(
     monkeypatch.setattr(Rival, "requirements", requirements)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(catalogue.venv, "create", create)
-    with pytest.raises(NotInstalled, match="absent"):
+    with pytest.raises(RivalError, match="absent"):
         interpreter(RUNTIMES[0], print)
     assert not list(tmp_path.rglob(catalogue.STAMP))
 
