@@ -222,13 +222,14 @@ def await_modes(
     target: Target,
     modes: Sequence[str],
     report: Callable[[str], None],
+    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
     settled: bool = False,
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the engine is warm.
 
     A warm engine has finished warming up all its modes, of which those may have failed that `modes` does not
     name. `report` is called with one line of state at every poll. Raises TargetError where the service does
-    not answer or does not serve a mode, or after WITHOUT_PROGRESS_SECONDS without a new stage of warming
+    not answer or does not serve a mode, or after `without_progress_seconds` without a new stage of warming
     up, and ModeFailed where a mode failed (out of parity included).
     """
     began = last = monotonic()
@@ -251,7 +252,7 @@ def await_modes(
             quiet = monotonic() - last
             doing = _doing(document, modes)
             report(f"{waited:.0f} s: {doing}")
-            if quiet > WITHOUT_PROGRESS_SECONDS:
+            if quiet > without_progress_seconds:
                 raise TargetError(
                     f"not ready after {waited:.0f} s, of which the last {quiet:.0f} s brought nothing new "
                     f"({doing}): see {target.url}/health/ready for what is missing, and the service's log"
