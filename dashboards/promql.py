@@ -43,9 +43,9 @@ def mean(name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW) 
     return f"{total} / ({count} > 0)"
 
 
-def mean_since_start(name: str, labels: str = OF_MODE) -> str:
+def mean_since_start(name: str) -> str:
     """Mean since the service started, for what happens only at its start and in no later window."""
-    total, count = (f"sum by (mode) ({series(f'{name}_{part}', labels)})" for part in ("sum", "count"))
+    total, count = (f"sum by (mode) ({series(f'{name}_{part}')})" for part in ("sum", "count"))
     return f"{total} / ({count} > 0)"
 
 
@@ -60,14 +60,14 @@ def quantile(
     return f"histogram_quantile({q}, sum by ({f'{by}, le' if by else 'le'}) ({buckets})) >= 0"
 
 
-def speedup_over_eager(by_batch: bool, window: str = SHOWN) -> str:
+def speedup_over_eager(by_batch: bool) -> str:
     """Eager's mean decode step over each mode's, paired per batch bucket.
 
     With `by_batch` one series per (mode, batch); else their geometric mean per mode, so that a mode which
     got the larger batches does not appear slower. Eager is read whatever `$mode` is.
     """
-    eager = mean("step_batch_period_seconds", "batch", OF_EAGER + DECODE, window)
-    each = mean("step_batch_period_seconds", "mode, batch", OF_MODE + DECODE, window)
+    eager = mean("step_batch_period_seconds", "batch", OF_EAGER + DECODE, SHOWN)
+    each = mean("step_batch_period_seconds", "mode, batch", OF_MODE + DECODE, SHOWN)
     # The empty brackets keep the right side from being read as a list of labels.
     ratio = f"({eager}) / on (batch) group_right () ({each})"
     return ratio if by_batch else f"exp(avg by (mode) (ln({ratio})))"

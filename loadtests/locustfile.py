@@ -132,7 +132,6 @@ class OwnPagesOnly:
         self._names = {"localhost", *filter(None, map(str.strip, names))}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """As a WSGI application."""
         host, origin = (environ.get(name, "").lower() for name in ("HTTP_HOST", "HTTP_ORIGIN"))
         # A browser says who asks; one that is too old to, by the origin of the page.
         same_site = environ.get("HTTP_SEC_FETCH_SITE", "none") in ("same-origin", "none")

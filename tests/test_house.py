@@ -71,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
         *OF_LOADTESTS,
     },
     "loadtests.peers": {"loadtests.plan", "loadtests.run", *OF_LOADTESTS},
-    "loadtests.peers.rivals": set(),
+    "loadtests.peers.rivals": {"service.parent_death"},
     "loadtests.compare": {
         "loadtests.plan",
         "loadtests.report",

@@ -16,7 +16,7 @@ from rich.text import Text as Styled
 from loadtests.compare.runs import NOTED, Contrast, Side, Unlike, contrasts, read_side, swept_in_turn, unlike
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report.formatting import level, listed, milliseconds, significant
-from loadtests.report.page import NARROW, WIDTH, Table, Text, as_markdown, as_rich
+from loadtests.report.page import Table, Text, as_markdown, print_table
 from loadtests.report.results import PARTS
 from service.statistics.choice import (
     LATENCY_SCATTER,
@@ -45,7 +45,7 @@ HEADS = (
 """`at most`: the one-sided 95 % bound. `could show`: the smallest detectable slow-down."""
 
 LEFT_OUT = {"before", "after", "could show", "where it went"}
-"""Columns that a terminal of less than WIDTH has no room for; below NARROW `against` neither."""
+"""Columns that a narrow terminal has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +339,7 @@ def markdown(found: BuildComparison) -> str:
 
 
 def print_comparison(found: BuildComparison, console: Console) -> None:
-    if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, WIDTH))
     console.print(Styled(headline(found), style="bold"), soft_wrap=True)
-    left_out = LEFT_OUT if console.width < WIDTH else set[str]()
-    if console.width < NARROW:
-        left_out = left_out | {f"against {BASELINE}"}
-    console.print(as_rich(table(found), left_out))
+    print_table(table(found), console, LEFT_OUT)
     for sentence in sentences(found):
         console.print(Styled(sentence), soft_wrap=True)

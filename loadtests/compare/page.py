@@ -14,15 +14,7 @@ from typing import Any
 
 import msgspec
 
-from loadtests.compare.runs import (
-    FACTS,
-    Entry,
-    Shared,
-    differing,
-    groups,
-    read_entries,
-    reference_of,
-)
+from loadtests.compare.runs import FACTS, Entry, Shared, differing, groups, read_entries, reference_of
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import wording
 from loadtests.report.formatting import colour, listed, milliseconds, share_span, significant, span
@@ -115,10 +107,7 @@ def picture(
             for entry in entries
         ],
         "groups": [one.numbers for one in shared],
-        "precision": {
-            "reference": reference.letter,
-            "groups": [one.precision_numbers for one in shared],
-        }
+        "precision": {"reference": reference.letter, "groups": [one.precision_numbers for one in shared]}
         if reference and shared
         else None,
         "repeats": {"sweeps": len(entries), "groups": [one.numbers for one in repeated.values()]}
@@ -276,7 +265,6 @@ class Repeated:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """For programs; ratios are speed-ups."""
         return {
             "batch_size": self._shared.group[0],
             "conditions": wording.conditions(self._shared.group),

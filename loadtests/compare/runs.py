@@ -121,7 +121,6 @@ def contrasts(runs: Iterable[SweepRun], facts: Mapping[str, Reading]) -> list[Co
 
 
 def facts_of(run: SweepRun, facts: Mapping[str, Reading] = FACTS) -> dict[str, str]:
-    """`facts` of a run as text."""
     return {fact: UNKNOWN if (value := read(run)) is None else str(value) for fact, read in facts.items()}
 
 
@@ -152,7 +151,6 @@ class Side:
         return {cell.name: cell for cell in planned if not cell.open_loop and not cell.control}
 
     def latencies(self, cell: Cell) -> list[Rounds]:
-        """Per sweep the median latency of `cell` by round, in seconds."""
         return [sweep.medians(cell.name) for sweep in self.sweeps]
 
     def ratios(self, cell: Cell) -> list[list[float]] | None:
@@ -320,8 +318,6 @@ def reference_of(entries: Sequence[Entry]) -> Entry | None:
 
 @dataclass(frozen=True, slots=True)
 class RunMode:
-    """One mode in one run."""
-
     entry: Entry
     summary: Summary
 

@@ -43,7 +43,6 @@ class Row:
 
     @property
     def rate(self) -> Interval:
-        """Tokens per second."""
         return self.summary.tokens_per_second
 
 

@@ -218,7 +218,7 @@ def begin(
 ) -> None:
     """Run all tasks of `fleet` on the cluster that `ray` is connected to, into `folder`, which is created.
 
-    `report` is given each change. Raises RunError where `folder` holds a fleet already, FolderInUse, and
+    `report` is given each change. Raises RunError where `folder` holds a fleet already or is in use, and
     KeyboardInterrupt, with what has finished kept.
     """
     if is_fleet(folder):

@@ -12,14 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtests.peers.process import RivalError
 from service.parent_death import owned
 
 INSTALL_SECONDS = 900.0
 STAMP = ".installed"
-
-
-class NotInstalled(RuntimeError):
-    """A rival's environment cannot be made; the message has the remedy, or pip's last error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +52,17 @@ build of torch, torchvision is of another build and `transformers` cannot be imp
 
 
 def peers_folder() -> Path:
-    """Where environments and converted models are kept between runs. Raises NotInstalled without a home."""
+    """Where environments and converted models are kept between runs. Raises RivalError without a home."""
     kept = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if kept.startswith("~"):
-        raise NotInstalled("there is no home folder: set XDG_CACHE_HOME to a folder that you can write to")
+        raise RivalError("there is no home folder: set XDG_CACHE_HOME to a folder that you can write to")
     return Path(kept) / "launchbound" / "peers"
 
 
 def interpreter(rival: Rival, report: Callable[[str], None]) -> Path:
     """The Python of `rival`'s environment, which is installed where it is missing or out of date.
 
-    Raises NotInstalled where pip does not install it.
+    Raises RivalError where pip does not install it.
     """
     folder = peers_folder() / rival.environment / "environment"
     python = folder / "bin" / "python"
@@ -89,8 +86,8 @@ def _pip(python: Path, *arguments: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise NotInstalled(f"pip {arguments[0]} took more than {INSTALL_SECONDS:.0f} s") from error
+        raise RivalError(f"pip {arguments[0]} took more than {INSTALL_SECONDS:.0f} s") from error
     if done.returncode:
         lines = done.stderr.splitlines()
         errors = [line for line in lines if line.startswith("ERROR")]
-        raise NotInstalled((errors or lines or ["pip failed without a message"])[-1])
+        raise RivalError((errors or lines or ["pip failed without a message"])[-1])

@@ -7,14 +7,12 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from loadtests.peers import group_keeper
 from loadtests.run.folder import REPOSITORY
 from service.parent_death import owned
 
@@ -33,7 +31,7 @@ QUIET = {
 
 
 class RivalError(RuntimeError):
-    """A rival that did not answer what was asked: it named an error, ended, or took too long."""
+    """A rival that cannot be installed, named an error, ended, or took too long; the message says which."""
 
 
 class RivalProcess(AbstractContextManager["RivalProcess"]):
@@ -42,21 +40,18 @@ class RivalProcess(AbstractContextManager["RivalProcess"]):
     def __init__(self, command: Sequence[str], log: Path) -> None:
         """Start `command` in the repository; what it prints on standard error goes to `log`.
 
-        It ends, with all that it has started, when this process does. Start it from a thread that runs as
-        long as it may.
+        It ends when this process does. Start it from a thread that runs as long as it may.
         """
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                owned(
-                    [sys.executable, "-I", "-S", group_keeper.__file__, *command], group_keeper.DRIVER_ENDED
-                ),
+                owned(command, signal.SIGKILL),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=REPOSITORY,
                 env={**os.environ, **ONE_THREAD, **QUIET, "PYTHONPATH": str(REPOSITORY)},
-                # A Ctrl-C at the terminal is the driver's to handle.
+                # A group of its own, which ends as a whole; a Ctrl-C at the terminal is the driver's.
                 start_new_session=True,
             )
         assert self._process.stdin is not None
@@ -110,14 +105,9 @@ class RivalProcess(AbstractContextManager["RivalProcess"]):
         """End the process and all that it started."""
         with suppress(OSError):
             self._input.close()
-        try:
-            self._process.wait(STOP_SECONDS / 5)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
-        finally:
-            self._process.send_signal(group_keeper.DRIVER_ENDED)
-            self._process.wait()
-            self._output.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._output.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadtests.peers.results import PeersError
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.folder import REPOSITORY
 from service.parent_death import owned
@@ -19,10 +20,6 @@ EXPORT_SECONDS = 600.0
 
 TIE = 2e-4
 """Two logits closer than twice the tolerance of float32 (1e-4) may be taken in either order."""
-
-
-class ReferenceFailed(RuntimeError):
-    """The model cannot be exported; the message says why."""
 
 
 class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +44,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 def make_reference(model: str, folder: Path, count: int, prompt_tokens: int, new_tokens: int) -> Reference:
     """Export `model` to `folder` in a process of its own, which has torch.
 
-    Raises ReferenceFailed where that process fails.
+    Raises PeersError where that process fails.
     """
     wanted = {"texts": read_prompts(), "count": count}
     wanted |= {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
@@ -62,7 +59,7 @@ def make_reference(model: str, folder: Path, count: int, prompt_tokens: int, new
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        raise ReferenceFailed((lines or ["the export failed without a message"])[-1])
+        raise PeersError((lines or ["the export failed without a message"])[-1])
     return msgspec.json.decode(done.stdout, type=Reference)
 
 

@@ -13,18 +13,18 @@ FORMAT_VERSION = 1
 
 
 class PeersError(RuntimeError):
-    """A comparison that cannot be made or read; the message names the remedy."""
+    """A comparison that cannot be made; the message names the remedy."""
 
 
 class Contestant(msgspec.Struct, kw_only=True):
-    """A mode of the service or a runtime; earlier versions compared servers, too.
+    """A mode of the service, or a runtime.
 
     `outside_pytorch`: one would leave PyTorch for it. `effective` is what a mode ran as. `unavailable` says
     why it took no part, or from when on; None: it took part to the end.
     """
 
     name: str
-    kind: Literal["mode", "runtime", "server"]
+    kind: Literal["mode", "runtime"]
     outside_pytorch: bool = False
     effective: str | None = None
     versions: dict[str, str] = {}
@@ -89,7 +89,6 @@ _FILE = DocumentFile(
     folder="comparison with rivals",
     writer="launchbound peers",
     mend="make the comparison again",
-    error=PeersError,
 )
-write_peers, read_peers = _FILE.write, _FILE.read
-"""Write `peers.json` of a folder atomically, and read it, which raises PeersError."""
+write_peers = _FILE.write
+"""Write `peers.json` of a folder atomically."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from loadtests.peers.catalogue import RUNTIMES, NotInstalled, Rival, interpreter, peers_folder
+from loadtests.peers.catalogue import RUNTIMES, Rival, interpreter, peers_folder
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import Reference, ReferenceRow, difference, make_reference, text_difference
 from loadtests.peers.results import CallRow, Contestant, PeersError, PeersRun, write_peers
@@ -49,8 +49,8 @@ def run_peers(
     """Compare the ready modes of `target`, which serves `model`, with the rivals; writes into `folder`.
 
     What is measured is written after every round, and a comparison that ends early says so. Ctrl-C ends it:
-    the result is incomplete. Raises PeersError for a service that cannot be compared, ReferenceFailed where
-    `model` cannot be exported.
+    the result is incomplete. Raises PeersError for a service that cannot be compared, and a `model` that
+    cannot be exported.
     """
     document = target.modes()
     engine = document["engine"]
@@ -166,8 +166,6 @@ def call_row(name: str, call: Caller, rows: Sequence[ReferenceRow], calls: int, 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One comparison as it goes."""
-
     plan: PeersPlan
     run: PeersRun
     reference: Reference
@@ -210,7 +208,7 @@ class Comparison:
             command = [str(python), "-m", f"loadtests.peers.rivals.model_{rival.environment}"]
             process = stack.enter_context(RivalProcess(command, self.folder / f"{rival.name}.log"))
             answer = process.ask(task, LOAD_SECONDS)
-        except (NotInstalled, RivalError) as error:
+        except RivalError as error:
             self._failed(rival.name, str(error))
             return
         known.settings, known.versions = answer.get("settings", {}), answer.get("versions", {})
@@ -252,6 +250,5 @@ class Comparison:
         next(known for known in self.run.contestants if known.name == name).unavailable = reason
 
     def write(self) -> None:
-        """Write `peers.json` and `peers.md` of what is measured so far."""
         write_peers(self.folder, self.run)
         (self.folder / MARKDOWN_FILE).write_text(markdown(self.run), encoding="utf-8")

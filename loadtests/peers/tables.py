@@ -51,7 +51,7 @@ def summaries(run: PeersRun) -> list[BatchSummary]:
 
 
 def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
-    known = {one.name: one for one in run.contestants if one.kind != "server"}
+    known = {one.name: one for one in run.contestants}
     rounds: dict[str, dict[int, float]] = {}
     for row in rows:
         rounds.setdefault(row.contestant, {})[row.round] = median(row.seconds)
@@ -82,7 +82,6 @@ def _ratio(fair: Mapping[str, Rounds], name: str | None, other: str | None) -> I
 
 
 def markdown(run: PeersRun) -> str:
-    """The whole page."""
     found = summaries(run)
     parts = [
         f"# {run.model} beside other runtimes",
@@ -137,7 +136,7 @@ def _calls_table(run: PeersRun, found: list[BatchSummary]) -> Iterator[str]:
     heads = [f"batch {one.batch}, ms | ÷ {one.best_outside or 'none'}" for one in found]
     lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|---|" * len(found)]
     by_name = [{standing.contestant.name: standing for standing in one.standings} for one in found]
-    for contestant in (one for one in run.contestants if one.kind != "server"):
+    for contestant in run.contestants:
         cells = [_cells(standings.get(contestant.name)) for standings in by_name]
         lines.append(f"| {_name(contestant)} | {' | '.join(cells)} |")
     yield "\n".join(lines)

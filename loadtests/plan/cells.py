@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from itertools import accumulate
 from random import Random
 from typing import Literal
@@ -115,12 +115,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def modes(self) -> list[str]:
-        """Modes in the order of their first cell."""
         return list(dict.fromkeys(cell.mode for cell in self.cells))
 
     @property
     def batch_sizes(self) -> list[int]:
-        """Batch sizes, ascending."""
         return sorted({cell.batch_size for cell in self.cells})
 
     @property
@@ -140,7 +138,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.rounds * sum(cell.requests for cell in self.cells)
 
     def requests_of(self, groups: Collection[Group]) -> int:
-        """Requests of one round over the cells of `groups`."""
         return sum(cell.requests for cell in self.cells if cell.group in groups)
 
 
@@ -159,25 +156,3 @@ def order(plan: Plan, number: int, groups: Collection[Group] | None = None) -> l
             Random(f"order/{plan.seed}/{number}/{group}").shuffle(cells)
             found += cells
     return found
-
-
-def ladder_cells(
-    modes: Iterable[str],
-    batch_sizes: Iterable[int],
-    new_tokens: int = 32,
-    requests: int = 3,
-    prompt_set: PromptSet = "short",
-    concurrency: int = 1,
-) -> Iterator[Cell]:
-    """Closed-loop cells: every mode at every batch, and per batch a control cell."""
-    for batch in batch_sizes:
-        cell = Cell(
-            mode=BASELINE,
-            batch_size=batch,
-            prompt_set=prompt_set,
-            new_tokens=new_tokens,
-            concurrency=concurrency,
-            requests=requests,
-        )
-        yield from (msgspec.structs.replace(cell, mode=mode) for mode in modes)
-        yield msgspec.structs.replace(cell, control=True)

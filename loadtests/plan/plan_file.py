@@ -12,14 +12,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from loadtests.plan.cells import (
-    BASELINE,
-    Arrivals,
-    Cell,
-    Plan,
-    PlanError,
-    ladder_cells,
-)
+from loadtests.plan.cells import BASELINE, Arrivals, Cell, Plan, PlanError
 from loadtests.plan.prompts import PromptSet
 from service.modes import default_modes, named_modes
 
@@ -76,9 +69,18 @@ class ClosedLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     def cells(self, modes: Sequence[str], sizes: Sequence[int]) -> Iterator[Cell]:
         """Its cells at the batch sizes `sizes`."""
         prompt_sets: list[PromptSet] = self.prompts if isinstance(self.prompts, list) else [self.prompts]
-        axes = product(prompt_sets, _counts(self.new_tokens), _counts(self.concurrency))
-        for prompts, tokens, concurrency in axes:
-            yield from ladder_cells(modes, sizes, tokens, self.requests, prompts, concurrency)
+        axes = product(prompt_sets, _counts(self.new_tokens), _counts(self.concurrency), sizes)
+        for prompts, tokens, concurrency, batch in axes:
+            cell = Cell(
+                mode=BASELINE,
+                batch_size=batch,
+                prompt_set=prompts,
+                new_tokens=tokens,
+                concurrency=concurrency,
+                requests=self.requests,
+            )
+            yield from (msgspec.structs.replace(cell, mode=mode) for mode in modes)
+            yield msgspec.structs.replace(cell, control=True)
 
 
 class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
-from loadtests.plan.plan_file import PlanDocument, plan_of, read_plan_file
+from loadtests.plan.plan_file import PlanDocument, read_plan_file
 
 Preset = Literal["quick", "standard", "full", "gpu", "saturation"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -50,16 +50,6 @@ def overridden(
     return msgspec.structs.replace(
         document, **{name: value for name, value in given.items() if value is not None}
     )
-
-
-def make_plan(
-    preset: Preset,
-    seed: int = 0,
-    modes: list[str] | None = None,
-    batch_sizes: list[int] | None = None,
-) -> Plan:
-    """The plan called `preset`, with other modes or batch sizes where given. Raises PlanError."""
-    return plan_of(overridden(preset_document(preset), seed, modes, batch_sizes))
 
 
 def request_seconds(cell: Cell) -> float:

@@ -59,7 +59,6 @@ class Findings:
 
     @cached_property
     def proof(self) -> Proof:
-        """Whether that proves the split."""
         return proof(self.selftest, self.results.run, self.estimated)
 
     @cached_property
@@ -69,7 +68,6 @@ class Findings:
 
     @cached_property
     def summaries(self) -> list[Summary]:
-        """One per measured cell, in the plan's order."""
         phases = self.results.phases_by_cell()
         return [self._summary(cell, phases[cell.name]) for cell in self._cells]
 

@@ -23,12 +23,7 @@ from service.statistics.intervals import (
     served_share,
     settling,
 )
-from service.statistics.knee import (
-    SERVED_SHARE,
-    BoundedEstimate,
-    RatePoint,
-    knee,
-)
+from service.statistics.knee import SERVED_SHARE, BoundedEstimate, RatePoint, knee
 
 Kind = Literal["e2e", "ttft", "tpot"]
 

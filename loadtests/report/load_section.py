@@ -8,15 +8,7 @@ from itertools import cycle
 
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, listed, significant, span
-from loadtests.report.load import (
-    QUANTILES,
-    SECONDS,
-    Ladder,
-    LoadCell,
-    LoadFindings,
-    ModeKnee,
-    ladder_of,
-)
+from loadtests.report.load import QUANTILES, SECONDS, Ladder, LoadCell, LoadFindings, ModeKnee, ladder_of
 from loadtests.report.page import Plot, Section, Table, Text
 from loadtests.report.plots import LOG_AXIS, SYMBOLS, base, line
 from loadtests.report.summaries import Summary

@@ -13,14 +13,11 @@ import plotly.io
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import table as rich_table
 from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
+from rich.console import Console, JustifyMethod
 from rich.text import Text as Styled
 
 WIDTH = 150
-"""Character columns of a table that is printed to a file or a pipe."""
-
-NARROW = 110
-"""In a narrower terminal tables leave out some columns."""
+"""Character columns of a table that is printed to a file or a pipe; a narrower terminal lacks some."""
 
 STYLE = {
     "faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim",
@@ -70,8 +67,11 @@ def as_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def as_rich(table: Table, left_out: Collection[str] = ()) -> rich_table.Table:
-    """For a terminal, without the columns `left_out`; all but the first are wrapped where they do not fit."""
+def print_table(table: Table, console: Console, left_out: Collection[str] = ()) -> None:
+    """Print `table`, on a narrow terminal without the columns `left_out`; all but the first may wrap."""
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, WIDTH))
+    kept = [n for n, head in enumerate(table.heads) if console.width >= WIDTH or head not in left_out]
     shown = rich_table.Table(
         title=Styled(table.title, "bold"),
         title_justify="left",
@@ -81,14 +81,13 @@ def as_rich(table: Table, left_out: Collection[str] = ()) -> rich_table.Table:
         collapse_padding=True,
         pad_edge=False,
     )
-    kept = [number for number, head in enumerate(table.heads) if head not in left_out]
     for number in kept:
         justify: JustifyMethod = "left" if number < table.left else "right"
         shown.add_column(Styled(table.heads[number]), justify=justify, no_wrap=number == 0)
     for row in table.rows:
         cells = [row[number] for number in kept]
         shown.add_row(*(Styled(str(cell), style=STYLE.get(cell.word, "")) for cell in cells))
-    return shown
+    console.print(shown)
 
 
 TEMPLATES = Path(__file__).with_name("templates")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +11,6 @@ from loadtests.report import load_section, plots, wording
 from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.page import Plot, write_page
-from loadtests.report.results import read_results
 from loadtests.report.sections import context
 from loadtests.report.summaries import Count, Requests, Verdict
 from loadtests.run.validation import write_validation
@@ -21,39 +19,29 @@ from service.statistics.choice import CONFIDENCE
 REPORT_FILE = "report.html"
 
 
-def make_report(folder: Path | str) -> dict[str, Any]:
-    """Write the report's files into `folder`; returns the headline.
-
-    These are `report.html`, `report.md`, `cells.csv`, `summary.csv`, `advice.json` and `validation.json`,
-    whose gates are checked anew; with open-loop cells also `load.csv` and `knees.csv`. Raises RowsError where
-    the folder holds no results, or none that succeeded.
-    """
-    return write_report(Findings(read_results(folder)))
-
-
 def write_report(findings: Findings) -> dict[str, Any]:
-    """As `make_report`, of results that have been read already."""
+    """Write the report's files into the results folder; returns the headline.
+
+    These are `report.html`, `report.md`, `cells.csv`, `summary.csv`, `advice.json` and `validation.json`;
+    with open-loop cells also `load.csv` and `knees.csv`.
+    """
     folder = findings.results.folder
     write_tables(findings)
     write_advice(findings)
     write_validation(folder, findings.results.gates)
-    write_page(folder, REPORT_FILE, context(findings, list(all_plots(findings))))
+    write_page(folder, REPORT_FILE, context(findings, all_plots(findings)))
     return headline(findings)
 
 
-def all_plots(findings: Findings) -> Iterator[Plot]:
-    """All plots that have data, in the page's order."""
-    for plot in (
-        plots.speedups,
-        plots.parts,
-        plots.latency,
-        plots.throughput,
-        plots.index_map,
-        load_section.saturation,
-        plots.timeline,
-    ):
-        if made := plot(findings):
-            yield made
+PLOTS = (
+    plots.speedups, plots.parts, plots.latency, plots.throughput, plots.index_map, load_section.saturation,
+    plots.timeline,
+)  # fmt: skip
+"""In the page's order; each is None where it has no data."""
+
+
+def all_plots(findings: Findings) -> list[Plot]:
+    return [made for plot in PLOTS if (made := plot(findings))]
 
 
 ADVICE_FILE = "advice.json"

@@ -69,11 +69,6 @@ def frame_of(rows: Iterable[RequestRow]) -> pl.DataFrame:
     return pl.concat(tables or [_table([])]).with_columns(_interval_of_measured())
 
 
-def measured(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """The rows that count: measured, successful, and not slowed down by the profiler."""
-    return rows.filter((pl.col("stage") == "measure") & pl.col("ok") & ~pl.col("profiled"))
-
-
 def _tables(rows: Iterator[RequestRow]) -> Iterator[pl.DataFrame]:
     while block := list(islice(rows, BLOCK_ROWS)):
         yield _table(block)
@@ -139,10 +134,6 @@ def _visit_seconds() -> pl.Expr:
     return (span / pl.len()).over("cell", "round", "part")
 
 
-class ResultsError(RowsError):
-    """Results without anything to report; the message is the reason."""
-
-
 @dataclass(frozen=True)
 class Results:
     """A sweep read back: its run, its gates, and its rows.
@@ -171,8 +162,11 @@ class Results:
 
     @property
     def measured(self) -> pl.LazyFrame:
-        """The rows that count. Lazy: a copy of a long sweep's rows would be as large as they are."""
-        return measured(self.rows.lazy())
+        """The rows that count: measured, successful, and not slowed down by the profiler.
+
+        Lazy: a copy of a long sweep's rows would be as large as they are.
+        """
+        return self.rows.lazy().filter((pl.col("stage") == "measure") & pl.col("ok") & ~pl.col("profiled"))
 
     @property
     def open_loop_names(self) -> list[str]:
@@ -235,7 +229,7 @@ class Results:
 
 
 def read_results(folder: Path | str) -> Results:
-    """Everything in a results folder, its gates checked anew. Raises RunError, RowsError or ResultsError."""
+    """Everything in a results folder, its gates checked anew. Raises RowsError."""
     folder = Path(folder)
     run = read_run(folder)
     rows = CheckedRows()
@@ -246,7 +240,7 @@ def read_results(folder: Path | str) -> Results:
         folder, run, tuple(rows.gates_of(folder, run)), with_sampled_split(table, samples), samples
     )
     if not results.measured.select(pl.len()).collect().item():
-        raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
+        raise RowsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return results
 
 

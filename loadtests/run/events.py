@@ -46,10 +46,6 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     cut_visits: list[CutBlock] = []
     rows_at_once: int = 1
 
-    def at_once(self, batch_size: int) -> int:
-        """How many requests of so many prompts the service works on together."""
-        return max(1, self.rows_at_once // batch_size)
-
 
 class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
     """The load generator has started on `cpus`; `note` is a line about its metrics port."""
@@ -92,8 +88,6 @@ class BlockCut(msgspec.Struct, frozen=True, tag="cut"):
 
 
 class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
-    """One round has ended; `machine` is what the machine did in it."""
-
     machine: RoundMachine
 
 

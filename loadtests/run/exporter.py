@@ -48,7 +48,6 @@ class Exporter:
         Info("launchbound_loadtest_run", "The run in progress.", registry=self.registry).info(dict(run))
 
     def observe(self, mode: str, batch_size: int, latency_seconds: float, outcome: Outcome) -> None:
-        """Count one request that ended."""
         self._requests.labels(mode, str(batch_size), outcome).inc()
         self._latency.labels(mode).observe(latency_seconds)
 

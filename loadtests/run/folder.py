@@ -64,16 +64,12 @@ RELEASED_WITHIN_SECONDS = 10.0
 """The load generator of a sweep that was killed holds the lock until it has ended too."""
 
 
-class FolderInUse(RunError):
-    """Another sweep writes to the folder; the message has its process id."""
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """Hold `folder` for one sweep; yields a descriptor, to be inherited by whoever else writes rows.
 
     The lock (flock) ends with the last process that has the descriptor, so a kill leaves none behind. Raises
-    FolderInUse where another sweep holds it.
+    RunError where another sweep holds it.
     """
     path = folder / LOCK_FILE
     deadline = monotonic() + RELEASED_WITHIN_SECONDS
@@ -86,7 +82,7 @@ def locked(folder: Path) -> Iterator[int]:
                 file.seek(0)
                 owner = file.read().strip()
                 if not owner or Path(f"/proc/{owner}").exists() or monotonic() > deadline:
-                    raise FolderInUse(
+                    raise RunError(
                         f"{folder} is being written by another sweep (process {owner or 'unknown'}): wait "
                         "until it has ended, or name another folder with --out"
                     ) from error

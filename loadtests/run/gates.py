@@ -114,7 +114,7 @@ def rounds_marked(run: SweepRun) -> Gate:
     marked = marked_rounds(known)
     detail = f"{len(marked)} of {len(known)} rounds marked"
     if marked:
-        detail += f": {some([f'round {one.round} ({one.reason})' for one in marked])}"
+        detail += f": {some(marked)}"
     return Gate(name, not marked, detail, warning=True)
 
 
@@ -136,7 +136,6 @@ class Requests:
         self._switches, self._steps = Counter[str](), Counter[str]()
 
     def add(self, row: RequestRow) -> None:
-        """Take in any row."""
         self._rows += 1
         if row.rejected:
             self._rejected[row.cell] += 1

@@ -120,7 +120,6 @@ class LoadGenerator:
         return rates
 
     def _measured_round(self, number: int, cells: list[Cell]) -> None:
-        """One round, and what the machine did in it."""
         canary = self._canary.bytes_per_second()
         before = cpu_times()
         began, cpu_began = perf_counter(), self._cpu_seconds()

@@ -29,7 +29,6 @@ from loadtests.run.locust_users import (
     START_SECONDS,
     Answer,
     LocalUsers,
-    LocustError,
     WorkerInput,
     await_users,
     environment_of,
@@ -112,7 +111,6 @@ class LocustClient:
             yield self._users.get()
 
     def close(self) -> None:
-        """Stop locust's users."""
         self._users.close()
 
 
@@ -162,7 +160,6 @@ class WorkerPool:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The pids of the load processes."""
         return tuple(process.pid for process in self._processes)
 
     @property
@@ -202,7 +199,6 @@ class WorkerPool:
         return request, replace(response, worker=self._runner.get_worker_index(found.node_id))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """End the load processes."""
         self._closing.set()
         for process in self._processes:
             process.kill()  # one that is stopped ends by nothing else
@@ -215,9 +211,9 @@ class WorkerPool:
         deadline = perf_counter() + START_SECONDS
         while len(self._load) < workers:
             if not self._inbox.empty():
-                raise LocustError(str(self._inbox.get()))
+                raise Abort(str(self._inbox.get()))
             if perf_counter() > deadline:
-                raise LocustError(f"{workers} load processes did not start within {START_SECONDS:.0f} s")
+                raise Abort(f"{workers} load processes did not start within {START_SECONDS:.0f} s")
             sleep(0.01)
 
     def _watch(self) -> None:

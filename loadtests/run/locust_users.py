@@ -24,7 +24,7 @@ from geventhttpclient.client import HTTPClientPool
 from time import sleep  # the patched one
 # isort: on
 
-from loadtests.run.requests import LoadRequest, LoadResponse
+from loadtests.run.requests import Abort, LoadRequest, LoadResponse
 
 REQUEST_TIMEOUT_SECONDS = 600.0
 CONNECT_TIMEOUT_SECONDS = 10.0
@@ -33,19 +33,12 @@ START_SECONDS = 60.0
 Answer = tuple[LoadRequest, LoadResponse]
 
 
-class LocustError(RuntimeError):
-    """Locust's users did not start."""
-
-
 class RequestUser(FastHttpUser):
-    """A locust user that posts the requests of a queue."""
-
     work: ClassVar[Queue[LoadRequest]]
     fixed_headers: ClassVar[Mapping[str, str]]
 
     @task
     def call(self) -> None:
-        """Wait for one request and post it."""
         request = self.work.get()
         headers = {**self.fixed_headers, "X-Request-ID": request.id, "Content-Type": "application/json"}
         context = {"request": request, "started": perf_counter()}
@@ -66,9 +59,7 @@ def environment_of(
     They share one pool of connections, so that every request finds an open one.
     """
     pool = HTTPClientPool(
-        concurrency=users,
-        network_timeout=REQUEST_TIMEOUT_SECONDS,
-        connection_timeout=CONNECT_TIMEOUT_SECONDS,
+        concurrency=users, network_timeout=REQUEST_TIMEOUT_SECONDS, connection_timeout=CONNECT_TIMEOUT_SECONDS
     )
     attributes = {"work": work, "fixed_headers": headers, "client_pool": pool, "abstract": False}
     user = type("LocustClientUser", (RequestUser,), attributes)
@@ -92,11 +83,11 @@ def environment_of(
 
 
 def await_users(count: Callable[[], int], users: int) -> None:
-    """Wait until `count` says `users`. Raises LocustError where they do not start."""
+    """Wait until `count` says `users`. Raises Abort where they do not start."""
     deadline = perf_counter() + START_SECONDS
     while count() < users:
         if perf_counter() > deadline:
-            raise LocustError(f"locust's users did not start within {START_SECONDS:.0f} s")
+            raise Abort(f"locust's users did not start within {START_SECONDS:.0f} s")
         sleep(0.01)
 
 
@@ -119,7 +110,6 @@ class LocalUsers:
 
     @property
     def users(self) -> int:
-        """Running users."""
         return int(self._runner.user_count)
 
     @property
@@ -139,7 +129,6 @@ class LocalUsers:
         return ended
 
     def close(self) -> None:
-        """Stop the users."""
         self._runner.quit()
 
 

@@ -13,7 +13,7 @@ from operator import or_
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -100,17 +100,10 @@ def steal_share(before: tuple[float, ...], after: tuple[float, ...]) -> float | 
     return (after[7] - before[7]) / total if total > 0 else None
 
 
-class MarkedRound(NamedTuple):
-    """A round in which the machine was disturbed, and why."""
-
-    round: int
-    reason: str
-
-
-def marked_rounds(machine: Sequence[RoundMachine]) -> list[MarkedRound]:
-    """The rounds with more than 2 % of steal time, or a canary 1.3 times off the median of all rounds."""
+def marked_rounds(machine: Sequence[RoundMachine]) -> list[str]:
+    """'round 3 (…)' of each with more than 2 % of steal time, or a canary 1.3 times off the median of all."""
     usual = median([one.canary_bytes_per_second for one in machine if one.canary_bytes_per_second] or [0.0])
-    found = list[MarkedRound]()
+    found = list[str]()
     for one in machine:
         reasons = []
         if one.steal_share is not None and one.steal_share > MOST_STEAL:
@@ -119,7 +112,7 @@ def marked_rounds(machine: Sequence[RoundMachine]) -> list[MarkedRound]:
         if rate and not usual / CANARY_FACTOR <= rate <= usual * CANARY_FACTOR:
             reasons.append(f"memory read at {rate / 1e9:.1f} GB/s, usually {usual / 1e9:.1f}")
         if reasons:
-            found.append(MarkedRound(one.round, "; ".join(reasons)))
+            found.append(f"round {one.round} ({'; '.join(reasons)})")
     return found
 
 

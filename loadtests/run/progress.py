@@ -1,13 +1,11 @@
-"""Progress of a sweep on the console: a bar on a terminal, else lines, at least one every ten seconds."""
+"""Progress of a sweep on the console: a line at least every ten seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic
-from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadtests.plan.cells import Plan
 from loadtests.run.events import (
@@ -22,7 +20,7 @@ from loadtests.run.events import (
 from loadtests.run.run_file import CutBlock, SweepRun
 
 LINE_SECONDS = 5.0
-"""Without a terminal: at most one line per interval, and at least one per two intervals."""
+"""At most one line of progress per interval, and at least one per two intervals."""
 
 
 class SweepProgress:
@@ -31,31 +29,12 @@ class SweepProgress:
     def __init__(self, console: Console, plan: Plan) -> None:
         self._console = console
         self._plan = plan
-        columns = BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("requests"), TimeElapsedColumn()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            *columns,
-            TextColumn("{task.fields[remaining]}"),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("waiting", total=None, remaining="")
         self._began, self._printed_at = monotonic(), 0.0
         self._planned, self._measured, self._errors, self._rejected = plan.requests, 0, 0, 0
 
     def replan(self, plan: Plan) -> None:
         """Show another plan, before anything of it is measured."""
         self._plan, self._planned = plan, plan.requests
-
-    def __enter__(self) -> SweepProgress:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def already_measured(self, run: SweepRun, requests: int) -> None:
         """Leave out the measured `requests` of earlier parts, and what was cut from `run`."""
@@ -64,12 +43,10 @@ class SweepProgress:
         self.print_line(f"going on: {requests} requests were measured before")
 
     def print_line(self, text: str) -> None:
-        """Print a line above the bar."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         self._printed_at = monotonic()
 
     def waiting(self, state: str) -> None:
-        """Show the service's state: at once on a terminal, else at most every LINE_SECONDS."""
         self._update(f"getting ready, {state}")
 
     def show(self, event: GeneratorEvent | None) -> None:
@@ -119,14 +96,13 @@ class SweepProgress:
         return f"round {event.round}/{until}{errors} · {event.cell}"
 
     def _update(self, text: str) -> None:
-        done, total, remaining = self._measured, self._planned if self._measured else None, ""
-        if total:
-            seconds = (monotonic() - self._began) * (total - done) / done
-            remaining = f"about {seconds:.0f} s left"
-        self._bar.update(self._task, description=text, completed=done, total=total, remaining=remaining)
-        if self._line_is_due:
-            self.print_line(text + (f" · {done}/{total} requests · {remaining}" if total else ""))
+        if not self._line_is_due:
+            return
+        if done := self._measured:
+            seconds = (monotonic() - self._began) * (self._planned - done) / done
+            text += f" · {done}/{self._planned} requests · about {seconds:.0f} s left"
+        self.print_line(text)
 
     @property
     def _line_is_due(self) -> bool:
-        return not self._console.is_terminal and monotonic() - self._printed_at > LINE_SECONDS
+        return monotonic() - self._printed_at > LINE_SECONDS

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter, time
 from typing import Any, Literal, Protocol
@@ -20,16 +20,6 @@ from loadtests.run.run_file import CutBlock
 
 Examined = Literal["profile", "sample"]
 """What the service does to a request that makes it slower: runs it under its profiler, samples its steps."""
-
-
-def can_sample(engine: Mapping[str, Any]) -> bool:
-    """Whether a service whose engine says this of itself samples a request that asks for it."""
-    return "no_samples" in engine and engine["no_samples"] is None
-
-
-def rows_at_once(engine: Mapping[str, Any]) -> int:
-    """The sequences that a service with such an `engine` runs together: 1 where it merges no requests."""
-    return 1 if engine.get("batching", "off") == "off" else max(engine.get("batch_buckets") or [1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,6 @@ class LoadRequest:
 
     @property
     def path(self) -> str:
-        """The path to POST to."""
         return f"/v1/modes/{self.cell.mode}/generate"
 
 
@@ -288,7 +277,7 @@ class Blocks:
 
     def _open(self, requests: Sequence[LoadRequest], due: Sequence[float]) -> Rows:
         """Send `requests` at the times `due` of their block, from the first of them on."""
-        at_once = self._assignment.at_once(requests[0].cell.batch_size)
+        at_once = max(1, self._assignment.rows_at_once // requests[0].cell.batch_size)
         queue = GrowingQueue(len(requests), self._client.users, at_once)
 
         def goes_on(in_flight: int) -> bool:

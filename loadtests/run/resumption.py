@@ -113,10 +113,6 @@ _LINEARS = "LAUNCHBOUND_LINEARS"
 """Not compared as set: the layout that the service has in the end is."""
 
 
-class CannotResume(RunError):
-    """A sweep that cannot be resumed; the message has the reason and the remedy."""
-
-
 def service_environment() -> dict[str, str]:
     """The `LAUNCHBOUND_…` variables that a service started now takes its settings from."""
     prefix = "LAUNCHBOUND_"
@@ -130,7 +126,7 @@ def service_environment() -> dict[str, str]:
 def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
     """The run of `folder` by its rows and events; torn last lines are cut off first.
 
-    `load_tests` is the commit of this code and a digest of its changes. Raises CannotResume where the run is
+    `load_tests` is the commit of this code and a digest of its changes. Raises RunError where the run is
     complete, has no parts, cannot become valid because a request failed, or was begun with other code or
     other variables, and RowsError where it cannot be read.
     """
@@ -139,29 +135,25 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
         cut_torn_line(folder / name)
     rows = check_rows(folder)
     if not run.parts:
-        raise CannotResume(f"{folder} was written before sweeps could be resumed: run the sweep again")
+        raise RunError(f"{folder} was written before sweeps could be resumed: run the sweep again")
     recover(folder, run, rows.finished)
     if run.complete and is_whole(run, rows.finished):
-        raise CannotResume(
+        raise RunError(
             f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
         )
     if failed := rows.failed:
-        raise CannotResume(
+        raise RunError(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )
     _refuse(folder, run.load_tests, load_tests, _CODE)
     if run.service is not None:
-        _refuse_other_environment(folder, run.service["environment"])
+        then, now = run.service["environment"], service_environment()
+        _refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
     return run
 
 
-def _refuse_other_environment(folder: Path, then: Mapping[str, str]) -> None:
-    now = service_environment()
-    _refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
-
-
 def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any]) -> None:
-    """Raise CannotResume where the service is not the one that `run` began with: its machine and status.
+    """Raise RunError where the service is not the one that `run` began with: its machine and status.
 
     `document` is that of GET /v1/modes.
     """
@@ -178,7 +170,7 @@ def _refuse(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names
         if then.get(name) != now.get(name)
     ]
     if differing:
-        raise CannotResume(
+        raise RunError(
             f"{folder} cannot be gone on with: {'; '.join(differing)}. Rows of before and after could not be "
             "compared: restore what it was, or run a new sweep"
         )

@@ -95,7 +95,6 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        """Whether the request succeeded."""
         return self.status == 200 and self.error is None
 
     @property
@@ -123,17 +122,11 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def steps(self) -> int:
-        """Steps of both phases."""
         return (self.prefill.steps if self.prefill else 0) + (self.decode.steps if self.decode else 0)
 
 
 class RowsError(ValueError):
     """A results folder that cannot be read; the message names the file, and the line or the remedy."""
-
-
-def read_rows(folder: Path) -> list[RequestRow]:
-    """All rows of a results folder, as `each_row`: of a long sweep they take gigabytes."""
-    return list(each_row(folder))
 
 
 def each_row(folder: Path) -> Iterator[RequestRow]:

@@ -22,8 +22,7 @@ class RunError(RowsError):
 class DocumentFile(Generic[Document]):
     """The file `name` of a folder, which holds a `kind` of format `version` (its field `format_version`).
 
-    A folder that has one is a `folder`, written by `writer`; the remedy for a broken one is `mend`, and what
-    reading raises is `error`.
+    A folder that has one is a `folder`, written by `writer`; the remedy for a broken one is `mend`.
     """
 
     name: str
@@ -32,10 +31,8 @@ class DocumentFile(Generic[Document]):
     folder: str
     writer: str
     mend: str
-    error: type[Exception] = RunError
 
     def is_in(self, folder: Path) -> bool:
-        """Whether `folder` has one."""
         return (folder / self.name).is_file()
 
     def write(self, folder: Path, document: Document) -> None:
@@ -45,22 +42,22 @@ class DocumentFile(Generic[Document]):
         temporary.replace(folder / self.name)
 
     def read(self, folder: Path) -> Document:
-        """That of `folder`. Raises `error` where it is missing, broken or of another format."""
+        """That of `folder`. Raises RunError where it is missing, broken or of another format."""
         path = folder / self.name
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise self.error(
+            raise RunError(
                 f"{folder} is no {self.folder} ({error}): name one that `{self.writer}` wrote"
             ) from error
         try:
             version = msgspec.json.decode(content).get("format_version")
             if version != self.version:
                 found = f"{path} has format {version}, this version reads {self.version}"
-                raise self.error(f"{found}: use the one that wrote it")
+                raise RunError(f"{found}: use the one that wrote it")
             return msgspec.json.decode(content, type=self.kind)
         except (msgspec.DecodeError, AttributeError) as error:
-            raise self.error(f"{path} is broken ({error}): {self.mend}") from error
+            raise RunError(f"{path} is broken ({error}): {self.mend}") from error
 
 
 RUN_FILE = "run.json"

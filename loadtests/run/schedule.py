@@ -42,7 +42,6 @@ class WarmUp:
 
     @property
     def passes(self) -> int:
-        """Passes so far."""
         return len(self._passes)
 
     def add(self, latency_seconds: Mapping[str, float], counters: Mapping[str, float]) -> bool:
@@ -96,7 +95,6 @@ class Latencies:
             self._seconds[cell].setdefault(number, array("d")).extend(latencies_seconds)
 
     def medians(self, cell: str) -> dict[int, float]:
-        """Median latency of `cell` by round."""
         return {number: median(values) for number, values in self._seconds.get(cell, {}).items()}
 
 
@@ -232,5 +230,4 @@ def first_missing(
 
 
 def is_whole(run: SweepRun, finished: Finished) -> bool:
-    """Whether every request that the plan of `run` has has a row."""
     return first_missing(run.plan, finished, Planned(run.cut_visits), run.looks) is None

@@ -17,6 +17,9 @@ from service.modes import FALLBACK
 from service.statistics.choice import EQUIVALENT, compare
 from service.statistics.intervals import Interval
 
+_Ran = tuple[str, str | None, bool]
+"""Of a request: its mode, what that ran as, and whether it succeeded."""
+
 Scrapes = tuple[str | None, str | None]
 """The texts of /metrics before and after one part of a sweep; None where there is none."""
 
@@ -33,14 +36,12 @@ class Counters:
     """
 
     def __init__(self) -> None:
-        self._sent: dict[int, Counter[tuple[str, str | None]]] = defaultdict(Counter)
+        self._sent: dict[int, Counter[_Ran]] = defaultdict(Counter)
 
     def add(self, row: RequestRow) -> None:
-        """Take in any row."""
-        self._sent[row.part][row.mode, row.effective_mode if row.ok else None] += 1
+        self._sent[row.part][row.mode, row.effective_mode, row.ok] += 1
 
     def sent(self, part: int) -> int:
-        """Rows of `part`."""
         return self._sent[part].total()
 
     def gate(self, run: SweepRun, scrapes: Sequence[Scrapes]) -> Gate:
@@ -64,13 +65,24 @@ class Counters:
         detail = "; ".join([*wrong, *unchecked] if wrong else [f"{checked} both, per mode", *unchecked])
         return Gate(name, not wrong, detail)
 
+    def fallbacks(self, run: SweepRun) -> Gate:
+        """No request ran as something else than its mode had declared."""
+        declared = {mode: run.mode(mode).get("effective") for mode in run.plan.modes}
+        other = [
+            f"{count} × {mode} ran as {effective}"
+            for (mode, effective, ok), count in sum(self._sent.values(), Counter[_Ran]()).items()
+            if ok and effective != declared.get(mode)
+        ]
+        detail = "; ".join(other) or "every request ran as declared"
+        return Gate("fallbacks", not other, detail, warning=True)
 
-def _by_label(ran: Counter[tuple[str, str | None]], run: SweepRun) -> Counter[str]:
+
+def _by_label(ran: Counter[_Ran], run: SweepRun) -> Counter[str]:
     """How many requests there are for each value of the label `mode`."""
     sent = Counter[str]()
-    for (mode, effective), count in ran.items():
+    for (mode, effective, ok), count in ran.items():
         declared = run.mode(mode).get("effective")
-        as_declared = None in (effective, declared) or effective == declared
+        as_declared = not ok or None in (effective, declared) or effective == declared
         sent[mode if as_declared else FALLBACK] += count
     return sent
 
@@ -106,29 +118,6 @@ def parity(run: SweepRun) -> Gate:
     wrong += [f"not checked: {', '.join(unknown)}"] if unknown else []
     detail = "; ".join(wrong) or "every mode computes what eager computes"
     return Gate("parity", not out and not unknown, detail)
-
-
-class Fallbacks:
-    """Requests that ran as something else than their mode had declared."""
-
-    def __init__(self) -> None:
-        self._ran = Counter[tuple[str, str | None]]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in any row."""
-        if row.ok:
-            self._ran[row.mode, row.effective_mode] += 1
-
-    def gate(self, run: SweepRun) -> Gate:
-        """How many, and as what."""
-        declared = {mode: run.mode(mode).get("effective") for mode in run.plan.modes}
-        other = [
-            f"{count} × {mode} ran as {effective}"
-            for (mode, effective), count in self._ran.items()
-            if effective != declared.get(mode)
-        ]
-        detail = "; ".join(other) or "every request ran as declared"
-        return Gate("fallbacks", not other, detail, warning=True)
 
 
 def control(latencies: Latencies, run: SweepRun) -> Gate:

@@ -24,21 +24,9 @@ from loadtests.run.exporter import PORT
 from loadtests.run.folder import DiskFull, disk_full_named, git_state, locked, now
 from loadtests.run.machine import clocks_file, clocks_query, clocks_summary, off_cores, watched, weights_bytes
 from loadtests.run.progress import SweepProgress
-from loadtests.run.requests import can_sample, rows_at_once
-from loadtests.run.resumption import (
-    record,
-    refuse_other_service,
-    reopen,
-    take_in_rows,
-)
+from loadtests.run.resumption import record, refuse_other_service, reopen, take_in_rows
 from loadtests.run.rows import ROWS_FILE, LineWriter
-from loadtests.run.run_file import (
-    INTERRUPTED,
-    PLAN_FILE,
-    Part,
-    SweepRun,
-    write_run,
-)
+from loadtests.run.run_file import INTERRUPTED, PLAN_FILE, Part, SweepRun, write_run
 from loadtests.run.schedule import is_whole
 from loadtests.run.target import (
     Target,
@@ -72,15 +60,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """The results folder, the run and its gates."""
-
     folder: Path
     run: SweepRun
     gates: tuple[Gate, ...]
 
     @property
     def failed(self) -> list[Gate]:
-        """Gates that make the sweep invalid."""
         return [gate for gate in self.gates if gate.failed]
 
 
@@ -98,7 +83,7 @@ def run_sweep(
 
     With more than one of `workers`, so many load processes post the requests. The API key is taken from
     LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep: rows so far are kept and the result is marked incomplete.
-    Raises TargetError before anything is measured, FolderInUse where another sweep writes to the folder,
+    Raises TargetError before anything is measured, RunError where another sweep writes to the folder,
     DiskFull.
     """
     origin = origin or Origin()
@@ -141,7 +126,7 @@ def resume_sweep(
 ) -> SweepResult:
     """Go on with the sweep of `folder`: requests that have a row are not sent again.
 
-    `workers` as in `run_sweep`; None: as many as the sweep had. Raises CannotResume where it is complete, or
+    `workers` as in `run_sweep`; None: as many as the sweep had. Raises RunError where it is complete, or
     where commit, machine or service are not those it began with; else as `run_sweep`.
     """
     with disk_full_named(folder), locked(folder) as lock:
@@ -156,7 +141,8 @@ def _run_part(
 ) -> SweepResult:
     key = os.environ.get("LAUNCHBOUND_API_KEY")
     started = nullcontext(service) if isinstance(service, str) else service
-    with started as url, SweepProgress(console or Console(), run.plan) as progress:
+    progress = SweepProgress(console or Console(), run.plan)
+    with started as url:
         return SweepPart(Target(url, key), run, folder, progress, exporter_port, lock).run()
 
 
@@ -178,7 +164,7 @@ class SweepPart:
         self._disk_full = False
 
     def run(self) -> SweepResult:
-        """Wait for the service, measure, and validate. Raises CannotResume (another service) and DiskFull."""
+        """Wait for the service, measure, and validate. Raises RunError (another service) and DiskFull."""
         run, part = self._run, self._part
         document = wait_until_ready(self._target, run.plan, self._progress.waiting)
         part.ready = now()
@@ -238,7 +224,8 @@ class SweepPart:
             part.stopped_because = f"the load generator ended early: {last or 'without a message'}"
 
     def _assignment(self) -> Assignment:
-        run = self._run
+        run, engine = self._run, self._run.engine
+        merges = engine.get("batching", "off") != "off"
         return Assignment(
             run=run.run,
             url=self._target.url,
@@ -247,13 +234,13 @@ class SweepPart:
             exporter_port=self._exporter_port,
             avoid_cpus=run.engine.get("cpus") or [],
             profile_first=run.engine.get("device") == "cuda",
-            sampled=can_sample(run.engine),
+            sampled="no_samples" in engine and engine["no_samples"] is None,
             canary_bytes=weights_bytes(run.engine),
             part=self._part.number,
             workers=run.settings.get("workers", 1),
             rates=run.client.rates,
             cut_visits=run.cut_visits,
-            rows_at_once=rows_at_once(run.engine),
+            rows_at_once=max(engine.get("batch_buckets") or [1]) if merges else 1,
         )
 
     def _clocks_query(self) -> list[str]:

@@ -46,8 +46,6 @@ class ModeFailed(TargetError):
 
 
 class RequestRefused(TargetError):
-    """The service returned an error; `status` is its code."""
-
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -199,11 +197,7 @@ a large model each."""
 POLL_SECONDS = 0.5
 
 
-def wait_until_ready(
-    target: Target,
-    plan: Plan,
-    report: Callable[[str], None],
-) -> dict[str, Any]:
+def wait_until_ready(target: Target, plan: Plan, report: Callable[[str], None]) -> dict[str, Any]:
     """The document of GET /v1/modes once all modes of `plan` are ready and no other is warming up.
 
     Raises what `await_modes` raises, and TargetError for a service that cannot run `plan`.

@@ -25,14 +25,12 @@ class CheckedRows:
         self.finished = Finished()
         self._requests = gates.Requests()
         self._counters = service_gates.Counters()
-        self._fallbacks = service_gates.Fallbacks()
         self._rate = gates.Rate()
         self._delay = gates.ScheduleDelay()
         self._texts = service_gates.Texts()
 
     @property
     def failed(self) -> int:
-        """Requests that failed."""
         return self._requests.failed
 
     def passing(self, rows: Iterable[RequestRow]) -> Iterator[RequestRow]:
@@ -42,8 +40,7 @@ class CheckedRows:
             yield row
 
     def add(self, row: RequestRow) -> None:
-        """Take in one row."""
-        for of_all in (self.finished, self._requests, self._counters, self._fallbacks):
+        for of_all in (self.finished, self._requests, self._counters):
             of_all.add(row)
         if row.stage == "measure" and row.open_loop:
             self._rate.add(row)
@@ -79,7 +76,7 @@ class CheckedRows:
             self._requests.disturbed(),
             self._requests.queue(run),
             self._requests.merged(run),
-            self._fallbacks.gate(run),
+            self._counters.fallbacks(run),
             self._delay.gate(),
             self._requests.rejections(run),
             gates.cuts(run),
@@ -106,7 +103,6 @@ def validate_folder(folder: Path, run: SweepRun) -> list[Gate]:
 
 
 def write_validation(folder: Path, gates: Sequence[Gate]) -> None:
-    """Write `validation.json`."""
     document = {"passed": not any(gate.failed for gate in gates), "gates": gates}
     (folder / VALIDATION_FILE).write_bytes(
         msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 
 from service.cli.options import EXIT_MACHINE, bad_input, ended_in_order, split_list
-from service.cli.report import last_line, picture_of_fleet, pictured, printed
+from service.cli.report import last_line, picture_of_fleet, pictured
 from service.cli.sweep import ChosenPlan, PlanOptions, chosen_plan
 
 app = typer.Typer()
@@ -63,10 +64,7 @@ def fleet(
 
 
 def _on_cluster(
-    folder: Path,
-    address: str | None,
-    choice: tuple[ChosenPlan, list[str], list[str]] | None,
-    dry_run: bool,
+    folder: Path, address: str | None, choice: tuple[ChosenPlan, list[str], list[str]] | None, dry_run: bool
 ) -> bool:
     """Run or show a choice of plan, models and precisions; without one go on in `folder`.
 
@@ -78,7 +76,7 @@ def _on_cluster(
     from loadtests.run.folder import now
     from service.ray_cluster import connected, environment
 
-    report = printed(Console())
+    report = partial(Console().print, markup=False, highlight=False, soft_wrap=True)
     os.environ.update(environment(address))
     # Ray takes SIGTERM for itself when it starts, hence the inner block.
     with ended_in_order(), connected(address, {run.LABEL: run.LOCAL_KIND}) as ray, ended_in_order():

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from loadtests.report.formatting import milliseconds, significant
 from loadtests.run.target import RequestRefused, Target, TargetError, await_modes
@@ -25,7 +25,7 @@ class GenerationFailed(RuntimeError):
 
 
 def show(url: str, mode: str, prompt: str, parameters: Mapping[str, Any], settled: bool) -> None:
-    """Generate at `url` once `mode` is ready: print text and bar, and the wait to standard error.
+    """Generate at `url` once `mode` is ready: print text and times, and the wait to standard error.
 
     `parameters` are of the request's body. `settled`: wait until all warm-up is over, so that the request
     does not queue behind the rest of it. Raises GenerationFailed, ModeFailed where the mode failed to warm
@@ -43,7 +43,7 @@ def show(url: str, mode: str, prompt: str, parameters: Mapping[str, Any], settle
         raise
     timings, tokens = result["timings"], result["usage"]["completion_tokens"]
     console.print(f"\n\n{_headline(result)}", style="bold", highlight=False)
-    console.print(timing_bar(timings, sampled=parameters["temperature"] > 0))
+    console.print(timing_table(timings, sampled=parameters["temperature"] > 0))
     first = milliseconds(timings["time_to_first_token_seconds"])
     rate = significant(tokens / timings["total_seconds"])
     console.print(f"first token after {first}; {tokens} tokens, {rate} per second", highlight=False)
@@ -79,51 +79,34 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-WIDTH = 60
-"""Cells of the bar."""
-
-_STYLES = {"queue": ("░", "yellow"), "dispatch": ("█", "blue"), "kernel": ("▓", "green"),
-          "sync wait": ("▓", "green"), "stall": ("▒", "red"), "other": ("▒", "bright_black")}  # fmt: skip
-
-Segment = tuple[str, float | None, str]
-"""Name, seconds and note of a part of the total; seconds None: not measured here, and part of `other`."""
-
-
-def bar_segments(timings: Mapping[str, Any], sampled: bool) -> list[Segment]:
-    """The segments that add up to the total, by the definitions of docs/method.md.
+def timing_table(timings: Mapping[str, Any], sampled: bool) -> Table:
+    """The parts that add up to the total: percent, milliseconds, and the source of each.
 
     `timings` are those of an answer. On a CPU kernels are a part of their own; on CUDA they run beside the
     host, which waits. `sampled`: sampling operators ran, which count as dispatch.
     """
     sources = timings.get("sources") or {}
-    dispatch: Segment = ("dispatch", timings["dispatch_seconds"], _dispatch_note(timings, sources, sampled))
     if timings["sync_wait_seconds"] is None:
-        beside: Segment = ("kernel", timings["kernel_seconds"], sources.get("kernel") or "")
+        beside, note = "kernel", sources.get("kernel") or ""
     else:
-        beside = ("sync wait", timings["sync_wait_seconds"], _kernel_note(timings, sources))
-    unknown = [name for name, seconds, _ in (dispatch, beside) if seconds is None]
-    note = f"{' and '.join(unknown)} in it: not measured here" if unknown else ""
-    segments = [("queue", timings["queue_seconds"], ""), dispatch, beside]
-    if (stall := timings.get("stall_seconds")) is not None:
-        segments.append(("stall", stall, "others, merged with it, were prefilled"))
-    return [*segments, ("other", timings["other_seconds"], note)]
-
-
-def timing_bar(timings: Mapping[str, Any], sampled: bool) -> RenderableType:
-    """`bar_segments` as a bar of WIDTH cells; below it percent, milliseconds and the source of each."""
-    total = timings["total_seconds"]
-    bar, table = Text(), Table.grid(padding=(0, 2))
+        beside, note = "sync_wait", _kernel_note(timings, sources)
+    unknown = [name for name in ("dispatch", beside) if timings[f"{name}_seconds"] is None]
+    notes = {
+        "queue": "",
+        "dispatch": _dispatch_note(timings, sources, sampled),
+        beside: note,
+        "stall": "others, merged with it, were prefilled",
+        "other": f"{' and '.join(unknown)} in it: not measured here" if unknown else "",
+    }
+    table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "left"):
         table.add_column(justify=justify)
-    reached = 0.0
-    for name, seconds, note in bar_segments(timings, sampled):
-        glyph, style = _STYLES[name]
-        begin, reached = reached, reached + max(seconds or 0.0, 0.0)
-        bar.append(glyph * (round(reached / total * WIDTH) - round(begin / total * WIDTH)), style=style)
-        share = "–" if seconds is None else f"{seconds / total:.0%}"
-        label = Text.assemble((glyph, style), f" {name}")
-        table.add_row(label, share, milliseconds(seconds), Text(note, style="dim"))
-    return Group(bar, table)
+    for part, text in notes.items():
+        seconds = timings.get(f"{part}_seconds")
+        if part != "stall" or seconds is not None:
+            share = "–" if seconds is None else f"{seconds / timings['total_seconds']:.0%}"
+            table.add_row(part.replace("_", " "), share, milliseconds(seconds), escape(text))
+    return table
 
 
 def _dispatch_note(timings: Mapping[str, Any], sources: Mapping[str, Any], sampled: bool) -> str:

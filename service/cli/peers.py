@@ -35,8 +35,8 @@ def peers(
     What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part or the
     comparison was stopped, 2 bad input.
     """
-    from loadtests.peers.catalogue import RUNTIMES, NotInstalled, peers_folder
-    from loadtests.peers.reference import ReferenceFailed
+    from loadtests.peers.catalogue import RUNTIMES, peers_folder
+    from loadtests.peers.process import RivalError
     from loadtests.peers.results import PeersError
     from loadtests.peers.run import PeersPlan, run_peers
     from loadtests.peers.tables import MARKDOWN_FILE
@@ -46,7 +46,8 @@ def peers(
 
     try:
         sizes = tuple(sorted({int(size) for size in split_list(batch_sizes) or ()}))
-    except ValueError as error:
+        peers_folder()
+    except (ValueError, RivalError) as error:
         bad_input(error)
     if not sizes:
         bad_input("name at least one batch size")
@@ -59,10 +60,6 @@ def peers(
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
     if url is None:
         settings_from(**served)
-    try:
-        peers_folder()
-    except NotInstalled as error:
-        bad_input(error)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with ended_in_order(), ExitStack() as stack:
@@ -74,7 +71,7 @@ def peers(
             with Console(stderr=True).status("waiting for the modes") as status:
                 await_modes(target, (), status.update, settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
-    except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
+    except (LaunchError, PeersError, TargetError) as error:
         bad_input(error)
     typer.echo((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     absent = [one.name for one in run.contestants if one.unavailable is not None]

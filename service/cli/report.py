@@ -98,24 +98,22 @@ def last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> Non
     typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
 
 
-def fail_without_rows(folder: Path, failed: Sequence[str], why: Exception) -> int:
-    """Nothing was measured: print failed gates, the reason, and the JSON line."""
+def without_report(folder: Path, failed: Sequence[str], why: Exception, valid: bool = False) -> int:
+    """No report was made: print failed gates, the reason, and the JSON line; returns the exit code.
+
+    `why` is that nothing was measured, or a package of the extra `report` that is not here.
+    """
     for line in failed:
         typer.echo(line)
-    typer.echo(f"launchbound: {why}", err=True)
-    last_line(folder, None, valid=False)
-    return EXIT_FAILED
-
-
-def conclude_later(folder: Path, failed: Sequence[str], missing: ModuleNotFoundError, valid: bool) -> None:
-    """The report's packages are not here: print failed gates, the remedy, and the JSON line."""
-    for line in failed:
-        typer.echo(line)
-    typer.echo(
-        f"{missing.name} is not installed here: the report is made later by `launchbound report {folder}`, "
-        "after `pip install '.[report]'`"
-    )
+    if isinstance(why, ModuleNotFoundError):
+        typer.echo(
+            f"{why.name} is not installed here: the report is made later by `launchbound report {folder}`, "
+            "after `pip install '.[report]'`"
+        )
+    else:
+        typer.echo(f"launchbound: {why}", err=True)
     last_line(folder, None, valid)
+    return 0 if valid else EXIT_FAILED
 
 
 def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -> int:
@@ -128,14 +126,9 @@ def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -
     try:
         valid = picture(folder)
     except ModuleNotFoundError as error:
-        conclude_later(folder, [], error, valid=False)
-        return EXIT_FAILED
+        return without_report(folder, [], error)
     except RowsError as error:
         if interrupted:
             raise KeyboardInterrupt from error
-        return fail_without_rows(folder, [], error)
+        return without_report(folder, [], error)
     return 0 if valid else EXIT_FAILED
-
-
-def printed(console: Console) -> Callable[[str], None]:
-    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

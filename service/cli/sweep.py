@@ -26,12 +26,7 @@ from service.cli.options import (
     settings_from,
     split_list,
 )
-from service.cli.report import (
-    conclude,
-    conclude_later,
-    fail_without_rows,
-    last_line,
-)
+from service.cli.report import conclude, last_line, without_report
 
 if TYPE_CHECKING:
     from loadtests.plan.cells import Plan
@@ -144,7 +139,6 @@ def chosen_plan(named: PlanOptions, own_service: bool = True) -> ChosenPlan:
 def _begin(
     chosen: ChosenPlan, url: str | None, out: Path | None, options: dict[str, str], workers: int
 ) -> int:
-    """Sweep once; returns the exit code."""
     from loadtests.plan.plan_file import toml_of
     from loadtests.run.folder import commit_name, results_path
     from loadtests.run.resumption import service_environment
@@ -172,7 +166,6 @@ def _begin(
 
 
 def _resume(folder: Path, url: str | None, workers: int | None) -> int:
-    """Go on with a sweep; returns the exit code."""
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import read_run
     from loadtests.run.sweep import resume_sweep
@@ -206,7 +199,7 @@ def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
         with ended_in_order(), disk_full_named(folder):
             return _reported(folder, console, measure(console))
     except ModeFailed as error:
-        return fail_without_rows(folder, [], error)
+        return without_report(folder, [], error)
     except (LaunchError, TargetError, RowsError) as error:
         bad_input(error)
     except DiskFull as error:
@@ -222,7 +215,7 @@ def _reported(folder: Path, console: Console, result: SweepResult) -> int:
     try:
         conclude(folder, console)
     except ModuleNotFoundError as error:
-        conclude_later(folder, failed, error, valid=not failed)
+        return without_report(folder, failed, error, valid=not failed)
     except RowsError as error:
-        return fail_without_rows(folder, failed, error)
+        return without_report(folder, failed, error)
     return EXIT_FAILED if failed else 0

@@ -21,11 +21,12 @@ from time import monotonic
 import httpx
 import psutil
 
-from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import read_run
 from service.cli.options import EXIT_MACHINE
 from service.parent_death import owned
 from tests.chaos.victim import Happened, NotPossible, Setup, Victim, victim
+from tests.support.made_plans import read_rows
 from tests.support.serving import until
 
 MEGABYTE = 2**20

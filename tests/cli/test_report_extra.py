@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.plan.presets import make_plan
+from tests.support.made_plans import make_plan
 from tests.support.made_results import make_results
 
 PROGRAM = "import sys; sys.modules['polars'] = None; "

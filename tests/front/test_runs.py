@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.plan.presets import make_plan
 from service.front.errors import LaunchboundError
 from service.front.routes import runs
 from service.front.routes.runs import compare_runs
+from tests.support.made_plans import make_plan
 from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results
 from tests.support.serving import Front, connected, refused, running, until
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtests.plan.presets import make_plan
-from loadtests.report.report_files import make_report
 from loadtests.run.run_file import read_run
 from service.front.settings import read_advice
+from tests.support.made_plans import make_plan, make_report
 from tests.support.made_results import make_results
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])

@@ -21,12 +21,12 @@ from loadtests.compare.page import make_picture
 from loadtests.compare.runs import Unlike, read_side
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.plan_file import DTYPES
-from loadtests.plan.presets import make_plan
 from loadtests.report.findings import Findings
 from loadtests.report.results import read_results
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
 from service.statistics.choice import LATENCY_SCATTER, difference
+from tests.support.made_plans import make_plan
 from tests.support.made_results import CLEAR, edit_rows, edit_run, make_load, make_results
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])

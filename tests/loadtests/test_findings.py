@@ -11,7 +11,6 @@ import pytest
 
 from loadtests.report.findings import Findings
 from loadtests.report.proof import BOUNDS, NOT_PROVED, SPLIT_ROWS, Proof, left_open
-from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.report.summaries import NOTHING, Count, Summary, bucket_of, cost_of, pay_back
 from loadtests.report.wording import saved, why
@@ -23,6 +22,7 @@ from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, disp
 from service.statistics.choice import compare
 from service.statistics.intervals import Interval
 from tests.proof.samples import HONEST
+from tests.support.made_plans import make_report
 from tests.support.made_results import (
     CLEAR,
     Row,

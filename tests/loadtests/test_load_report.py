@@ -13,9 +13,9 @@ from loadtests.report.csv_files import KNEES_FILE, LOAD_FILE, knee_records, load
 from loadtests.report.findings import Findings
 from loadtests.report.load import ModeKnee
 from loadtests.report.load_section import load_tables
-from loadtests.report.report_files import make_report
 from loadtests.report.results import Results, read_results
 from service.statistics.knee import Bounds
+from tests.support.made_plans import make_report
 from tests.support.made_results import SERVICE, edit_rows, make_load, make_results
 
 NEAR = (20, 30, 40, 50, 60, 70, 80, 90, 100, 110)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from loadtests.compare.page import make_picture
-from loadtests.plan.presets import make_plan
-from loadtests.report.report_files import make_report
 from tests.support import machine_evidence
 from tests.support.machine_evidence import Evidence, clone_of
+from tests.support.made_plans import make_plan, make_report
 from tests.support.made_results import CLEAR, make_results
 
 PLAN = make_plan("quick", 1, ["eager", "compiled"], [1])

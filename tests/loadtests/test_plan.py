@@ -12,17 +12,13 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, PlanError, due_times, order
 from loadtests.plan.plan_file import parse_plan, plan_of, read_plan_file, toml_of
-from loadtests.plan.presets import (
-    PRESET_FOLDER,
-    PRESETS,
-    make_plan,
-    preset_document,
-)
+from loadtests.plan.presets import PRESET_FOLDER, PRESETS, preset_document
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.requests import body
 from service.cli.options import EXIT_BAD_INPUT
 from service.cli.sweep import PlanOptions, chosen_plan
 from service.modes import swept_modes
+from tests.support.made_plans import make_plan
 
 
 def test_rounds_differ_in_order_and_the_seed_fixes_them() -> None:

@@ -17,12 +17,12 @@ from plotly.offline import get_plotlyjs
 from rich.console import Console
 
 from dashboards.theme import MODE_COLOURS
-from loadtests.plan.presets import PRESETS, make_plan
+from loadtests.plan.presets import PRESETS
 from loadtests.report import plots
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, significant
 from loadtests.report.page import PLOTLY_BUNDLE, Section, Text
-from loadtests.report.report_files import all_plots, make_report
+from loadtests.report.report_files import all_plots
 from loadtests.report.results import read_results
 from loadtests.report.sections import sections
 from loadtests.report.surroundings import environment, reproduce
@@ -31,6 +31,7 @@ from loadtests.report.wording import saved
 from loadtests.run.run_file import SweepRun, read_run
 from service.modes import MODES, Effect, Mode, default_modes
 from tests.support.fake_service import STEP_SECONDS
+from tests.support.made_plans import make_plan, make_report
 from tests.support.made_results import (
     ALIKE,
     CLEAR,
@@ -254,7 +255,7 @@ def test_the_terminal_has_a_row_per_mode_of_which_nothing_that_goes_to_a_pipe_is
     text = printed(clear, 80)
     assert "…" not in text
     for mode in CLEAR:
-        assert len(re.findall(rf"^ {mode} ", text, flags=re.MULTILINE)) >= 3
+        assert len(re.findall(rf"^ {mode}\b", text, flags=re.MULTILINE)) >= 3
     assert "→ faster: compiled, 1.7" in text
     assert "Batch 1, 4 and 16: compiled" in text
     assert "saved per request are dispatch" in text

@@ -15,7 +15,8 @@ from loadtests.report import results
 from loadtests.report.csv_files import write_csv, write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.results import frame_of, read_results
-from loadtests.run.rows import ROWS_FILE, RowsError, each_row, read_rows
+from loadtests.run.rows import ROWS_FILE, RowsError, each_row
+from tests.support.made_plans import read_rows
 from tests.support.made_results import Row, edit_rows, make_results
 
 

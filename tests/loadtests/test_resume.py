@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.findings import Findings
-from loadtests.report.report_files import all_plots, make_report
+from loadtests.report.report_files import all_plots
 from loadtests.report.results import read_results
 from loadtests.run import sweep, target
 from loadtests.run.events import (
@@ -33,14 +33,14 @@ from loadtests.run.events import (
     read_events,
     run_load_generator,
 )
-from loadtests.run.folder import FolderInUse, locked
-from loadtests.run.resumption import CannotResume
-from loadtests.run.rows import ROWS_FILE, read_rows
-from loadtests.run.run_file import RUN_FILE, SweepRun, read_run, write_run
+from loadtests.run.folder import locked
+from loadtests.run.rows import ROWS_FILE
+from loadtests.run.run_file import RUN_FILE, RunError, SweepRun, read_run, write_run
 from loadtests.run.schedule import Finished, Planned, is_whole
 from loadtests.run.sweep import resume_sweep, run_sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
+from tests.support.made_plans import make_report, read_rows
 from tests.support.made_results import edit_run
 from tests.support.sweeping import (
     PLAN,
@@ -126,7 +126,7 @@ def test_what_was_measured_stays_only_the_rest_is_sent_and_the_report_names_the_
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
     assert [check.round for check in run.looks] == [8]
     assert (folder / "server_metrics" / "before-2.prom").exists()
-    with pytest.raises(CannotResume, match="is complete"):
+    with pytest.raises(RunError, match="is complete"):
         resumed(url, folder)
 
     gap = next(gate for gate in read_results(folder).gates if gate.name == "measured in one go")
@@ -190,7 +190,7 @@ def test_what_differs_from_the_beginning_is_refused_and_named(stopped: tuple[str
     rows, begun = ((folder / name).read_bytes() for name in (ROWS_FILE, RUN_FILE))
     for spoil, message in differing:
         edit_run(folder, spoil)
-        with pytest.raises(CannotResume, match=message):
+        with pytest.raises(RunError, match=message):
             resumed(url, folder)
         assert (folder / ROWS_FILE).read_bytes() == rows
         (folder / RUN_FILE).write_bytes(begun)
@@ -210,7 +210,7 @@ def test_a_sweep_with_a_failed_request_is_not_resumed(stopped: tuple[str, Path])
     first, *others = path.read_text().splitlines(keepends=True)
     failed = json.loads(first) | {"status": 503, "error": "the engine is restarting"}
     path.write_text(json.dumps(failed) + "\n" + "".join(others))
-    with pytest.raises(CannotResume, match=r"1 requests of .* failed, .*: run the sweep again"):
+    with pytest.raises(RunError, match=r"1 requests of .* failed, .*: run the sweep again"):
         resumed(url, folder)
     complete = next(gate for gate in read_results(folder).failed_gates if gate.name == "complete")
     assert "--resume" not in complete.detail
@@ -226,7 +226,7 @@ def test_two_sweeps_cannot_share_a_folder_and_the_other_is_named(stopped: tuple[
     command = [sys.executable, "-c", holder, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         other.stdout.readline()
-        with pytest.raises(FolderInUse, match=f"process {other.pid}"):
+        with pytest.raises(RunError, match=f"process {other.pid}"):
             resumed(url, folder)
         other.send_signal(signal.SIGKILL)
         other.wait()

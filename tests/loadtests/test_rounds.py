@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Arrivals, Cell, Plan, due_times
-from loadtests.plan.presets import make_plan
 from loadtests.run.events import (
     EVENTS_FILE,
     Assignment,
@@ -39,10 +38,11 @@ from loadtests.run.requests import (
     LoadResponse,
 )
 from loadtests.run.resumption import recover
-from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, each_row, read_rows
+from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, each_row
 from loadtests.run.run_file import CutBlock, Part, read_run
 from loadtests.run.schedule import Finished, Latencies, Planned, WarmUp, first_missing, is_whole, rounds
 from tests.support.fake_service import timings
+from tests.support.made_plans import make_plan, read_rows
 from tests.support.made_results import make_results
 
 

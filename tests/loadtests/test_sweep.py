@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.plan_file import plan_of, read_plan_file
-from loadtests.plan.presets import make_plan
 from loadtests.report.results import read_results
 from loadtests.report.surroundings import environment, reproduce
 from loadtests.run import sweep, target
@@ -32,7 +31,6 @@ from loadtests.run.events import (
     RequestEnded,
     run_load_generator,
 )
-from loadtests.run.rows import read_rows
 from loadtests.run.run_file import PLAN_FILE, read_run
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from loadtests.run.target import Target, TargetError
@@ -41,6 +39,7 @@ from service.records import METHOD
 from tests.support import fake_service as fake_service_module
 from tests.support import sweeping
 from tests.support.fake_service import Script, fake_service, service_itself
+from tests.support.made_plans import make_plan, read_rows
 from tests.support.made_results import make_results
 from tests.support.processes import gone
 from tests.support.serving import until

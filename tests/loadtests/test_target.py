@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.plan.presets import make_plan
 from loadtests.run import target
 from loadtests.run.target import (
     WITHOUT_PROGRESS_SECONDS,
@@ -18,6 +17,7 @@ from loadtests.run.target import (
     without_doubles,
 )
 from tests.support.fake_service import Script, engine_status, fake_service
+from tests.support.made_plans import make_plan
 
 POLL_SECONDS = 600.0
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+
+from service.parent_death import owned
 
 
 def main() -> None:
@@ -19,8 +22,8 @@ def main() -> None:
                 continue
             settings: dict[str, int] = {"threads": 1}
             if behaviour == "starts another":
-                # It does not read standard input: nothing but a signal ends it.
-                command = [sys.executable, "-c", "import time; time.sleep(600)"]
+                # As a converter: it does not read standard input, nothing but a signal ends it.
+                command = owned([sys.executable, "-c", "import time; time.sleep(600)"], signal.SIGKILL)
                 settings["started"] = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
             print(json.dumps({"settings": settings, "versions": {"fake": "1.0"}}), flush=True)
             continue

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from loadtests.plan.cells import Arrivals, Cell, Plan, order
-from loadtests.plan.presets import make_plan
 from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import Client, CutBlock, RoundMachine, SweepRun, read_run, write_run
 from loadtests.run.schedule import Latencies, rounds
@@ -22,6 +21,7 @@ from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
 from service.records import METHOD
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
+from tests.support.made_plans import make_plan
 
 CLEAR = {"eager": 1.0, "no_grad": 0.8, "inference_mode": 0.7, "compiled": 0.4, "reduce-overhead": 0.6}
 """Relative latency of each mode: `compiled` wins everywhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from loadtests.peers.rivals.worker import Loaded, Task, Tokens, serve
+from service.parent_death import owned
 
 GRAPH = "onnxruntime_genai.models.builder -p fp32 -e cpu (grouped-query attention operator)"
 
@@ -24,7 +26,7 @@ def build(task: Task) -> Path:
             sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(task.folder),
             "-o", str(built), "-p", "fp32", "-e", "cpu", "-c", str(task.made / "cache"),
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(owned(command, signal.SIGKILL), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the model builder failed: {(done.stderr or done.stdout).strip()[-400:]}")
     return built

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import openvino as ov
 import openvino_genai
 
 from loadtests.peers.rivals.worker import Loaded, Task, Tokens, serve
+from service.parent_death import owned
 
 PROPERTIES: dict[str, Any] = {
     "PERFORMANCE_HINT": "LATENCY",
@@ -34,7 +36,7 @@ def export(task: Task) -> Path:
             sys.executable, "-m", "optimum.commands.optimum_cli", "export", "openvino", "--model",
             str(task.folder), "--task", "text-generation-with-past", "--weight-format", "fp32", str(made),
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(owned(command, signal.SIGKILL), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the export failed: {(done.stderr or done.stdout).strip()[-400:]}")
     return made

@@ -83,12 +83,10 @@ def _timed(call: Call, tokens: Tokens, new_tokens: int) -> dict[str, object]:
 
 
 def pin(cpus: list[int]) -> None:
-    """Bind every thread of this process to `cpus`."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), cpus)
 
 
 def answer(answers: TextIO, document: Mapping[str, object]) -> None:
-    """Write one line."""
     answers.write(json.dumps(document) + "\n")
     answers.flush()

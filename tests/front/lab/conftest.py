@@ -9,10 +9,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from loadtests.plan.presets import make_plan
-from loadtests.report.report_files import make_report
 from service.front.launch import launched
 from tests.support.browser import Tab, chromium, tab
+from tests.support.made_plans import make_plan, make_report
 from tests.support.made_results import CLEAR, make_results
 from tests.support.serving import FRESH, Front, until
 from tests.support.start_up import FEW_SAMPLES

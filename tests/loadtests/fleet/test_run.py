@@ -40,12 +40,13 @@ from loadtests.fleet.run import (
     write_fleet,
 )
 from loadtests.plan.plan_file import toml_of
-from loadtests.plan.presets import make_plan, overridden, preset_document
+from loadtests.plan.presets import overridden, preset_document
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RunError
 from service import ray_cluster
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from tests.loadtests.fleet.fake_ray import FakeRay, RayError, RayTaskError, node, swept
+from tests.support.made_plans import make_plan
 from tests.support.made_results import CLEAR, make_results
 
 PLAN = toml_of(overridden(preset_document("quick"), modes=["eager", "inference_mode"], batch_sizes=[1]))
