@@ -210,8 +210,8 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
 Readiness = Literal["cold", "warming", "ready", "failed"]
 Cache = Literal["cold", "warm"]
 
-Batching = Literal["off", "window", "continuous"]
-"""How requests that wait are merged: never; those that come within a window; whenever rows are free."""
+Batching = Literal["off", "continuous"]
+"""How requests that wait are merged: never, or whenever rows are free."""
 
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,7 +360,6 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     profiler_note: str | None = None
     no_device_times: str | None = None
     batching: Batching = "off"
-    batch_window_ms: float | None = None
     warm: bool = False
 
 
@@ -383,7 +382,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `cpus`. `dtype` is float32, bfloat16 or autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
     `linears`, the layout of linear weights: aten, transposed, or auto for the faster one here.
     `profile_every` None: a small share of the requests on CUDA, none on a CPU. `discard_compiled`: an earlier
-    engine died on what the cache holds. `batch_window_ms`: the first of a batch waits so long in a "window".
+    engine died on what the cache holds.
     """
 
     address: str
@@ -400,10 +399,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_folder: str
     instrumentation: Literal["off", "host", "full"] = "full"
     profile_every: int | None = None
-    nvtx: bool = False
     discard_compiled: bool = False
     batching: Batching = "off"
-    batch_window_ms: float = 5.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):

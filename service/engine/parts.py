@@ -86,7 +86,6 @@ class EngineParts:
             blas=blas_libraries(torch.__config__.show()),
             no_samples=self.shares.missing,
             batching=settings.batching,
-            batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
             warm=measured is not None,
             **(measured or {}),
         )

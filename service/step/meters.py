@@ -207,9 +207,6 @@ def new_meter(
     return HostMeter(labels)
 
 
-FETCH_MARK = "launchbound::fetch"
-
-
 def step_name(arguments: Arguments) -> str:
     """The name of a step's mark, with phase and shape, so that steps of one name are alike:
     `launchbound::step decode 1/64` computes 1 token per row and reads 64 positions.
@@ -243,18 +240,3 @@ class ProfilingMeter(Meter):
         if not self._ended:
             self._ended = True
             self._stop()
-
-
-class NvtxMeter(Meter):
-    """An NVTX range around each step and around each wait for its tokens, which Nsight Systems shows."""
-
-    def __init__(self, inner: Meter) -> None:
-        self._inner = inner
-
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        with torch.cuda.nvtx.range(step_name(arguments)):
-            return self._inner.run(step, arguments, readings)
-
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        with torch.cuda.nvtx.range(FETCH_MARK):
-            return self._inner.fetch(tokens, readings)

@@ -151,8 +151,6 @@ class TinyEngine:
     def merged(
         self,
         arrivals: dict[int, list[Job]],
-        batching: str = "continuous",
-        window_ms: float = 0.0,
         cancellations: dict[int, set[str]] | None = None,
     ) -> Served:
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
@@ -167,8 +165,7 @@ class TinyEngine:
         def costs(mode: str, bucket: int) -> StepEstimates:
             return estimates(mode, bucket)  # looked up when asked, as tests replace it
 
-        window = window_ms if batching == "window" else None
-        scheduler = Scheduler(cast(Inbox, queue), window, runner, alone, costs, answered=lambda: None)
+        scheduler = Scheduler(cast(Inbox, queue), runner, alone, costs, answered=lambda: None)
         with torch.no_grad():
             while (job := queue.take()) is not None:
                 scheduler.serve(job, perf_counter_ns())
