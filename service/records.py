@@ -189,8 +189,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
 
-    `launches` are launch calls, of which a graph replay is one. `idle_seconds`: gaps between the device's
-    work, the two waits their cause. Figures of kernels are means over `kernel_steps` steps.
+    `launches` are launch calls, of which a graph replay is one. Figures of kernels are means over
+    `kernel_steps` steps.
     """
 
     phase: Phase
@@ -202,9 +202,6 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     launches: float | None = None
     graph_launches: float | None = None
     kernel_seconds: float | None = None
-    idle_seconds: float | None = None
-    host_wait_seconds: float | None = None
-    kernel_wait_seconds: float | None = None
 
 
 Readiness = Literal["cold", "warming", "ready", "failed"]
@@ -320,9 +317,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
-    `null_kernel_seconds` is what one operator without work costs the host (`alone`), and on CUDA one kernel
-    inside a replayed graph (`in_graph`). `blas` names the libraries that multiply matrices, and the vector
-    instructions of torch's own kernels. `no_samples`, `no_device_times` and `no_null_kernel_graph` are why
+    `blas` names the libraries that multiply matrices, and the vector
+    instructions of torch's own kernels. `no_samples` and `no_device_times` are why
     these were not measured; `profiler_note` says where the profiler slows all later steps.
     """
 
@@ -347,14 +343,12 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     modes: list[str]
     linears: LinearLayout | None = None
     memory: dict[str, int] | None = None
-    null_kernel_seconds: dict[str, float] | None = None
     memory_bandwidth: MemoryBandwidth | None = None
     step_bytes: StepBytes | None = None
     matrix_rate: MatrixRate | None = None
     step_flops: StepFlops | None = None
     blas: str | None = None
     peak_resident_bytes: int | None = None
-    no_null_kernel_graph: str | None = None
     attention: list[Attention] = []
     no_samples: str | None = None
     profiler_note: str | None = None

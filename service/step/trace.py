@@ -41,27 +41,13 @@ LEAD_MARK = "launchbound::lead"
 
 
 @dataclass(frozen=True, slots=True)
-class Gaps:
-    """Seconds in which the device had no work between the first and the last of a step, and by cause.
-
-    `host_wait`: the next work had not been launched when the last one ended; `kernel_wait`: it had been, and
-    took this long to start. Both compare the device's clock with the host's, corrected by `clock_behind`, and
-    are None where the trace does not show them.
-    """
-
-    idle_seconds: float
-    host_wait_seconds: float | None
-    kernel_wait_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ProfiledStep:
     """One step as the profiler recorded it. The device's part is None on a CPU.
 
     `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
     `copies` every `aten::copy_`. `kernel_seconds` is the union of the kernels' intervals,
     `kernel_sum_seconds` the sum of their durations. `matched` is how the work was found to be the step's.
-    Where that is None on CUDA, so are kernels, their times and the gaps, for the reason in `unknown`.
+    Where that is None on CUDA, so are kernels and their times, for the reason in `unknown`.
     """
 
     operators: int
@@ -71,7 +57,6 @@ class ProfiledStep:
     graph_launches: int | None = None
     kernel_seconds: float | None = None
     kernel_sum_seconds: float | None = None
-    gaps: Gaps | None = None
     matched: Matched | None = None
     unknown: str | None = None
 
@@ -191,7 +176,6 @@ def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
         kernels=len(kernels),
         kernel_seconds=busy_microseconds(kernels) / 1e6,
         kernel_sum_seconds=sum(item["dur"] for item in kernels) / 1e6,
-        gaps=_gaps(found.items),
         matched=found.matched,
     )
 
@@ -214,26 +198,6 @@ def _refuse_unusual(steps: list[ProfiledStep], names: list[str], counts: KernelC
         )
         for step, name in zip(steps, names, strict=True)
     ]
-
-
-def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps:
-    idle = host_wait = 0.0
-    behind = clock_behind(items)
-    ended: float | None = None
-    before: Event | None = None
-    known = all(call is not None for call, _ in items)
-    for call, item in items:
-        begin = item["ts"]
-        if ended is not None and begin > ended:
-            idle += begin - ended
-            returned = ended if call is None else call["ts"] + call["dur"] - behind
-            known = known and not (call is before and returned > ended)
-            host_wait += min(max(returned, ended), begin) - ended
-        ended = max(begin if ended is None else ended, begin + item["dur"])
-        before = call
-    if not known:
-        return Gaps(idle / 1e6, None, None)
-    return Gaps(idle / 1e6, host_wait / 1e6, (idle - host_wait) / 1e6)
 
 
 NOTHING_RECORDED = (

@@ -59,8 +59,6 @@ def consistent(body: dict[str, Any]) -> dict[str, Any]:
         copies = changed["n"] = 1
     if is_int(body.get("min_tokens")):
         changed["min_tokens"] = min(body["min_tokens"], most if is_int(most) else 16)
-    if is_int(body.get("best_of")) and 1 <= body["best_of"] <= 128:
-        changed["best_of"] = copies or 1
     return changed
 
 
