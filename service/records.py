@@ -391,7 +391,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     cpus: list[int] | None = None
     cache_folder: str
-    instrumentation: Literal["off", "host", "full"] = "full"
+    instrumentation: Literal["off", "full"] = "full"
     profile_every: int | None = None
     discard_compiled: bool = False
     batching: Batching = "off"
@@ -401,7 +401,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """One POST: a batch of prompts to be run in one mode. Validated by the front.
 
     `id` is the front's, and unique; `request_id` the client's. A prompt is text, or its token ids, which only
-    the engine can check. Until a row has `min_tokens`, neither an end of text nor a stop string ends it.
+    the engine can check.
     `alone`: never merged with others; nor is a profiled or sampled one. `sample`: sample its steps about a
     thousand times a second instead of fifty, for a split of its own.
     """
@@ -411,7 +411,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     mode: str
     prompts: Sequence[str | list[int]]
     max_new_tokens: int
-    min_tokens: int = 0
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None

@@ -173,7 +173,7 @@ class Batch:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         try:
             prompts, completions = self._generator.tokenise(job, result)
-            sampler = Sampler(job, self._device, self._generator.tokenizer.ends)
+            sampler = Sampler(job, self._device)
         except Exception as error:  # noqa: BLE001 - it fails this job alone
             self._failed(error, [result])
             self._left(job, result, [])

@@ -261,9 +261,6 @@ class CompletionBody(BaseModel):
     ignore_eos: bool | None = Field(
         default=False, description="Not OpenAI's: go on after an end-of-text token."
     )
-    min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = Field(
-        default=0, description="Not OpenAI's: until then no end of text and no stop string ends a text."
-    )
     echo: Any = _not_served("echo")
     suffix: Any = _not_served("suffix")
     logprobs: Any = _not_served("logprobs")
@@ -282,14 +279,6 @@ class CompletionBody(BaseModel):
         unchanging = UNCHANGING[str(info.field_name)]
         if value is not None and not any(_same(value, other) for other in unchanging):
             raise ValueError(NOT_SERVED)
-        return value
-
-    @field_validator("min_tokens")
-    @classmethod
-    def _fits(cls, value: int | None, info: ValidationInfo) -> int | None:
-        most = info.data.get("max_tokens", 16) or 16
-        if value is not None and value > most:
-            raise ValueError(f"{value} are more than max_tokens, which is {most}")
         return value
 
 

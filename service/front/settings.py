@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     cores: Share = "all"
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
-    instrumentation: Literal["off", "host", "full"] = "full"
+    instrumentation: Literal["off", "full"] = "full"
     profile_every: int | None = Field(default=None, ge=0)
     batching: Batching = "off"
 

@@ -167,8 +167,6 @@ def random_arrivals(seed: int, modes: tuple[str, ...]) -> dict[int, list[Job]]:
             options |= {"temperature": 1.0, "seed": source.randrange(100), "top_k": source.choice([None, 5])}
         if source.random() < 0.3:
             options["stop"] = ["\n"]
-        if source.random() < 0.2:
-            options["min_tokens"] = 3
         one = local_job(f"job {number}", mode, prompts, source.choice([1, 2, 5, 9, 14]), **options)
         arrivals.setdefault(source.randrange(25), []).append(one)
     return arrivals

@@ -217,6 +217,6 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
     assert client.id == "client"
     assert {len(job.prompts) for job in own} == {1, 2}
     assert all(job.temperature > 0 for job in own)
-    for option in ("top_k", "top_p", "seed", "min_tokens"):
+    for option in ("top_k", "top_p", "seed"):
         assert any(getattr(job, option) for job in own), option
     assert [outcome.id for outcome in inbox.outcomes] == ["client"]
