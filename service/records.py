@@ -196,7 +196,6 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     steps: int
     operators: float
-    copies: float
     kernels: float | None = None
     kernel_steps: int = 0
     launches: float | None = None

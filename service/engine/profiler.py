@@ -128,7 +128,6 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
         phase=phase,
         steps=len(steps),
         operators=median(step.operators for step in steps),
-        copies=median(step.copies for step in steps),
         kernels=mean(step.kernels for step in steps),
         kernel_steps=sum(step.kernel_seconds is not None for step in steps),
         launches=mean(step.launches for step in steps),

@@ -44,14 +44,13 @@ LEAD_MARK = "launchbound::lead"
 class ProfiledStep:
     """One step as the profiler recorded it. The device's part is None on a CPU.
 
-    `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
-    `copies` every `aten::copy_`. `kernel_seconds` is the union of the kernels' intervals,
-    `kernel_sum_seconds` the sum of their durations. `matched` is how the work was found to be the step's.
-    Where that is None on CUDA, so are kernels and their times, for the reason in `unknown`.
+    `operators` counts the calls that the step made into the dispatcher, not those made by other operators.
+    `kernel_seconds` is the union of the kernels' intervals, `kernel_sum_seconds` the sum of their durations.
+    `matched` is how the work was found to be the step's. Where that is None on CUDA, so are kernels and their
+    times, for the reason in `unknown`.
     """
 
     operators: int
-    copies: int
     kernels: int | None = None
     launches: int | None = None
     graph_launches: int | None = None
@@ -148,10 +147,8 @@ def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None 
     """
     complete = complete_events(events)
     marks = step_marks(complete)
-    every = operator_calls(complete)
-    operators = outermost(every)
-    copies = [event for event in every if event["name"] == "aten::copy_"]
-    steps = [ProfiledStep(len(inside(operators, mark)), len(inside(copies, mark))) for mark in marks]
+    operators = outermost(operator_calls(complete))
+    steps = [ProfiledStep(len(inside(operators, mark))) for mark in marks]
     if not cuda:
         return steps
     found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
@@ -191,7 +188,6 @@ def _refuse_unusual(steps: list[ProfiledStep], names: list[str], counts: KernelC
         if step.kernels is None or step.kernels == usual[name]
         else ProfiledStep(
             step.operators,
-            step.copies,
             launches=step.launches,
             graph_launches=step.graph_launches,
             unknown=f"{step.kernels} kernels, where {usual[name]} are usual",

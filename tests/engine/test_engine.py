@@ -96,7 +96,7 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
     configured = ConfiguredMode(MODES["reduce-overhead"], status)
 
     def profile(launches: float) -> list[StepProfile]:
-        return [StepProfile(phase="decode", steps=3, operators=1, copies=0, graph_launches=launches)]
+        return [StepProfile(phase="decode", steps=3, operators=1, graph_launches=launches)]
 
     assert ran_as(configured, profile(1.0)) == ("reduce-overhead", None)
     assert ran_as(configured, profile(0.0)) == ("compiled", "graph_skipped")

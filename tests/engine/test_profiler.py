@@ -165,7 +165,7 @@ def test_every_step_of_every_ready_mode_has_both_measurements(
 
     def profile(step: Any, arguments: Any, count: int) -> list[ProfiledStep]:
         counts.append(count)
-        return [ProfiledStep(operators=1, copies=0, kernel_seconds=90e-6)] * count
+        return [ProfiledStep(operators=1, kernel_seconds=90e-6)] * count
 
     monkeypatch.setattr(profiler, "profile_steps", profile)
     assert len(list(measured.made.learn())) == 4

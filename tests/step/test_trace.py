@@ -46,9 +46,9 @@ TWO_STEPS = [
 ]
 
 
-def test_operators_are_outermost_calls_into_the_dispatcher_and_copies_all_copies() -> None:
+def test_operators_are_outermost_calls_into_the_dispatcher() -> None:
     first, second = trace.read_steps(TWO_STEPS, cuda=True)
-    assert (first.operators, first.copies) == (2, 1)
+    assert first.operators == 2
     assert second.operators == 0
 
 
@@ -77,7 +77,6 @@ def test_a_recorded_trace_has_the_operators_that_ran(tmp_path: Path) -> None:
     assert len(steps) == 2
     # Two tensors of ones for the product, the product, one more and its clone.
     assert {step.operators for step in steps} == {5}
-    assert {step.copies for step in steps} == {1}
 
 
 STEPS = 4
@@ -235,7 +234,7 @@ def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_i
 
 def test_the_typical_step_has_the_median_kernel_time_of_those_that_are_known() -> None:
     def step(seconds: float | None) -> trace.ProfiledStep:
-        return trace.ProfiledStep(operators=1, copies=0, kernel_seconds=seconds)
+        return trace.ProfiledStep(operators=1, kernel_seconds=seconds)
 
     assert trace.typical_step([step(None), step(3.0), step(1.0), step(2.0)]).kernel_seconds == 2.0
     assert trace.typical_step([step(None), step(None)]).kernel_seconds is None
