@@ -151,7 +151,14 @@ def _assemble(
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
-    recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
+    recorder = Metrics(
+        new_registry(),
+        settings.modes,
+        settings.batch_sizes,
+        build,
+        instrumented,
+        settings.request_timeout_seconds,
+    )
     served = ServedRequests()
     auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
     listeners = recorder, EngineLog(settings, build, address), served, auto

@@ -79,6 +79,8 @@ class EngineClient:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToFront).decode
 
+    # ------------------------------------------------------------ for the routes
+
     @property
     def down_reason(self) -> str:
         """Why there is no engine to serve: how the last one ended, else what the first one does."""
@@ -202,6 +204,8 @@ class EngineClient:
         """The engine did not end the job at its deadline: fail it."""
         pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
         self.cancel(pending)
+
+    # ------------------------------------------------------------ for the supervisor
 
     def attach(self, send: Callable[[bytes], bool], engine_watch: ProcessWatch) -> None:
         """A new engine process was started; `send` sends it a frame. What cannot be sent fails in `lost`."""

@@ -100,6 +100,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def crowd_out(self) -> None:
         self._answer(self._too_many())
 
+    # ------------------------------------------------------------ the transport's events
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
         self._unread = UnreadAnswer(self.loop, self.transport, self._settings.unread_timeout_seconds)
@@ -134,6 +136,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unread.over()
+
+    # ------------------------------------------------------------ the parser's events
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -216,6 +220,8 @@ class BoundedProtocol(HttpToolsProtocol):
         fields = [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
         self.parser = _Parser(self)
         self.parser.feed_data(b"".join([line, *fields, b"\r\n", rest]))
+
+    # ------------------------------------------------------------ limits
 
     def _too_many(self) -> TooManyConnections:
         most = self._slots.most

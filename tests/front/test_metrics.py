@@ -26,6 +26,7 @@ from service.front.metrics.catalogue import (
     REQUEST_BUCKETS,
     STEP_BUCKETS,
     TOKEN_BUCKETS,
+    request_buckets,
 )
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import Histogram
@@ -177,6 +178,14 @@ def test_the_boundaries_are_those_of_the_contract_one_set_for_all_parts_of_reque
     assert ratios == pytest.approx([2**0.5] * len(ratios), rel=0.01)
     assert REQUEST_BUCKETS[0] == 0.0005
     assert set(TOKEN_BUCKETS) < set(STEP_BUCKETS)
+
+
+@pytest.mark.parametrize("timeout", [0.4, 120.0, 200.0, 600.0, 86400.0])
+def test_the_last_boundary_of_requests_is_above_their_timeout(timeout: float) -> None:
+    bounds = request_buckets(timeout)
+    assert bounds[-1] > timeout
+    assert bounds[: len(REQUEST_BUCKETS)] == REQUEST_BUCKETS
+    assert list(bounds) == sorted(set(bounds))
 
 
 def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:

@@ -54,8 +54,7 @@ def test_operators_are_outermost_calls_into_the_dispatcher() -> None:
 
 def test_without_a_device_there_are_no_kernels_rather_than_none_of_them() -> None:
     step = trace.read_steps(TWO_STEPS, cuda=False)[0]
-    assert step.kernels is step.launches is step.kernel_seconds is None
-    assert step.unknown is None
+    assert step.kernels is step.launches is step.kernel_seconds is step.unknown is None
 
 
 def test_self_time_leaves_out_what_an_operator_called() -> None:
@@ -128,8 +127,11 @@ def test_work_that_begins_before_its_call_tells_by_how_much_the_devices_clock_li
         kernel("a", 110 + device_clock, 1, length=10),
         kernel("b", 140 + device_clock, 2, length=10),
     ]
-    (work,) = trace.match_work(events, trace.step_marks(events))
-    assert trace.clock_behind(work.items) == -device_clock
+    (step,) = trace.read_steps(events, cuda=True)
+    assert step.gaps is not None
+    # Idle from 120 until 140 by the host's clock; its launch returned at 135.
+    assert step.gaps.host_wait_seconds == pytest.approx(15e-6)
+    assert step.gaps.kernel_wait_seconds == pytest.approx(5e-6)
 
 
 IDS = (of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id)

@@ -88,6 +88,15 @@ REQUEST_BUCKETS = (
 """0.5 ms to 200 s, four per decade, near to geometric, with the round values that people take as SLO; the
 last is above the timeout of requests, where that is the default."""
 
+
+def request_buckets(timeout_seconds: float) -> tuple[float, ...]:
+    """REQUEST_BUCKETS, gone on until the last is above the timeout: what ends well is never beyond it."""
+    bounds = list(REQUEST_BUCKETS)
+    while bounds[-1] <= timeout_seconds:
+        bounds.append(bounds[-4] * 10)
+    return tuple(bounds)
+
+
 COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 
 LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

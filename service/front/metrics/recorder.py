@@ -31,7 +31,7 @@ REQUEST_PARTS = {
 
 
 class Metrics(Listener):
-    """The service's metrics.
+    """The service's metrics. `timeout_seconds` is that of requests.
 
     `instrumented` False: what only full instrumentation measures is absent until it has been measured.
     """
@@ -43,12 +43,13 @@ class Metrics(Listener):
         batch_sizes: list[int],
         build: Mapping[str, str],
         instrumented: bool = True,
+        timeout_seconds: float = 0.0,
     ) -> None:
         self._build = build
         self._instrumented = instrumented
         self._splits = self._merges = False
         self._device_type = "cpu"
-        self._series = Series(registry, modes, batch_sizes)
+        self._series = Series(registry, modes, batch_sizes, timeout_seconds)
         self._modes = modes
         self._statuses: dict[str, ModeStatus] = {}
         self._counted: dict[tuple[str, ...], int] = {}

@@ -23,7 +23,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from service.front.metrics.catalogue import CATALOGUE, PREFIX, MetricSpec
+from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, MetricSpec, request_buckets
 
 TRACE_LABEL = "trace_id"
 
@@ -166,11 +166,14 @@ def _writer(family: Family, labels: Labels) -> Write:
 class Series:
     """The catalogue's rows as series: registered when due, children cached, unknown names refused."""
 
-    def __init__(self, registry: CollectorRegistry, modes: list[str], batch_sizes: list[int]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, modes: list[str], batch_sizes: list[int], timeout_seconds: float
+    ) -> None:
         disable_created_metrics()
         self._registry = registry
         self._modes = modes
         self._batch_sizes = batch_sizes
+        self._timeout_seconds = timeout_seconds
         self._pages: dict[str, tuple[float, bytes]] = {}
         self._rows = {row.name: row for row in CATALOGUE}
         self._families: dict[str, Family] = {}
@@ -251,7 +254,9 @@ class Series:
             case "info":
                 return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
             case "histogram":
-                return Histogram(name, row.help, row.labels, row.unit, row.buckets or self._batch_sizes)
+                of_requests = row.buckets is REQUEST_BUCKETS
+                bounds = request_buckets(self._timeout_seconds) if of_requests else row.buckets
+                return Histogram(name, row.help, row.labels, row.unit, bounds or self._batch_sizes)
             case "summary":
                 sums = Sums(row)
                 registry.register(sums)
