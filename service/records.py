@@ -189,29 +189,25 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
 
-    `launches` are launch calls, of which a graph replay is one. `idle_seconds`: gaps between the device's
-    work, the two waits their cause. Figures of kernels are means over `kernel_steps` steps.
+    `launches` are launch calls, of which a graph replay is one. Figures of kernels are means over
+    `kernel_steps` steps.
     """
 
     phase: Phase
     steps: int
     operators: float
-    copies: float
     kernels: float | None = None
     kernel_steps: int = 0
     launches: float | None = None
     graph_launches: float | None = None
     kernel_seconds: float | None = None
-    idle_seconds: float | None = None
-    host_wait_seconds: float | None = None
-    kernel_wait_seconds: float | None = None
 
 
 Readiness = Literal["cold", "warming", "ready", "failed"]
 Cache = Literal["cold", "warm"]
 
-Batching = Literal["off", "window", "continuous"]
-"""How requests that wait are merged: never; those that come within a window; whenever rows are free."""
+Batching = Literal["off", "continuous"]
+"""How requests that wait are merged: never, or whenever rows are free."""
 
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,9 +316,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
-    `null_kernel_seconds` is what one operator without work costs the host (`alone`), and on CUDA one kernel
-    inside a replayed graph (`in_graph`). `blas` names the libraries that multiply matrices, and the vector
-    instructions of torch's own kernels. `no_samples`, `no_device_times` and `no_null_kernel_graph` are why
+    `blas` names the libraries that multiply matrices, and the vector
+    instructions of torch's own kernels. `no_samples` and `no_device_times` are why
     these were not measured; `profiler_note` says where the profiler slows all later steps.
     """
 
@@ -347,20 +342,17 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     modes: list[str]
     linears: LinearLayout | None = None
     memory: dict[str, int] | None = None
-    null_kernel_seconds: dict[str, float] | None = None
     memory_bandwidth: MemoryBandwidth | None = None
     step_bytes: StepBytes | None = None
     matrix_rate: MatrixRate | None = None
     step_flops: StepFlops | None = None
     blas: str | None = None
     peak_resident_bytes: int | None = None
-    no_null_kernel_graph: str | None = None
     attention: list[Attention] = []
     no_samples: str | None = None
     profiler_note: str | None = None
     no_device_times: str | None = None
     batching: Batching = "off"
-    batch_window_ms: float | None = None
     warm: bool = False
 
 
@@ -383,7 +375,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `cpus`. `dtype` is float32, bfloat16 or autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
     `linears`, the layout of linear weights: aten, transposed, or auto for the faster one here.
     `profile_every` None: a small share of the requests on CUDA, none on a CPU. `discard_compiled`: an earlier
-    engine died on what the cache holds. `batch_window_ms`: the first of a batch waits so long in a "window".
+    engine died on what the cache holds.
     """
 
     address: str
@@ -398,19 +390,17 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     cpus: list[int] | None = None
     cache_folder: str
-    instrumentation: Literal["off", "host", "full"] = "full"
+    instrumentation: Literal["off", "full"] = "full"
     profile_every: int | None = None
-    nvtx: bool = False
     discard_compiled: bool = False
     batching: Batching = "off"
-    batch_window_ms: float = 5.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """One POST: a batch of prompts to be run in one mode. Validated by the front.
 
     `id` is the front's, and unique; `request_id` the client's. A prompt is text, or its token ids, which only
-    the engine can check. Until a row has `min_tokens`, neither an end of text nor a stop string ends it.
+    the engine can check.
     `alone`: never merged with others; nor is a profiled or sampled one. `sample`: sample its steps about a
     thousand times a second instead of fifty, for a split of its own.
     """
@@ -420,7 +410,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     mode: str
     prompts: Sequence[str | list[int]]
     max_new_tokens: int
-    min_tokens: int = 0
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None

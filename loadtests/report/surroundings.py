@@ -44,7 +44,7 @@ def environment(run: SweepRun) -> list[tuple[str, str]]:
 
 def _of_engine(engine: dict[str, Any]) -> list[Row]:
     shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
-    linears, cuda, window = engine.get("linears"), engine.get("cuda"), engine.get("batch_window_ms")
+    linears, cuda = engine.get("linears"), engine.get("cuda")
     batching = engine.get("batching", "off")
     unsplit = engine.get("no_samples") if engine.get("device") == "cpu" else None
     return [
@@ -58,10 +58,7 @@ def _of_engine(engine: dict[str, Any]) -> list[Row]:
         ("torch", f"{engine.get('torch')}" + (f", CUDA {cuda}" if cuda else "")),
         ("BLAS", engine.get("blas")),
         ("memory", _memory(engine)),
-        (
-            "requests merged",
-            None if batching == "off" else batching + (f" of {window:g} ms" if window is not None else ""),
-        ),
+        ("requests merged", None if batching == "off" else batching),
         ("batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"),
     ]
 

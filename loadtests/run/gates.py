@@ -175,13 +175,8 @@ class Requests:
         return Gate("disturbed cells", not marked, detail, warning=True)
 
     def queue(self, run: SweepRun) -> Gate:
-        """One request at a time finds an idle engine: what it waits for is work that is not a request's.
-
-        In a window of the service's batching each waits for others.
-        """
+        """One request at a time finds an idle engine: what it waits for is work that is not a request's."""
         name = "queue at concurrency 1 is 0"
-        if run.engine.get("batching") == "window":
-            return Gate(name, None, "requests wait for others to be merged with")
         if not self._waits:
             return Gate(name, None, "no such request, or none with its queue time")
         detail = f"{self._queued} of {self._waits} requests waited over {QUEUED_SECONDS * 1e3:.1f} ms"

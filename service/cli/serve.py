@@ -45,7 +45,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
     advice: Advice = None,
     batching: Annotated[
-        str | None, typer.Option(help="How requests that wait are merged: off, window or continuous.")
+        str | None, typer.Option(help="How requests that wait are merged: off or continuous.")
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
     log_requests: Annotated[

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
 from time import perf_counter_ns
 
 import msgspec
@@ -28,22 +27,17 @@ from service.step.sampling import Sampler
 
 
 class Scheduler:
-    """Merges the jobs of `inbox`, and answers each; `serve_alone` runs and answers one that is not merged.
-
-    `window_ms`: how long the first of a batch waits for others. None: others join between two steps.
-    """
+    """Merges the jobs of `inbox`, and answers each; `serve_alone` runs and answers one that is not merged."""
 
     def __init__(
         self,
         inbox: Inbox | LocalInbox,
-        window_ms: float | None,
         runner: JobRunner,
         serve_alone: Callable[[Job], None],
         estimates: Callable[[str, int], StepEstimates],
         answered: Callable[[], None],
     ) -> None:
         self._inbox = inbox
-        self._window_ns = None if window_ms is None else round(window_ms * 1e6)
         self._runner = runner
         self._buckets = sorted(runner.generator.feeds)
         self._serve_alone = serve_alone
@@ -75,8 +69,6 @@ class Scheduler:
     def _run(self, batch: Batch, mode: str) -> None:
         """Prefill some of those that wait, then decode one step of all that run, and so on."""
         self._admit(batch, mode)
-        if self._window_ns is not None:
-            self._await_others(batch, mode, self._window_ns)
         while self._waiting or batch.running:
             if group := self._schedule(batch.rows.free):
                 self._inbox.send(Begun(ids=[job.id for job in group]))
@@ -85,8 +77,7 @@ class Scheduler:
                 batch.prefill(list(zip(group, results, strict=True)))
             if batch.running:
                 batch.step()
-            if self._window_ns is None:
-                self._admit(batch, mode)
+            self._admit(batch, mode)
 
     def _admit(self, batch: Batch, mode: str) -> None:
         """Take from the inbox who may join, as long as there are rows for all; nobody is overtaken."""
@@ -100,16 +91,6 @@ class Scheduler:
                 rows += len(job.prompts)
             else:
                 return
-
-    def _await_others(self, batch: Batch, mode: str, window_ns: int) -> None:
-        """Until the window has closed, the rows are full, or one has come that cannot join."""
-        closes_ns = self._waiting[0].sent_ns + window_ns
-        while not self._inbox.stopped and self._inbox.idle:
-            left_ns = closes_ns - perf_counter_ns()
-            if left_ns <= 0 or sum(len(job.prompts) for job in self._waiting) == self._buckets[-1]:
-                return
-            self._inbox.receive(ceil(left_ns / 1e6))
-            self._admit(batch, mode)
 
     def _schedule(self, free: int) -> list[Job]:
         """Who is prefilled next: as many of those that wait as fit into a bucket of `free` rows."""
@@ -192,7 +173,7 @@ class Batch:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         try:
             prompts, completions = self._generator.tokenise(job, result)
-            sampler = Sampler(job, self._device, self._generator.tokenizer.ends)
+            sampler = Sampler(job, self._device)
         except Exception as error:  # noqa: BLE001 - it fails this job alone
             self._failed(error, [result])
             self._left(job, result, [])

@@ -85,7 +85,7 @@ class Generator:
         try:
             prompts, rows = self.tokenise(job, result)
             feed = self.feeds[result.bucket]
-            sampler = Sampler(job, feed.buffers.token.device, self.tokenizer.ends)
+            sampler = Sampler(job, feed.buffers.token.device)
             step = steps["prefill", result.bucket]
             found = prefill(
                 prompts, feed, step, meter, result.prefill, lambda: self._check(job, perf_counter_ns())

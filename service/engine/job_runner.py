@@ -29,7 +29,7 @@ PIECE_SECONDS = 1800.0
 PROFILING = Doing(what="profiling a request", limit_seconds=PIECE_SECONDS)
 
 SAMPLING: tuple[dict[str, Any], ...] = (
-    {"temperature": 1.0, "top_k": 2, "seed": 1, "min_tokens": 2},
+    {"temperature": 1.0, "top_k": 2, "seed": 1},
     {"temperature": 1.0, "top_p": 0.5},
 )
 """Between them they need every operator that sampling has."""
@@ -117,7 +117,7 @@ class JobRunner:
 
 def first_token_of(job: Job) -> Job:
     """Runs before `job`, which is sampled: right after another mode the host takes more of a prefill."""
-    return msgspec.structs.replace(job, max_new_tokens=1, min_tokens=0, stop=[], stream=False)
+    return msgspec.structs.replace(job, max_new_tokens=1, stop=[], stream=False)
 
 
 def not_ready(name: str, modes: Mapping[str, ConfiguredMode]) -> Problem:

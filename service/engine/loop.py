@@ -30,7 +30,7 @@ from service.step.compile_cache import code_of, discard
 from service.step.device import is_device_lost, memory
 from service.step.device_time import CudaQueue
 from service.step.graphs import forbid_recompilation
-from service.step.meters import NvtxMeter, new_meter
+from service.step.meters import new_meter
 from service.step.parity import Unservable
 from service.step.process_state import prepare_process
 
@@ -94,17 +94,12 @@ class Engine:
         self.parts = parts = build_parts(settings, inbox.send, retries_cache)
         device, warmup, shares = parts.loaded.device, parts.warmup, parts.shares
         meter = new_meter(device, max(parts.buffers), settings.instrumentation, shares.labels)
-        if settings.nvtx and device.type == "cuda":
-            meter = NvtxMeter(meter)
-        elif settings.nvtx:
-            print("launchbound engine: LAUNCHBOUND_NVTX needs CUDA: no ranges here", file=sys.stderr)
         generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
         traces = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(device, settings.profile_every, traces)
         self._runner = JobRunner(generator, self._profiler, shares, meter, warmup, inbox.announce)
-        window_ms = settings.batch_window_ms if settings.batching == "window" else None
         self._scheduler = Scheduler(
-            inbox, window_ms, self._runner, self._serve, self._usual_estimates, self._announce_news
+            inbox, self._runner, self._serve, self._usual_estimates, self._announce_news
         )
         queue = CudaQueue() if device.type == "cuda" else None
         self._device = DeviceMeasurements(warmup, parts.buffers, self._profiler, queue)

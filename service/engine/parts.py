@@ -25,7 +25,7 @@ from service.step.compile_cache import code_of, compile_cache
 from service.step.device import device_name, free_memory, is_out_of_memory, memory
 from service.step.loaded_model import LoadedModel, load_model
 from service.step.parity import DECODE_STEPS
-from service.step.roofs import matrix_rate, measure_null_kernel, memory_bandwidth, step_bytes, step_flops
+from service.step.roofs import matrix_rate, memory_bandwidth, step_bytes, step_flops
 
 Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
 
@@ -45,10 +45,7 @@ class EngineParts:
         """Measure the machine, for the status; a roof is None where the device is too full for it."""
         device, precision = self.loaded.device, self.loaded.precision
         weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
-        null_kernel = measure_null_kernel(device)
         return {
-            "null_kernel_seconds": null_kernel.seconds,
-            "no_null_kernel_graph": null_kernel.no_graph,
             "memory_bandwidth": _unless_full(lambda: memory_bandwidth(device, weights)),
             "matrix_rate": _unless_full(lambda: matrix_rate(device, precision.autocast or precision.weights)),
         }
@@ -86,7 +83,6 @@ class EngineParts:
             blas=blas_libraries(torch.__config__.show()),
             no_samples=self.shares.missing,
             batching=settings.batching,
-            batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
             warm=measured is not None,
             **(measured or {}),
         )

@@ -124,20 +124,15 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
         measured = [value for value in values if value is not None]
         return sum(measured) / len(measured) if measured else None
 
-    gaps = [step.gaps for step in steps if step.gaps]
     return StepProfile(
         phase=phase,
         steps=len(steps),
         operators=median(step.operators for step in steps),
-        copies=median(step.copies for step in steps),
         kernels=mean(step.kernels for step in steps),
         kernel_steps=sum(step.kernel_seconds is not None for step in steps),
         launches=mean(step.launches for step in steps),
         graph_launches=mean(step.graph_launches for step in steps),
         kernel_seconds=mean(step.kernel_seconds for step in steps),
-        idle_seconds=mean(gap.idle_seconds for gap in gaps),
-        host_wait_seconds=mean(gap.host_wait_seconds for gap in gaps),
-        kernel_wait_seconds=mean(gap.kernel_wait_seconds for gap in gaps),
     )
 
 

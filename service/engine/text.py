@@ -75,7 +75,7 @@ class Completion:
     """The completion of one prompt as it grows.
 
     Text is decoded per token only for stop strings and streams. A stop string is left out of the text with
-    all that follows it, unless it was complete within the job's `min_tokens`.
+    all that follows it.
     """
 
     def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
@@ -85,8 +85,6 @@ class Completion:
         self._held_characters = max((len(stop) for stop in job.stop), default=1) - 1
         self._text = ""
         self._sent = 0
-        self._settled = 0
-        self._text_tokens = 0
         self._ended = False
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
@@ -96,10 +94,8 @@ class Completion:
         token = self.token_ids[-1]
         if token in self._tokenizer.ends and not self._job.ignore_eos:
             self.finish_reason = "stop"
-        else:
-            self._text_tokens = len(self.token_ids)
-            if self._decoder is not None:
-                self._append(self._decoder.push(token))
+        elif self._decoder is not None:
+            self._append(self._decoder.push(token))
         if self.finish_reason is None and len(self.token_ids) == self._job.max_new_tokens:
             self.finish_reason = "length"
         if self.finish_reason is not None:
@@ -117,11 +113,7 @@ class Completion:
     def _append(self, text: str) -> None:
         """Add `text`, then cut before the first stop string if there is one now, which ends the row."""
         self._text += text
-        if self._text_tokens <= self._job.min_tokens:
-            self._settled = len(self._text)
-        # Only a stop string that ends beyond the text of the first `min_tokens` tokens counts.
-        places = [self._text.find(stop, max(0, self._settled - len(stop) + 1)) for stop in self._job.stop]
-        found = [place for place in places if place >= 0]
+        found = [place for stop in self._job.stop if (place := self._text.find(stop)) >= 0]
         if found:
             self._text = self._text[: min(found)]
             self.finish_reason = "stop"

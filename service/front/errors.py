@@ -1,7 +1,4 @@
-"""Everything that can go wrong for a client, as one tree of exceptions, each with its status code.
-
-Why two sweeps are not compared (409, 422) is in `routes.runs`.
-"""
+"""Everything that can go wrong for a client, as one tree of exceptions, each with its status code."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ MAX_COPIES = 128
 PROMPT_FORMS = "a string, a list of strings, a list of token ids, or a list of such lists"
 
 UNCHANGING: dict[str, tuple[Any, ...]] = {
-    "echo": (False,), "suffix": ("",), "logprobs": (), "best_of": (), "presence_penalty": (0,),
+    "echo": (False,), "suffix": ("",), "logprobs": (), "best_of": (1,), "presence_penalty": (0,),
     "frequency_penalty": (0,), "logit_bias": ({},), "repetition_penalty": (1,), "min_p": (0,),
     "stop_token_ids": ([],), "include_stop_str_in_output": (False,),
 }  # fmt: skip
@@ -199,9 +199,6 @@ _PROMPT: dict[str, Any] = {
         {"type": "array", "minItems": 1, "items": _TOKENS},
     ],
 }  # fmt: skip
-_COUNT: dict[str, Any] = {
-    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_COPIES}, {"type": "null"}]
-}
 _STOP: dict[str, Any] = {
     "anyOf": [_STOP_TEXT, {"type": "array", "maxItems": 4, "items": _STOP_TEXT}, {"type": "null"}],
     "description": "Ends a text; left out of it.",
@@ -264,15 +261,10 @@ class CompletionBody(BaseModel):
     ignore_eos: bool | None = Field(
         default=False, description="Not OpenAI's: go on after an end-of-text token."
     )
-    min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = Field(
-        default=0, description="Not OpenAI's: until then no end of text and no stop string ends a text."
-    )
     echo: Any = _not_served("echo")
     suffix: Any = _not_served("suffix")
     logprobs: Any = _not_served("logprobs")
-    best_of: Annotated[Any, WithJsonSchema(_COUNT)] = Field(
-        default=None, description="Not served; equal to `n` it changes nothing."
-    )
+    best_of: Any = _not_served("best_of")
     presence_penalty: Any = _not_served("presence_penalty")
     frequency_penalty: Any = _not_served("frequency_penalty")
     logit_bias: Any = _not_served("logit_bias")
@@ -285,18 +277,8 @@ class CompletionBody(BaseModel):
     @classmethod
     def _has_no_effect(cls, value: object, info: ValidationInfo) -> object:
         unchanging = UNCHANGING[str(info.field_name)]
-        if info.field_name == "best_of":
-            unchanging = (info.data.get("n") or 1,)
         if value is not None and not any(_same(value, other) for other in unchanging):
             raise ValueError(NOT_SERVED)
-        return value
-
-    @field_validator("min_tokens")
-    @classmethod
-    def _fits(cls, value: int | None, info: ValidationInfo) -> int | None:
-        most = info.data.get("max_tokens", 16) or 16
-        if value is not None and value > most:
-            raise ValueError(f"{value} are more than max_tokens, which is {most}")
         return value
 
 

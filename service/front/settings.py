@@ -139,11 +139,9 @@ class Settings(BaseSettings):
     cores: Share = "all"
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
-    instrumentation: Literal["off", "host", "full"] = "full"
+    instrumentation: Literal["off", "full"] = "full"
     profile_every: int | None = Field(default=None, ge=0)
-    nvtx: bool = False
     batching: Batching = "off"
-    batch_window_ms: float = Field(default=5.0, ge=0, le=1000, allow_inf_nan=False)
 
     # How it is served.
     host: str = Field(default="127.0.0.1", min_length=1)

@@ -18,8 +18,8 @@ from service.step.buffers import Arguments
 from service.step.callables import Step
 from service.step.trace import STEP_MARK
 
-Instrumentation = Literal["off", "host", "full"]
-"""Nothing; the host's clock only; on CUDA also events on the device's stream."""
+Instrumentation = Literal["off", "full"]
+"""Nothing; or the host's clock, and on CUDA events on the device's stream."""
 
 
 @dataclass(slots=True)
@@ -148,28 +148,25 @@ class HostMeter(Meter):
 
 
 class CudaMeter(Meter):
-    """For CUDA: host clock around the call, which is dispatch and ends when it returns; `events` on the
+    """For CUDA: host clock around the call, which is dispatch and ends when it returns; events on the
     stream; one wait per fetched token. No synchronise is added: the timing events are read after that wait.
     """
 
-    def __init__(self, largest_batch: int, events: bool = True) -> None:
+    def __init__(self, largest_batch: int) -> None:
         self._pinned = torch.zeros(largest_batch, dtype=torch.int64, pin_memory=True)
         self._copied = torch.cuda.Event()
-        self._events = events
         self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        pair = self._take() if self._events else None
-        if pair:
-            pair[0].record()
+        start, end = self._take()
+        start.record()
         began = perf_counter_ns()
         result = step(*arguments)
         readings.call.append(perf_counter_ns() - began)
         readings.begin.append(began)
-        if pair:
-            pair[1].record()
-            self._running.append((*pair, readings))
+        end.record()
+        self._running.append((start, end, readings))
         return result
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
@@ -199,15 +196,12 @@ def new_meter(
     instrumentation: Instrumentation = "full",
     labels: StepLabels | None = None,
 ) -> Meter:
-    """The meter that fits `device`; on a CPU `host` and `full` are the same, and `labels` say what runs."""
+    """The meter that fits `device`; on a CPU `labels` say what runs."""
     if instrumentation == "off":
         return Meter()
     if device.type == "cuda":
-        return CudaMeter(largest_batch, events=instrumentation == "full")
+        return CudaMeter(largest_batch)
     return HostMeter(labels)
-
-
-FETCH_MARK = "launchbound::fetch"
 
 
 def step_name(arguments: Arguments) -> str:
@@ -243,18 +237,3 @@ class ProfilingMeter(Meter):
         if not self._ended:
             self._ended = True
             self._stop()
-
-
-class NvtxMeter(Meter):
-    """An NVTX range around each step and around each wait for its tokens, which Nsight Systems shows."""
-
-    def __init__(self, inner: Meter) -> None:
-        self._inner = inner
-
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        with torch.cuda.nvtx.range(step_name(arguments)):
-            return self._inner.run(step, arguments, readings)
-
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        with torch.cuda.nvtx.range(FETCH_MARK):
-            return self._inner.fetch(tokens, readings)

@@ -1,8 +1,7 @@
-"""Temperature, top-k, top-p, seed, least length: the same eager operators after the step in every mode."""
+"""Temperature, top-k, top-p, seed: the same eager operators after the step in every mode."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from time import perf_counter_ns
 
 import torch
@@ -19,17 +18,13 @@ class Sampler:
     """Chooses one job's next tokens; for greedy decoding it runs no operator at all.
 
     Only the job's own rows are sampled, so that a seed gives the same text whatever bucket pads the batch.
-    `ends` are the tokens that may not be chosen while a row has fewer than the job's `min_tokens`.
     """
 
-    def __init__(self, job: Job, device: torch.device, ends: Collection[int]) -> None:
+    def __init__(self, job: Job, device: torch.device) -> None:
         self._temperature = job.temperature if job.temperature >= GREEDY_BELOW else 0.0
         self._top_k = job.top_k
         self._top_p = job.top_p
         self._rows = len(job.prompts)
-        self._forced = job.min_tokens if ends and not job.ignore_eos else 0
-        # On the device once: an index made in each step would wait for its copy.
-        self._ends = torch.tensor(list(ends), device=device) if self._forced else None
         self._generator: torch.Generator | None = None
         if job.seed is not None:
             self._generator = torch.Generator(device).manual_seed(job.seed)
@@ -37,19 +32,16 @@ class Sampler:
     @property
     def looks_at_logits(self) -> bool:
         """Whether the next token may be another than the greedy one."""
-        return self._temperature != 0.0 or self._forced > 0
+        return self._temperature != 0.0
 
     def choose(self, logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
         """Next tokens, int64 [bucket], from logits [bucket, vocabulary] and their argmax [bucket]. The host
         time of the sampling operators goes to `readings.sampling`; it counts as dispatch.
         """
-        if self._temperature == 0.0 and not self._forced:
+        if not self.looks_at_logits:
             return greedy
         began = perf_counter_ns()
-        if self._ends is not None and self._forced:
-            self._forced -= 1
-            logits = logits.index_fill(-1, self._ends, -torch.inf)
-        tokens = self._draw(logits, greedy) if self._temperature else logits.argmax(dim=-1)
+        tokens = self._draw(logits, greedy)
         readings.sampling.append(perf_counter_ns() - began)
         return tokens
 

@@ -41,37 +41,21 @@ LEAD_MARK = "launchbound::lead"
 
 
 @dataclass(frozen=True, slots=True)
-class Gaps:
-    """Seconds in which the device had no work between the first and the last of a step, and by cause.
-
-    `host_wait`: the next work had not been launched when the last one ended; `kernel_wait`: it had been, and
-    took this long to start. Both compare the device's clock with the host's, corrected by `clock_behind`, and
-    are None where the trace does not show them.
-    """
-
-    idle_seconds: float
-    host_wait_seconds: float | None
-    kernel_wait_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ProfiledStep:
     """One step as the profiler recorded it. The device's part is None on a CPU.
 
-    `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
-    `copies` every `aten::copy_`. `kernel_seconds` is the union of the kernels' intervals,
-    `kernel_sum_seconds` the sum of their durations. `matched` is how the work was found to be the step's.
-    Where that is None on CUDA, so are kernels, their times and the gaps, for the reason in `unknown`.
+    `operators` counts the calls that the step made into the dispatcher, not those made by other operators.
+    `kernel_seconds` is the union of the kernels' intervals, `kernel_sum_seconds` the sum of their durations.
+    `matched` is how the work was found to be the step's. Where that is None on CUDA, so are kernels and their
+    times, for the reason in `unknown`.
     """
 
     operators: int
-    copies: int
     kernels: int | None = None
     launches: int | None = None
     graph_launches: int | None = None
     kernel_seconds: float | None = None
     kernel_sum_seconds: float | None = None
-    gaps: Gaps | None = None
     matched: Matched | None = None
     unknown: str | None = None
 
@@ -163,10 +147,8 @@ def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None 
     """
     complete = complete_events(events)
     marks = step_marks(complete)
-    every = operator_calls(complete)
-    operators = outermost(every)
-    copies = [event for event in every if event["name"] == "aten::copy_"]
-    steps = [ProfiledStep(len(inside(operators, mark)), len(inside(copies, mark))) for mark in marks]
+    operators = outermost(operator_calls(complete))
+    steps = [ProfiledStep(len(inside(operators, mark))) for mark in marks]
     if not cuda:
         return steps
     found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
@@ -191,7 +173,6 @@ def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
         kernels=len(kernels),
         kernel_seconds=busy_microseconds(kernels) / 1e6,
         kernel_sum_seconds=sum(item["dur"] for item in kernels) / 1e6,
-        gaps=_gaps(found.items),
         matched=found.matched,
     )
 
@@ -207,33 +188,12 @@ def _refuse_unusual(steps: list[ProfiledStep], names: list[str], counts: KernelC
         if step.kernels is None or step.kernels == usual[name]
         else ProfiledStep(
             step.operators,
-            step.copies,
             launches=step.launches,
             graph_launches=step.graph_launches,
             unknown=f"{step.kernels} kernels, where {usual[name]} are usual",
         )
         for step, name in zip(steps, names, strict=True)
     ]
-
-
-def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps:
-    idle = host_wait = 0.0
-    behind = clock_behind(items)
-    ended: float | None = None
-    before: Event | None = None
-    known = all(call is not None for call, _ in items)
-    for call, item in items:
-        begin = item["ts"]
-        if ended is not None and begin > ended:
-            idle += begin - ended
-            returned = ended if call is None else call["ts"] + call["dur"] - behind
-            known = known and not (call is before and returned > ended)
-            host_wait += min(max(returned, ended), begin) - ended
-        ended = max(begin if ended is None else ended, begin + item["dur"])
-        before = call
-    if not known:
-        return Gaps(idle / 1e6, None, None)
-    return Gaps(idle / 1e6, host_wait / 1e6, (idle - host_wait) / 1e6)
 
 
 NOTHING_RECORDED = (

@@ -54,7 +54,7 @@ def test_the_kernel_time_of_several_steps_has_an_interval_of_those_where_it_is_k
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seconds = [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3]
-    steps = [ProfiledStep(3, 0, kernel_seconds=one) for one in seconds]
+    steps = [ProfiledStep(3, kernel_seconds=one) for one in seconds]
     monkeypatch.setattr(calls, "profile_steps", lambda *_: steps)
     monkeypatch.setattr(calls, "attach_profiler", lambda _: None)
     bench: Any = SimpleNamespace(device=CUDA, synchronise=lambda: None)

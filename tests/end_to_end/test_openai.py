@@ -89,13 +89,11 @@ def test_a_seed_repeats_its_n_different_samples(client: OpenAI) -> None:
     assert first.usage.prompt_tokens == len(Tokenizer.load(TINY_FOLDER).encode(PROMPT))
 
 
-def test_a_stop_string_ends_the_text_before_it_unless_min_tokens_are_asked_for(client: OpenAI) -> None:
+def test_a_stop_string_ends_the_text_before_it(client: OpenAI) -> None:
     free = complete(client).choices[0].text
     stop = free[2:4]
     stopped = complete(client, stop=stop).choices[0]
     assert (stopped.text, stopped.finish_reason) == (free[: free.index(stop)], "stop")
-    kept = complete(client, stop=stop, extra_body={"min_tokens": 12}).choices[0]
-    assert (kept.text, kept.finish_reason) == (free, "length")
 
 
 def test_with_ignore_eos_every_completion_has_all_its_tokens(client: OpenAI) -> None:

@@ -39,10 +39,7 @@ def estimates(mode: str, bucket: int) -> StepEstimates:
 
 @dataclass
 class ArrivingQueue:
-    """Jobs that arrive when so many steps have run, and cancellations likewise; messages that were sent.
-
-    To wait for a message is a step too.
-    """
+    """Jobs that arrive when so many steps have run, and cancellations likewise; messages that were sent."""
 
     arrivals: dict[int, list[Job]] = field(default_factory=dict)
     cancellations: dict[int, set[str]] = field(default_factory=dict)
@@ -53,7 +50,6 @@ class ArrivingQueue:
     stopped: bool = False
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
-        self.steps += timeout_milliseconds > 0
         for step in [step for step in sorted(self.arrivals) if step <= self.steps]:
             jobs = self.arrivals.pop(step)
             self.waiting += [msgspec.structs.replace(job, sent_ns=perf_counter_ns()) for job in jobs]
@@ -66,10 +62,6 @@ class ArrivingQueue:
             self.steps = max(self.steps, min(self.arrivals))
         self.receive()
         return self.waiting.popleft() if self.waiting else None
-
-    @property
-    def idle(self) -> bool:
-        return not self.waiting
 
     @property
     def next_job(self) -> Job | None:
@@ -151,8 +143,6 @@ class TinyEngine:
     def merged(
         self,
         arrivals: dict[int, list[Job]],
-        batching: str = "continuous",
-        window_ms: float = 0.0,
         cancellations: dict[int, set[str]] | None = None,
     ) -> Served:
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
@@ -167,8 +157,7 @@ class TinyEngine:
         def costs(mode: str, bucket: int) -> StepEstimates:
             return estimates(mode, bucket)  # looked up when asked, as tests replace it
 
-        window = window_ms if batching == "window" else None
-        scheduler = Scheduler(cast(Inbox, queue), window, runner, alone, costs, answered=lambda: None)
+        scheduler = Scheduler(cast(Inbox, queue), runner, alone, costs, answered=lambda: None)
         with torch.no_grad():
             while (job := queue.take()) is not None:
                 scheduler.serve(job, perf_counter_ns())

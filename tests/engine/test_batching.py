@@ -79,24 +79,9 @@ def test_those_who_wait_are_prefilled_together_as_far_as_a_bucket_is_free(
     assert served.tokens == {one.id: engine.alone(one) for one in [job("runs"), *jobs]}
 
 
-def test_a_window_takes_what_comes_within_it_and_nobody_after(engine: TinyEngine) -> None:
-    served = engine.merged({0: [job("a"), job("b")], 1: [job("c", count=2)]}, "window", window_ms=0.0)
-    assert begun(served) == [["a", "b"], ["c"]]
-
-
-def test_a_window_waits_for_those_that_come_and_ends_when_the_bucket_is_full(engine: TinyEngine) -> None:
-    arrivals = {number: [job(name)] for number, name in enumerate("abcd")}
-    arrivals[3].append(job("e", rows=4))
-    served = engine.merged(arrivals, "window", window_ms=60_000.0)
-    assert begun(served) == [["a", "b", "c", "d"], ["e"]]
-
-
-@pytest.mark.parametrize("batching", ["window", "continuous"])
-def test_a_request_of_another_mode_waits_for_its_turn_and_is_not_overtaken(
-    engine: TinyEngine, batching: str
-) -> None:
+def test_a_request_of_another_mode_waits_for_its_turn_and_is_not_overtaken(engine: TinyEngine) -> None:
     arrivals = {0: [job("a", count=9)], 3: [job("b", "eager", count=2), job("c", count=2)]}
-    served = engine.merged(arrivals, batching)
+    served = engine.merged(arrivals)
     assert list(served.outcomes) == ["a", "b", "c"]
     assert begun(served) == [["a"], ["b"], ["c"]]
 
@@ -130,7 +115,7 @@ def failing_at(number: int, prefill: bool, rows: int, error: str = "no such step
 
 def test_a_failing_step_fails_all_that_were_in_it_and_none_that_come_later() -> None:
     engine = TinyEngine(wrap=failing_at(2, prefill=False, rows=2))
-    served = engine.merged({0: [job("a"), job("b")], 12: [job("c")]}, "window")
+    served = engine.merged({0: [job("a"), job("b")], 12: [job("c")]})
     assert served.kinds == {"a": "error", "b": "error", "c": "ok"}
     assert len(served.outcomes["a"].outputs[0].token_ids) == 2
 
@@ -155,7 +140,7 @@ def test_a_text_that_fails_fails_its_own_request_and_none_beside_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(Completion, "examine", failing)
-        served = engine.merged({0: [job("a"), job("b", count=3), job("c")]}, "window")
+        served = engine.merged({0: [job("a"), job("b", count=3), job("c")]})
     assert served.kinds == {"a": "ok", "b": "error", "c": "ok"}
     assert "no such character" in str(served.outcomes["b"].problem)
     assert served.tokens["a"] == served.tokens["c"] == engine.alone(job("a"))
@@ -165,7 +150,7 @@ def test_a_text_that_fails_fails_its_own_request_and_none_beside_it(
 def test_what_loses_the_device_ends_the_engine(prefill: bool) -> None:
     lost = failing_at(1, prefill, rows=2, error="CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        TinyEngine(wrap=lost).merged({0: [job("a"), job("b")]}, "window")
+        TinyEngine(wrap=lost).merged({0: [job("a"), job("b")]})
 
 
 TEXTS = ["def mean(values):\n", "x", "import os\n" * 40, "class A:\n    pass\n", "for i in range(10):"]
@@ -182,35 +167,29 @@ def random_arrivals(seed: int, modes: tuple[str, ...]) -> dict[int, list[Job]]:
             options |= {"temperature": 1.0, "seed": source.randrange(100), "top_k": source.choice([None, 5])}
         if source.random() < 0.3:
             options["stop"] = ["\n"]
-        if source.random() < 0.2:
-            options["min_tokens"] = 3
         one = local_job(f"job {number}", mode, prompts, source.choice([1, 2, 5, 9, 14]), **options)
         arrivals.setdefault(source.randrange(25), []).append(one)
     return arrivals
 
 
-@pytest.mark.parametrize("batching", ["window", "continuous"])
 @pytest.mark.parametrize(
     ("seed", "modes"), [(1, MODE_NAMES[:1]), (2, MODE_NAMES[1:]), (3, MODE_NAMES[1:]), (4, MODE_NAMES)]
 )
 def test_tokens_are_those_of_each_request_alone(
-    engine: TinyEngine, seed: int, modes: tuple[str, ...], batching: str
+    engine: TinyEngine, seed: int, modes: tuple[str, ...]
 ) -> None:
     arrivals = random_arrivals(seed, modes)
     jobs = [job for each in arrivals.values() for job in each]
-    served = engine.merged(arrivals, batching)
+    served = engine.merged(arrivals)
     assert served.kinds == {job.id: "ok" for job in jobs}
     assert served.tokens == {job.id: engine.alone(job) for job in jobs}
     shared = [outcome.timings.shared for outcome in served.outcomes.values() if outcome.timings]
     assert any(work is not None and not work.alone for work in shared)
 
 
-@pytest.mark.parametrize("batching", ["window", "continuous"])
-def test_one_that_is_cancelled_in_the_middle_leaves_the_others_as_they_were(
-    engine: TinyEngine, batching: str
-) -> None:
+def test_one_that_is_cancelled_in_the_middle_leaves_the_others_as_they_were(engine: TinyEngine) -> None:
     jobs = [local_job(str(n), "eager", [text], 20, ignore_eos=True) for n, text in enumerate(TEXTS[:4])]
-    served = engine.merged({0: jobs}, batching, cancellations={8: {"1"}})
+    served = engine.merged({0: jobs}, cancellations={8: {"1"}})
     cancelled = served.outcomes["1"]
     assert cancelled.kind == "cancelled"
     ended_with = cancelled.outputs[0].token_ids

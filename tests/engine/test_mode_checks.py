@@ -28,9 +28,9 @@ from service.step.callables import Step
 from service.step.trace import NOTHING_RECORDED, ProfiledStep
 from tests.engine.serving import serve
 
-REPLAYED = ProfiledStep(operators=0, copies=0, kernels=90, launches=1, graph_launches=1)
-ISSUED = ProfiledStep(operators=0, copies=0, kernels=90, launches=90, graph_launches=0)
-NOTHING = ProfiledStep(operators=0, copies=0, unknown=NOTHING_RECORDED)
+REPLAYED = ProfiledStep(operators=0, kernels=90, launches=1, graph_launches=1)
+ISSUED = ProfiledStep(operators=0, kernels=90, launches=90, graph_launches=0)
+NOTHING = ProfiledStep(operators=0, unknown=NOTHING_RECORDED)
 
 
 SKIPPED = "CUDA graphs were skipped: "

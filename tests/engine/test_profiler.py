@@ -99,7 +99,7 @@ def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_call
             action(meter)
             counts = [seconds and 90 for seconds in found]
             return [
-                ProfiledStep(1, 0, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
+                ProfiledStep(1, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
                 for count, seconds in zip(counts, found, strict=True)
             ]
 
@@ -165,7 +165,7 @@ def test_every_step_of_every_ready_mode_has_both_measurements(
 
     def profile(step: Any, arguments: Any, count: int) -> list[ProfiledStep]:
         counts.append(count)
-        return [ProfiledStep(operators=1, copies=0, kernel_seconds=90e-6)] * count
+        return [ProfiledStep(operators=1, kernel_seconds=90e-6)] * count
 
     monkeypatch.setattr(profiler, "profile_steps", profile)
     assert len(list(measured.made.learn())) == 4

@@ -92,18 +92,6 @@ def test_an_interrupted_row_keeps_text_that_could_have_begun_a_stop_string(strea
     assert complete([A, B, STOP], 9, stop=[";;;"], stream=stream).text == "ab;"
 
 
-def test_a_stop_string_complete_within_min_tokens_is_text() -> None:
-    tokenizer = Tokenizer.load(TINY_FOLDER)
-    tokens = tokenizer.encode("import os; import re")
-    for least, text in ((0, ""), (1, "import os; "), (len(tokens), "import os; import re")):
-        job = local_job("a", "eager", ["x"], len(tokens), min_tokens=least, stop=["import"])
-        rows = Completions(job, tokenizer)
-        for token in tokens:
-            if not rows.complete:
-                rows.take_in([token])
-        assert rows.outputs()[0].text == text
-
-
 def test_the_end_of_text_token_stops_a_row_unless_ignored() -> None:
     tokenizer = Tokenizer.load(TINY_FOLDER)
     for ignore, expected in ((False, ["stop", None]), (True, [None, None])):

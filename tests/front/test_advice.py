@@ -212,7 +212,7 @@ WORK = SharedWork(stall_seconds=0.0, rows=2.0, alone=False, counted=[], counted_
     [
         ({"shared": WORK}, False),
         ({"shared": msgspec.structs.replace(WORK, alone=True)}, True),
-        ({"profile": [StepProfile(phase="decode", steps=10, operators=1, copies=0)]}, False),
+        ({"profile": [StepProfile(phase="decode", steps=10, operators=1)]}, False),
         ({"sampled": True}, False),
     ],
 )

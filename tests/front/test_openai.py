@@ -94,7 +94,7 @@ def test_a_completion_has_openais_shape(front: Front, client: OpenAI) -> None:
 
 def test_what_is_left_out_or_null_has_openais_defaults(front: Front, client: OpenAI) -> None:
     bare = {"model": MODEL, "prompt": "!job"}
-    names = "max_tokens temperature top_p n stop seed stream stream_options top_k ignore_eos min_tokens"
+    names = "max_tokens temperature top_p n stop seed stream stream_options top_k ignore_eos"
     nulls = dict.fromkeys(f"{names} echo suffix logprobs best_of logit_bias".split())
     for body in (bare, {**bare, **nulls}):
         answer = front.http.post("/v1/completions", json=body)
@@ -102,7 +102,7 @@ def test_what_is_left_out_or_null_has_openais_defaults(front: Front, client: Ope
         job = json.loads(answer.json()["choices"][0]["text"])
         expected = {
             "max_new_tokens": 16, "temperature": 1.0, "top_k": None, "seed": None, "stop": [],
-            "ignore_eos": False, "min_tokens": 0, "stream": False, "profile": False,
+            "ignore_eos": False, "stream": False, "profile": False,
         }  # fmt: skip
         assert {name: job[name] for name in expected} == expected
         assert job["top_p"] in (None, 1.0)
@@ -110,7 +110,7 @@ def test_what_is_left_out_or_null_has_openais_defaults(front: Front, client: Ope
 
 def test_every_served_field_reaches_the_engine(client: OpenAI) -> None:
     same = {"temperature": 0.5, "top_p": 0.9, "seed": -7, "stop": ["x", "y"]}
-    more = {"top_k": 5, "ignore_eos": True, "min_tokens": 2}
+    more = {"top_k": 5, "ignore_eos": True}
     job = job_of(client, **same, max_tokens=9, extra_body=more)
     expected = {**same, **more, "max_new_tokens": 9}
     assert {name: job[name] for name in expected} == expected
@@ -173,7 +173,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too many prompts": ({"prompt": ["a"] * 5}, "prompt"),
     "too many completions": ({"prompt": ["a", "b"], "n": 3}, "n"),
     "new tokens over the context": ({"max_tokens": 64}, "max_tokens"),
-    "more least than most tokens": ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
     "five stop strings": ({"stop": list("abcde")}, "stop"),
     "no model": ({"model": None}, "model"),
 }

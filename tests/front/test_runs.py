@@ -1,44 +1,31 @@
-"""`/v1/runs` and `/v1/traces`: listed whatever lies in their folders; two sweeps are compared by the verb."""
+"""`/v1/runs` and `/v1/traces`: listed whatever lies in their folders."""
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from typer.testing import CliRunner
 
-import launchbound
-from service.front.errors import LaunchboundError
-from service.front.routes import runs
-from service.front.routes.runs import compare_runs
 from tests.support.made_plans import make_plan
-from tests.support.made_results import ALIKE, CLEAR, edit_run, make_results
-from tests.support.serving import Front, connected, refused, running, until
+from tests.support.made_results import make_results
+from tests.support.serving import Front, refused, running
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode"], [1])
-SWEEP = {"X-Launchbound-Run": "20260101-1"}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sweeps that are whole (`old`, `new`), of another machine (`far`), broken, and what is none."""
+    """Sweeps that are whole (`old`, `far`, `new`), broken, and what is none."""
     folder = tmp_path_factory.mktemp("of") / "results"
     for name in ("old", "new", "far", "cut", "list", "other", "notes"):
         (folder / name).mkdir(parents=True)
     make_results(folder / "old", plan=PLAN, seed=1, started="2026-01-01T00:00:00Z")
-    make_results(
-        folder / "far", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-02T00:00:00Z"
-    )
-    make_results(folder / "new", ALIKE, plan=PLAN, seed=3, started="2026-01-03T00:00:00Z")
-    edit_run(folder / "far", lambda run: run.environment.update(cpu="another CPU"))
+    make_results(folder / "far", plan=PLAN, seed=2, started="2026-01-02T00:00:00Z")
+    make_results(folder / "new", plan=PLAN, seed=3, started="2026-01-03T00:00:00Z")
     (folder / "old" / "report.md").write_text("# eager is as good as any.\n\nMore.\n")
     (folder / "old" / "report.html").write_text("<!doctype html><p>a report")
     for name, text in {"cut": '{"format_ver', "list": "[]", "other": '{"plan": {"preset": 5}}'}.items():
@@ -106,74 +93,6 @@ def test_a_report_is_served_in_a_sandbox_that_reaches_nothing(keeping: Front) ->
     error = refused(keeping.http.get("/v1/runs/new/report"), 404)
     assert error["type"] == "no_report"
     assert "launchbound report" in error["message"]
-
-
-@pytest.mark.slow
-def test_two_are_compared_as_the_verb_does_and_unlike_ones_only_where_that_is_forced(
-    keeping: Front, results: Path
-) -> None:
-    body = {"before": "old", "after": "far"}
-    error = refused(keeping.http.post("/v1/runs/compare", json=body), 422)
-    assert error["type"] == "not_comparable"
-    assert "another CPU" in error["message"]
-    forced = keeping.http.post("/v1/runs/compare", json={**body, "force": True})
-    assert forced.status_code == 200, forced.text
-    verb = ["compare", "--json", "--force", str(results / "old"), str(results / "far")]
-    document = json.loads(CliRunner().invoke(launchbound.app, verb).stdout)
-    document["before"]["path"], document["after"]["path"] = "old", "far"
-    assert forced.json() == document
-    assert [one["fact"] for one in document["unlike"]] == ["the service's processor"]
-    words = {cell["mode"]: cell["word"] for cell in document["cells"]}
-    assert words["inference_mode"] == "slower"
-
-
-@pytest.mark.parametrize(
-    "body", [{"before": "old"}, {"before": "old", "after": "../old"}, {"before": 1, "after": "old"}]
-)
-def test_what_names_no_two_sweeps_is_refused(keeping: Front, body: dict[str, object]) -> None:
-    assert keeping.http.post("/v1/runs/compare", json=body).status_code in (404, 422)
-
-
-def test_no_comparison_runs_beside_a_sweep(keeping: Front) -> None:
-    keeping.generate(headers=SWEEP)
-    answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "new"})
-    keeping.renew()
-    assert refused(answer, 409)["type"] == "run_in_progress"
-
-
-STUCK = (sys.executable, "-c", "import signal; signal.pause()")
-
-
-def children() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):  # it has ended since it was listed
-            if "signal.pause" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
-
-
-def test_a_client_that_hangs_up_ends_its_comparison_beside_which_none_runs(
-    keeping: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "COMMAND", STUCK)
-    document = {"before": "old", "after": "new"}
-    body = json.dumps(document).encode()
-    head = f"POST /v1/runs/compare HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    with connected(keeping) as client:
-        client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
-        until(children, "the process")
-        busy = keeping.http.post("/v1/runs/compare", json=document)
-        assert refused(busy, 409)["type"] == "comparison_busy"
-        assert int(busy.headers["retry-after"]) > 0
-    until(lambda: not children(), "its end")
-    refused(keeping.http.post("/v1/runs/compare", json={**document, "after": "none"}), 404)
-
-
-def test_a_comparison_that_fails_says_with_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "COMMAND", (sys.executable, "-c", "raise SystemExit('no memory')"))
-    with pytest.raises(LaunchboundError, match="ended with 1: no memory"):
-        asyncio.run(compare_runs(asyncio.Lock(), tmp_path, tmp_path, force=False))
 
 
 # ---------------------------------------------------------------- traces

@@ -106,8 +106,8 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 def test_requests_cannot_be_profiled_by_turns_where_they_are_merged() -> None:
     with pytest.raises(ValidationError, match="set batching to off"):
         Settings(batching="continuous", profile_every=100)
-    merging, alone = (Settings(batching=one).engine_settings("") for one in ("window", "off"))
-    assert (merging.batching, merging.profile_every) == ("window", 0)
+    merging, alone = (Settings(batching=one).engine_settings("") for one in ("continuous", "off"))
+    assert (merging.batching, merging.profile_every) == ("continuous", 0)
     assert (alone.batching, alone.profile_every) == ("off", None)
 
 

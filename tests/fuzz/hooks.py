@@ -53,14 +53,10 @@ def shorter(prompts: Any) -> Any:
 def consistent(body: dict[str, Any]) -> dict[str, Any]:
     """What the schema cannot say: fields of a completion that depend on one another."""
     changed = dict(body)
-    most, prompts, copies = (body.get(name) for name in ("max_tokens", "prompt", "n"))
+    prompts, copies = (body.get(name) for name in ("prompt", "n"))
     batch = len(prompts) if isinstance(prompts, list) and prompts and not is_int(prompts[0]) else 1
     if is_int(copies) and copies <= LARGEST_BATCH and batch * copies > LARGEST_BATCH:
         copies = changed["n"] = 1
-    if is_int(body.get("min_tokens")):
-        changed["min_tokens"] = min(body["min_tokens"], most if is_int(most) else 16)
-    if is_int(body.get("best_of")) and 1 <= body["best_of"] <= 128:
-        changed["best_of"] = copies or 1
     return changed
 
 

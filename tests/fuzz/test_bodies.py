@@ -76,7 +76,7 @@ anything = st.recursive(
 )
 
 
-NAMES = sorted({*COMPLETION, "alone", "best_of", "min_tokens", "modes", "n", "profile", "prompts", "suffix"})
+NAMES = sorted({*COMPLETION, "alone", "best_of", "modes", "n", "profile", "prompts", "suffix"})
 
 
 @st.composite

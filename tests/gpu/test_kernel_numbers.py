@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch.autograd.profiler import profile as host_profile
 
 from service.measure.cases import Bench, Case
 from service.records import EngineSettings
-from service.step.meters import NvtxMeter, Readings, new_meter
 from service.step.profiling import profile_step, warm_profiler
 from tests.gpu import NEEDS_CUDA
 
@@ -56,11 +54,3 @@ def test_a_session_of_the_host_alone_does_not_blind_later_ones(case: Case) -> No
     with host_profile():
         case.call()
     assert profile_step(case.step, case.buffers, case.phase).kernels is not None
-
-
-def test_steps_run_inside_nvtx_ranges(bench: Bench, case: Case) -> None:
-    meter, readings = NvtxMeter(new_meter(bench.device, 4)), Readings()
-    with torch.no_grad():
-        _, greedy = meter.run(case.step, case.arguments, readings)
-        assert len(meter.fetch(greedy, readings)) == 4
-    assert readings.steps == 1

@@ -112,8 +112,6 @@ def test_more_than_one_request_in_a_hundred_that_queued_is_a_warning(made: Made)
     assert "16 of 288 requests waited over 0.2 ms, the longest 0.8 ms" in gate(name, run, many).detail
     in_parallel = altered(many, lambda _: True, concurrency=4)
     assert gate(name, run, in_parallel).passed is None
-    window = changed(run, engine={**run.engine, "batching": "window"})
-    assert gate(name, window, many).passed is None
 
 
 def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: Made) -> None:

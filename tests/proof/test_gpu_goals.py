@@ -226,7 +226,6 @@ PROFILE = [
         phase="decode",
         steps=10,
         operators=3,
-        copies=0,
         kernels=90,
         launches=1,
         graph_launches=1,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from service.step import meters
-from service.step.trace import STEP_MARK
 from tests.step.made import arguments, step
 from tests.support.fake_cuda import FakeDevice
 
@@ -80,16 +79,3 @@ def test_the_profiler_is_ended_once_before_the_first_step_that_is_too_many_or_at
     few.run(step, arguments(1, 64), readings)
     few.end()
     assert ends == [2, 0]
-
-
-def test_nvtx_ranges_enclose_each_step_by_phase_and_each_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranges: list[str] = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
-    meter, readings = meters.NvtxMeter(meters.HostMeter()), meters.Readings()
-    meter.run(step, arguments(16, 64), readings)
-    assert meter.fetch(torch.tensor([3]), readings) == [3]
-    meter.run(step, arguments(1, 64), readings)
-    names = [f"{STEP_MARK} prefill 16/64", meters.FETCH_MARK, f"{STEP_MARK} decode 1/64"]
-    assert ranges == [part for name in names for part in (name, "end")]
-    assert readings.steps == 2

@@ -1,4 +1,4 @@
-"""Sampling after the step: the nucleus, and the end of text that may not come before `min_tokens`."""
+"""Sampling after the step: the nucleus, and what a greedy job costs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,12 @@ def test_a_nucleus_is_the_fewest_likeliest_tokens_that_reach_top_p() -> None:
         assert torch.equal(likeliest[likeliest > 0], probabilities.gather(-1, order)[likeliest > 0])
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
-def test_an_end_of_text_is_not_chosen_before_min_tokens_and_may_be_then(temperature: float) -> None:
-    job = local_job("a", "eager", ["x"], 9, min_tokens=2, temperature=temperature, seed=1)
-    sampler = Sampler(job, torch.device("cpu"), ends=[3])
-    logits = torch.full((4, 5), -100.0)
+@pytest.mark.parametrize(("temperature", "timed"), [(0.0, 0), (1e-300, 0), (1.0, 1)])
+def test_a_greedy_job_runs_no_operator_of_sampling(temperature: float, timed: int) -> None:
+    job = local_job("a", "eager", ["x"], 9, temperature=temperature, seed=1)
+    logits, readings = torch.full((4, 5), -100.0), Readings()
     logits[:, 3] = 100.0
-    logits[:, 1] = 50.0
-    chosen = [sampler.choose(logits, logits.argmax(dim=-1), Readings()).tolist()[0] for _ in range(3)]
-    assert chosen == [1, 1, 3]
-    assert logits[0, 3] == 100.0
-
-
-def test_min_tokens_costs_nothing_once_they_are_there_nor_where_the_end_is_ignored() -> None:
-    logits = torch.zeros(1, 5)
-    for ignore, count in ((False, 2), (True, 0)):
-        job = local_job("a", "eager", ["x"], 9, min_tokens=2, ignore_eos=ignore)
-        sampler = Sampler(job, torch.device("cpu"), ends=[3])
-        readings = Readings()
-        for _ in range(4):
-            sampler.choose(logits, logits.argmax(dim=-1), readings)
-        assert len(readings.sampling) == count
+    assert (
+        Sampler(job, torch.device("cpu")).choose(logits, logits.argmax(dim=-1), readings).tolist() == [3] * 4
+    )
+    assert len(readings.sampling) == timed

@@ -46,42 +46,15 @@ TWO_STEPS = [
 ]
 
 
-def test_operators_are_outermost_calls_into_the_dispatcher_and_copies_all_copies() -> None:
+def test_operators_are_outermost_calls_into_the_dispatcher() -> None:
     first, second = trace.read_steps(TWO_STEPS, cuda=True)
-    assert (first.operators, first.copies) == (2, 1)
+    assert first.operators == 2
     assert second.operators == 0
-
-
-def test_idle_gaps_are_split_into_waiting_for_the_host_and_waiting_to_start() -> None:
-    first, second = trace.read_steps(TWO_STEPS, cuda=True)
-    assert first.gaps is not None
-    assert first.gaps.host_wait_seconds == pytest.approx(38e-6)  # from 32 until its launch returned at 70
-    assert first.gaps.kernel_wait_seconds == pytest.approx(5e-6)
-    assert first.gaps.idle_seconds == pytest.approx(43e-6)
-    assert second.gaps is not None
-    assert second.gaps.host_wait_seconds == 0.0
-    assert second.gaps.kernel_wait_seconds == pytest.approx(8e-6)
-
-
-def test_a_gap_in_a_graph_whose_launch_has_not_returned_is_idle_time_of_no_known_cause() -> None:
-    events = [
-        call("cudaLaunchKernel", -20, 4),
-        kernel("separates", -12, 4),
-        event("user_annotation", trace.STEP_MARK, 0, 60),
-        call("cudaGraphLaunch", 1, 5, 40.0),
-        kernel("a", 10, 5, length=10),
-        kernel("b", 25, 5, length=25),
-        kernel("c", 52, 5, length=5),
-    ]
-    (step,) = trace.read_steps(events, cuda=True)
-    assert step.gaps is not None
-    assert step.gaps.idle_seconds == pytest.approx(7e-6)
-    assert step.gaps.host_wait_seconds is step.gaps.kernel_wait_seconds is None
 
 
 def test_without_a_device_there_are_no_kernels_rather_than_none_of_them() -> None:
     step = trace.read_steps(TWO_STEPS, cuda=False)[0]
-    assert step.kernels is step.launches is step.kernel_seconds is step.gaps is step.unknown is None
+    assert step.kernels is step.launches is step.kernel_seconds is step.unknown is None
 
 
 def test_self_time_leaves_out_what_an_operator_called() -> None:
@@ -103,7 +76,6 @@ def test_a_recorded_trace_has_the_operators_that_ran(tmp_path: Path) -> None:
     assert len(steps) == 2
     # Two tensors of ones for the product, the product, one more and its clone.
     assert {step.operators for step in steps} == {5}
-    assert {step.copies for step in steps} == {1}
 
 
 STEPS = 4
@@ -130,7 +102,7 @@ WRONG_IDS = (unknown_to_the_trace, of_the_next_launch, of_a_call_that_launches_n
 
 
 def no_device_part(step: trace.ProfiledStep) -> bool:
-    device_part = (step.kernels, step.kernel_seconds, step.kernel_sum_seconds, step.gaps, step.matched)
+    device_part = (step.kernels, step.kernel_seconds, step.kernel_sum_seconds, step.matched)
     return all(value is None for value in device_part)
 
 
@@ -160,16 +132,6 @@ def test_work_that_begins_before_its_call_tells_by_how_much_the_devices_clock_li
     # Idle from 120 until 140 by the host's clock; its launch returned at 135.
     assert step.gaps.host_wait_seconds == pytest.approx(15e-6)
     assert step.gaps.kernel_wait_seconds == pytest.approx(5e-6)
-
-
-def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None:
-    by_id, by_window = (
-        [step.gaps for step in trace.read_steps(events, cuda=True)]
-        for events in (replays(STEPS), replays(STEPS, unknown_to_the_trace))
-    )
-    assert by_id == by_window
-    assert by_id[0] is not None
-    assert by_id[0].kernel_wait_seconds == pytest.approx((KERNELS - 1) * 0.5e-6)
 
 
 IDS = (of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id)
@@ -270,22 +232,3 @@ def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_i
     assert step.kernels == 4
     assert step.kernel_seconds == pytest.approx(45e-6)  # 20 to 60 and 70 to 75
     assert step.kernel_sum_seconds == pytest.approx(60e-6)
-    assert step.gaps is not None
-    assert step.gaps.idle_seconds == pytest.approx(10e-6)
-
-
-def test_copies_and_fills_are_no_kernels_but_leave_no_gap() -> None:
-    events = [
-        event("user_annotation", trace.STEP_MARK, 0, 40),
-        call("cudaMemsetAsync", 1, 1),
-        call("cudaLaunchKernel", 11, 2),
-        call("cudaMemcpyAsync", 21, 3),
-        event("gpu_memset", "Memset (Device)", 10, 10, 1, stream=7),
-        kernel("k", 20, 2, length=30),
-        event("gpu_memcpy", "Memcpy DtoD", 50, 10, 3, stream=7),
-    ]
-    (step,) = trace.read_steps(events, cuda=True)
-    assert (step.kernels, step.launches) == (1, 1)
-    assert step.kernel_seconds == pytest.approx(30e-6)
-    assert step.gaps is not None
-    assert step.gaps.host_wait_seconds == step.gaps.kernel_wait_seconds == 0.0

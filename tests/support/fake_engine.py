@@ -227,9 +227,7 @@ class FakeEngine:
 
     def profile(self, phase: Phase, steps: int) -> StepProfile:
         device = 90.0 if self.cuda else None
-        return StepProfile(
-            phase=phase, steps=steps, operators=120.0, copies=0.0, kernels=device, launches=device
-        )
+        return StepProfile(phase=phase, steps=steps, operators=120.0, kernels=device, launches=device)
 
     def hold(self, job: Job, path: str) -> OutcomeKind:
         """Run until cancelled, too late or stopped; or until a job '!release' or a file at `path`."""

@@ -247,7 +247,6 @@ def _job(state: AppState, request_id: str, mode: str, body: CompletionBody, rece
         mode=mode,
         prompts=[prompt for prompt in body.prompt for _ in range(body.n or 1)],
         max_new_tokens=body.max_tokens or 16,
-        min_tokens=body.min_tokens or 0,
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=body.top_p,
         top_k=body.top_k if body.top_k and body.top_k > 0 else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
@@ -35,7 +34,6 @@ class AppState:
     large_bodies: LargeBodies
     request_log: RequestLog
     findings: Findings = field(default_factory=Findings)
-    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unobserved: list[RequestTiming] = field(default_factory=list)
 
     def check_mode(self, mode: str, param: str = "mode", beside: tuple[str, ...] = ()) -> None:

@@ -253,23 +253,3 @@ def test_a_report_opens_in_a_page_apart_and_draws_itself(lab: Tab) -> None:
     assert report.evaluate("self.origin") == "null"
     assert report.evaluate("fetch('/v1/modes').then(() => 'reached', () => 'kept out')") == "kept out"
     assert problems == []
-
-
-def test_two_are_compared_and_the_words_are_the_verbs(lab: Tab) -> None:
-    lab.open("/lab/runs?before=before&after=after", "table tbody tr")
-    with lab.page.expect_response("**/v1/runs/compare") as answered:
-        lab.page.locator("section button.primary").click()
-    lab.page.wait_for_selector("[data-comparison]")
-    document = answered.value.json()
-    assert lab.text("[data-comparison] .figure") == document["headline"]
-    rows = lab.page.locator("[data-comparison] tbody tr")
-    assert rows.count() == len(document["cells"]) > 0
-    for place, cell in enumerate(document["cells"]):
-        assert rows.nth(place).locator("[data-column=word]").inner_text() == cell["word"] == "slower"
-    assert lab.violations() == []
-
-
-def test_equal_choices_are_refused_with_the_reason(lab: Tab) -> None:
-    lab.open("/lab/runs?before=after&after=after", "table tbody tr")
-    assert lab.page.locator("section button.primary").is_disabled()
-    assert "Choose two sweeps" in lab.text("section[aria-labelledby=pair]")

@@ -1,8 +1,6 @@
-// Runs: the sweeps under the service's results folder, their reports, and two of them compared.
+// Runs: the sweeps under the service's results folder, and their reports.
 
-import { html, useState } from "../vendor/htm-preact.js";
-import { Comparison } from "../parts/comparison.js";
-import { Switch } from "../parts/controls.js";
+import { html } from "../vendor/htm-preact.js";
 import { DataLink, save } from "../parts/data.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -10,7 +8,7 @@ import { useLoaded, useWork } from "../parts/work.js";
 
 export const name = "runs";
 export const title = "Runs";
-export const sentence = "The sweeps under the results folder of this service: their reports, and two of them compared.";
+export const sentence = "The sweeps under the results folder of this service, and their reports.";
 
 export function View({ lab }) {
   const [work, reload] = useLoaded((signal) => lab.get("/v1/runs", { signal }));
@@ -23,7 +21,6 @@ export function View({ lab }) {
   }
   return html`<p class="soft">The sweeps in ${folder}.</p>
     <${List} lab=${lab} runs=${runs} />
-    <${Pair} lab=${lab} runs=${runs} />
     <${DataLink} data=${work.value} name="runs" />`;
 }
 
@@ -72,38 +69,4 @@ function ReportLinks({ lab, name, saved }) {
     ${!lab.keyed && html`<a href=${reportPath(name)} target="_blank" rel="noopener" aria-label=${open}>open</a>`}
     <button type="button" onClick=${() => saved(name)} aria-label=${kept}>save</button>
   </div>`;
-}
-
-function Pair({ lab, runs }) {
-  const [work, run, cancel] = useWork();
-  const names = runs.map(({ name }) => name);
-  const [force, setForce] = useState(false);
-  const after = names.includes(lab.query.after) ? lab.query.after : names[0];
-  const before = names.includes(lab.query.before) ? lab.query.before : names[1] ?? names[0];
-  const possible = !work.running && before !== after;
-  const compare = () => run((signal) => lab.post("/v1/runs/compare", { before, after, force }, { signal }));
-  return html`<section aria-labelledby="pair">
-    <h2 id="pair">Compare two</h2>
-    <div class="pair">
-      <${Pick} label="Before" names=${names} value=${before} onChange=${(name) => lab.changeQuery({ before: name })} />
-      <${Pick} label="After" names=${names} value=${after} onChange=${(name) => lab.changeQuery({ after: name })} />
-    </div>
-    <${Switch} label="Compare unlike runs too, and say what differs" checked=${force} onChange=${setForce} />
-    <p><button class="primary" type="button" disabled=${!possible} onClick=${compare}>Compare</button></p>
-    ${work.problem && html`<${Failed} problem=${work.problem} />`}
-    ${work.running && html`<${Loading} what="launchbound compare reads both sweeps" onCancel=${cancel} />`}
-    ${work.value && html`<${Comparison} ...${work.value} />`}
-    ${!work.value && !work.running && !work.problem && html`<${Empty}>
-      ${before === after ? "Choose two sweeps." : "Nothing has been compared yet."}
-    <//>`}
-    <${DataLink} data=${work.value} name="comparison" />
-  </section>`;
-}
-
-function Pick({ label, names, value, onChange }) {
-  return html`<label class="control">${label}
-    <select value=${value} onChange=${(event) => onChange(event.target.value)}>
-      ${names.map((name) => html`<option value=${name} selected=${name === value} key=${name}>${name}</option>`)}
-    </select>
-  </label>`;
 }
