@@ -57,16 +57,17 @@ def test_one_request_in_so_many_is_profiled_and_any_that_requests_it(tmp_path: P
     """Under an id that would lead out of the folder, too."""
     names = ["0", "1", "2", "3", "4", "../../out"]
     jobs = [local_job(n, "eager", [PROMPT], 4, ignore_eos=True, profile=n in ("2", names[-1])) for n in names]
-    inbox = serve(tmp_path, jobs, profile_every=4)
+    inbox = serve(tmp_path / "inside", jobs, profile_every=4)
+    traces = tmp_path / "inside" / "traces"
     profiled = [outcome.profile is not None for outcome in inbox.outcomes]
     assert profiled == [False, False, True, True, False, True]
     profile = inbox.outcomes[2].profile
     assert profile is not None
     assert [(entry.phase, entry.steps) for entry in profile] == [("prefill", 1), ("decode", 3)]
     assert all(entry.operators > 50 and entry.kernels is None for entry in profile)
-    assert {path.name for path in (tmp_path / "traces").iterdir()} >= {"2.json", "2.trace.json.gz", "3.json"}
-    assert {path.parent for path in tmp_path.parent.rglob("*.trace.json.gz")} == {tmp_path / "traces"}
-    assert (tmp_path / "traces" / ".._.._out.trace.json.gz").exists()
+    assert {path.name for path in traces.iterdir()} >= {"2.json", "2.trace.json.gz", "3.json"}
+    assert {path.parent for path in tmp_path.rglob("*.trace.json.gz")} == {traces}
+    assert (traces / ".._.._out.trace.json.gz").exists()
 
 
 @pytest.mark.slow

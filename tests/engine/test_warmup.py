@@ -153,7 +153,7 @@ def test_before_the_engine_is_warm_every_step_has_a_split_and_a_sampled_request_
     assert [client.id] == [outcome.id for outcome in inbox.outcomes] == ["client"]
     assert {len(job.prompts) for job in own} == {1, 2}
     assert all(job.temperature > 0 for job in own)
-    for option in ("top_k", "top_p", "seed", "min_tokens"):
+    for option in ("top_k", "top_p", "seed"):
         assert any(getattr(job, option) for job in own), option
     warm = statuses[0]
     assert {(one.phase, one.batch) for one in warm.attention} == found.keys()

@@ -116,24 +116,6 @@ def test_with_wrong_ids_of_graph_launches_a_step_is_what_ran_in_its_window_by_th
         assert step.kernel_seconds == REPLAY_SECONDS
 
 
-@pytest.mark.parametrize("device_clock", [-9.0, -3 * PERIOD_US])
-def test_work_that_begins_before_its_call_tells_by_how_much_the_devices_clock_lies_behind(
-    device_clock: float,
-) -> None:
-    events = [
-        event("user_annotation", trace.STEP_MARK, 100, 50),
-        call("cudaLaunchKernel", 110, 1, 5.0),
-        call("cudaLaunchKernel", 130, 2, 5.0),
-        kernel("a", 110 + device_clock, 1, length=10),
-        kernel("b", 140 + device_clock, 2, length=10),
-    ]
-    (step,) = trace.read_steps(events, cuda=True)
-    assert step.gaps is not None
-    # Idle from 120 until 140 by the host's clock; its launch returned at 135.
-    assert step.gaps.host_wait_seconds == pytest.approx(15e-6)
-    assert step.gaps.kernel_wait_seconds == pytest.approx(5e-6)
-
-
 IDS = (of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id)
 NO_DEVICE_WORK = without_device_work(replays(2))
 FOREIGN = kernel("of a process's earlier session", 5.0, 77_777)
