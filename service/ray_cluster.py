@@ -71,7 +71,7 @@ def environment(address: str | None) -> dict[str, str]:
     if not local and not has_token:
         raise ClusterError(
             f"Ray at {address} runs without a token, and whoever reaches it runs programs on all of its "
-            "nodes: start it with one (docs/fleet.md)"
+            "nodes: start it with one (docs/replicas.md)"
         )
     mode = "token" if has_token else "disabled"
     return {**found, **(ON_LOOPBACK if local else {}), "RAY_AUTH_MODE": mode}
