@@ -159,7 +159,6 @@ def test_before_the_engine_is_warm_every_step_has_a_split_and_a_sampled_request_
     assert {(one.phase, one.batch) for one in warm.attention} == found.keys()
     assert all(one.backends == ["flash_attention"] for one in warm.attention)
     assert all(one.parity and one.parity.passed for one in warm.attention)
-    assert warm.no_null_kernel_graph is None
     assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)
 
 
