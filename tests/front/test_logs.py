@@ -82,11 +82,6 @@ def test_a_message_and_an_event_are_one_line_whatever_they_hold(form: str, text:
     assert (found["level"], found["component"]) == ("info", "api")
 
 
-@given(st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp", "Cf")), max_size=MOST_CHARACTERS))
-def test_harmless_text_is_left_as_it_is(text: str) -> None:
-    assert one_line(text) == text
-
-
 def test_no_exception_can_pretend_to_be_another_line() -> None:
     head, *trace = TextFormatter().format(raised(ValueError(f"{NASTY}\n{FORGED}"))).split("\n")
     assert LINE.fullmatch(head)
@@ -353,13 +348,6 @@ def test_however_a_request_ends_it_has_one_line(
     assert line["level"] == ("info" if outcome == "ok" else "warning")
     assert (line["batch_size"] is None) is (outcome == "rejected")
     assert (line["total_seconds"] is None) is (outcome == "rejected")
-
-
-def test_a_request_for_a_foreign_host_has_its_line(front: Front, lines: Lines) -> None:
-    front.generate(headers={"X-Request-ID": "it", "Host": "elsewhere.example"})
-    line = line_of(lines, "it")
-    told = (line["status"], line["outcome"], line["error"], line["mode"])
-    assert told == (403, "rejected", "host_not_allowed", None)
 
 
 def test_a_client_that_goes_away_has_its_line(front: Front, lines: Lines) -> None:

@@ -43,10 +43,6 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
     assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
 
 
-def test_no_share_leaves_its_range() -> None:
-    assert widened(0.05, 0.95, LeftOpen(0.1, 0.0)) == (0.0, 1.0)
-
-
 def test_each_part_may_hold_some_of_the_other_however_many_samples_there_are() -> None:
     low, high = widened(0.4, 0.4)
     classes, rate = UNPROVED
