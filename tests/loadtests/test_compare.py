@@ -239,10 +239,10 @@ def made_in(root: Path, dtype: str, relative: Mapping[str, float] = CLEAR, plan:
     return folder
 
 
-def swept(root: Path, *speeds: Mapping[str, float], plan: Plan = PLAN) -> list[Path]:
+def swept(root: Path, *speeds: Mapping[str, float]) -> list[Path]:
     """Sweeps of one build on one machine."""
     return [
-        make_results(root / f"seed-{number}", dict(relative), plan=plan, seed=number)
+        make_results(root / f"seed-{number}", dict(relative), plan=PLAN, seed=number)
         for number, relative in enumerate(speeds)
     ]
 

@@ -29,20 +29,14 @@ durations = st.floats(1e-6, 1e3)
 rounds = st.lists(durations, min_size=8, max_size=20).map(lambda values: dict(enumerate(values, 1)))
 
 
-def made(
-    true: dict[str, float], seed: int, count: int = 8, scatter: float = 0.015, spikes: float = 0.0
-) -> dict[str, Rounds]:
-    """Synthetic rounds: modes of `true` latency under a shared drift of 30 %, and scatter of their own.
-
-    A share `spikes` of the values is 40 % too long, as where a neighbour took the cache.
-    """
+def made(true: dict[str, float], seed: int, count: int = 8, scatter: float = 0.015) -> dict[str, Rounds]:
+    """Synthetic rounds: modes of `true` latency under a shared drift of 30 %, and scatter of their own."""
     random = Random(f"{seed}")
     found: dict[str, dict[int, float]] = {mode: {} for mode in true}
     for number in range(1, count + 1):
         drift = 0.3 * math.sin(number / 3)
         for mode, seconds in true.items():
-            spike = 1.4 if random.random() < spikes else 1.0
-            found[mode][number] = seconds * spike * math.exp(drift + random.gauss(0, scatter))
+            found[mode][number] = seconds * math.exp(drift + random.gauss(0, scatter))
     return dict(found)
 
 
