@@ -138,7 +138,6 @@ def test_a_line_does_not_depend_on_the_pieces_that_it_came_in(data: bytes, cuts:
     ("line", "level", "message"),
     [
         (b"launchbound engine: dispatch is not measured", "warning", "dispatch is not measured"),
-        (b"launchbound: a trace was not kept", "warning", "a trace was not kept"),
         (b"  File loop.py, line 1", "info", "  File loop.py, line 1"),
         (b"\x1b[31mred\x1b[0m\r", "info", "\\x1b[31mred\\x1b[0m"),
         (b"\xff\xfe", "info", "\ufffd\ufffd"),
@@ -348,6 +347,13 @@ def test_however_a_request_ends_it_has_one_line(
     assert line["level"] == ("info" if outcome == "ok" else "warning")
     assert (line["batch_size"] is None) is (outcome == "rejected")
     assert (line["total_seconds"] is None) is (outcome == "rejected")
+
+
+def test_a_request_for_a_foreign_host_has_its_line(front: Front, lines: Lines) -> None:
+    front.generate(headers={"X-Request-ID": "it", "Host": "elsewhere.example"})
+    line = line_of(lines, "it")
+    told = (line["status"], line["outcome"], line["error"], line["mode"])
+    assert told == (403, "rejected", "host_not_allowed", None)
 
 
 def test_a_client_that_goes_away_has_its_line(front: Front, lines: Lines) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, PlanError, due_times, order
 from loadtests.plan.plan_file import parse_plan, plan_of, read_plan_file, toml_of
-from loadtests.plan.presets import PRESET_FOLDER, PRESETS, preset_document
+from loadtests.plan.presets import PRESETS
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.requests import body
 from service.cli.options import EXIT_BAD_INPUT
@@ -105,11 +105,6 @@ def refusal(folder: Path, text: str) -> str:
 def sweep(*options: str) -> tuple[int, str, str]:
     shown = CliRunner().invoke(launchbound.app, ["sweep", *options])
     return shown.exit_code, shown.stdout, shown.stderr
-
-
-def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
-    assert {path.stem for path in PRESET_FOLDER.glob("*.toml")} == set(PRESETS)
-    assert all(preset_document(preset).name == preset for preset in PRESETS)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -159,6 +159,15 @@ def invoke_sweep(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) 
     return done.exit_code, done.stdout.splitlines(), done.stderr
 
 
+def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, errors = invoke_sweep(tmp_path, Script(failed_mode="compiled"), monkeypatch)
+    assert code == EXIT_FAILED
+    assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
+    assert "compiled failed to become ready" in errors
+
+
 def test_an_interrupted_sweep_is_a_failed_check_with_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,8 +161,6 @@ def test_the_interval_of_a_crossover_reaches_from_the_first_to_the_last_that_the
     [
         ({16: 0.8, 4: 0.5, 1: 0.2}, "at", 4),
         ({1: 0.5, 4: 0.6}, "below", 1),
-        ({1: 0.4, 8: 0.5}, "at", 8),
-        ({4: 0.7, 16: 0.9}, "below", 4),
         ({16: 0.4, 4: 0.1}, "above", 16),
     ],
 )

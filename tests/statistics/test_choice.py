@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.statistics.choice import (
-    CHECKS,
     MARGIN,
     MINIMUM_ROUNDS,
     Choice,
@@ -154,15 +153,6 @@ def test_a_real_difference_is_found_by_the_time_the_sweep_stops(ratio: float, le
     true = {"inference_mode": ratio, "compiled": 1.0}
     found = [answer_when_stopped(true, seed) for seed in range(200)]
     assert [(one.ship, one.state) for one in found].count(("compiled", "faster")) >= least * len(found)
-
-
-@given(st.integers(1, 40), st.integers(0, 40))
-def test_checks_begin_at_the_least_and_end_at_the_most(least: int, more: int) -> None:
-    planned = interim_checks(least, least + more)
-    assert planned[0] == least
-    assert planned[-1] == least + more
-    assert list(planned) == sorted(set(planned))
-    assert len(planned) <= CHECKS
 
 
 @given(st.lists(rounds, min_size=3, max_size=5))
