@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +44,6 @@ def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(
 
 
 NO_LOOPS = variants.Loops(lambda *_: 0.0, lambda *_: 0.0)
-CUDA_SETUP = variants.Setup(torch.device("cuda"), torch.float32, variants.State("enabled"), NO_LOOPS)
-
-
-@pytest.mark.parametrize(("lost", "known"), [(0, True), (1, True), (2, False)])
-def test_a_kernel_is_left_out_where_too_few_rounds_have_its_time(lost: int, known: bool) -> None:
-    kernel = next(ablation for ablation in study.ABLATIONS if ablation.name == "kernel")
-    graph = np.array([1e-6] * (7 - lost) + [math.inf] * lost)
-    found = study.VariantSeconds(CUDA_SETUP, variants.OPERATIONS["add"], {"graph": graph})
-    assert (kernel.why_not(found) is None) == known
-    assert kernel.seconds(found) == pytest.approx([1e-6] * (7 - lost))
 
 
 @given(st.floats(0.5, 2.0))

@@ -54,11 +54,6 @@ def test_both_forms_compile_without_a_break_and_fit_the_eager_one(finding: rms_n
         assert form.kernels is None or form.kernels > 0
 
 
-def test_forms_share_no_code_object() -> None:
-    """Or a ninth comparison in one process would run into the recompile limit."""
-    assert rms_norm.surrounded(aten_rms_norm).__code__ is not rms_norm.surrounded(aten_rms_norm).__code__  # type: ignore[attr-defined]
-
-
 def test_a_form_that_computes_something_else_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,16 +106,11 @@ def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments: bytes)
     ("name", "arguments", "param"),
     [
         ("budget", {"modes": ["fast"]}, "modes"),
-        ("budget", {"mode": "compiled"}, "mode"),
         ("budget", {"batch_sizes": [3]}, "batch_size"),
-        ("budget", {"batch_size": 0}, "batch_size"),
         ("memory", {"mode": "eager", "out": "folder"}, "out"),
         ("operator", {"expression": "torch.load(x)"}, "expression"),
         ("operator", {"autocast": True, "dtype": "bfloat16"}, "dtype"),
-        ("operators", {"mode": "fast"}, "mode"),
-        ("operators", {"mode": "eager", "batch_size": 3}, "batch_size"),
         ("probes", {"name": "x"}, "name"),
-        ("probes", {"name": "hidden-copy", "batch_size": 3}, "batch_size"),
         ("timeline", {"against": "eager"}, "against"),
     ],
 )

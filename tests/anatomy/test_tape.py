@@ -70,17 +70,6 @@ def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
     assert [one.operator for one in of_step.forward] == listed[:-1]
 
 
-def test_a_detach_is_recorded_where_an_expression_calls_it_and_not_where_autograd_copies(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(study.TAPE_EXPRESSIONS, "detached", "x.detach() @ w")
-    assert [one.operator for one in tape_of(bench, "exp").forward] == ["aten.exp.default"]
-    assert [one.operator for one in tape_of(bench, "detached").forward] == [
-        "aten.detach.default",
-        "aten.mm.default",
-    ]
-
-
 @pytest.mark.parametrize("expression", [*TAPE_EXPRESSIONS, "block", "step"])
 def test_nodes_saved_what_autograds_hooks_saw_and_without_grad_mode_there_is_no_tape(
     bench: Bench, expression: str

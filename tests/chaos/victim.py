@@ -206,8 +206,8 @@ class Fault:
     run: Experiment
 
 
-def seconds_until(condition: Callable[[], object], what: str, patience: float = PATIENCE_SECONDS) -> float:
+def seconds_until(condition: Callable[[], object], what: str) -> float:
     """The seconds until `condition` holds."""
     began = monotonic()
-    until(condition, what, patience)
+    until(condition, what, PATIENCE_SECONDS)
     return monotonic() - began

@@ -93,10 +93,8 @@ def whole_service(process: subprocess.Popen[str]) -> list[int]:
     [
         ("sweep", signal.SIGTERM),
         ("sweep", signal.SIGKILL),
-        ("sweep", signal.SIGHUP),
         ("generate", signal.SIGINT),
         ("peers", signal.SIGHUP),
-        ("peers", signal.SIGKILL),
     ],
 )
 def test_front_and_engine_end_with_the_command_that_started_them(

@@ -36,19 +36,6 @@ def published_port(service: str) -> int:
     return int(SERVICES[service]["ports"][0].rsplit(":", 1)[1])
 
 
-def test_without_a_profile_come_service_prometheus_and_grafana() -> None:
-    assert {name for name, definition in SERVICES.items() if "profiles" not in definition} == {
-        "service",
-        "prometheus",
-        "grafana",
-    }
-    assert {definition["profiles"][0] for definition in SERVICES.values() if "profiles" in definition} == {
-        "load",
-        "sweep",
-        "gpu",
-    }
-
-
 def test_the_base_image_is_named_by_release_and_digest() -> None:
     (base,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE)
     assert BY_DIGEST.search(base)
@@ -156,14 +143,6 @@ def test_the_load_generator_can_be_scraped_and_sends_to_every_mode() -> None:
     assert f"--modes=${{LAUNCHBOUND_MODES:-{','.join(default_modes())}}}" in command
     (job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "locust"]
     assert job["dns_sd_configs"][0]["port"] == PORT
-
-
-def test_locust_runs_files_that_the_container_has() -> None:
-    (option,) = [part for part in SERVICES["locust"]["command"] if part.startswith("--locustfile=")]
-    files = re.findall(r"/app/([\w/]+\.py)", option)
-    assert files == ["loadtests/locustfile.py"]
-    assert all((ROOT / file).exists() for file in files)
-    assert "./loadtests:/app/loadtests:ro" in SERVICES["locust"]["volumes"]
 
 
 def test_a_sweep_runs_once_and_its_results_stay() -> None:

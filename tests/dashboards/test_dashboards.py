@@ -61,13 +61,6 @@ def test_committed_json_is_what_the_builder_makes() -> None:
     assert committed(build.FOLDER) == build.boards(), "run: python -m dashboards.build"
 
 
-def test_writing_mends_a_changed_file_and_removes_a_left_over_one(tmp_path: Path) -> None:
-    (tmp_path / "overview.json").write_text("{}")
-    (tmp_path / "leftover.json").write_text("{}")
-    build.write(tmp_path)
-    assert committed(tmp_path) == build.boards()
-
-
 @pytest.mark.parametrize("panel", PANELS)
 def test_a_panel_describes_its_metrics_and_how_to_read_them_and_has_a_unit_and_a_text_for_no_data(
     panel: Json,

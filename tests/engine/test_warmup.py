@@ -77,7 +77,6 @@ def test_each_precision_serves_in_parity(tmp_path: Path, dtype: str) -> None:
     [
         ({"device": "cuda"}, "--device cpu"),
         ({"dtype": "int8"}, "float32"),
-        ({"cpus": [4096]}, "cores"),
         ({"model": "nowhere"}, "nowhere"),
         ({"prefill_chunk": 4096}, "context"),
     ],

@@ -38,10 +38,8 @@ def test_what_is_not_there_is_a_404_without_a_redirect(front: Front) -> None:
     ("command", "status", "kind"),
     [
         ("!oom", 503, "out_of_memory"),
-        ("!problem mode_not_ready", 503, "mode_not_ready"),
         ("!problem prompt_too_long", 422, "prompt_too_long"),
         ("!problem internal", 500, "internal"),
-        ("!problem something_new", 500, "something_new"),
     ],
 )
 def test_an_engine_problem_becomes_its_status(front: Front, command: str, status: int, kind: str) -> None:
@@ -113,7 +111,6 @@ def test_another_method_is_a_405_that_names_those_there_are(
         {},
         {"Authorization": "Bearer wrong"},
         {"Authorization": f"Basic {KEY}"},
-        {"Authorization": KEY},
         {"Authorization": "Bearer ünïcode".encode()},
     ],
     ids=str,
@@ -225,9 +222,7 @@ def test_a_request_for_no_host_or_for_two_is_refused(front: Front, head: bytes) 
         ("10.0.0.5", [], b"10.0.0.5:8000", True),
         ("10.0.0.5", [], b"10.0.0.6:8000", False),
         ("::1", [], b"[::1]:8000", True),
-        ("box", [], b"box:8000", True),
         ("0.0.0.0", [], b"192.168.1.7:8000", True),
-        ("::", [], b"[2001:db8::7]", True),
         ("0.0.0.0", [], b"evil.example", False),
         ("0.0.0.0", ["*"], b"anything.example", True),
         ("127.0.0.1", ["service", "Rooms.Example:8000"], b"rooms.example", True),
@@ -245,10 +240,8 @@ def test_what_a_service_may_be_called_follows_from_where_it_is_bound(
     "headers",
     [
         {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
-        {"Origin": "http://127.0.0.1:9"},
         {"Origin": "http://["},
     ],
     ids=str,
@@ -297,9 +290,7 @@ def test_scrapers_and_orchestrators_call_by_any_name(front: Front, path: str) ->
     "kind",
     [
         "text/plain",
-        "application/x-www-form-urlencoded",
         "multipart/form-data; boundary=x",
-        "application/jsonp",
         None,
     ],
 )
@@ -322,10 +313,8 @@ def test_json_with_parameters_is_json(front: Front) -> None:
     ("settings", "warned"),
     [
         ({"host": "127.0.0.1"}, False),
-        ({"host": "::1"}, False),
         ({"host": "localhost"}, False),
         ({"host": "0.0.0.0"}, True),
-        ({"host": "box"}, True),
         ({"host": "0.0.0.0", "api_key": "k"}, False),
     ],
 )

@@ -116,13 +116,10 @@ def with_replicas(plan: Plan) -> Plan:
 
 UNLIKE: list[tuple[str, Callable[[SweepRun], None]]] = [
     ("the service's processor", lambda run: run.environment.update(cpu="another")),
-    ("its cores", lambda run: run.environment.update(cores=64)),
     ("replicas behind its address", lambda run: setattr(run, "plan", with_replicas(run.plan))),
     ("its GPU", lambda run: run.environment.update(gpus=[{"name": "a GPU"}])),
     ("model hash", lambda run: run.engine.update(model_hash="another")),
     ("dtype", lambda run: run.engine.update(dtype="bfloat16")),
-    ("torch", lambda run: run.engine.update(torch="2.14.0")),
-    ("threads", lambda run: run.engine.update(threads=2)),
     ("layout of linear weights", lambda run: run.engine.update(linears={"layout": "transposed"})),
     ("method", lambda run: run.environment.update(method=99)),
 ]
@@ -242,10 +239,10 @@ def made_in(root: Path, dtype: str, relative: Mapping[str, float] = CLEAR, plan:
     return folder
 
 
-def swept(root: Path, *speeds: Mapping[str, float], plan: Plan = PLAN) -> list[Path]:
+def swept(root: Path, *speeds: Mapping[str, float]) -> list[Path]:
     """Sweeps of one build on one machine."""
     return [
-        make_results(root / f"seed-{number}", dict(relative), plan=plan, seed=number)
+        make_results(root / f"seed-{number}", dict(relative), plan=PLAN, seed=number)
         for number, relative in enumerate(speeds)
     ]
 
@@ -466,15 +463,6 @@ def test_runs_of_something_else_are_no_repeats(tmp_path: Path, place: str, fact:
     found = make_picture(folders, tmp_path / "out")
     assert found["repeats"] is None
     assert found["headline"].startswith("The runs are not told apart")
-
-
-def test_groups_and_modes_that_one_sweep_lacks_are_left_out(tmp_path: Path) -> None:
-    fewer = make_plan("quick", 1, ["eager", "compiled"], [1])
-    folders = [*swept(tmp_path / "all", TIED, TIED), *swept(tmp_path / "fewer", CLEAR, plan=fewer)]
-    (group,) = make_picture(folders, tmp_path / "out")["repeats"]["groups"]
-    assert group["batch_size"] == 1
-    assert [one["mode"] for one in group["over_baseline"]] == ["compiled"]
-    assert group["answers"][0] == "inference_mode"
 
 
 @pytest.mark.browser

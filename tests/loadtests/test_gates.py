@@ -15,7 +15,7 @@ from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
 from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow, RowSources
-from loadtests.run.run_file import Client, CutBlock, InterimCheck, Part, RoundMachine, SweepRun, read_run
+from loadtests.run.run_file import Client, CutBlock, InterimCheck, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE
 from tests.support.made_plans import make_report, read_rows
 from tests.support.made_results import make_results, scrape_text
@@ -184,15 +184,6 @@ def test_gates_are_checked_anew_from_rows_and_scrapes_and_not_read_from_their_fi
     failed = {one.name: one.detail for one in read_results(tmp_path).failed_gates}
     assert failed.keys() == {"complete", "client rows = server's count"}
     assert "the first request without a row is in round 8" in failed["complete"]
-
-
-def test_each_gap_is_named(made: Made) -> None:
-    run, rows = made
-    ends = ("then", None, "now")
-    parts = [Part(number=number, started="then", ended=end) for number, end in enumerate(ends, start=1)]
-    found = gate("measured in one go", changed(run, parts=parts), rows)
-    assert (found.passed, found.warning) == (False, True)
-    assert found.detail.startswith("2 gaps: from then to then; from an unknown time to then. ")
 
 
 CLOSED = Cell(mode="eager", batch_size=1)

@@ -157,12 +157,9 @@ def test_the_page_answers_only_itself_and_only_the_host_of_the_start_gets_the_ke
         for foreign in (
             {"Origin": "http://stranger.example"},
             {"Origin": "null"},
-            {"Origin": "http://[broken"},
             {"Sec-Fetch-Site": "cross-site"},
-            {"Sec-Fetch-Site": "same-site", "Origin": page},
             {"Host": "stranger.example"},
             {"Host": f"stranger.example:{place.rpartition(':')[2]}"},
-            {"Host": "[broken"},
         ):
             for path in ("/", "/stats/requests", "/stats/requests/csv"):
                 refused = httpx.get(page + path, headers=foreign)

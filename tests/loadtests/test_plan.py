@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, PlanError, due_times, order
 from loadtests.plan.plan_file import parse_plan, plan_of, read_plan_file, toml_of
-from loadtests.plan.presets import PRESET_FOLDER, PRESETS, preset_document
+from loadtests.plan.presets import PRESETS
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.requests import body
 from service.cli.options import EXIT_BAD_INPUT
@@ -68,10 +68,6 @@ def test_arrivals_are_fixed_by_the_seed_and_only_scaled_by_the_rate(
     assert constant == pytest.approx([number / rate for number in range(count)])
 
 
-def test_arrivals_keep_their_rate_on_average() -> None:
-    assert due_times("poisson", 5.0, 4001, "a seed")[-1] / 4000 == pytest.approx(1 / 5, rel=0.1)
-
-
 # ---------------------------------------------------------------- files
 
 SMALL = """\
@@ -109,11 +105,6 @@ def refusal(folder: Path, text: str) -> str:
 def sweep(*options: str) -> tuple[int, str, str]:
     shown = CliRunner().invoke(launchbound.app, ["sweep", *options])
     return shown.exit_code, shown.stdout, shown.stderr
-
-
-def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
-    assert {path.stem for path in PRESET_FOLDER.glob("*.toml")} == set(PRESETS)
-    assert all(preset_document(preset).name == preset for preset in PRESETS)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -170,19 +161,13 @@ def test_a_table_names_batch_sizes_by_their_place_or_by_number(tmp_path: Path) -
     [
         ("rounds = 8", "rounds = ", "not TOML: Invalid value (at line 4"),
         ("rounds = 8", "ronds = 8", "unknown field `ronds`"),
-        ("concurrency = [1, 2]", "concurency = 2", "unknown field `concurency` - at `$.closed_loop[0]`"),
-        ("rounds = 8", "rounds = 0", "Expected `int` >= 1 - at `$.rounds`"),
-        ("rounds = 8", 'rounds = "8"', "at `$.rounds`"),
         ("rounds = 8", "rounds = 8\nrounds_most = 4", "rounds_most is 4, less than the 8"),
         ("rounds = 8", "", "missing required field `rounds`"),
-        ("  8,\n", "  0,\n", "Expected `int` >= 1 - at `$.closed_loop[0].new_tokens"),
         ("loads = [0.5]", "loads = [3.5]", "Expected `float` <= 3.0 - at `$.open_loop[0].loads"),
-        ("loads = [0.5]", "rates = [0]", "Expected `float` > 0.0 - at `$.open_loop[0].rates"),
         ("loads = [0.5]", "requests = 3", "either `loads`, shares of each mode"),
         ("loads = [0.5]", "loads = [0.5]\nrates = [9]", "or `rates`, per second - at `$.open_loop[0]`"),
         ("loads = [0.5]", 'loads = [0.5]\narrivals = "even"', "'even' - at `$.open_loop[0].arrivals`"),
         ("concurrency = [1, 2]", "concurrency = 8", "3 requests per round are over before 8"),
-        ("batch_sizes = 4", "batch_sizes = 16", "batch size 16 is not one of the plan's, 1, 4: add it there"),
         ("batch_sizes = 4", 'batch_sizes = "large"', "docs/sweeps.md has every key and its values"),
         ('"compiled"]', '"fastest"]', "unknown mode fastest; try some of eager"),
         ('["eager", "compiled"]', '["compiled"]', "'eager' is missing: every speed-up is against it, add it"),

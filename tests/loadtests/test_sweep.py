@@ -272,9 +272,9 @@ CELLS = (
 PLAN = Plan(preset="own", seed=3, rounds=2, cells=CELLS)
 
 
-def load_processes(parent: int | None = None) -> list[psutil.Process]:
+def load_processes() -> list[psutil.Process]:
     """The load processes that this process's sweeps have at the moment."""
-    children = psutil.Process(parent).children(recursive=True)
+    children = psutil.Process().children(recursive=True)
     return [child for child in children if "loadtests.run.locust_users" in child.cmdline()]
 
 

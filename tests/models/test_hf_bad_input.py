@@ -93,13 +93,6 @@ def classify(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def bert(folder: Path) -> None:
-    config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-    )
-    transformers.BertForMaskedLM(config).save_pretrained(folder)
-
-
 def mamba(folder: Path) -> None:
     config = transformers.MambaConfig(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, state_size=4
@@ -146,20 +139,16 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "GGUF": (lambda f: other(f, "model.Q4.gguf"), r"model\.Q4\.gguf.*llama\.cpp.*in safetensors"),
     "NaN": (spoil, r"hold NaN or infinite values \(model\.norm\.weight\).*again"),
     "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*save_pretrained"),
-    "config not JSON": (lambda f: (f / "config.json").write_text("{hidden"), "not a JSON object.*again"),
     "config without a kind": (lambda f: (f / "config.json").write_text("{}"), "names no model_type.*give"),
     "config of ours": (ours, "names no model_type.*without hf:"),
-    "config with a word for a number": (lambda f: configure(f, num_hidden_layers="six"), "again"),
     "unknown architecture": (lambda f: configure(f, model_type="hal"), "'hal' is unknown.*serve a model"),
     "architecture with code": (
         lambda f: configure(f, model_type="hal", auto_map={"AutoConfig": "code.Hal"}), "'hal' would run code"
     ),
     "classifier": (classify, "LlamaForSequenceClassification, which is no causal language model"),
-    "encoder": (bert, "BertForMaskedLM, which is no causal language model"),
     "no keys and values": (mamba, "MambaForCausalLM cannot be stepped.*serve a model of another"),
     "quantised": (lambda f: configure(f, quantization_config={"quant_method": "gptq"}), "quantised"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), r"no .*tokenizer\.json: write it"),
-    "tokenizer not JSON": (lambda f: (f / "tokenizer.json").write_text("{"), "not a tokenizer.*again"),
     "tokenizer larger than the embedding": (shrink_vocabulary, "4097 tokens but the model only 4095"),
 }  # fmt: skip
 

@@ -125,9 +125,7 @@ QUEUED = "queued replays over a step's span by window"
     [
         (replace("device", "versions", at=1070.0), "first result on disk", "fail"),
         (replace("ladder", "mode", state="failed"), "parity with eager, bfloat16", "fail"),
-        (replace("float32", "mode", state="failed"), "parity with eager, float32", "fail"),
         (replace("tests", "test", outcome="failed"), "tests/gpu", "fail"),
-        (replace("tests", "test", outcome="skipped"), "tests/gpu", "fail"),
         (replace("tests", "collected", count=2), "tests/gpu", "fail"),
         (replace("ladder", "plan", modes=["eager", "compiled"]), "parity with eager, bfloat16", "fail"),
         (replace("ladder", "mode", effective="compiled", reason="skipped"), REPLAYS, "fail"),
@@ -137,23 +135,15 @@ QUEUED = "queued replays over a step's span by window"
         (replace("ladder", "plan", jobs=2), "jobs of the ladder", "fail"),
         (replace("ladder", "job", outcome="error"), "jobs of the ladder", "fail"),
         (replace("ladder", "plan", batches=[1, 8]), LAUNCHES, UNKNOWN),
-        (replace("ladder", "plan", batches=[1, 8]), OTHERS, UNKNOWN),
         (lambda rows: rows["profiler"].pop(), WINDOWS, UNKNOWN),
-        (lambda rows: rows["profiler"].pop(), BUSY, UNKNOWN),
-        (lambda rows: rows["profiler"].pop(), QUEUED, UNKNOWN),
         (replace("ladder", "cell", graph_launches=0), LAUNCHES, "fail"),
-        (replace("ladder", "cell", graph_launches=None), LAUNCHES, UNKNOWN),
         (replace("ladder", "cell", launches=3), OTHERS, "fail"),
-        (replace("ladder", "cell", launches=None), OTHERS, UNKNOWN),
         (replace("profiler", "instrumentation", low=1.02, high=1.05), INSTRUMENTATION, "fail"),
         (replace("profiler", "instrumentation", high=1.03), INSTRUMENTATION, "undecided"),
-        (replace("profiler", "instrumentation", high=None), INSTRUMENTATION, UNKNOWN),
         (replace("profiler", "unprofiled", queued_seconds=6e-4), QUEUED, "fail"),
         (replace("profiler", "unprofiled", queued_seconds=3.7e-4), BUSY, "fail"),
         (lambda rows: rows["profiler"].append(session(4) | SHORT), QUEUED, "fail"),
         (replace("profiler", "unprofiled", upper_bound=True), BUSY, UNKNOWN),
-        (replace("profiler", "unprofiled", upper_bound=True), QUEUED, UNKNOWN),
-        (replace("profiler", "session", span_seconds_by_window=[None] * 5), QUEUED, UNKNOWN),
         (replace("profiler", "session", busy_seconds_by_window=[None] * 5), BUSY, UNKNOWN),
         (lambda rows: rows["profiler"].append(session(4, by_window=3e-4)), WINDOWS, "fail"),
     ],
@@ -276,10 +266,3 @@ def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) 
     (cell,) = json.loads((folder / "summary.json").read_text())["cells"]
     assert (cell["mode"], cell["rounds"], cell["speedup"]) == ("eager", 3, 1.0)
     assert "eager" in out.getvalue()
-
-
-def test_a_job_without_steps_costs_no_other_its_cell(tmp_path: Path) -> None:
-    cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
-    rows = gpu_goals.read_records(tmp_path / "ladder.jsonl")
-    rows[-1]["timings"]["decode"]["steps"] = 0
-    assert [cell["mode"] for cell in gpu_goals.cells_of(rows)] == ["eager"]

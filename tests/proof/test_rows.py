@@ -14,7 +14,6 @@ from service.proof.rows import (
     Property,
     Row,
     count_row,
-    difference_of_shares,
     run_check,
     share_interval,
 )
@@ -115,14 +114,10 @@ def interval(low: float, high: float) -> Interval:
     ("low", "high", "verdict"),
     [
         (0.80, 0.95, "pass"),
-        (0.75, 1.25, "pass"),
         (0.70, 0.80, "undecided"),
-        (1.20, 1.30, "undecided"),
-        (0.50, 1.50, "undecided"),
         (0.50, 0.74, "fail"),
         (1.26, 9.00, "fail"),
         (0.80, math.inf, "undecided"),
-        (-math.inf, 1.20, "undecided"),
     ],
 )
 def test_a_row_passes_inside_its_bound_fails_outside_and_is_undecided_across_it(
@@ -141,9 +136,3 @@ def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
     assert (share.low, share.high) == pytest.approx((0.4439, 0.9748), abs=1e-4)
     assert share_interval(0, 10).low == 0.0
     assert share_interval(10, 10).high == 1.0
-
-
-def test_the_difference_of_two_shares_is_as_unsure_as_both() -> None:
-    difference = difference_of_shares(600, 1000, 500, 1000)
-    assert difference.value == pytest.approx(0.1)
-    assert (difference.low, difference.high) == pytest.approx((0.056, 0.144), abs=2e-3)

@@ -77,10 +77,8 @@ def test_serve_is_told_the_number_the_cores_and_the_time_of_the_longest_request(
         ("cpu", 4, 4, {"CPU": 16.0, "GPU": 8.0}, (4, False)),
         ("auto", None, 2, {"CPU": 16.0}, (2, False)),
         ("auto", None, 2, {"CPU": 16.0, "GPU": 2.0}, (2, True)),
-        ("cuda", None, 2, {"CPU": 16.0, "GPU": 2.0}, (2, True)),
         ("cuda", None, 2, {"CPU": 2.0}, "Ray has 0 GPUs: ask for fewer, or serve with --device cpu"),
         ("cpu", None, 3, {"CPU": 2.0}, "there are 2: ask for fewer by --replicas or --replica-cpus"),
-        ("cpu", 2, 2, {"CPU": 2.0}, "there are 2: ask for fewer by --replicas or --replica-cpus"),
     ],
 )
 def test_each_has_two_cores_where_there_are_so_many_and_a_gpu_where_it_runs_on_one(

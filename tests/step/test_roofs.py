@@ -8,10 +8,9 @@ import torch
 from models.config import Config
 from models.transformer import Transformer
 from service.records import DeviceTime
-from service.step import device_time as module
 from service.step import roofs
 from service.step.buffers import allocate
-from service.step.device_time import MOST_HOLD_SECONDS, SAMPLES, CudaQueue, device_time
+from service.step.device_time import MOST_HOLD_SECONDS, SAMPLES, device_time
 from tests.support.fake_cuda import FakeDevice, pretend_graphs
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=128, context=64)
@@ -137,23 +136,3 @@ def test_samples_in_which_the_device_caught_up_are_left_out_as_long_as_enough_re
     found = measured(FakeDevice(issue_seconds=10e-6, step_seconds=100e-6, hiccups=every))
     assert (found.samples, found.upper_bound) == (SAMPLES, True)
     assert found.seconds > 100e-6
-
-
-def test_the_spinning_kernel_is_given_cycles_at_the_rate_that_was_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    device = FakeDevice(0.0, 0.0)
-    spun: list[int] = []
-
-    def spin(cycles: int) -> None:
-        spun.append(cycles)
-        device.hold(cycles / 1.5e9)
-
-    monkeypatch.setattr(torch.cuda, "_sleep", spin)
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: device.event())
-    queue = CudaQueue()
-    queue.hold(0.01)
-    queue.hold(0.02)
-    assert spun[-2:] == pytest.approx([15e6, 30e6])
-    assert len(spun) == 4
-    assert module.HOLD_MARGIN > 1

@@ -23,10 +23,10 @@ STEP_SECONDS = {
 
 @dataclass
 class Script:
-    """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`.
+    """How this instance behaves. After `fail_after` requests all get 500.
 
     `odd_mode` writes other texts than the rest; `auto` runs `compiled`. With `service_seconds` requests run
-    one after another and take at least so long; of those, at most `room` are taken at once, and more get 429.
+    one after another and take at least so long.
     `replica`: the name of the replica that a proxy has answer.
     """
 
@@ -37,13 +37,9 @@ class Script:
     fail_after: int | None = None
     largest_bucket: int = 16
     device: str = "cpu"
-    dtype: str = "float32"
-    hold: Event | None = None
     odd_mode: str | None = None
     service_seconds: float = 0.0
-    room: int = 1_000_000
     replica: str | None = None
-    taken: int = 0
     engine: Lock = field(default_factory=Lock)
     polls: int = 0
     ran: Counter[str] = field(default_factory=Counter)
@@ -155,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
                 mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
                 for mode in STEP_SECONDS
             ]
-            own = {"device": script.device, "dtype": script.dtype, "batching": "off", "linears": None}
+            own = {"device": script.device, "dtype": "float32", "batching": "off", "linears": None}
             engine = engine_status(script.largest_bucket) | own if state == "ready" else None
             return self._reply(200, {"modes": modes, "engine": engine, "service": service_itself()})
         return self._refuse(404, "not_found", self.path)
@@ -165,24 +161,14 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         requested = self.path.split("/")[3]
         mode = "compiled" if requested == AUTO else requested
-        if script.hold is not None:
-            script.hold.wait(60)
         with script.lock:
             script.headers.append({name.lower(): value for name, value in self.headers.items()})
             script.bodies.append((requested, body))
             script.ran[mode] += 1
             fails = script.fail_after is not None and sum(script.ran.values()) > script.fail_after
-            full = script.taken >= script.room
-            script.taken += not full
-        if full:
-            return self._refuse(429, "queue_full", "too many")
-        try:
-            if script.service_seconds:
-                with script.engine:
-                    Event().wait(script.service_seconds)
-        finally:
-            with script.lock:
-                script.taken -= 1
+        if script.service_seconds:
+            with script.engine:
+                Event().wait(script.service_seconds)
         if fails:
             return self._refuse(500, "internal", "the engine broke")
         batch, tokens = len(body["prompts"]), body["max_new_tokens"]
@@ -210,8 +196,6 @@ def fake_service(script: Script) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        if script.hold is not None:
-            script.hold.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadtests.plan.cells import Arrivals, Cell, Plan, order
+from loadtests.plan.cells import Cell, Plan, order
 from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import Client, CutBlock, RoundMachine, SweepRun, read_run, write_run
 from loadtests.run.schedule import Latencies, rounds
@@ -257,7 +257,6 @@ def make_load(
     requests: int = 100,
     rounds: int = 8,
     most_waiting: int = 64,
-    arrivals: Arrivals = "poisson",
     cut: Sequence[tuple[int, str]] = (),
 ) -> Path:
     """A sweep of the preset quick at batch 1, with each of `rates` for every mode of `SERVICE`.
@@ -265,9 +264,7 @@ def make_load(
     The blocks `cut`, by round and mode, end after half of their requests, at the highest rate.
     """
     cells = [
-        Cell(mode=mode, batch_size=1, rate=rate, arrivals=arrivals, requests=requests)
-        for rate in rates
-        for mode in SERVICE
+        Cell(mode=mode, batch_size=1, rate=rate, requests=requests) for rate in rates for mode in SERVICE
     ]
     make_results(folder, plan=_plan(cells, list(SERVICE), rounds))
     cut_cells = {

@@ -46,7 +46,6 @@ def outcome(
     mode: str = "eager",
     batch_size: int = 1,
     batch_bucket: int = 4,
-    tokens: int = 4,
     **known: Any,
 ) -> Outcome:
     """One that ended well; what is `known` is of its timings."""
@@ -57,5 +56,5 @@ def outcome(
     return Outcome(
         id=JOB.id, mode=mode, effective=mode, reason=None, kind="ok", batch_size=batch_size,
         batch_bucket=batch_bucket, timings=Timings(prefill=prefill, decode=decode, **{**rest, **known}),
-        outputs=[Output(text="", token_ids=list(range(tokens)), finish_reason="length")],
+        outputs=[Output(text="", token_ids=list(range(4)), finish_reason="length")],
     )  # fmt: skip

@@ -36,15 +36,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def scrape_once(port: int, holds: Callable[[str], bool], path: str = "/metrics") -> str:
-    """The first answer of a load generator's `path` for which `holds`; fails after 30 s."""
+def scrape_once(port: int, holds: Callable[[str], bool]) -> str:
+    """The first answer of a load generator's metrics for which `holds`; fails after 30 s."""
 
     def answer() -> str | None:
         try:
-            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
                 text = str(response.read().decode())
         except (URLError, OSError):
             return None
         return text if holds(text) else None
 
-    return str(until(answer, f"such an answer of {path}", seconds=30))
+    return str(until(answer, "such an answer", seconds=30))

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from loadtests.report.results import read_results
 from loadtests.run.gates import Gate
 from loadtests.run.rows import ROWS_FILE, RequestRow
 from loadtests.run.run_file import SweepRun
-from loadtests.run.service_gates import Scrapes
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from loadtests.run.validation import CheckedRows
 from tests.support.fake_service import Script, fake_service
@@ -52,18 +51,12 @@ def raw_rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
 
 
-def validate(
-    run: SweepRun,
-    rows: Iterable[RequestRow],
-    before: str | None,
-    after: str | None,
-    earlier: Sequence[Scrapes] = (),
-) -> list[Gate]:
+def validate(run: SweepRun, rows: Iterable[RequestRow], before: str | None, after: str | None) -> list[Gate]:
     """The gates of `run` and its `rows`, which are in no folder."""
     checked = CheckedRows()
     for row in rows:
         checked.add(row)
-    return checked.gates(run, before, after, earlier)
+    return checked.gates(run, before, after, ())
 
 
 PLAN = Plan(
