@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.anatomy import budget
+from service.anatomy import budget, step_times
 from service.anatomy.common import StudyError
 from service.measure.cases import Bench
+from service.measure.step_costs import DispatchSplit
 from service.records import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
+from service.statistics.intervals import Interval
 from service.step.buffers import LEAD_STEPS
 from tests.anatomy.conftest import printed
 from tests.support.small_models import BUCKETS, PLAIN, quiet
@@ -116,6 +120,12 @@ def test_where_the_thread_cannot_be_sampled_the_reason_is_given(bench: Bench, un
     assert refusal.value.type == "unsupported_here"
 
 
+def test_a_step_without_a_sample_has_no_budget(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_times, "sample_case", lambda *_: None)
+    with pytest.raises(StudyError, match="no sample fell into a step of eager at 1"):
+        budget.draw_budget(bench, budget.BudgetArguments(modes=["eager"], batch_sizes=[1], rounds=6), quiet)
+
+
 def test_a_mode_that_does_not_run_is_noted_and_the_others_are_measured(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,3 +162,38 @@ def test_a_disturbed_cell_is_marked_and_named_and_no_other(
     notes = [note for note in found.notes if note.startswith("disturbed")]
     assert len(notes) == disturbed
     assert all("eager at 2;" in note and "eager at 1" not in note for note in notes)
+
+
+EAGER: budget.Key = ("eager", 1)
+ONE = Interval(1.0, 0.9, 1.1, 9)
+
+
+def split_of(dispatch: float, kernel: float) -> DispatchSplit:
+    return DispatchSplit(
+        Interval(dispatch, dispatch * 0.9, dispatch * 1.1, 9),
+        Interval(kernel, kernel * 0.9, kernel * 1.1, 11),
+        "sampled",
+    )
+
+
+def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() -> None:
+    def gain_of(own: DispatchSplit, other: DispatchSplit) -> budget.ModeGain:
+        splits = {EAGER: own, ("compiled", 1): other}
+        times = {
+            key: budget.StepTimes(walls=[one.dispatch.value + one.kernel.value] * 6)
+            for key, one in splits.items()
+        }
+        (found,) = budget.mode_gains(EAGER, times, splits, "cpu")
+        return found
+
+    gain = gain_of(split_of(900.0, 100.0), split_of(300.0, 50.0))
+    assert gain.mode == "compiled"
+    assert gain.dispatch_ratio is not None
+    ratio = gain.dispatch_ratio
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1 / 3, 270 / 990, 330 / 810))
+    assert gain.kernel_ratio is not None
+    assert (gain.kernel_ratio.value, gain.kernel_ratio.samples) == (pytest.approx(0.5), 11)
+    assert gain.speedup.value == pytest.approx(1000 / 350)
+    assert gain_of(split_of(9.0, 0.0), split_of(3.0, 1.0)).kernel_ratio is None
+    open_ended = DispatchSplit(ONE, Interval(2.0, -inf, inf, 3), "measured")
+    assert gain_of(open_ended, open_ended).kernel_ratio == Interval(1.0, 0.0, inf, 3)

@@ -20,8 +20,9 @@ from torch._dynamo.utils import counters, graph_break_reasons
 from service.anatomy.common import Report
 from service.anatomy.probes import faults
 from service.anatomy.probes import study as probes
-from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.measure.cases import Bench
+from service.statistics.intervals import Interval
 from service.study_names import NOT_ON_CPU, PROBES
 from tests.support.small_models import quiet
 
@@ -156,6 +157,13 @@ def test_a_probe_that_fails_restores_the_process(bench: Bench, monkeypatch: pyte
     assert state() == before
 
 
+def test_a_verdict_other_than_none_needs_an_interval_that_excludes_one() -> None:
+    assert verdict_of(Interval(1.2, 0.9, 1.5, 9)) == "no detectable difference"
+    assert verdict_of(Interval(1.004, 1.001, 1.008, 9)) == "no detectable difference"
+    assert verdict_of(Interval(1.2, 1.1, 1.5, 9)) == "slower"
+    assert verdict_of(Interval(0.8, 0.7, 0.9, 9)) == "faster"
+
+
 def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> None:
     page = (ROOT / "docs" / "probes.md").read_text(encoding="utf-8")
     sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
@@ -163,3 +171,9 @@ def test_the_committed_page_has_every_probe_with_its_cure_or_its_reason() -> Non
     for name, text in sections.items():
         assert PROBES[name][1:] in text
         assert NOT_ON_CPU.get(name, f"cure: {TABLE[name].cure}") in text
+
+
+def test_a_counter_counts_what_the_fault_costs(seen: Callable[[str], Seen]) -> None:
+    finding = seen("recompile").finding
+    assert (finding.counter.before, finding.counter.after) == (0, 1)
+    assert any("The guard that failed" in line for line in finding.notes)

@@ -22,7 +22,7 @@ from service.statistics.boundedness import (
     roofline,
     widened,
 )
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, mean_interval
 
 SIZES = {"weights": 1000.0, "cache_per_position": 8.0, "activations_per_row": 50.0}
 
@@ -41,6 +41,10 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
     share = dispatch_share(kernel, host, unclassified)
     assert share is not None
     assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
+
+
+def test_no_share_leaves_its_range() -> None:
+    assert widened(0.05, 0.95, LeftOpen(0.1, 0.0)) == (0.0, 1.0)
 
 
 def test_each_part_may_hold_some_of_the_other_however_many_samples_there_are() -> None:
@@ -89,6 +93,14 @@ def test_without_scatter_the_ends_are_the_index_at_the_ends_of_the_dispatch() ->
     found = index_interval([split(0.4, 0.6, reach=0.25)] * 8)
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((0.6, 0.5, 0.7))
+
+
+def test_measured_dispatch_leaves_only_the_scatter_of_rounds() -> None:
+    rounds = [split(0.4 + 0.01 * (-1) ** n, 0.6) for n in range(8)]
+    found = index_interval(rounds)
+    scatter = mean_interval([one.index_at(one.dispatch) for one in rounds])
+    assert found is not None
+    assert found.high - found.value == pytest.approx(scatter.high - scatter.value, rel=1e-6)
 
 
 def test_the_index_is_of_sums_one_round_leaves_it_open_and_no_time_leaves_none() -> None:
@@ -161,6 +173,8 @@ def test_the_interval_of_a_crossover_reaches_from_the_first_to_the_last_that_the
     [
         ({16: 0.8, 4: 0.5, 1: 0.2}, "at", 4),
         ({1: 0.5, 4: 0.6}, "below", 1),
+        ({1: 0.4, 8: 0.5}, "at", 8),
+        ({4: 0.7, 16: 0.9}, "below", 4),
         ({16: 0.4, 4: 0.1}, "above", 16),
     ],
 )
