@@ -113,7 +113,7 @@ class Engine:
         self._inbox.send(self._status)
         warmup = self.parts.warmup
         # The profiler is not attached before all modes have been measured without it.
-        start = chain(warmup.run(), self._device.attach(), warmup.finish(), self._settle())
+        start = chain(warmup.run(), self._device.attach(), self._settle())
         for _ in announced(start, warmup, self._inbox):
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()

@@ -196,7 +196,7 @@ def _metered(case: Case, which: str) -> float:
     def run(steps: int) -> None:
         for _ in range(steps):
             _, greedy = meter.run(case.step, case.arguments, readings)
-            meter.fetch(greedy, readings)
+            meter.fetch(meter.copy(greedy), readings)
 
     run(PROFILED_STEPS)
     began = perf_counter_ns()

@@ -65,13 +65,13 @@ def test_a_step_waits_for_the_device_only_in_fetch(model: Transformer, buffers: 
     with torch.no_grad():
         for _ in range(4):
             prepare(buffers)
-            meter.fetch(meter.run(step, buffers.arguments("decode"), readings)[1], readings)
+            meter.fetch(meter.copy(meter.run(step, buffers.arguments("decode"), readings)[1]), readings)
         torch.cuda.set_sync_debug_mode("error")
         try:
             _, greedy = meter.run(step, buffers.arguments("decode"), readings)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        tokens = meter.fetch(greedy, readings)
+        tokens = meter.fetch(meter.copy(greedy), readings)
     assert len(tokens) == 4
     assert len(readings.call) == len(readings.span) == len(readings.wait) == 5
     assert all(span > 0 for span in readings.span)
