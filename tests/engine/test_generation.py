@@ -21,7 +21,7 @@ from service.modes import MODES
 from service.records import Job, Token
 from service.step.buffers import Buffers, allocate
 from service.step.callables import Step, build_step
-from service.step.meters import HostMeter, Readings
+from service.step.meters import Copied, HostMeter, Readings
 
 PROMPT = "def mean(values):\n"
 LONG = "import os\n" * 40
@@ -174,3 +174,23 @@ def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(
         feed.put(tokens, [0] * 4, readings)
         feed.advance(readings)
     assert readings.feed == [10, 20, 20]
+
+
+def test_steps_that_are_launched_before_tokens_arrive_write_the_same_text(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA. Where a stop string ends the text, one more step was on its way."""
+    options: list[dict[str, Any]] = [{}, {"stop": ["e"]}, {"temperature": 0.8, "seed": 3}]
+    jobs = [local_job("a", "eager", [PROMPT, "x"], 24, **{"ignore_eos": True, **one}) for one in options]
+
+    def run() -> list[tuple[Any, int]]:
+        results = [engine(job, Client()) for job in jobs]
+        return [(one.rows.outputs(), one.decode.steps) for one in results if one.rows is not None]
+
+    waited = run()
+    monkeypatch.setattr(generation.DecodeSteps, "on_cuda", True)
+    monkeypatch.setattr(HostFeed, "put", lambda feed, tokens, *_: feed.buffers.token_row.copy_(tokens))
+    monkeypatch.setattr(HostMeter, "copy", lambda _, tokens: Copied(tokens.clone()))
+    (text, steps), (stopped, fewer), (sampled, _) = waited
+    assert fewer < steps == 23
+    assert run() == [(text, steps), (stopped, fewer + 1), (sampled, steps)]
