@@ -60,11 +60,14 @@ class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds per step of `queued` calls that the device ran back to back, unprofiled: median, 95 % interval.
 
+    The step computed `row_tokens` per row, and attention read `attended_tokens` positions of the cache.
     `upper_bound`: the device caught up with the host, and so idled between two calls.
     """
 
     phase: Phase
     batch: int
+    row_tokens: int
+    attended_tokens: int
     seconds: float
     low: float
     high: float
@@ -74,10 +77,15 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernel seconds of one step: median of the newest profiled `samples`, and its 95 % interval if any."""
+    """Kernel seconds of one step: median of the newest profiled `samples`, and its 95 % interval if any.
+
+    Sizes are as in `DeviceTime`: there is one of these for each shape in which the step is called.
+    """
 
     phase: Phase
     batch: int
+    row_tokens: int
+    attended_tokens: int
     seconds: float
     low: float | None
     high: float | None

@@ -16,6 +16,7 @@ import torch
 
 from service.engine.generation import JobResult
 from service.engine.outcome import StepEstimates, covered
+from service.engine.step_shares import Key
 from service.engine.warmup import Warmup
 from service.records import (
     PHASES,
@@ -32,9 +33,9 @@ from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_argum
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost, reason
 from service.step.device_time import CudaQueue, device_time
-from service.step.meters import Meter
-from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
-from service.step.trace import ProfiledStep
+from service.step.meters import Meter, step_shape
+from service.step.profiling import FEW_STEPS, INTERVAL_STEPS, Profiler, profile_steps
+from service.step.trace import ProfiledStep, StepShape, seconds_by_shape
 
 DEFAULT_EVERY = 200
 """On CUDA: a quantile of latency up to the 99th hardly meets a profiled request waiting in front."""
@@ -92,8 +93,8 @@ class RequestProfiler:
         prefill = result.prefill.steps
         by_phase: dict[Phase, list[ProfiledStep]] = {"prefill": steps[:prefill], "decode": steps[prefill:]}
         for phase, recorded in by_phase.items():
-            seen = [step.kernel_seconds for step in recorded if step.kernel_seconds is not None]
-            self.kernel_times.add(job.mode, phase, result.bucket, [median(seen)] if seen else [])
+            for shape, seen in seconds_by_shape(recorded).items():
+                self.kernel_times.add((job.mode, phase, result.bucket), shape, [median(seen)])
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
     def estimates(
@@ -106,14 +107,17 @@ class RequestProfiler:
         if not complete:
             return usual
         per_step = dict(usual.kernel_per_step_seconds)
-        per_step |= {entry.phase: entry.kernel_seconds for entry in own}
+        for entry in own:
+            shapes = (result.prefill if entry.phase == "prefill" else result.decode).shapes
+            # The mean over the phase's steps, whatever their shapes: all of them are in it.
+            per_step[entry.phase] = dict.fromkeys(shapes, entry.kernel_seconds or 0.0)
         return StepEstimates(self._cuda, newest, per_step, "profiled")
 
     def usual_estimates(
         self, mode: str, bucket: int, newest: Mapping[Phase, SampleCounts | None]
     ) -> StepEstimates:
-        """Costs per step of `mode` in `bucket`, from earlier profiled requests."""
-        per_step = {phase: self.kernel_times.per_step(mode, phase, bucket) for phase in PHASES}
+        """Costs per step of `mode` in `bucket`, from earlier profiled steps."""
+        per_step = {phase: self.kernel_times.medians[mode, phase, bucket] for phase in PHASES}
         return StepEstimates(self._cuda, newest, per_step, "sampled")
 
 
@@ -137,41 +141,46 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
 
 
 SAMPLES_KEPT = 16
-"""Of each step, the newest."""
+"""Of each step and shape, the newest."""
 
 
 class KernelTimes:
-    """Kernel seconds of steps, learnt at warm-up and followed by what profiled requests add."""
+    """Kernel seconds of steps, learnt at warm-up and followed by what profiled requests add.
+
+    `medians` has those of the newest samples, by mode, phase and bucket, then by the step's shape.
+    """
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[str, Phase, int], deque[float]] = defaultdict(
+        self.medians: dict[Key, dict[StepShape, float]] = defaultdict(dict)
+        self._samples: dict[tuple[Key, StepShape], deque[float]] = defaultdict(
             lambda: deque(maxlen=SAMPLES_KEPT)
         )
 
-    def add(self, mode: str, phase: Phase, bucket: int, samples: Iterable[float | None]) -> None:
-        """Add samples in seconds; None is a step whose kernels the profiler did not see, and is left out."""
-        seen = [seconds for seconds in samples if seconds is not None]
-        if seen:
-            self._samples[mode, phase, bucket].extend(seen)
-
-    def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
-        """The median of the newest samples; None where none has been taken."""
-        samples = self._samples.get((mode, phase, bucket))
-        return median(samples) if samples else None
+    def add(self, key: Key, shape: StepShape, seconds: Iterable[float]) -> None:
+        """Add samples, at least one."""
+        samples = self._samples[key, shape]
+        samples.extend(seconds)
+        self.medians[key][shape] = median(samples)
 
     def of_mode(self, mode: str) -> list[KernelTime]:
         """All that is known of a mode, each with its interval."""
         return [
-            _kernel_time(phase, bucket, median_interval(list(samples)))
-            for (name, phase, bucket), samples in self._samples.items()
+            _kernel_time(phase, bucket, shape, median_interval(list(samples)))
+            for ((name, phase, bucket), shape), samples in self._samples.items()
             if name == mode
         ]
 
 
-def _kernel_time(phase: Phase, batch: int, seconds: Interval) -> KernelTime:
+def _kernel_time(phase: Phase, batch: int, shape: StepShape, seconds: Interval) -> KernelTime:
     low, high = (end if math.isfinite(end) else None for end in (seconds.low, seconds.high))
     return KernelTime(
-        phase=phase, batch=batch, seconds=seconds.value, low=low, high=high, samples=seconds.samples
+        phase=phase,
+        batch=batch,
+        **shape._asdict(),
+        seconds=seconds.value,
+        low=low,
+        high=high,
+        samples=seconds.samples,
     )
 
 
@@ -256,7 +265,7 @@ class DeviceMeasurements:
         return found
 
     def learn(self) -> Iterator[None]:
-        """Take the device's times of all steps of the ready modes; yields between two steps."""
+        """Take the device's times of all steps of the ready modes; yields after each, with all its shapes."""
         queue = self.queue
         if queue is None:
             return
@@ -276,12 +285,18 @@ class DeviceMeasurements:
             free_memory(error)
 
     def _learn_step(self, queue: CudaQueue, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:
+        """Kernel seconds of every shape in one session; a queue of the usual shape, whose kernels have an
+        interval.
+        """
         buffers = self.buffers[bucket]
         set_positions(buffers, phase)
         arguments = measured_arguments(buffers, phase)
-        profiled = profile_steps(step, arguments, INTERVAL_STEPS)
-        self.profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
-        return device_time(queue, partial(step, *arguments), phase, bucket)
+        usual = step_shape(arguments)
+        others = [one for one in buffers.shapes(phase) if step_shape(one) != usual]
+        plan = [(arguments, INTERVAL_STEPS), *((one, FEW_STEPS) for one in others)]
+        for shape, seen in seconds_by_shape(profile_steps(step, plan)).items():
+            self.profiler.kernel_times.add((mode, phase, bucket), shape, seen)
+        return device_time(queue, partial(step, *arguments), phase, bucket, usual)
 
 
 def decode_dispatch(step: Step, buffers: Buffers) -> float:

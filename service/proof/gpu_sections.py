@@ -34,7 +34,7 @@ from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, o
 from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
 from service.statistics.intervals import Interval, as_json, median_interval
 from service.step.device_time import CudaQueue, queued_time
-from service.step.meters import Readings, new_meter
+from service.step.meters import Readings, new_meter, step_shape
 from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
@@ -324,6 +324,7 @@ def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
     return {
         "mode": case.mode,
         "batch": batch,
+        "attended_tokens": step_shape(case.arguments).attended_tokens,
         "dispatch_seconds": median(hosts),
         "wall_seconds": median(walls),
         "device_seconds": queued.seconds.value,
@@ -335,7 +336,8 @@ def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
 def _kernels(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
     table = kernel_table(bench, case, lambda line: None)
     batch = case.buffers.bucket
-    names: dict[str, object] = {"mode": case.mode, "batch": batch}
+    attended = step_shape(case.arguments).attended_tokens
+    names: dict[str, object] = {"mode": case.mode, "batch": batch, "attended_tokens": attended}
     if table is None:
         return {**names, "kernels": None, "kernel_roofline": None}
     return {

@@ -16,7 +16,7 @@ from torch.profiler import record_function
 from service.records import SampleCounts
 from service.step.buffers import Arguments
 from service.step.callables import Step
-from service.step.trace import STEP_MARK
+from service.step.trace import StepShape, mark_name
 
 COPIES = 2
 """Places that tokens are copied to in turn: those of one step while those before are on their way."""
@@ -32,9 +32,9 @@ class Readings:
     `begin` is the instant of `perf_counter_ns` at which the step's call begins, `call` the host clock around
     that call, `sampling` around the sampling operators, one entry per sampled token. On CUDA `feed` is around
     the operators that write the step's inputs, `wait` the host blocked on the device, and `span` the device's
-    clock between two events around the call, idle time included. `unmeasured` counts steps run without a
-    clock, `minor_faults` the page faults of this thread over all steps. `samples` are those of this thread
-    within the steps; None where none were taken.
+    clock between two events around the call, idle time included, and `shapes` is what its kernels depend on.
+    `unmeasured` counts steps run without a clock, `minor_faults` the page faults of this thread over all
+    steps. `samples` are those of this thread within the steps; None where none were taken.
     """
 
     begin: list[int] = field(default_factory=list)
@@ -43,6 +43,7 @@ class Readings:
     sampling: list[int] = field(default_factory=list)
     wait: list[int] = field(default_factory=list)
     span: list[int] = field(default_factory=list)
+    shapes: list[StepShape] = field(default_factory=list)
     unmeasured: int = 0
     minor_faults: int = 0
     samples: SampleCounts | None = None
@@ -90,11 +91,15 @@ SIZE_BITS = 16
 """A label is the step's number, below 2 ** SIZE_BITS, and above that its size."""
 
 
+def step_shape(arguments: Arguments) -> StepShape:
+    tokens, _, _, cache = arguments
+    return StepShape(tokens.shape[1], cache[0][0].shape[1])
+
+
 def step_size(arguments: Arguments) -> int:
     """Tokens per row of a prefill, else positions that are attended to: a step's split depends on them."""
-    tokens, _, _, cache = arguments
-    length: int = tokens.shape[1]
-    return length if length > 1 else cache[0][0].shape[1]
+    shape = step_shape(arguments)
+    return shape.row_tokens if shape.row_tokens > 1 else shape.attended_tokens
 
 
 class StepLabels:
@@ -178,6 +183,7 @@ class CudaMeter(Meter):
         )
         self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
+        self._newest: tuple[Arguments | None, StepShape] = None, StepShape(0, 0)
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         if not self._timed:
@@ -190,6 +196,9 @@ class CudaMeter(Meter):
         readings.begin.append(began)
         end.record()
         self._running.append((start, end, readings))
+        if self._newest[0] is not arguments:
+            self._newest = arguments, step_shape(arguments)
+        readings.shapes.append(self._newest[1])
         return result
 
     def copy(self, tokens: Tensor) -> Copied:
@@ -233,13 +242,9 @@ def new_meter(
 
 
 def step_name(arguments: Arguments) -> str:
-    """The name of a step's mark, with phase and shape, so that steps of one name are alike:
-    `launchbound::step decode 1/64` computes 1 token per row and reads 64 positions.
-    """
-    tokens, _, _, cache = arguments
-    length, reach = tokens.shape[1], cache[0][0].shape[1]
-    phase = "decode" if length == 1 else "prefill"
-    return f"{STEP_MARK} {phase} {length}/{reach}"
+    """The name of a step's mark, with phase and shape."""
+    shape = step_shape(arguments)
+    return mark_name("decode" if shape.row_tokens == 1 else "prefill", shape)
 
 
 class ProfilingMeter(Meter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +16,14 @@ from models.checkpoint import build
 from service.engine import profiler
 from service.engine.generation import JobResult
 from service.engine.inbox import local_job
-from service.engine.outcome import totals
+from service.engine.outcome import timings, totals
 from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
 from service.step.buffers import Buffers, allocate
-from service.step.meters import HostMeter, Meter, Readings
-from service.step.profiling import INTERVAL_STEPS
-from service.step.trace import ProfiledStep
+from service.step.meters import HostMeter, Meter, Readings, step_shape
+from service.step.profiling import FEW_STEPS, INTERVAL_STEPS
+from service.step.trace import ProfiledStep, StepShape
 from tests.support.fake_cuda import FakeDevice
 
 PLAIN = local_job("plain", "eager", ["x"], 4)
@@ -76,12 +77,15 @@ def test_by_default_profiling_takes_no_more_than_its_share_of_the_time(
     assert turns.due(profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
 
 
+PREFILL, SHORT, LONG = StepShape(16, 64), StepShape(1, 64), StepShape(1, 128)
+
+
 @pytest.mark.parametrize(
-    ("found", "source", "per_step", "kernels"),
+    ("found", "source", "seconds", "kernels"),
     [
-        ((9e-4, 2e-4, 2e-4, 3e-4), "profiled", {"prefill": 9e-4, "decode": 7e-4 / 3}, 4 * 90),
-        # One step of decode lost its kernels, so that decode's are those that were learnt before.
-        ((9e-4, 2e-4, None, 3e-4), "sampled", {"prefill": 9e-4, "decode": 1e-4}, None),
+        ((9e-4, 2e-4, 2e-4, 3e-4), "profiled", (9e-4, 7e-4), 4 * 90),
+        # One step of decode lost its kernels, so that the short ones are as those that were learnt before.
+        ((9e-4, 2e-4, None, 3e-4), "sampled", (9e-4, 2 * 1e-4 + 3e-4), None),
     ],
 )
 def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_called_exact_nor_counted(
@@ -89,30 +93,38 @@ def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_call
     tmp_path: Path,
     found: tuple[float | None, ...],
     source: str,
-    per_step: dict[str, float],
+    seconds: tuple[float, float],
     kernels: int | None,
 ) -> None:
     class FakeProfiler:
-        """Finds one prefill step and three of decode."""
+        """Finds one prefill step and three of decode, the last of which reads further."""
 
         def run(self, _: str, about: Any, meter: Any, action: Callable[[Meter], None]) -> list[ProfiledStep]:
             action(meter)
             counts = [seconds and 90 for seconds in found]
             return [
-                ProfiledStep(1, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
-                for count, seconds in zip(counts, found, strict=True)
+                ProfiledStep(1, shape, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
+                for shape, count, seconds in zip(shapes, counts, found, strict=True)
             ]
 
     monkeypatch.setattr(profiler, "Profiler", lambda *_: FakeProfiler())
     one = profiler.RequestProfiler(torch.device("cuda"), None, tmp_path)
-    one.kernel_times.add("eager", "decode", 4, [1e-4] * 8)
-    result = JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
-    assert one.estimates(PLAIN, result, {}).kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
+    one.kernel_times.add(("eager", "decode", 4), SHORT, [1e-4] * 8)
+    shapes = [PREFILL, SHORT, SHORT, LONG]
+    prefill, decode = Readings(call=[1], shapes=shapes[:1]), Readings(call=[1] * 3, shapes=shapes[1:])
+    result = JobResult(bucket=4, prefill=prefill, decode=decode)
+    assert one.estimates(PLAIN, result, {}).kernel_per_step_seconds == {
+        "prefill": {},
+        "decode": {SHORT: 1e-4},
+    }
     result.profile = one.profile(ASKED, result, HostMeter(), lambda _: None)
     estimates = one.estimates(ASKED, result, {})
     assert estimates.kernel_source == source
-    assert estimates.kernel_per_step_seconds == pytest.approx(per_step)
+    whole = timings(result, estimates, done_ns=0)
+    assert (whole.prefill.kernel_seconds, whole.decode.kernel_seconds) == pytest.approx(seconds)
     assert totals(result) == (kernels, 4 * 90)
+    learnt = one.estimates(PLAIN, JobResult(bucket=4), {}).kernel_per_step_seconds
+    assert learnt == {"prefill": {PREFILL: 9e-4}, "decode": {SHORT: 1e-4, LONG: 3e-4}}
 
 
 BUCKETS = (1, 4)
@@ -161,21 +173,36 @@ def measured(buffers: dict[int, Buffers]) -> Measured:
 def test_every_step_of_every_ready_mode_has_both_measurements(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts: list[int] = []
+    sessions: list[list[int]] = []
 
-    def profile(step: Any, arguments: Any, count: int) -> list[ProfiledStep]:
-        counts.append(count)
-        return [ProfiledStep(operators=1, kernel_seconds=90e-6)] * count
+    def profile(step: Any, plan: Any) -> list[ProfiledStep]:
+        sessions.append([count for _, count in plan])
+        return [
+            ProfiledStep(
+                1, step_shape(arguments), kernel_seconds=1e-6 * step_shape(arguments).attended_tokens
+            )
+            for arguments, count in plan
+            for _ in range(count)
+        ]
 
     monkeypatch.setattr(profiler, "profile_steps", profile)
     assert len(list(measured.made.learn())) == 4
     (status,) = measured.warmup.sent
     expected = {(phase, batch) for phase in ("decode", "prefill") for batch in BUCKETS}
+    usual = {"decode": (1, 64), "prefill": (32, 64)}
     assert {(one.phase, one.batch) for one in status.device_times} == expected
-    assert {(one.phase, one.batch) for one in status.kernel_times} == expected
+    assert all((one.row_tokens, one.attended_tokens) == usual[one.phase] for one in status.device_times)
     assert all(one.seconds == pytest.approx(100e-6) for one in status.device_times)
-    assert all((one.low, one.high) == (90e-6, 90e-6) for one in status.kernel_times)
-    assert counts == [INTERVAL_STEPS] * 4
+    shapes = [("decode", 1), *(("prefill", length) for length in (16, 32, 64))]
+    found = {(one.phase, one.row_tokens, one.attended_tokens, one.batch) for one in status.kernel_times}
+    assert found == {(*s, reach, b) for s, reach, b in product(shapes, (64, 128, 256, 512), BUCKETS)}
+    for one in status.kernel_times:
+        seconds = one.attended_tokens * 1e-6
+        of_interval = (one.row_tokens, one.attended_tokens) == usual[one.phase]
+        assert (one.low, one.high) == ((seconds, seconds) if of_interval else (None, None))
+        assert (one.seconds, one.samples) == (seconds, INTERVAL_STEPS if of_interval else FEW_STEPS)
+    decode, prefill = ([INTERVAL_STEPS] + [FEW_STEPS] * others for others in (3, 11))
+    assert sessions == [decode] * 2 + [prefill] * 2
     assert measured.made.missing is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def test_warm_up_has_learnt_the_device_time_of_every_step_by_both_ways(served: L
     status = served.modes[mode]
     steps = {(phase, batch) for phase in ("decode", "prefill") for batch in (1, 4)}
     assert {(one.phase, one.batch) for one in status.device_times} == steps
-    assert {(one.phase, one.batch) for one in status.kernel_times} == steps
+    shapes = {("decode", 1): 4, ("prefill", 16): 4, ("prefill", 32): 4, ("prefill", 64): 4}
+    found = Counter((one.phase, one.row_tokens, one.batch) for one in status.kernel_times)
+    assert found == {(*step, batch): reaches for step, reaches in shapes.items() for batch in (1, 4)}
+    kernels = {(one.phase, one.batch, one.row_tokens, one.attended_tokens) for one in status.kernel_times}
+    assert {(o.phase, o.batch, o.row_tokens, o.attended_tokens) for o in status.device_times} <= kernels
     assert not any(one.upper_bound for one in status.device_times)
 
 

@@ -15,7 +15,17 @@ from service.front.metrics.series import Labels, Series
 from service.front.request_timing import RequestTiming
 from service.front.settings import model_name
 from service.modes import FALLBACK, MODES
-from service.records import SIDES, EngineStatus, ModeStatus, Outcome, StepGroup, StepProfile, Timings
+from service.records import (
+    SIDES,
+    DeviceTime,
+    EngineStatus,
+    KernelTime,
+    ModeStatus,
+    Outcome,
+    StepGroup,
+    StepProfile,
+    Timings,
+)
 from service.statistics.boundedness import device_bound_index
 
 REQUEST_PARTS = {
@@ -160,8 +170,10 @@ class Metrics(Listener):
         for device in status.device_times:
             if not device.upper_bound:
                 write("step_device_seconds", device.seconds, name, device.phase, str(device.batch))
+        usual = {_step_of(device) for device in status.device_times}
         for kernel in status.kernel_times:
-            write("step_kernel_seconds", kernel.seconds, name, kernel.phase, str(kernel.batch))
+            if _step_of(kernel) in usual:
+                write("step_kernel_seconds", kernel.seconds, name, kernel.phase, str(kernel.batch))
         if status.profiler_cost is not None:
             write("profiler_dispatch_ratio", status.profiler_cost.ratio, name)
 
@@ -249,6 +261,10 @@ def _measurable(status: EngineStatus) -> tuple[Start, ...]:
 
 def _declaration(status: ModeStatus) -> Labels:
     return status.mode, status.effective, status.reason or ""
+
+
+def _step_of(time: DeviceTime | KernelTime) -> tuple[object, ...]:
+    return time.phase, time.batch, time.row_tokens, time.attended_tokens
 
 
 def _counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:
