@@ -105,13 +105,9 @@ class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
     before_seconds: float
     after_seconds: float
 
-    @property
-    def matters(self) -> bool:
-        """Whether it is surely more than 5 %."""
-        return self.low > 1.05
 
-
-Source = Literal["measured", "sampled", "profiled"]
+Source = Literal["measured", "attached", "sampled", "profiled"]
+"""`attached`: measured while the profiler is attached, which slows every launch."""
 
 SamplesOf = Literal["request", "traffic"]
 
@@ -256,7 +252,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """The state of one mode, sent at every change. `resident_bytes`: what its warm-up added."""
+    """The state of one mode, sent at every change. `resident_bytes`: what its warm-up added. `profiles`: of
+    steps that were profiled at warm-up on CUDA, one for each phase and batch bucket.
+    """
 
     mode: str
     removes: str
@@ -276,6 +274,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     parity: Parity | None = None
     device_times: list[DeviceTime] = []
     kernel_times: list[KernelTime] = []
+    profiles: list[StepProfile] = []
     profiler_cost: ProfilerCost | None = None
 
 
@@ -382,7 +381,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `cpus` None: the upper half of its cores (of two, the last). `threads` None: one per physical core of
     `cpus`. `dtype` is float32, bfloat16 or autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
     `linears`, the layout of linear weights: aten, transposed, or auto for the faster one here.
-    `profile_every` None: a small share of the requests on CUDA, none on a CPU. `discard_compiled`: an earlier
+    One request in `profile_every` is profiled; 0: only those that want it. `discard_compiled`: an earlier
     engine died on what the cache holds.
     """
 
@@ -399,7 +398,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpus: list[int] | None = None
     cache_folder: str
     instrumentation: Literal["off", "full"] = "full"
-    profile_every: int | None = None
+    profile_every: int = 0
     discard_compiled: bool = False
     batching: Batching = "off"
 

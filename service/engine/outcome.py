@@ -68,13 +68,14 @@ def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) ->
 class StepEstimates:
     """Costs per step that the job's own clocks do not show: on a CPU the newest samples of the same steps; on
     CUDA kernel seconds per step, by the step's shape, from earlier profiled steps (`sampled`) or from this
-    request (`profiled`).
+    request (`profiled`). `attached`: the profiler is, which slows all launches.
     """
 
     cuda: bool
     newest: Mapping[Phase, SampleCounts | None]
     kernel_per_step_seconds: Mapping[Phase, Mapping[StepShape, float]]
     kernel_source: Source
+    attached: bool = False
 
 
 def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
@@ -89,7 +90,8 @@ def job_timings(
     result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
 ) -> Timings:
     """Those of a job whose phases took `prefill` and `decode`."""
-    dispatch_source: Source = "measured" if estimates.cuda else "sampled"
+    measured: Source = "attached" if estimates.attached else "measured"
+    dispatch_source: Source = measured if estimates.cuda else "sampled"
     kernel_source = estimates.kernel_source if estimates.cuda else "sampled"
     return Timings(
         queue_seconds=result.queue_ns / 1e9,

@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
     instrumentation: Literal["off", "full"] = "full"
-    profile_every: int | None = Field(default=None, ge=0)
+    profile_every: int = Field(default=0, ge=0)
     batching: Batching = "off"
 
     # How it is served.
@@ -271,7 +271,7 @@ class Settings(BaseSettings):
         """The settings of the engine process; `address` is that of its socket."""
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}
         own = {"address": address, "cpus": self.engine_cpus, "cache_folder": str(self.cache_folder)}
-        return EngineSettings(**{**same, **own, **({} if self.batching == "off" else {"profile_every": 0})})
+        return EngineSettings(**{**same, **own})
 
 
 def refuse_unknown_variables(environment: Iterable[str], fields: Iterable[str]) -> None:

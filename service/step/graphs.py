@@ -114,7 +114,7 @@ def counted_replays() -> Iterator[list[torch.cuda.CUDAGraph]]:
         seen.append(graph)
         replay(graph)
 
-    torch.cuda.CUDAGraph.replay = counting  # type: ignore[method-assign]
+    torch.cuda.CUDAGraph.replay = counting  # type: ignore[method-assign, assignment]
     try:
         yield seen
     finally:
