@@ -59,7 +59,9 @@ def test_a_copied_result_survives_the_next_replay(model: Transformer, buffers: B
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("mode", ["eager", "inference_mode", "reduce-overhead", "cuda-graph"])
+@pytest.mark.parametrize(
+    "mode", ["eager", "inference_mode", "reduce-overhead", "cuda-graph", "compiled-captured"]
+)
 def test_a_step_waits_for_the_device_only_in_fetch(model: Transformer, buffers: Buffers, mode: str) -> None:
     step, meter, readings = build_step(MODES[mode], model), CudaMeter(4), Readings()
     with torch.no_grad():
