@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
@@ -98,6 +99,19 @@ def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behi
 def test_a_seed_gives_the_same_text_in_every_bucket_and_other_seeds_others(engine: Engine) -> None:
     sampled = [ids(engine, [PROMPT], temperature=1.0, seed=seed)[0] for seed in (7, 7, 8)]
     assert sampled[0] == sampled[1] != sampled[2]
+
+
+@pytest.mark.parametrize("limits", [{}, {"top_k": 20, "top_p": 0.9}])
+def test_nothing_between_the_steps_of_a_sampled_request_reads_a_value_back(
+    engine: Engine, limits: dict[str, Any]
+) -> None:
+    """On CUDA each such reading waits for the device; the tokens themselves come by the meter."""
+    job = local_job("a", "inference_mode", [PROMPT], 3, ignore_eos=True, temperature=0.8, seed=1, **limits)
+    with profile(activities=[ProfilerActivity.CPU]) as session:
+        engine(job, Client())
+    names = [event.name for event in session.events()]
+    assert names.count("aten::exponential_") == 3
+    assert "aten::_local_scalar_dense" not in names
 
 
 def test_top_k_of_one_and_top_p_near_0_are_greedy_and_top_p_of_1_is_no_limit(engine: Engine) -> None:
