@@ -36,7 +36,7 @@ class Config:
 
 CONFIGS: dict[str, Config] = {
     "tiny": Config(layers=6, width=192, heads=6, kv_heads=2, head_width=32, hidden=512, vocabulary=4096),
-    "small": Config(layers=12, width=768, heads=12, kv_heads=4, head_width=64, hidden=2048, vocabulary=4096),
+    "small": Config(layers=12, width=768, heads=12, kv_heads=4, head_width=64, hidden=2432, vocabulary=49152),
     "base": Config(layers=16, width=2048, heads=32, kv_heads=8, head_width=64, hidden=8192, vocabulary=4096),
 }
-"""Named sizes: about 3 million, 80 million and 1 billion parameters."""
+"""Named sizes: about 3 million, 124 million (as GPT-2 small) and 1 billion parameters."""

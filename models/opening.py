@@ -78,8 +78,13 @@ def open_tokenizer(name: str, vocabulary: int) -> ServedTokenizer:
     if name.startswith(files.PREFIX):
         found: ServedTokenizer = _transformers_module("tokens").load(files.folder_of(name), vocabulary)
         return found
-    # The seeded sizes have no tokenizer of their own and use that of `tiny`.
-    return Tokenizer.load(checkpoint.folder_of(name) or TINY_FOLDER, vocabulary)
+    return native_tokenizer(name, vocabulary)
+
+
+def native_tokenizer(name: str, vocabulary: int) -> Tokenizer:
+    """As `open_tokenizer`, of a model of launchbound's own. The seeded sizes use that of `tiny`."""
+    folder = checkpoint.folder_of(name)
+    return Tokenizer.load(folder, vocabulary) if folder else Tokenizer.load(TINY_FOLDER).widened(vocabulary)
 
 
 @cache

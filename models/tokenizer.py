@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 TOKENIZER_FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
+REPLACEMENT = "\ufffd".encode()
 
 
 class TokenizerError(ValueError):
@@ -83,6 +84,14 @@ class Tokenizer:
                 "use the tokenizer that the model was trained with"
             )
         return tokenizer
+
+    def widened(self, vocabulary: int) -> Tokenizer:
+        """This tokenizer for a model of `vocabulary` logits, at least its own: tokens beyond those it has are
+        in no text, and are decoded to U+FFFD.
+        """
+        wide = Tokenizer(self._inner, "the widened tokenizer")
+        wide._bytes += [REPLACEMENT] * (vocabulary - self.vocabulary)
+        return wide
 
     @classmethod
     def train(cls, texts: Iterable[str], vocabulary: int) -> Tokenizer:

@@ -15,13 +15,20 @@ LEAVES = {
     "service.modes",
     "service.machine",
     "service.frames",
+    "service.nvml",
     "service.parent_death",
     "service.study_names",
     "service.statistics",
 }
 """They import nothing of ours: the front, the engine and the load tests share them."""
 
-OF_LOADTESTS = {"service.modes", "service.parent_death", "service.records", "service.statistics"}
+OF_LOADTESTS = {
+    "service.modes",
+    "service.nvml",
+    "service.parent_death",
+    "service.records",
+    "service.statistics",
+}
 
 ALLOWED: dict[str, set[str]] = {
     **{name: set[str]() for name in sorted(LEAVES)},

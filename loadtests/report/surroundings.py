@@ -102,17 +102,26 @@ def _of_machine(run: SweepRun) -> list[Row]:
 
 def _clocks(gpu: dict[str, Any]) -> str:
     """One GPU's samples over a part: median and range of each number, and what lowered its clocks."""
-    units = {"clocks.sm": "MHz SM", "clocks.mem": "MHz memory", "power.draw": "W", "temperature.gpu": "°C"}
+    units = {
+        "clocks.sm": "MHz SM",
+        "clocks.mem": "MHz memory",
+        "power.draw": "W",
+        "temperature.gpu": "°C",
+        "utilization.gpu": "% of the time at work",
+    }
     shown = [
         f"{found['median']:g} {unit} ({found['least']:g} to {found['most']:g})"
         for name, unit in units.items()
         if (found := gpu.get(name))
     ]
+    if "joules" in gpu:
+        shown.append(f"{gpu['joules']:.0f} J in {gpu['seconds']:.0f} s")
     lowered = f"lowered by {', '.join(gpu['reasons'])}" if gpu["reasons"] else "never lowered"
     idle = f", {gpu['idle']} more of an idle GPU left out" if gpu.get("idle") else ""
+    note = f"; {gpu['note']}" if "note" in gpu else ""
     count = gpu["samples"] - gpu.get("idle", 0)
     clocks = f"clocks {lowered}" if count else "never at work"
-    return f"{', '.join(shown) or 'no numbers'}; {clocks}; {count} samples{idle}"
+    return f"{', '.join(shown) or 'no numbers'}; {clocks}; {count} samples{idle}{note}"
 
 
 def _of_run(run: SweepRun) -> list[Row]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import psutil
 
 from loadtests.run.run_file import RoundMachine
+from service.nvml import COLUMNS, MIG_NOTE, NUMBERS, PROGRAM, SAMPLE, TIME_FORMAT
 from service.parent_death import owned
 
 
@@ -116,8 +118,6 @@ def marked_rounds(machine: Sequence[RoundMachine]) -> list[str]:
     return found
 
 
-SAMPLE_MILLISECONDS = 500
-NUMBERS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 IDLE = 0x1
 """The reason of a GPU that has nothing to do, whose clocks say nothing of what was measured."""
 
@@ -143,15 +143,12 @@ def clocks_file(folder: Path, part: int) -> Path:
 
 
 def clocks_query() -> tuple[list[str], str | None]:
-    """The nvidia-smi command that samples, and why there is none where there is not."""
-    fields = ",".join(("uuid", *NUMBERS, "clocks_event_reasons.active", "timestamp"))
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    """The command that samples the GPUs, and why there is none where they cannot be sampled."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi does not run here: {error}"
-    why = f"nvidia-smi refuses the query: {(done.stdout + done.stderr).strip()[-120:]}"
-    return ([], why) if done.returncode else (command, None)
+        done = subprocess.run(PROGRAM, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return [], "NVML does not answer within 20 s"
+    return ([], done.stderr.strip()[-120:]) if done.returncode else ([*PROGRAM, SAMPLE], None)
 
 
 @contextmanager
@@ -161,12 +158,7 @@ def watched(command: list[str], file: Path) -> Iterator[None]:
         yield
         return
     with file.open("wb") as out:
-        process = subprocess.Popen(
-            owned([*command, f"--loop-ms={SAMPLE_MILLISECONDS}"], signal.SIGKILL),
-            stdout=out,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "TZ": "UTC"},
-        )
+        process = subprocess.Popen(owned(command, signal.SIGKILL), stdout=out, stderr=subprocess.DEVNULL)
         try:
             yield
         finally:
@@ -177,27 +169,40 @@ def watched(command: list[str], file: Path) -> Iterator[None]:
 def clocks_summary(file: Path) -> list[dict[str, Any]]:
     """Per GPU in `file`: least, median and most of each number, and every throttle reason seen.
 
-    Samples of an idle GPU are counted (`idle`, of all `samples`) and in nothing else. Empty where nothing was
-    sampled. What the GPU does not report ([N/A]) is left out.
+    Samples of an idle GPU are counted (`idle`, of all `samples`) and in nothing else but `joules`, of all the
+    `seconds` from the first sample to the last. Empty where nothing was sampled. What the GPU does not report
+    is left out; `note` says whose numbers they are where that is not plain.
     """
     by_gpu: dict[str, list[dict[str, str]]] = {}
     whole = file.read_text(errors="replace").rpartition("\n")[0] if file.exists() else ""
-    names = ("gpu", *NUMBERS, "reasons", "time")
-    for line in csv.reader(whole.splitlines(), skipinitialspace=True):
-        if len(line) == len(names):  # not another message of nvidia-smi, or a line that it was writing
-            by_gpu.setdefault(line[0], []).append(dict(zip(names, line, strict=True)))
+    for line in csv.reader(whole.splitlines()):
+        if len(line) == len(COLUMNS):  # not one that was being written
+            by_gpu.setdefault(line[0], []).append(dict(zip(COLUMNS, line, strict=True)))
     return [{"gpu": gpu, "samples": len(found), **_summary(found)} for gpu, found in by_gpu.items()]
 
 
 def _summary(samples: Sequence[dict[str, str]]) -> dict[str, Any]:
     busy = [sample for sample in samples if not _bits(sample) & IDLE]
-    found: dict[str, Any] = {"idle": len(samples) - len(busy)}
+    found: dict[str, Any] = {"idle": len(samples) - len(busy), **_energy(samples[0], samples[-1])}
     for name in NUMBERS:
         values = [value for sample in busy if (value := _number(sample[name])) is not None]
         if values:
             found[name] = {"least": min(values), "median": median(values), "most": max(values)}
+    if any(sample["mig"] == "1" for sample in samples):
+        found["note"] = MIG_NOTE
     bits = reduce(or_, map(_bits, busy), 0)
     return {**found, "reasons": [text for bit, text in REASON_BITS.items() if bits & bit]}
+
+
+def _energy(first: dict[str, str], last: dict[str, str]) -> dict[str, float]:
+    """By the GPU's own counter, which misses nothing between two samples as its power does."""
+    begin, end = _number(first["energy"]), _number(last["energy"])
+    times = [datetime.strptime(sample["time"], TIME_FORMAT) for sample in (first, last)]
+    seconds = (times[1] - times[0]).total_seconds()
+    # Less than before: the driver was loaded anew.
+    if begin is None or end is None or end < begin or not seconds:
+        return {}
+    return {"joules": end - begin, "seconds": seconds}
 
 
 def _number(text: str) -> float | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from models import checkpoint
 from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import Config
+from models.opening import native_tokenizer
 from models.tokenizer import END_OF_TEXT, TOKENIZER_FILE, Tokenizer
 from models.transformer import Transformer
 
@@ -53,7 +54,7 @@ def make(
     """
     model = checkpoint.build(name, count)
     source = checkpoint.folder_of(name) or TINY_FOLDER
-    tokenizer = Tokenizer.load(source, model.config.vocabulary)
+    tokenizer = native_tokenizer(name, model.config.vocabulary)
     prompts = _prompts(tokenizer, texts, count, prompt_tokens)
     export(model, folder)
     shutil.copy(source / TOKENIZER_FILE, folder / TOKENIZER_FILE)

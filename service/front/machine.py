@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -16,16 +17,16 @@ from typing import Any
 import psutil
 
 from service.machine import processor_features, processor_name, siblings
+from service.nvml import PROGRAM
 from service.records import METHOD
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-_NVIDIA_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode"
 
 
 def machine(stated_commit: str | None = None) -> dict[str, Any]:
     """The service as it says itself in GET /v1/modes; what cannot be read is None.
 
-    `stated_commit` is that of an image. The first call runs git and nvidia-smi, which takes up to seconds.
+    `stated_commit` is that of an image. The first call runs git and asks NVML, which takes up to seconds.
     """
     return {**_fixed(stated_commit), "load_average": list(os.getloadavg())}
 
@@ -54,10 +55,9 @@ def _fixed(stated_commit: str | None) -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Name, driver, clocks and limits of each NVIDIA GPU, from nvidia-smi; empty without it."""
-    names = _NVIDIA_FIELDS.split(",")
-    found = _output("nvidia-smi", f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader") or ""
-    return [dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in found.splitlines()]
+    """Name, driver, clocks and limits of each NVIDIA GPU, from NVML; empty where that does not answer."""
+    found: list[dict[str, str]] = json.loads(_output(*PROGRAM) or "[]")
+    return found
 
 
 def _output(*command: str) -> str | None:

@@ -41,7 +41,7 @@ def test_each_step_of_a_mode_has_its_split_with_its_interval_and_samples(front: 
 
 
 def test_the_commit_of_an_image_is_the_one_that_was_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")  # no git, no nvidia-smi
+    monkeypatch.setenv("PATH", "")  # no git
     found = machine("0123456789ab")
     assert (found["commit"], found["dirty"], found["gpus"]) == ("0123456789ab", None, [])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,52 +17,55 @@ from loadtests.run.machine import (
 )
 from loadtests.run.run_file import Part, read_run, write_run
 from loadtests.run.target import Target
+from service.front.machine import gpus
+from service.nvml import MIG_NOTE
+from tests.support import fake_nvml
 from tests.support.made_results import make_results
+from tests.support.serving import until
 
 LINES = """\
-GPU-a, 1980, 2619, 310.50, 41, 0x0000000000000000, 2026/11/24 10:00:00.000
-GPU-a, 1200, 2619, 690.00, 71, 0x0000000000000024, 2026/11/24 10:00:01.000
-GPU-b, [N/A], 2619, [N/A], 30, [N/A], 2026/11/24 10:00:02.000
-GPU-a, 210, 405, 70.10, 30, 0x0000000000000001, 2026/11/24 10:00:03.000
-GPU-c, 210, 405, 69.90, 30, 0x0000000000000001, 2026/11/24 10:00:04.000
+GPU-a,1980,2619,310.5,41,0x0,2026/11/24 10:00:00.000000,90,1000.0,0
+GPU-a,1200,2619,690.0,71,0x24,2026/11/24 10:00:01.000000,100,1500.0,0
+GPU-b,,2619,,30,,2026/11/24 10:00:02.000000,,,1
+GPU-a,210,405,70.1,30,0x1,2026/11/24 10:00:03.000000,0,1700.0,0
+GPU-c,210,405,69.9,30,0x1,2026/11/24 10:00:04.000000,0,1.0,0
 not a line
-GPU-a, 1755, 2619, 500.00, 60, 0x0000000000000004, 2026/11/24 10:00:06.000
-"""
+GPU-a,1755,2619,500.0,60,0x4,2026/11/24 10:00:06.000000,98,3000.0,0
+GPU-a,1755,26"""
 
 
-def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    path = folder / "nvidia-smi"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For processes that are started meanwhile: the package, of a machine with one GPU."""
+    shutil.copy(fake_nvml.__file__, tmp_path / "pynvml.py")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path.cwd()}")
 
 
-def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
+def test_without_nvml_the_reason_is_said_and_the_section_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "pynvml.py").write_text("raise ModuleNotFoundError")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path.cwd()}")
     command, why = clocks_query()
-    assert command == []
-    assert "nvidia-smi does not run here" in why
+    assert (command, why) == ([], "the package nvidia-ml-py is not installed")
     with watched(command, tmp_path / "clocks.csv"):
         pass
     assert not (tmp_path / "clocks.csv").exists()
-    fake_nvidia_smi(tmp_path, monkeypatch, 'echo "driver mismatch"; exit 9')
-    assert clocks_query() == ([], "nvidia-smi refuses the query: driver mismatch")
+    assert gpus() == []
 
 
-def test_samples_are_taken_for_as_long_as_the_section_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = tmp_path / "told"
-    os.mkfifo(told)
-    line = LINES.splitlines()[0]
-    loops = f'case "$*" in *--loop-ms*) echo "{line}"; echo x > "{told}"; read never < "{told}";; esac'
-    fake_nvidia_smi(tmp_path, monkeypatch, loops)
-    command, _ = clocks_query()
-    with watched(command, tmp_path / "clocks.csv"):
-        assert told.read_text() == "x\n"
-    assert clocks_summary(tmp_path / "clocks.csv")[0]["samples"] == 1
+@pytest.mark.usefixtures("gpu")
+def test_samples_are_taken_for_as_long_as_the_section_runs(tmp_path: Path) -> None:
+    command, why = clocks_query()
+    assert why is None
+    file = tmp_path / "clocks.csv"
+    with watched(command, file):
+        until(lambda: file.read_text().count("\n") > 2, "samples")
+    (found,) = clocks_summary(file)
+    assert found["samples"] > 2
+    assert found["power.draw"]["median"] == 310.5
+    assert found["joules"] == 250.0 * (found["samples"] - 1)
+    assert gpus()[0]["name"] == "NVIDIA H100 80GB HBM3"
 
 
 def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_path: Path) -> None:
@@ -74,11 +78,13 @@ def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_
     shown = [text for label, text in environment(results.run) if label == "GPU while measured"]
     assert len(shown) == 3
     assert "1755 MHz SM (1200 to 1980)" in shown[0]
+    assert "98 % of the time at work (90 to 100), 2000 J in 6 s;" in shown[0]
     assert (
         "clocks lowered by software power cap, software thermal slowdown; 3 samples, 1 more of an idle GPU"
         in shown[0]
     )
     assert "clocks never lowered" in shown[1]
+    assert shown[1].endswith(f"; {MIG_NOTE}")
     assert shown[2] == "no numbers; never at work; 0 samples, 1 more of an idle GPU left out"
 
 

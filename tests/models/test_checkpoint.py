@@ -56,6 +56,15 @@ def test_tiny_ships_with_the_package_in_less_than_10_megabytes() -> None:
     assert (TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("tiny", 3_148_224), ("small", 123_882_240), ("base", 981_534_720)]
+)
+def test_a_named_size_has_the_parameters_that_are_stated(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = Transformer(CONFIGS[name], 1)
+    assert sum(tensor.numel() for tensor in model.parameters()) == parameters
+
+
 def test_tiny_closes_an_obvious_line_and_has_its_card() -> None:
     model, tokenizer = checkpoint.build("tiny", 1), Tokenizer.load(TINY_FOLDER)
     for prompt, expected in {"import o": "s", "def __init__(": "self"}.items():

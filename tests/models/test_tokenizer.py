@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checkpoint import TINY_FOLDER
+from models.config import CONFIGS
+from models.opening import open_tokenizer
 from models.tokenizer import END_OF_TEXT, Tokenizer, TokenizerError
 
 TOKENIZER = Tokenizer.load(TINY_FOLDER)
@@ -57,6 +59,20 @@ def test_the_end_of_text_token_decodes_to_nothing() -> None:
 def test_an_id_out_of_range_is_refused(token: int) -> None:
     with pytest.raises(TokenizerError, match="0 to 4095"):
         TOKENIZER.decode([token])
+
+
+def test_a_seeded_size_has_text_for_every_logit_and_that_of_tiny_for_its_tokens() -> None:
+    tokenizer = open_tokenizer("small", CONFIGS["small"].vocabulary)
+    assert tokenizer.vocabulary == CONFIGS["small"].vocabulary > TOKENIZER.vocabulary
+    tokens = TOKENIZER.encode("def mean(values):")
+    assert tokenizer.encode("def mean(values):") == tokens
+    beyond = [*tokens, TOKENIZER.vocabulary, tokenizer.vocabulary - 1]
+    assert tokenizer.decode(beyond) == "def mean(values):\ufffd\ufffd"
+    stream = tokenizer.stream()
+    assert "".join(map(stream.push, beyond)) + stream.flush() == tokenizer.decode(beyond)
+    assert tokenizer.longest_token_bytes == TOKENIZER.longest_token_bytes
+    with pytest.raises(TokenizerError):
+        tokenizer.decode([tokenizer.vocabulary])
 
 
 def test_a_lone_surrogate_is_refused_with_its_place() -> None:
