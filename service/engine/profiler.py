@@ -285,8 +285,8 @@ class DeviceMeasurements:
             free_memory(error)
 
     def _learn_step(self, queue: CudaQueue, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:
-        """Kernel seconds of every shape in one session; a queue of the usual shape, whose kernels have an
-        interval.
+        """Kernel seconds of every shape, in one session; the device's time of the usual shape, whose kernels
+        have an interval.
         """
         buffers = self.buffers[bucket]
         set_positions(buffers, phase)
