@@ -37,7 +37,16 @@ from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.anatomy.show import records_table
 from service.modes import default_modes
 from service.parent_death import owned
-from service.proof.gpu_goals import MOST_SECONDS_COLD, PATH_VARIABLE, cells_of, goals_of, read_records
+from service.proof.gpu_goals import (
+    MOST_SECONDS_COLD,
+    PATH_VARIABLE,
+    Goal,
+    cells_of,
+    goals_of,
+    read_records,
+    size_goals,
+    sizes_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT_VERSION = 4
@@ -93,7 +102,9 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _own("tests", 150, "tests/gpu"),
         ),
         2: (
-            _own("sizes", 150, "small and base at batch 1, 32, 128"),
+            _own("small", 75, "a served token of small, batch 1", "sizes", "small", "1"),
+            _own("base", 75, "a served token of base, batch 1", "sizes", "base", "1"),
+            _own("batches", 60, "a served token of small, batch 8 and 64", "sizes", "small", "8,64"),
             _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
             _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
             _verb("budget", 90, "dispatch, kernels, roofline by batch", "anatomy", "--budget", "--json"),
@@ -285,10 +296,14 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
     """
     records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
     cells = cells_of(records.get("ladder", []))
+    sizes = [size for found in records.values() for size in sizes_of(found)]
     if cells:
         records["ladder"] = [*records["ladder"], *cells]
-    goals = goals_of(part, records, checked.started, checked.seconds, checked.cold)
-    sizes = [record for record in records.get("sizes", []) if record["kind"] == "size"]
+    goals: list[Goal] = []
+    if part == 1:
+        goals = goals_of(records, checked.started, checked.seconds, checked.cold)
+    elif part == 2 and records.keys() & {"small", "base"}:
+        goals = size_goals(sizes)
     tables = {"cells": cells, "sizes": sizes, "sections": checked.ended, "goals": goals}
     for title, found_here in tables.items():
         if found_here:
@@ -306,6 +321,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "sections": checked.ended,
         "goals": goals,
         "cells": cells,
+        "sizes": sizes,
         "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
         "no_clocks": checked.unwatched,
     }

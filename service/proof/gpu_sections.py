@@ -10,8 +10,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.metadata import distributions
 from itertools import product
@@ -28,11 +27,12 @@ from service.engine.loop import Engine
 from service.front.machine import machine
 from service.measure.cases import Bench, Case, build_case
 from service.measure.rounds import in_rounds, paired_median_ratio
-from service.measure.step_costs import Roof, kernel_table, measure_roof
-from service.modes import default_modes, named_modes
+from service.measure.step_costs import STEPS, table_of
+from service.modes import MODES, default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
-from service.records import PHASES, EngineSettings, Job, ModeStatus, Outcome, ToFront
-from service.statistics.intervals import Interval, as_json, median_interval
+from service.records import PHASES, EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
+from service.step.buffers import DECODE_POSITION, Buffers, measured_arguments, set_positions
+from service.step.callables import Step
 from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Readings, new_meter
 from service.step.parity import ReferenceAttention
@@ -209,6 +209,9 @@ def _metered(case: Case, which: str) -> float:
 LADDER_BATCHES = [1, 8]
 LADDER_ROUNDS = 8
 NEW_TOKENS = 64
+PROFILED_TOKENS = 16
+"""Of a job under the profiler, whose trace of every kernel takes longest."""
+
 PROMPT = "def mean(values):\n"
 CAPTURED = "cuda-graph"
 
@@ -219,25 +222,54 @@ def ladder_modes() -> list[str]:
 
 
 def ladder(records: Records, dtype: str) -> None:
-    """Warm the modes up in `dtype`; in bfloat16 run jobs as well. A record per job and change of a mode."""
+    """Warm the modes up in `dtype`; in bfloat16 run jobs as well, in the first round profiled: it tells what
+    the modes launch.
+    """
     timed = dtype == "bfloat16"
     batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
-    settings = _settings(ladder_modes(), batches, dtype=dtype)
+    rounds = range(PROFILED_ROUND, LADDER_ROUNDS + 1) if timed else range(0)
+    serve(records, _settings(ladder_modes(), batches, dtype=dtype), rounds)
+
+
+def serve(records: Records, settings: EngineSettings, rounds: Iterable[int]) -> Engine:
+    """Warm an engine up and have it serve `rounds` of jobs. A record per job and change of a mode."""
     prepare_process(settings.cache_folder)
-    work = list(jobs()) if timed else []
-    records.write("plan", modes=settings.modes, batches=settings.batch_sizes, jobs=len(work))
-    inbox = LocalInbox(work, lambda message: watch(records, message))
-    Engine(settings, inbox).run()
+    work = [job for number in rounds for job in jobs(settings, number)]
+    records.write(
+        "plan",
+        model=settings.model,
+        modes=settings.modes,
+        batches=settings.batch_sizes,
+        jobs=len(work),
+        positions=DECODE_POSITION + 1,
+    )
+    seen = partial(watch, records)
+    engine = Engine(settings, LocalInbox(work, seen) if work else Warmed(settings.modes, seen))
+    engine.run()
+    return engine
 
 
-def jobs() -> Iterable[Job]:
-    """Rounds over all cells in fresh order, the first of them profiled: it tells what the modes launch."""
-    cells = [(mode, batch) for mode in ladder_modes() for batch in LADDER_BATCHES]
-    for number in range(LADDER_ROUNDS + 1):
-        Random(number).shuffle(cells)
-        for mode, batch in cells:
-            name, profile = f"{mode}-{batch}-{number}", number == PROFILED_ROUND
-            yield local_job(name, mode, [PROMPT] * batch, NEW_TOKENS, ignore_eos=True, profile=profile)
+def jobs(settings: EngineSettings, number: int) -> Iterable[Job]:
+    """One of each cell, in an order of this round's own."""
+    cells = list(product(settings.modes, settings.batch_sizes))
+    Random(number).shuffle(cells)
+    for mode, batch in cells:
+        name, profile = f"{mode}-{batch}-{number}", number == PROFILED_ROUND
+        tokens = PROFILED_TOKENS if profile else NEW_TOKENS
+        yield local_job(name, mode, [PROMPT] * batch, tokens, ignore_eos=True, profile=profile)
+
+
+class Warmed(LocalInbox):
+    """Without jobs: the engine is stopped once each of `modes` is ready or has failed, its parity known."""
+
+    def __init__(self, modes: Sequence[str], watch: Callable[[ToFront], None]) -> None:
+        super().__init__([], watch)
+        self._awaited = modes
+
+    @property
+    def stopped(self) -> bool:
+        states = [self.modes[name].state for name in self._awaited if name in self.modes]
+        return len(states) == len(self._awaited) and {"ready", "failed"}.issuperset(states)
 
 
 def watch(records: Records, message: ToFront) -> None:
@@ -246,6 +278,8 @@ def watch(records: Records, message: ToFront) -> None:
     elif isinstance(message, Outcome):
         fields = msgspec.to_builtins(msgspec.structs.replace(message, outputs=[]))
         records.write("job", outcome=fields.pop("kind"), **fields)
+    elif isinstance(message, EngineStatus) and message.warm:
+        records.write("engine", **msgspec.to_builtins(message))
 
 
 # Section `tests`: tests/gpu by pytest
@@ -284,72 +318,37 @@ def gpu_tests(records: Records) -> None:
     raise SystemExit(int(pytest.main([*PYTEST, "tests/gpu"], plugins=[RecordPerTest(records)])))
 
 
-# Section `sizes`: decode steps of `small` and `base`, whose weights are seeded, under the roof of memory.
-# Kernels come last: the profiler stays attached after its first session, and slows what is launched then.
+# Sections `small`, `base` and `batches`: what a served token takes of models with seeded weights. A process
+# each: after an engine's warm-up the profiler is attached, and slows what the next one launches.
 
-MODELS = ("small", "base")
-SIZES_MODES = (GRAPHS, "inference_mode")
-SIZES_BATCHES = [1, 32, 128]
-SIZES_STEPS = 30
+SIZES_ROUNDS = 6
 KERNELS_KEPT = 12
 
 
-def sizes(records: Records) -> None:
-    """A record per batch, model and mode, smallest batch of both models first; then one of its kernels."""
-    prepare_process(os.environ["LAUNCHBOUND_CACHE_FOLDER"])
-    opened: dict[str, tuple[Bench, Roof]] = {}
-    for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
-        if model not in opened:
-            bench = Bench(_settings(SIZES_MODES, SIZES_BATCHES, model=model))
-            opened[model] = bench, measure_roof(bench)
-            roof = opened[model][1]
-            records.write("roof", model=model, bandwidth=roof.bandwidth, step_bytes=roof.step_bytes)
-        bench, roof = opened[model]
-        records.write("size", model=model, **_measured(bench, roof, bench.case(mode, batch)))
-    for batch, model, mode in product(SIZES_BATCHES, MODELS, SIZES_MODES):
-        bench, roof = opened[model]
-        records.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch)))
+def sizes_modes() -> list[str]:
+    """Those that replay a graph, and what they are without one."""
+    wanted = (GRAPHS, "compiled-captured", CAPTURED, "inference_mode")
+    return named_modes([mode for mode in wanted if mode in MODES])
 
 
-def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    hosts, walls = [], []
-    for _ in range(SIZES_STEPS):
-        bench.synchronise()
-        began = perf_counter_ns()
-        hosts.append(case.call_seconds())
-        bench.synchronise()
-        walls.append((perf_counter_ns() - began) / 1e9)
-    batch = case.buffers.bucket
-    queued = queued_time(CudaQueue(), case.call)
-    return {
-        "mode": case.mode,
-        "batch": batch,
-        "dispatch_seconds": median(hosts),
-        "wall_seconds": median(walls),
-        "device_seconds": queued.seconds.value,
-        "device_upper_bound": queued.upper_bound,
-        "device_roofline": _roofline(roof, batch, queued.seconds),
-    }
+def sizes(records: Records, model: str, batches: str) -> None:
+    """Serve `model` at `batches`, as '8,64', unprofiled; then a record of each mode's kernels per step."""
+    settings = _settings(sizes_modes(), [int(batch) for batch in batches.split(",")], model=model)
+    first = PROFILED_ROUND + 1
+    engine = serve(records, settings, range(first, first + SIZES_ROUNDS))
+    for (mode, ready), batch in product(engine.parts.warmup.ready().items(), settings.batch_sizes):
+        kernels = _kernels(engine.parts.buffers[batch], ready.steps["decode", batch])
+        records.write("kernels", model=model, mode=mode, batch=batch, kernels=kernels)
 
 
-def _kernels(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
-    table = kernel_table(bench, case, lambda line: None)
-    batch = case.buffers.bucket
-    names: dict[str, object] = {"mode": case.mode, "batch": batch}
-    if table is None:
-        return {**names, "kernels": None, "kernel_roofline": None}
-    return {
-        **names,
-        "kernels": {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]},
-        "kernel_roofline": _roofline(roof, batch, median_interval(table.busy_steps_seconds)),
-    }
-
-
-def _roofline(roof: Roof, batch: int, seconds: Interval) -> dict[str, object] | None:
-    found = roof.over(batch, seconds)
-    if found is None:
-        return None
-    return {**asdict(found), "attained": as_json(found.attained), "share": as_json(found.share)}
+@torch.no_grad()
+def _kernels(buffers: Buffers, step: Step) -> dict[str, object] | None:
+    """The table of a decode step, called as the engine calls it: nothing may be compiled or captured now."""
+    set_positions(buffers, "decode")
+    call = partial(step, *measured_arguments(buffers, "decode"))
+    events = complete_events(record_steps(buffers.token.device, call, STEPS))
+    table = table_of([work.kernels for work in match_work(events, step_marks(events))])
+    return table and {**msgspec.to_builtins(table), "rows": msgspec.to_builtins(table.rows[:KERNELS_KEPT])}
 
 
 SECTIONS: dict[str, Callable[..., None]] = {

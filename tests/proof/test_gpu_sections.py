@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from service.modes import MODES
 from service.proof import gpu_sections
-from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, cells_of, read_records
+from service.proof.gpu_goals import PATH_VARIABLE, Record, Records, cells_of, read_records, sizes_of
 from service.proof.gpu_sections import session_fields
 from service.records import EngineSettings
 from service.step import profiling
@@ -151,29 +152,28 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
 @pytest.mark.slow
 def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
-    monkeypatch.setattr(gpu_sections, "SIZES_MODES", ("inference_mode",))
-    monkeypatch.setattr(gpu_sections, "SIZES_BATCHES", [1, 2])
-    monkeypatch.setattr(gpu_sections, "SIZES_STEPS", 3)
-    found = rows_of(tmp_path, gpu_sections.sizes)
-    assert [(row["model"], row["batch"]) for row in found["size"]] == [
-        ("small", 1),
-        ("base", 1),
-        ("small", 2),
-        ("base", 2),
-    ]
-    for row, profiled in zip(found["size"], found["kernels"], strict=True):
-        assert row["device_roofline"]["share"]["low"] > 0
-        assert [row[name] for name in ("model", "mode", "batch")] == [
-            profiled[name] for name in ("model", "mode", "batch")
-        ]
+    monkeypatch.setattr(gpu_sections, "sizes_modes", lambda: ["inference_mode"])
+    monkeypatch.setattr(gpu_sections, "SIZES_ROUNDS", 2)
+    found = rows_of(tmp_path, lambda rows: gpu_sections.sizes(rows, "small", "1,2"))
+    assert found["plan"][0]["jobs"] == len(found["job"]) == 4
+    assert all(row["profile"] is None for row in found["job"])
+    for profiled in found["kernels"]:
         assert profiled["kernels"]["kernels"] == KERNELS
         assert profiled["kernels"]["busy_seconds"] == pytest.approx(KERNELS * 1e-6)
-        assert profiled["kernel_roofline"]["share"]["samples"] == profiled["kernels"]["steps"]
-    # The profiler's first session comes after all timings.
-    assert max(row["at"] for row in found["size"]) <= min(row["at"] for row in found["kernels"])
-    moved = [row["device_roofline"]["bytes_per_step"] for row in found["size"]]
-    assert moved[0] < moved[2]
-    assert [row["model"] for row in found["roof"]] == ["small", "base"]
+    # The profiler's table comes after all timings.
+    assert max(row["at"] for row in found["job"]) <= min(row["at"] for row in found["kernels"])
+    rows = sizes_of([row for rows in found.values() for row in rows])
+    assert [(row["batch"], row["effective"]) for row in rows] == [
+        (1, "inference_mode"),
+        (2, "inference_mode"),
+    ]
+    assert all(row["tokens_per_second"] == row["batch"] / row["wall_seconds"] > 0 for row in rows)
+
+
+def test_the_modes_of_the_sizes_are_modes() -> None:
+    assert (
+        {"reduce-overhead", "cuda-graph", "inference_mode"} <= set(gpu_sections.sizes_modes()) <= set(MODES)
+    )
 
 
 @pytest.mark.slow
