@@ -348,7 +348,7 @@ def _kernels(buffers: Buffers, step: Step) -> dict[str, object] | None:
     call = partial(step, *measured_arguments(buffers, "decode"))
     events = complete_events(record_steps(buffers.token.device, call, STEPS))
     table = table_of([work.kernels for work in match_work(events, step_marks(events))])
-    return table and {**msgspec.to_builtins(table), "rows": msgspec.to_builtins(table.rows[:KERNELS_KEPT])}
+    return {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]} if table else None
 
 
 SECTIONS: dict[str, Callable[..., None]] = {
