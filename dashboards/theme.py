@@ -12,6 +12,7 @@ MODE_COLOURS: Mapping[str, str] = {
     "compiled": "#E9A23B",
     "reduce-overhead": "#D1495B",
     "cuda-graph": "#9C6B4E",
+    "compiled-captured": "#A67C00",
     "max-autotune": "#7B4B94",
     "aot-inductor": "#1F3A5F",
     "fallback": "#B5651D",

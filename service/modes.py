@@ -23,7 +23,7 @@ class Effect:
     """What a mode really does on one kind of device: its effective name, and the reason where it differs.
 
     `compile` or `package`: what `torch.compile` or AOTInductor is called with. `graph_replay`: a step is one
-    replayed CUDA graph, which Inductor captures, or, `captured`, the service, of the operators as they are.
+    replayed CUDA graph, which Inductor captures, or, `captured`, the service.
     `freezes`: the weights are constants of what is compiled, which keeps its own packed copy of them.
     """
 
@@ -57,8 +57,8 @@ class Effect:
         if self.compile is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.compile.items())
             call = f"torch.compile(model, {given})(x)"
-        elif self.captured:
-            call = "graph.replay() of torch.cuda.graph(graph): model(x)"
+        if self.captured:
+            call = f"graph.replay() of torch.cuda.graph(graph): {call}"
         return call if grad_mode == "enabled" else f"with torch.{grad_mode}(): {call}"
 
     @property
@@ -147,6 +147,12 @@ LADDER: tuple[Mode, ...] = (
         cpu=Effect(
             "inference_mode", reason="a CPU has no CUDA graphs; the same operators run as in inference_mode"
         ),
+        default=False,
+    ),
+    Mode(
+        "compiled-captured", "inference_mode", "guards and graph trees: one replay of what compiled runs",
+        cuda=Effect("compiled-captured", _FULL, graph_replay=True, captured=True),
+        cpu=Effect("compiled", _FULL, reason="a CPU has no CUDA graphs; the same code runs as in compiled"),
         default=False,
     ),
     Mode(

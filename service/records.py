@@ -60,11 +60,14 @@ class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds per step of `queued` calls that the device ran back to back, unprofiled: median, 95 % interval.
 
+    The step computed `row_tokens` per row, and attention read `attended_tokens` positions of the cache.
     `upper_bound`: the device caught up with the host, and so idled between two calls.
     """
 
     phase: Phase
     batch: int
+    row_tokens: int
+    attended_tokens: int
     seconds: float
     low: float
     high: float
@@ -74,10 +77,15 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernel seconds of one step: median of the newest profiled `samples`, and its 95 % interval if any."""
+    """Kernel seconds of one step: median of the newest profiled `samples`, and its 95 % interval if any.
+
+    Sizes are as in `DeviceTime`: there is one of these for each shape in which the step is called.
+    """
 
     phase: Phase
     batch: int
+    row_tokens: int
+    attended_tokens: int
     seconds: float
     low: float | None
     high: float | None
@@ -97,13 +105,9 @@ class ProfilerCost(msgspec.Struct, frozen=True, kw_only=True):
     before_seconds: float
     after_seconds: float
 
-    @property
-    def matters(self) -> bool:
-        """Whether it is surely more than 5 %."""
-        return self.low > 1.05
 
-
-Source = Literal["measured", "sampled", "profiled"]
+Source = Literal["measured", "attached", "sampled", "profiled"]
+"""`attached`: measured while the profiler is attached, which slows every launch."""
 
 SamplesOf = Literal["request", "traffic"]
 
@@ -248,7 +252,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """The state of one mode, sent at every change. `resident_bytes`: what its warm-up added."""
+    """The state of one mode, sent at every change. `resident_bytes`: what its warm-up added. `profiles`: of
+    steps that were profiled at warm-up on CUDA, one for each phase and batch bucket.
+    """
 
     mode: str
     removes: str
@@ -268,6 +274,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     parity: Parity | None = None
     device_times: list[DeviceTime] = []
     kernel_times: list[KernelTime] = []
+    profiles: list[StepProfile] = []
     profiler_cost: ProfilerCost | None = None
 
 
@@ -374,7 +381,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `cpus` None: the upper half of its cores (of two, the last). `threads` None: one per physical core of
     `cpus`. `dtype` is float32, bfloat16 or autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
     `linears`, the layout of linear weights: aten, transposed, or auto for the faster one here.
-    `profile_every` None: a small share of the requests on CUDA, none on a CPU. `discard_compiled`: an earlier
+    One request in `profile_every` is profiled; 0: only those that want it. `discard_compiled`: an earlier
     engine died on what the cache holds.
     """
 
@@ -391,7 +398,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpus: list[int] | None = None
     cache_folder: str
     instrumentation: Literal["off", "full"] = "full"
-    profile_every: int | None = None
+    profile_every: int = 0
     discard_compiled: bool = False
     batching: Batching = "off"
 

@@ -76,6 +76,8 @@ def share_of_each(
 ) -> tuple[int, bool]:
     """Cores of each of `replicas` (None: two, or one), and whether it has a GPU, of Ray's `resources`."""
     cpus, gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
+    if settings.device.startswith("cuda:"):
+        raise ValueError(f"device '{settings.device}': Ray chooses each replica's GPU; use --device cuda")
     gpu = settings.device == "cuda" or (settings.device == "auto" and gpus > 0)
     if gpu and gpus < replicas:
         raise ValueError(

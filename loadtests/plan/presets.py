@@ -22,6 +22,7 @@ _RELATIVE_COST = {
     "compiled": 0.5,
     "reduce-overhead": 0.5,
     "cuda-graph": 0.5,
+    "compiled-captured": 0.5,
     "max-autotune": 0.4,
     "aot-inductor": 0.4,
 }

@@ -23,8 +23,7 @@ from service.parent_death import owned
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
 
-    `profile_first`: the first warm-up pass runs under the service's profiler, from which it learns the kernel
-    time of each cell's step where no clock measures it. `sampled`: one request before each closed-loop block
+    `sampled`: one request before each closed-loop block
     has its steps sampled. `canary_bytes` is the size of the model's weights; 0: no canary. In a `part` after
     the first, requests that have a row are not sent again, and open-loop cells keep their `rates` (arrivals
     per second by cell) and `cut_visits`. `workers` load processes post the requests; 1: the load generator
@@ -37,7 +36,6 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     avoid_cpus: list[int] = []
     exporter_port: int = 0
-    profile_first: bool = False
     sampled: bool = False
     canary_bytes: int = 0
     part: int = 1

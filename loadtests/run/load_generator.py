@@ -95,10 +95,9 @@ class LoadGenerator:
         while not over:
             number = -warmup.passes
             latencies = dict[str, float]()
-            profiled = self._assignment.profile_first and number == 0
             for cell in order(self._plan, number):
-                for row in self._blocks.warmup(cell, number, profiled):
-                    if row["status"] == 200 and not profiled:
+                for row in self._blocks.warmup(cell, number):
+                    if row["status"] == 200:
                         latencies[cell.name] = row["latency_seconds"]
             over = warmup.add(latencies, compile_counters(self._target.metrics()))
             emit(WarmupPassEnded(warmup.passes, warmup.settled, over, warmup.reason))

@@ -251,10 +251,9 @@ class Blocks:
         self._clock_offset = time() - perf_counter()
         self._failures = 0
 
-    def warmup(self, cell: Cell, number: int, profiled: bool) -> Rows:
-        """The row of one request of warm-up pass `number`; `profiled`: under the service's profiler."""
-        examined: Examined | None = "profile" if profiled else None
-        return self._take(self._client.closed([self._request(cell, number, 0, "warmup", examined)], 1))
+    def warmup(self, cell: Cell, number: int) -> Rows:
+        """The row of one request of warm-up pass `number`."""
+        return self._take(self._client.closed([self._request(cell, number, 0, "warmup")], 1))
 
     def measured(self, cell: Cell, number: int, indexes: Sequence[int], rate: float | None) -> Rows:
         """The rows of the requests `indexes` of round `number`, each once it has ended.

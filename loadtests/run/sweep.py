@@ -233,7 +233,6 @@ class SweepPart:
             plan=run.plan,
             exporter_port=self._exporter_port,
             avoid_cpus=run.engine.get("cpus") or [],
-            profile_first=run.engine.get("device") == "cuda",
             sampled="no_samples" in engine and engine["no_samples"] is None,
             canary_bytes=weights_bytes(run.engine),
             part=self._part.number,

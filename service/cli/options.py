@@ -54,7 +54,7 @@ def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported
 Model = Annotated[
     str | None, typer.Option(help="tiny, small, base, a folder, hf:FOLDER or hf:HUB-ID@COMMIT.")
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or autocast-bfloat16.")]
 Modes = Annotated[str | None, typer.Option(help="Modes, with commas; all: each of the ladder.")]
 Advice = Annotated[

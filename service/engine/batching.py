@@ -199,7 +199,7 @@ class Batch:
                 running.steps.append(ran)
                 running.result.padded_prompt_tokens = found.padded
             tokens = choose(joining, found.logits, found.greedy, readings)
-            values = self._meter.fetch(tokens, readings)
+            values = self._meter.fetch(self._meter.copy(tokens), readings)
         except Exception as error:  # noqa: BLE001 - it fails these jobs alone
             self._break_off(error, joining)
             return
@@ -220,7 +220,7 @@ class Batch:
             plan.feed.put_rows(self.rows.tokens, self.rows.positions, readings)
             logits, greedy = self._meter.run(plan.step, plan.arguments, readings)
             tokens = choose(plan.choosing, logits, greedy, readings)
-            values = self._meter.fetch(tokens, readings)
+            values = self._meter.fetch(self._meter.copy(tokens), readings)
         except Exception as error:  # noqa: BLE001 - it fails these jobs alone
             self._break_off(error, list(self.running))
             return

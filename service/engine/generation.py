@@ -16,9 +16,9 @@ from models.served import ServedTokenizer
 from service.engine.inbox import Inbox, LocalInbox
 from service.engine.text import Completion, Completions, encode_prompts
 from service.records import Job, OutcomeKind, Phase, Problem, StepProfile, Token
-from service.step.buffers import Buffers
+from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
-from service.step.meters import Meter, Readings
+from service.step.meters import Copied, Meter, Readings
 from service.step.sampling import Sampler
 
 POLL_NS = 10_000_000
@@ -95,8 +95,9 @@ class Generator:
             tokens = sampler.choose(found.logits, found.greedy, result.prefill)
             now = resource.getrusage(resource.RUSAGE_THREAD)
             result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
-            step, used = steps["decode", result.bucket], max(map(len, prompts))
-            self._decode(job, result, rows, step, meter, sampler, tokens, used)
+            used = max(map(len, prompts))
+            decode = DecodeSteps(steps["decode", result.bucket], feed, meter, sampler, result, tokens, used)
+            self._decode(job, result, rows, decode, meter.copy(tokens))
         except _StopGeneration as stop:
             result.kind = stop.kind
         finally:
@@ -118,41 +119,31 @@ class Generator:
         return prompts, rows
 
     def _decode(
-        self,
-        job: Job,
-        result: JobResult,
-        rows: Completions,
-        step: Step,
-        meter: Meter,
-        sampler: Sampler,
-        tokens: Tensor,
-        used: int,
+        self, job: Job, result: JobResult, rows: Completions, steps: DecodeSteps, copied: Copied
     ) -> None:
-        """Run decode steps until every row is complete.
+        """Run decode steps until every row is complete; `copied` are the tokens of prefill.
 
-        `tokens`, int64 [bucket], are those of prefill; `used` positions of the cache are filled.
+        On CUDA a step is launched before the tokens of the one before have arrived, so that the device does
+        not wait for the host. Where these end the text, it was one too many, and is waited for like any.
         """
-        feed, readings, reach = self.feeds[result.bucket], result.prefill, 0
-        buffers = feed.buffers
-        while True:
-            values = meter.fetch(tokens, readings)
+        meter, readings, ahead = steps.meter, result.prefill, None
+        for left in reversed(range(job.max_new_tokens)):
+            # Not behind prefill, whose wait would else be a part of the first decode step.
+            if steps.on_cuda and left and readings is result.decode:
+                ahead = steps.launch([])
+            values = meter.fetch(copied, readings)
             now = perf_counter_ns()
             if result.first_token_ns is None:
                 result.first_token_ns = now
             if examined := rows.take_in(values):
                 self.stream(job, examined)
                 if rows.complete:
-                    return
+                    break
             self._check(job, now)
             readings = result.decode
-            used += 1
-            if used > reach:
-                result.attended_tokens = reach = buffers.reach(used)
-                arguments = buffers.arguments("decode", reach=reach)
-            feed.put(tokens, values, readings)
-            logits, greedy = meter.run(step, arguments, readings)
-            feed.advance(readings)
-            tokens = sampler.choose(logits, greedy, readings)
+            copied, ahead = ahead or steps.launch(values), None
+        if ahead is not None:
+            meter.fetch(ahead, readings)
 
     def _check(self, job: Job, now_ns: int) -> None:
         """Between two steps: raise _StopGeneration where the deadline has passed or the job is cancelled."""
@@ -170,6 +161,39 @@ class Generator:
             for index, row in examined:
                 if piece := row.unsent():
                     self._inbox.send(Token(id=job.id, index=index, text=piece))
+
+
+@dataclass(slots=True)
+class DecodeSteps:
+    """Launches the decode steps of one job. `tokens`, int64 [bucket], are the newest on the device; `used`
+    positions of the cache are filled.
+    """
+
+    step: Step
+    feed: HostFeed
+    meter: Meter
+    sampler: Sampler
+    result: JobResult
+    tokens: Tensor
+    used: int
+    arguments: Arguments | None = None
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.tokens.is_cuda
+
+    def launch(self, values: list[int]) -> Copied:
+        """The next step, and the copy of its tokens. `values` are those of `tokens`; on CUDA not needed."""
+        feed, readings = self.feed, self.result.decode
+        self.used += 1
+        if self.arguments is None or self.used > self.result.attended_tokens:
+            self.result.attended_tokens = reach = feed.buffers.reach(self.used)
+            self.arguments = feed.buffers.arguments("decode", reach=reach)
+        feed.put(self.tokens, values, readings)
+        logits, greedy = self.meter.run(self.step, self.arguments, readings)
+        feed.advance(readings)
+        self.tokens = self.sampler.choose(logits, greedy, readings)
+        return self.meter.copy(self.tokens)
 
 
 class Prefilled(NamedTuple):

@@ -19,6 +19,7 @@ from service.engine.compiler import CacheBroken
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import Inbox, LocalInbox
 from service.engine.job_runner import PIECE_SECONDS, JobRunner, not_ready
+from service.engine.kernel_process import kernel_process
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.parts import build_parts
 from service.engine.profiler import DeviceMeasurements, RequestProfiler
@@ -102,7 +103,9 @@ class Engine:
             inbox, self._runner, self._serve, self._usual_estimates, self._announce_news
         )
         queue = CudaQueue() if device.type == "cuda" else None
-        self._device = DeviceMeasurements(warmup, parts.buffers, self._profiler, queue)
+        start = partial(kernel_process, settings)
+        self._device = DeviceMeasurements(warmup, parts.buffers, self._profiler, queue, start)
+        self._profiler.before_first = self._device.attach
         self._merges = settings.batching != "off"
         self._busy_until_ns = self._announced_ns = perf_counter_ns()
         self._status = parts.status()
@@ -112,8 +115,7 @@ class Engine:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
         warmup = self.parts.warmup
-        # The profiler is not attached before all modes have been measured without it.
-        start = chain(warmup.run(), self._device.attach(), warmup.finish(), self._settle())
+        start = chain(warmup.run(), self._settle())
         for _ in announced(start, warmup, self._inbox):
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
@@ -132,7 +134,8 @@ class Engine:
 
     def _settle(self) -> Iterator[None]:
         """Freeze what must not change any more, then sample the steps of all modes, which serve."""
-        self._profiler.warm()
+        if self.parts.loaded.device.type == "cpu":
+            self._profiler.warm()
         forbid_recompilation()
         pin(self.parts.loaded.cpus)
         # Before the first requests of its own, which leave the allocators as those of clients need them.
@@ -203,10 +206,14 @@ class Engine:
         self._announced_ns = now_ns
         self.parts.shares.collect()
         self.parts.warmup.announce_splits()
-        current = memory(self.parts.loaded.device)
-        if current != self._status.memory:
-            self._status = msgspec.structs.replace(self._status, memory=current)
-            self._inbox.send(self._status)
+        status = msgspec.structs.replace(
+            self._status,
+            memory=memory(self.parts.loaded.device),
+            profiler_note=self._device.profiler_note,
+        )
+        if status != self._status:
+            self._status = status
+            self._inbox.send(status)
         self._busy_until_ns = perf_counter_ns()
 
 

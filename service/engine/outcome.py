@@ -26,6 +26,7 @@ from service.records import (
 from service.statistics.boundedness import dispatch_share
 from service.step.meters import Readings
 from service.step.profiling import STEPS_PER_TRACE
+from service.step.trace import StepShape
 
 
 def build_outcome(
@@ -66,13 +67,15 @@ def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) ->
 @dataclass(frozen=True, slots=True)
 class StepEstimates:
     """Costs per step that the job's own clocks do not show: on a CPU the newest samples of the same steps; on
-    CUDA kernel seconds per step, from earlier profiled requests (`sampled`) or from this one (`profiled`).
+    CUDA kernel seconds per step, by the step's shape, from earlier profiled steps (`sampled`) or from this
+    request (`profiled`). `attached`: the profiler is, which slows all launches.
     """
 
     cuda: bool
     newest: Mapping[Phase, SampleCounts | None]
-    kernel_per_step_seconds: Mapping[Phase, float | None]
+    kernel_per_step_seconds: Mapping[Phase, Mapping[StepShape, float]]
     kernel_source: Source
+    attached: bool = False
 
 
 def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
@@ -87,7 +90,8 @@ def job_timings(
     result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
 ) -> Timings:
     """Those of a job whose phases took `prefill` and `decode`."""
-    dispatch_source: Source = "measured" if estimates.cuda else "sampled"
+    measured: Source = "attached" if estimates.attached else "measured"
+    dispatch_source: Source = measured if estimates.cuda else "sampled"
     kernel_source = estimates.kernel_source if estimates.cuda else "sampled"
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
@@ -111,7 +115,7 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
         # Instrumentation is off: only the number of steps is known.
         return PhaseTimings(steps=readings.steps, minor_faults=readings.minor_faults)
     if estimates.cuda:
-        return _cuda_phase(readings, phase, estimates.kernel_per_step_seconds.get(phase), until_ns)
+        return _cuda_phase(readings, phase, estimates.kernel_per_step_seconds.get(phase, {}), until_ns)
     return _cpu_phase(readings, estimates.newest.get(phase), until_ns)
 
 
@@ -159,18 +163,19 @@ def _dispatch_steps(readings: Readings, phase: Phase) -> list[int]:
 
 
 def _cuda_phase(
-    readings: Readings, phase: Phase, kernel_per_step: float | None, until_ns: int
+    readings: Readings, phase: Phase, kernel_per_step: Mapping[StepShape, float], until_ns: int
 ) -> PhaseTimings:
     """Dispatch, wait and period by the host's clock, device span by events, kernel from the profiler."""
     dispatch = (sum(readings.call) + sum(readings.sampling) + sum(readings.feed)) / 1e9
     wait = sum(readings.wait) / 1e9
     spanned = len(readings.span) == readings.steps
+    kernels = [kernel_per_step[shape] for shape in readings.shapes if shape in kernel_per_step]
     return PhaseTimings(
         steps=readings.steps,
         wall_seconds=dispatch + wait,
         dispatch_seconds=dispatch,
         device_span_seconds=sum(readings.span) / 1e9 if spanned else None,
-        kernel_seconds=None if kernel_per_step is None else readings.steps * kernel_per_step,
+        kernel_seconds=sum(kernels) if len(kernels) == readings.steps else None,
         sync_wait_seconds=wait,
         minor_faults=readings.minor_faults,
         period_seconds=_period_seconds(readings, until_ns),
@@ -203,7 +208,7 @@ def covered(result: JobResult) -> bool:
 EstimatesOf = Callable[[int], StepEstimates]
 """Costs per step in a batch bucket."""
 
-PER_STEP = ("begin", "call", "feed", "sampling", "wait", "span")
+PER_STEP = ("begin", "call", "feed", "sampling", "wait", "span", "shapes")
 
 SUMS = (
     "wall_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",

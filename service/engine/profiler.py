@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,9 @@ from time import perf_counter_ns, time
 import torch
 
 from service.engine.generation import JobResult
+from service.engine.kernel_process import KernelProcess
 from service.engine.outcome import StepEstimates, covered
+from service.engine.step_shares import Key
 from service.engine.warmup import Warmup
 from service.records import (
     PHASES,
@@ -32,33 +34,25 @@ from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_argum
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost, reason
 from service.step.device_time import CudaQueue, device_time
-from service.step.meters import Meter
-from service.step.profiling import INTERVAL_STEPS, Profiler, profile_steps
-from service.step.trace import ProfiledStep
-
-DEFAULT_EVERY = 200
-"""On CUDA: a quantile of latency up to the 99th hardly meets a profiled request waiting in front."""
-
-MOST_SHARE = 0.01
-"""At most this share of the engine's time goes into profiling by default: who arrives meanwhile waits."""
+from service.step.meters import Meter, step_shape
+from service.step.profiling import INTERVAL_STEPS, Profiler
+from service.step.trace import ProfiledStep, StepShape, seconds_by_shape
 
 
 class RequestProfiler:
     """Profiles one request in `every`, none where 0, and any that requests it.
 
-    `every` None: the default of the device, within MOST_SHARE. `used`: the profiler has run, which on CUDA
-    may slow all that follows; no turn comes before that, so that every mode is measured without it first.
+    `used`: the profiler has run, which on CUDA slows all later launches. `before_first` is called first.
     """
 
-    def __init__(self, device: torch.device, every: int | None, traces_folder: Path) -> None:
-        self._cuda = device.type == "cuda"
-        self._limited = every is None
-        self._every = (DEFAULT_EVERY if self._cuda else 0) if every is None else every
+    def __init__(self, device: torch.device, every: int, traces_folder: Path) -> None:
+        self._every = every
         self._requests = 0
-        self._free_ns = 0
+        self._cuda = device.type == "cuda"
         self._profiler = Profiler(device, traces_folder)
         self.kernel_times = KernelTimes()
         self.used = False
+        self.before_first: Callable[[], None] = lambda: None
 
     def warm(self) -> None:
         """Run the profiler, unless it has run already: its first use takes seconds."""
@@ -67,11 +61,13 @@ class RequestProfiler:
             self._profiler.warm()
 
     def is_due(self, job: Job) -> bool:
-        """Whether to profile `job`; call it once for each. A turn too early for MOST_SHARE is left out."""
+        """Whether to profile `job`; call it once for each."""
         self._requests += 1
-        turn = self._every > 0 and self._requests % self._every == 0
-        early = self._limited and perf_counter_ns() < self._free_ns
-        return job.profile or (turn and not early and (self.used or not self._cuda))
+        return job.profile or (self._every > 0 and self._requests % self._every == 0)
+
+    @property
+    def _attached(self) -> bool:
+        return self._cuda and self.used
 
     def profile(
         self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
@@ -82,18 +78,17 @@ class RequestProfiler:
         """
         rows = len(job.prompts)
         about = {"request_id": job.request_id, "mode": job.mode, "batch_size": rows, "created": time()}
+        if not self.used:
+            self.before_first()
         self.used = True
-        began = perf_counter_ns()
         steps = self._profiler.run(job.id, about, meter, action)
-        now_ns = perf_counter_ns()
-        self._free_ns = now_ns + round((now_ns - began) / MOST_SHARE)
         if not steps:
             return []
         prefill = result.prefill.steps
         by_phase: dict[Phase, list[ProfiledStep]] = {"prefill": steps[:prefill], "decode": steps[prefill:]}
         for phase, recorded in by_phase.items():
-            seen = [step.kernel_seconds for step in recorded if step.kernel_seconds is not None]
-            self.kernel_times.add(job.mode, phase, result.bucket, [median(seen)] if seen else [])
+            for shape, seen in seconds_by_shape(recorded).items():
+                self.kernel_times.add((job.mode, phase, result.bucket), shape, [median(seen)])
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
     def estimates(
@@ -106,15 +101,18 @@ class RequestProfiler:
         if not complete:
             return usual
         per_step = dict(usual.kernel_per_step_seconds)
-        per_step |= {entry.phase: entry.kernel_seconds for entry in own}
-        return StepEstimates(self._cuda, newest, per_step, "profiled")
+        for entry in own:
+            shapes = (result.prefill if entry.phase == "prefill" else result.decode).shapes
+            # The mean over the phase's steps, whatever their shapes: all of them are in it.
+            per_step[entry.phase] = dict.fromkeys(shapes, entry.kernel_seconds or 0.0)
+        return StepEstimates(self._cuda, newest, per_step, "profiled", self._attached)
 
     def usual_estimates(
         self, mode: str, bucket: int, newest: Mapping[Phase, SampleCounts | None]
     ) -> StepEstimates:
-        """Costs per step of `mode` in `bucket`, from earlier profiled requests."""
-        per_step = {phase: self.kernel_times.per_step(mode, phase, bucket) for phase in PHASES}
-        return StepEstimates(self._cuda, newest, per_step, "sampled")
+        """Costs per step of `mode` in `bucket`, from earlier profiled steps."""
+        per_step = {phase: self.kernel_times.medians[mode, phase, bucket] for phase in PHASES}
+        return StepEstimates(self._cuda, newest, per_step, "sampled", self._attached)
 
 
 def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
@@ -137,41 +135,46 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
 
 
 SAMPLES_KEPT = 16
-"""Of each step, the newest."""
+"""Of each step and shape, the newest."""
 
 
 class KernelTimes:
-    """Kernel seconds of steps, learnt at warm-up and followed by what profiled requests add."""
+    """Kernel seconds of steps, learnt at warm-up and followed by what profiled requests add.
+
+    `medians` has those of the newest samples, by mode, phase and bucket, then by the step's shape.
+    """
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[str, Phase, int], deque[float]] = defaultdict(
+        self.medians: dict[Key, dict[StepShape, float]] = defaultdict(dict)
+        self._samples: dict[tuple[Key, StepShape], deque[float]] = defaultdict(
             lambda: deque(maxlen=SAMPLES_KEPT)
         )
 
-    def add(self, mode: str, phase: Phase, bucket: int, samples: Iterable[float | None]) -> None:
-        """Add samples in seconds; None is a step whose kernels the profiler did not see, and is left out."""
-        seen = [seconds for seconds in samples if seconds is not None]
-        if seen:
-            self._samples[mode, phase, bucket].extend(seen)
-
-    def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
-        """The median of the newest samples; None where none has been taken."""
-        samples = self._samples.get((mode, phase, bucket))
-        return median(samples) if samples else None
+    def add(self, key: Key, shape: StepShape, seconds: Iterable[float]) -> None:
+        """Add samples, at least one."""
+        samples = self._samples[key, shape]
+        samples.extend(seconds)
+        self.medians[key][shape] = median(samples)
 
     def of_mode(self, mode: str) -> list[KernelTime]:
         """All that is known of a mode, each with its interval."""
         return [
-            _kernel_time(phase, bucket, median_interval(list(samples)))
-            for (name, phase, bucket), samples in self._samples.items()
+            _kernel_time(phase, bucket, shape, median_interval(list(samples)))
+            for ((name, phase, bucket), shape), samples in self._samples.items()
             if name == mode
         ]
 
 
-def _kernel_time(phase: Phase, batch: int, seconds: Interval) -> KernelTime:
+def _kernel_time(phase: Phase, batch: int, shape: StepShape, seconds: Interval) -> KernelTime:
     low, high = (end if math.isfinite(end) else None for end in (seconds.low, seconds.high))
     return KernelTime(
-        phase=phase, batch=batch, seconds=seconds.value, low=low, high=high, samples=seconds.samples
+        phase=phase,
+        batch=batch,
+        **shape._asdict(),
+        seconds=seconds.value,
+        low=low,
+        high=high,
+        samples=seconds.samples,
     )
 
 
@@ -179,72 +182,57 @@ ROUNDS = 8
 CALLS = 9
 """Per mode and round; their median is one value."""
 
-UNKNOWN = "what the profiler costs is unknown: a request was profiled before all modes had been measured"
-REMEDY = (
-    "TEARDOWN_CUPTI=1 in the service's environment lets go of it after each session (CUDA 12.6 or newer). "
-    "Its effect on replayed graphs was not proved on this GPU: compare the parity of their texts with "
-    "eager's (POST /v1/compare) before and after a profiled request"
-)
-
 
 @dataclass(slots=True)
 class DeviceMeasurements:
-    """On CUDA: what each mode's steps take on the device, and what the profiler costs them, taken at warm-up.
+    """On CUDA: what each mode's steps take on the device, and what the profiler costs those that it slows.
 
     On a CPU `queue` is None, and nothing is measured. A step's device time is measured twice, by the
-    profiler's kernels and by queued calls between two events: they agree where the device is always busy.
-    `missing`: why they could not be taken. `profiler_note`: where the profiler slows all later steps.
+    profiler's kernels, in a process of its own, and by queued calls between two events: they agree where the
+    device is always busy. `missing`: why they could not be taken. `profiler_note`: that the profiler, which a
+    request wanted, is attached to this process, and what that costs.
     """
 
     warmup: Warmup
     buffers: Mapping[int, Buffers]
     profiler: RequestProfiler
     queue: CudaQueue | None
+    start_process: Callable[[], KernelProcess]
     missing: str | None = None
     profiler_note: str | None = None
 
-    def attach(self) -> Iterator[None]:
-        """Attach the profiler, with every captured mode measured before and after; yields between samples.
+    def attach(self) -> None:
+        """Attach the profiler, and measure dispatch of every ready mode before and after.
 
-        Its library stays attached after its first session, and may slow every launch (pytorch #146604).
+        Its library stays attached after its first session, and slows every launch (pytorch #146604).
         """
+        if self.queue is None:
+            return
         try:
-            if self.queue is not None:
-                yield from self._attach()
+            costs = self._costs().items()
+            slower = [f"{name} {one.ratio:.2f} ({one.low:.2f} to {one.high:.2f})" for name, one in costs]
+            found = f"to issue a decode step takes this many times as long (95 %): {', '.join(slower)}"
+            for name, cost in costs:
+                self.warmup.update(self.warmup.modes[name], profiler_cost=cost)
         except Exception as error:
             if is_device_lost(error):
                 raise
-            self.profiler_note = f"what the profiler costs is not known: {reason(error)}"
+            found = f"what that costs is not known: {reason(error)}"
             free_memory(error)
+        self.profiler_note = (
+            f"a request was profiled, and the profiler stays attached to the engine: {found}. Later requests "
+            "say so (sources.dispatch: attached); a restart of the engine ends it"
+        )
 
-    def _attach(self) -> Iterator[None]:
+    def _costs(self) -> dict[str, ProfilerCost]:
         buffers = self.buffers[min(self.buffers)]
-        steps = {
-            name: one.steps["decode", buffers.bucket] for name, one in self.warmup.modes.items() if one.steps
-        }
-        before = yield from self._rounds(steps, buffers)
-        if self.profiler.used:
-            self.profiler_note = UNKNOWN
-            return
+        steps = {name: one.steps["decode", buffers.bucket] for name, one in self.warmup.ready().items()}
+        before = self._rounds(steps, buffers)
         self.profiler.warm()
-        after = yield from self._rounds(steps, buffers)
-        costs = {name: _cost(before[name], after[name]) for name in steps}
-        slowed = [
-            f"{name} {cost.ratio:.2f} (95 % interval {cost.low:.2f} to {cost.high:.2f})"
-            for name, cost in costs.items()
-            if cost.matters
-        ]
-        if slowed:
-            self.profiler_note = (
-                "since the profiler's first session a decode step takes this many times as long to issue: "
-                f"{', '.join(slowed)}. {REMEDY}"
-            )
-        for name, cost in costs.items():
-            self.warmup.update(self.warmup.modes[name], profiler_cost=cost)
+        after = self._rounds(steps, buffers)
+        return {name: _cost(before[name], after[name]) for name in steps}
 
-    def _rounds(
-        self, steps: Mapping[str, Step], buffers: Buffers
-    ) -> Generator[None, None, dict[str, list[float]]]:
+    def _rounds(self, steps: Mapping[str, Step], buffers: Buffers) -> dict[str, list[float]]:
         """Dispatch of each mode's decode step with `buffers`, in a random order per round."""
         found: dict[str, list[float]] = {name: [] for name in steps}
         for number in range(ROUNDS):
@@ -252,7 +240,6 @@ class DeviceMeasurements:
             Random(number).shuffle(names)
             for name in names:
                 found[name].append(decode_dispatch(steps[name], buffers))
-                yield
         return found
 
     def learn(self) -> Iterator[None]:
@@ -260,28 +247,37 @@ class DeviceMeasurements:
         queue = self.queue
         if queue is None:
             return
+        for configured in self.warmup.ready().values():
+            device_times: list[DeviceTime] = []
+            for (phase, bucket), step in configured.steps.items():
+                device_times.append(self._queued(queue, step, phase, bucket))
+                yield
+            self.warmup.update(configured, device_times=device_times)
         try:
-            for name, configured in self.warmup.ready().items():
-                device_times: list[DeviceTime] = []
-                for (phase, bucket), step in configured.steps.items():
-                    device_times.append(self._learn_step(queue, name, step, phase, bucket))
-                    yield
-                kernel_times = self.profiler.kernel_times.of_mode(name)
-                self.warmup.update(configured, device_times=device_times, kernel_times=kernel_times)
-        except Exception as error:
+            yield from self._learn_kernels()
+        except RuntimeError as error:
             if is_device_lost(error):
                 raise
-            # A profiler that fails costs its numbers, not the engine.
-            self.missing = reason(error)
-            free_memory(error)
+            self.missing = f"kernel times are not known: {error}"
 
-    def _learn_step(self, queue: CudaQueue, mode: str, step: Step, phase: Phase, bucket: int) -> DeviceTime:
-        buffers = self.buffers[bucket]
-        set_positions(buffers, phase)
-        arguments = measured_arguments(buffers, phase)
-        profiled = profile_steps(step, arguments, INTERVAL_STEPS)
-        self.profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
-        return device_time(queue, partial(step, *arguments), phase, bucket)
+    def _queued(self, queue: CudaQueue, step: Step, phase: Phase, bucket: int) -> DeviceTime:
+        set_positions(self.buffers[bucket], phase)
+        arguments = measured_arguments(self.buffers[bucket], phase)
+        return device_time(queue, partial(step, *arguments), phase, bucket, step_shape(arguments))
+
+    def _learn_kernels(self) -> Iterator[None]:
+        process = self.start_process()
+        try:
+            for name, configured in self.warmup.ready().items():
+                found = yield from process.profiled(name)
+                for one in found:
+                    for shape, seen in seconds_by_shape(one.steps).items():
+                        self.profiler.kernel_times.add((name, one.phase, one.batch), shape, seen)
+                profiles = [summary(one.phase, one.steps[:INTERVAL_STEPS]) for one in found]
+                kernel_times = self.profiler.kernel_times.of_mode(name)
+                self.warmup.update(configured, kernel_times=kernel_times, profiles=profiles)
+        finally:
+            process.close()
 
 
 def decode_dispatch(step: Step, buffers: Buffers) -> float:

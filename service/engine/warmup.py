@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 
 import msgspec
@@ -28,10 +27,9 @@ from service.records import Attention, Compilation, ModeStatus, Phase
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, prepare
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost, reason
+from service.step.graphs import counted_replays
 from service.step.parity import ParityCheck, wrong_attention
 from service.step.process_state import resident_bytes
-from service.step.profiling import profile_step
-from service.step.trace import ProfiledStep
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
 
@@ -79,7 +77,6 @@ class Warmup:
         self._cache_retry = cache_retry
         self.attention: list[Attention] = []
         self.reference_seconds = 0.0
-        self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
         self._compiler_loaded = False
         # Starts another process that compiles into the same cache.
         self.start_elsewhere: Callable[[], CompiledElsewhere | None] = lambda: None
@@ -103,10 +100,7 @@ class Warmup:
         return {name: one for name, one in self.modes.items() if one.status.state == "ready"}
 
     def run(self) -> Iterator[None]:
-        """Capture every mode and check its parity; yields so that ready modes can serve meanwhile.
-
-        A mode that promises graph replay is not ready until `finish` has proved it.
-        """
+        """Capture every mode and check its parity; yields so that ready modes can serve meanwhile."""
         began = perf_counter()
         parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
         self.attention = parity_check.attention
@@ -128,11 +122,6 @@ class Warmup:
     def doing(self) -> str:
         warming = [name for name, one in self.modes.items() if one.status.state == "warming"]
         return f"warming up {warming[0]}" if warming else "warming up"
-
-    def finish(self) -> Iterator[None]:
-        """Prove graph replay, under the profiler."""
-        for configured, proof in self._proofs:
-            yield from self._or_fail(configured, self._prove(configured, proof))
 
     def sample(self) -> Iterator[None]:
         """Sample the steps of the ready modes, so that their first requests have a split."""
@@ -205,11 +194,11 @@ class Warmup:
             self._fail(configured, "out of parity with eager: see `parity`")
         elif wrong := wrong_attention(self.attention):
             self._fail(configured, wrong)
-        elif effect.graph_replay:
-            proof = partial(verify_graph_replay, configured, self._buffers, seen.graph_skips)
-            self._proofs.append((configured, proof))
         else:
-            self.update(configured, state="ready")
+            if effect.graph_replay:
+                verify_graph_replay(configured, self._buffers, seen.graph_skips)
+            replays = effect.graph_replay and configured.status.effective == effect.name
+            self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
 
     def effect(self, configured: ConfiguredMode) -> Effect:
         return configured.mode.effect(self._device.type)
@@ -280,12 +269,6 @@ class Warmup:
         self._compiler_loaded = True
         yield
 
-    def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
-        proof()
-        replays = configured.status.effective == self.effect(configured).name
-        self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
-        yield
-
 
 def callable_name(mode: str, phase: Phase, bucket: int) -> str:
     """Names a callable among all that are compiled for one model and set of sizes."""
@@ -293,34 +276,24 @@ def callable_name(mode: str, phase: Phase, bucket: int) -> str:
 
 
 def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers], skips: int) -> None:
-    """Change the status of a mode that promises CUDA-graph replay where it does not replay, or shows neither.
+    """Change the status of a mode that promises one replayed CUDA graph per step and does something else.
 
-    `skips`: how often torch counted that it gave up graphs. Otherwise a trace must show one graph launch per
-    step, of either phase, at every bucket. One without launches and kernels shows nothing, and is repeated.
+    `skips`: how often torch counted that it gave up graphs. What the service captures raises where it cannot
+    be replayed; of what Inductor captures one step of each shape is called, and its replays are counted.
     """
+    if configured.mode.cuda.captured:
+        return
     if skips:
         _skipped(configured, f"torch gave them up for {skips} compiled callables")
         return
-    for bucket, own in buffers.items():
-        for phase in PHASES:
-            prepare(own)
-            step = configured.steps[phase, bucket]
-            seen = profile_step(step, own, phase)
-            if not _recorded(seen):
-                seen = profile_step(step, own, phase)
-            where = f"per {phase} step at batch {bucket}"
-            if not _recorded(seen):
-                # The mode keeps its name: torch counted no skip, and nothing contradicts it.
-                unproved = f"graph replay is not proved {where}: {seen.unknown}"
-                configured.status = msgspec.structs.replace(configured.status, reason=unproved)
-            elif seen.graph_launches != 1:
-                _skipped(configured, f"{seen.graph_launches} graph launches {where}")
+    for (phase, bucket), step in configured.steps.items():
+        prepare(buffers[bucket])
+        for arguments in buffers[bucket].shapes(phase):
+            with counted_replays() as replays:
+                step(*arguments)
+            if len(replays) != 1:
+                _skipped(configured, f"{len(replays)} replays per {phase} step at batch {bucket}")
                 return
-
-
-def _recorded(seen: ProfiledStep) -> bool:
-    """Whether the trace shows anything of a step's way to the device."""
-    return bool(seen.launches) or seen.kernels is not None
 
 
 def _skipped(configured: ConfiguredMode, detail: str) -> None:

@@ -80,7 +80,7 @@ class ServedRequests(Listener):
         self.observed += 1
         mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
         kernel, dispatch = decode.kernel_seconds, decode.dispatch_seconds
-        if kernel is not None and dispatch is not None:
+        if kernel is not None and dispatch is not None and engine.dispatch_source != "attached":
             kernels, dispatches = self._sums.get((mode, bucket), (0.0, 0.0))
             self._sums[mode, bucket] = kernels + kernel, dispatches + dispatch
         work = Work(bucket, engine.padded_prompt_tokens, decode.steps, _options_of(timing.job))

@@ -127,7 +127,7 @@ class Settings(BaseSettings):
 
     # What is served, passed on to the engine.
     model: str = Field(default="tiny", min_length=1)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = "auto"
     dtype: Literal["float32", "bfloat16", "autocast-bfloat16"] | None = None
     modes: Annotated[list[str], NoDecode] = Field(default_factory=default_modes, min_length=1)
     require_modes: Annotated[list[str] | None, NoDecode] = Field(default=None, min_length=1)
@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
     instrumentation: Literal["off", "full"] = "full"
-    profile_every: int | None = Field(default=None, ge=0)
+    profile_every: int = Field(default=0, ge=0)
     batching: Batching = "off"
 
     # How it is served.
@@ -189,6 +189,13 @@ class Settings(BaseSettings):
         if not isinstance(value, str):
             return value
         return [part.strip() for part in value.split(",") if part.strip()]
+
+    @field_validator("device")
+    @classmethod
+    def _device_has_a_name(cls, value: str) -> str:
+        if re.fullmatch(r"auto|cpu|cuda(:(0|[1-9]\d?))?", value) is None:
+            raise ValueError(f"device '{value}': try one of auto, cpu, cuda, or a GPU by its number: cuda:1")
+        return value
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -271,7 +278,7 @@ class Settings(BaseSettings):
         """The settings of the engine process; `address` is that of its socket."""
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}
         own = {"address": address, "cpus": self.engine_cpus, "cache_folder": str(self.cache_folder)}
-        return EngineSettings(**{**same, **own, **({} if self.batching == "off" else {"profile_every": 0})})
+        return EngineSettings(**{**same, **own})
 
 
 def refuse_unknown_variables(environment: Iterable[str], fields: Iterable[str]) -> None:

@@ -83,11 +83,12 @@ def measure_roof(bench: Bench) -> Roof:
 
 
 STEPS = 7
-NAME_CHARACTERS = 160
 
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """All kernels of one name. `seconds` are per step, `share` is of all kernels' time."""
+    """All kernels of one whole name: where it is cut, different ones may look like one. `seconds` are per
+    step, `share` is of all kernels' time.
+    """
 
     name: str
     per_step: float
@@ -122,7 +123,7 @@ def table_of(by_step: Sequence[Sequence[Event]]) -> KernelTable | None:
     chosen = [kernels for kernels in by_step if len(kernels) == usual]
     durations: dict[str, list[float]] = defaultdict(list)
     for kernel in (kernel for kernels in chosen for kernel in kernels):
-        durations[kernel["name"][:NAME_CHARACTERS]].append(kernel["dur"] / 1e6)
+        durations[kernel["name"]].append(kernel["dur"] / 1e6)
     total = sum(map(sum, durations.values()))
     rows = [_row(name, found, len(chosen), total) for name, found in durations.items()]
     busy = [busy_microseconds(kernels) / 1e6 for kernels in chosen]

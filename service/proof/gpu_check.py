@@ -102,6 +102,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _own("tests", 150, "tests/gpu"),
         ),
         2: (
+            _own("tuned", 150, "parity of max-autotune and aot-inductor"),
             _own("small", 75, "a served token of small, batch 1", "sizes", "small", "1"),
             _own("base", 75, "a served token of base, batch 1", "sizes", "base", "1"),
             _own("batches", 60, "a served token of small, batch 8 and 64", "sizes", "small", "8,64"),

@@ -28,7 +28,7 @@ from service.front.machine import machine
 from service.measure.cases import Bench, Case, build_case
 from service.measure.rounds import in_rounds, paired_median_ratio
 from service.measure.step_costs import STEPS, table_of
-from service.modes import MODES, default_modes, named_modes
+from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import PHASES, EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
 from service.step.buffers import DECODE_POSITION, Buffers, measured_arguments, set_positions
@@ -196,7 +196,7 @@ def _metered(case: Case, which: str) -> float:
     def run(steps: int) -> None:
         for _ in range(steps):
             _, greedy = meter.run(case.step, case.arguments, readings)
-            meter.fetch(greedy, readings)
+            meter.fetch(meter.copy(greedy), readings)
 
     run(PROFILED_STEPS)
     began = perf_counter_ns()
@@ -204,31 +204,36 @@ def _metered(case: Case, which: str) -> float:
     return (perf_counter_ns() - began) / 1e9 / STEPS_PER_ROUND
 
 
-# Sections `ladder` and `float32`: parity, in bfloat16 also speed, of the default modes and `cuda-graph`
+# Sections `ladder` and `float32`: parity, in bfloat16 also speed, of the default modes and the captured ones.
+# Section `tuned`: parity of those that tune, and so compile for minutes
 
 LADDER_BATCHES = [1, 8]
-LADDER_ROUNDS = 8
 NEW_TOKENS = 64
 PROFILED_TOKENS = 16
 """Of a job under the profiler, whose trace of every kernel takes longest."""
 
 PROMPT = "def mean(values):\n"
-CAPTURED = "cuda-graph"
+CAPTURED = "cuda-graph", "compiled-captured"
+TUNED = "max-autotune", "aot-inductor"
 
 
 def ladder_modes() -> list[str]:
-    """The default ones, and the captured one: with it fusion and launches are told apart."""
-    return named_modes([*default_modes(), CAPTURED])
+    """The default ones, and the captured ones: with them fusion and launches are told apart."""
+    return named_modes([*default_modes(), *CAPTURED])
 
 
 def ladder(records: Records, dtype: str) -> None:
-    """Warm the modes up in `dtype`; in bfloat16 run jobs as well, in the first round profiled: it tells what
+    """Warm the modes up in `dtype`; in bfloat16 run jobs as well, in the last round profiled: it tells what
     the modes launch.
     """
     timed = dtype == "bfloat16"
     batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
-    rounds = range(PROFILED_ROUND, LADDER_ROUNDS + 1) if timed else range(0)
+    rounds = range(PROFILED_ROUND + 1) if timed else range(0)
     serve(records, _settings(ladder_modes(), batches, dtype=dtype), rounds)
+
+
+def tuned(records: Records) -> None:
+    serve(records, _settings(TUNED, LADDER_BATCHES), range(0))
 
 
 def serve(records: Records, settings: EngineSettings, rounds: Iterable[int]) -> Engine:
@@ -327,15 +332,13 @@ KERNELS_KEPT = 12
 
 def sizes_modes() -> list[str]:
     """Those that replay a graph, and what they are without one."""
-    wanted = (GRAPHS, "compiled-captured", CAPTURED, "inference_mode")
-    return named_modes([mode for mode in wanted if mode in MODES])
+    return named_modes([GRAPHS, *CAPTURED, "inference_mode"])
 
 
 def sizes(records: Records, model: str, batches: str) -> None:
     """Serve `model` at `batches`, as '8,64', unprofiled; then a record of each mode's kernels per step."""
     settings = _settings(sizes_modes(), [int(batch) for batch in batches.split(",")], model=model)
-    first = PROFILED_ROUND + 1
-    engine = serve(records, settings, range(first, first + SIZES_ROUNDS))
+    engine = serve(records, settings, range(SIZES_ROUNDS))
     for (mode, ready), batch in product(engine.parts.warmup.ready().items(), settings.batch_sizes):
         kernels = _kernels(engine.parts.buffers[batch], ready.steps["decode", batch])
         records.write("kernels", model=model, mode=mode, batch=batch, kernels=kernels)
@@ -355,6 +358,7 @@ SECTIONS: dict[str, Callable[..., None]] = {
     "device": device,
     "profiler": profiler,
     "ladder": ladder,
+    "tuned": tuned,
     "tests": gpu_tests,
     "sizes": sizes,
 }

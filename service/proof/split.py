@@ -336,7 +336,7 @@ def kernel_seconds(device: torch.device, case: Case) -> tuple[float, float] | No
     Both are sums of durations. None where the kernels of a step are unknown. What separates the steps, so
     that a replay's kernels are known whatever their ids, is a copy: no kernel in either sum.
     """
-    session = record_session(device, case.call, STEPS, Separator(device, copies=True))
+    session = record_session(device, [(STEP_MARK, case.call)] * STEPS, Separator(device, copies=True))
     steps = read_steps(chrome_events(session), cuda=True)
     sums = [step.kernel_sum_seconds for step in steps if step.kernel_sum_seconds is not None]
     return (sum(sums), _table_seconds(session)) if sums and len(sums) == len(steps) else None

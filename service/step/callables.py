@@ -55,7 +55,7 @@ def build_step(
     step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
     if precision is not None and precision.autocast is not None:
         step = _within(torch.autocast(device_type, precision.autocast), step)
-    return _replayed(step) if effect.graph_replay and effect.compiles else step
+    return _replayed(step) if effect.graph_replay and not effect.captured else step
 
 
 def _forward(model: nn.Module, name: str) -> Step:

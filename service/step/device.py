@@ -11,14 +11,19 @@ from service.machine import processor_name
 
 
 def choose_device(requested: str) -> torch.device:
-    """The device named by 'auto', 'cpu' or 'cuda'; raises ValueError where torch has no such device."""
+    """The device named by 'auto', 'cpu', 'cuda' or 'cuda:N'; raises ValueError where torch has none such."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if requested == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if requested == "cuda" and not torch.cuda.is_available():
+        return torch.device("cuda" if count else "cpu")
+    device = torch.device(requested)
+    if device.type == "cuda" and not count:
         raise ValueError(
-            "device 'cuda': torch sees no CUDA device here; use --device cpu or install a CUDA build"
+            f"device '{requested}': torch sees no CUDA device here; use --device cpu or install a CUDA build"
         )
-    return torch.device(requested)
+    if (device.index or 0) >= max(count, 1):
+        seen = "1 CUDA device, cuda:0" if count == 1 else f"{count} CUDA devices, cuda:0 to cuda:{count - 1}"
+        raise ValueError(f"device '{requested}': torch sees {seen}, here; choose one of these")
+    return device
 
 
 def device_name(device: torch.device) -> str:
@@ -31,7 +36,7 @@ def memory(device: torch.device) -> dict[str, int] | None:
     """
     if device.type != "cuda":
         return None
-    stats = torch.cuda.memory_stats()
+    stats = torch.cuda.memory_stats(device)
     sizes = {
         f"{kind}_{moment}": stats.get(f"{kind}_bytes.all.{moment}", 0)
         for kind in ("allocated", "reserved", "active", "inactive_split")

@@ -10,6 +10,7 @@ import torch
 
 from service.records import DeviceTime, Phase
 from service.statistics.intervals import Interval, median_interval
+from service.step.trace import StepShape
 
 QUEUE_LENGTHS = (16, 8, 4, 2, 1)
 """Calls in a row that are tried: the driver takes about a thousand launches ahead of the device."""
@@ -133,13 +134,15 @@ def device_time(
     call: Callable[[], object],
     phase: Phase,
     batch: int,
+    shape: StepShape,
     clock: Callable[[], int] = perf_counter_ns,
 ) -> DeviceTime:
-    """`queued_time` of `call`, a warmed step of `phase` in the bucket `batch`."""
+    """`queued_time` of `call`, a warmed step of `phase` and `shape` in the bucket `batch`."""
     seconds, queued, upper_bound = queued_time(queue, call, clock)
     return DeviceTime(
         phase=phase,
         batch=batch,
+        **shape._asdict(),
         seconds=seconds.value,
         low=seconds.low,
         high=seconds.high,

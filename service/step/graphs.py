@@ -104,6 +104,23 @@ def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
     return graph.replay, result
 
 
+@contextmanager
+def counted_replays() -> Iterator[list[torch.cuda.CUDAGraph]]:
+    """Within: lists the graph of every replay that torch's own code makes, such as Inductor's graph trees."""
+    seen: list[torch.cuda.CUDAGraph] = []
+    replay = torch.cuda.CUDAGraph.replay
+
+    def counting(graph: torch.cuda.CUDAGraph) -> None:
+        seen.append(graph)
+        replay(graph)
+
+    torch.cuda.CUDAGraph.replay = counting  # type: ignore[method-assign, assignment]
+    try:
+        yield seen
+    finally:
+        torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]
+
+
 @cache
 def _stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()

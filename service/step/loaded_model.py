@@ -61,10 +61,13 @@ class LoadedModel:
 
 
 def load_model(settings: EngineSettings) -> LoadedModel:
-    """Load the model of `settings`, and set the number of threads of this process. Raises ValueError, with
-    the remedy, for a device, dtype, core or checkpoint that cannot work.
+    """Load the model of `settings`, and set the number of threads and the current GPU of this process. Raises
+    ValueError, with the remedy, for a device, dtype, core or checkpoint that cannot work.
     """
     device = choose_device(settings.device)
+    if device.index is not None:
+        # Streams, events, graphs and pinned memory are of the current device, whatever device a tensor is on.
+        torch.cuda.set_device(device)
     precision = choose_precision(settings.dtype, device)
     cpus = engine_cpus(settings.cpus)
     threads = settings.threads or physical_cores(cpus)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import cycle, pairwise
 from time import perf_counter_ns
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from torch.profiler import record_function
 from service.records import SampleCounts
 from service.step.buffers import Arguments
 from service.step.callables import Step
-from service.step.trace import STEP_MARK
+from service.step.trace import StepShape, mark_name
+
+COPIES = 2
+"""Places that tokens are copied to in turn: those of one step while those before are on their way."""
 
 Instrumentation = Literal["off", "full"]
 """Nothing; or the host's clock, and on CUDA events on the device's stream."""
@@ -29,9 +32,9 @@ class Readings:
     `begin` is the instant of `perf_counter_ns` at which the step's call begins, `call` the host clock around
     that call, `sampling` around the sampling operators, one entry per sampled token. On CUDA `feed` is around
     the operators that write the step's inputs, `wait` the host blocked on the device, and `span` the device's
-    clock between two events around the call, idle time included. `unmeasured` counts steps run without a
-    clock, `minor_faults` the page faults of this thread over all steps. `samples` are those of this thread
-    within the steps; None where none were taken.
+    clock between two events around the call, idle time included, and `shapes` is what its kernels depend on.
+    `unmeasured` counts steps run without a clock, `minor_faults` the page faults of this thread over all
+    steps. `samples` are those of this thread within the steps; None where none were taken.
     """
 
     begin: list[int] = field(default_factory=list)
@@ -40,6 +43,7 @@ class Readings:
     sampling: list[int] = field(default_factory=list)
     wait: list[int] = field(default_factory=list)
     span: list[int] = field(default_factory=list)
+    shapes: list[StepShape] = field(default_factory=list)
     unmeasured: int = 0
     minor_faults: int = 0
     samples: SampleCounts | None = None
@@ -53,6 +57,16 @@ class Readings:
         return [later - earlier for earlier, later in pairwise([*self.begin, until_ns])]
 
 
+class Copied(NamedTuple):
+    """Tokens on their way to the host: `tokens`, int64 [batch], once `arrived` has passed; None: on a CPU
+    they are there. `running`: events around the steps before it, whose times can be read from then on.
+    """
+
+    tokens: Tensor
+    arrived: torch.cuda.Event | None = None
+    running: Sequence[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = ()
+
+
 class Meter:
     """Runs steps and copies tokens to the host; the other meters record the time of each. This one is for
     instrumentation `off`: it reads no clock, and only counts steps.
@@ -63,9 +77,13 @@ class Meter:
         readings.unmeasured += 1
         return step(*arguments)
 
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """Copy `tokens`, int64 [batch], to the host: the one wait of a step."""
-        values: list[int] = tokens.tolist()
+    def copy(self, tokens: Tensor) -> Copied:
+        """Begin to copy `tokens`, int64 [batch], to the host. Steps may follow before it is fetched."""
+        return Copied(tokens)
+
+    def fetch(self, copied: Copied, readings: Readings) -> list[int]:
+        """The values of what was copied: the one wait of a step, which goes to `readings`."""
+        values: list[int] = copied.tokens.tolist()
         return values
 
 
@@ -73,11 +91,15 @@ SIZE_BITS = 16
 """A label is the step's number, below 2 ** SIZE_BITS, and above that its size."""
 
 
+def step_shape(arguments: Arguments) -> StepShape:
+    tokens, _, _, cache = arguments
+    return StepShape(tokens.shape[1], cache[0][0].shape[1])
+
+
 def step_size(arguments: Arguments) -> int:
     """Tokens per row of a prefill, else positions that are attended to: a step's split depends on them."""
-    tokens, _, _, cache = arguments
-    length: int = tokens.shape[1]
-    return length if length > 1 else cache[0][0].shape[1]
+    shape = step_shape(arguments)
+    return shape.row_tokens if shape.row_tokens > 1 else shape.attended_tokens
 
 
 class StepLabels:
@@ -150,15 +172,22 @@ class HostMeter(Meter):
 class CudaMeter(Meter):
     """For CUDA: host clock around the call, which is dispatch and ends when it returns; events on the
     stream; one wait per fetched token. No synchronise is added: the timing events are read after that wait.
+    `timed` False: instrumentation is off, and tokens are copied in the same way.
     """
 
-    def __init__(self, largest_batch: int) -> None:
-        self._pinned = torch.zeros(largest_batch, dtype=torch.int64, pin_memory=True)
-        self._copied = torch.cuda.Event()
+    def __init__(self, largest_batch: int, timed: bool = True) -> None:
+        self._timed = timed
+        self._targets = cycle(
+            (torch.zeros(largest_batch, dtype=torch.int64, pin_memory=True), torch.cuda.Event())
+            for _ in range(COPIES)
+        )
         self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
+        self._newest: tuple[Arguments | None, StepShape] = None, StepShape(0, 0)
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+        if not self._timed:
+            return super().run(step, arguments, readings)
         start, end = self._take()
         start.record()
         began = perf_counter_ns()
@@ -167,21 +196,31 @@ class CudaMeter(Meter):
         readings.begin.append(began)
         end.record()
         self._running.append((start, end, readings))
+        if self._newest[0] is not arguments:
+            self._newest = arguments, step_shape(arguments)
+        readings.shapes.append(self._newest[1])
         return result
 
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """Copy to pinned memory, wait once (`readings.wait`), then read the events that have passed."""
-        target = self._pinned[: tokens.shape[0]]
+    def copy(self, tokens: Tensor) -> Copied:
+        """Into pinned memory, behind all steps until now; one copy may still be on its way."""
+        pinned, arrived = next(self._targets)
+        target = pinned[: tokens.shape[0]]
         target.copy_(tokens, non_blocking=True)
-        self._copied.record()
+        arrived.record()
+        running, self._running = self._running, []
+        return Copied(target, arrived, running)
+
+    def fetch(self, copied: Copied, readings: Readings) -> list[int]:
+        """Wait once (`readings.wait`), then read the events that have passed."""
+        assert copied.arrived is not None
         began = perf_counter_ns()
-        self._copied.synchronize()
-        readings.wait.append(perf_counter_ns() - began)
-        for start, end, owner in self._running:
+        copied.arrived.synchronize()
+        if self._timed:
+            readings.wait.append(perf_counter_ns() - began)
+        for start, end, owner in copied.running:
             owner.span.append(int(start.elapsed_time(end) * 1e6))
             self._idle.append((start, end))
-        self._running.clear()
-        values: list[int] = target.tolist()
+        values: list[int] = copied.tokens.tolist()
         return values
 
     def _take(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -197,21 +236,15 @@ def new_meter(
     labels: StepLabels | None = None,
 ) -> Meter:
     """The meter that fits `device`; on a CPU `labels` say what runs."""
-    if instrumentation == "off":
-        return Meter()
     if device.type == "cuda":
-        return CudaMeter(largest_batch)
-    return HostMeter(labels)
+        return CudaMeter(largest_batch, timed=instrumentation == "full")
+    return HostMeter(labels) if instrumentation == "full" else Meter()
 
 
 def step_name(arguments: Arguments) -> str:
-    """The name of a step's mark, with phase and shape, so that steps of one name are alike:
-    `launchbound::step decode 1/64` computes 1 token per row and reads 64 positions.
-    """
-    tokens, _, _, cache = arguments
-    length, reach = tokens.shape[1], cache[0][0].shape[1]
-    phase = "decode" if length == 1 else "prefill"
-    return f"{STEP_MARK} {phase} {length}/{reach}"
+    """The name of a step's mark, with phase and shape."""
+    shape = step_shape(arguments)
+    return mark_name("decode" if shape.row_tokens == 1 else "prefill", shape)
 
 
 class ProfilingMeter(Meter):
@@ -230,8 +263,11 @@ class ProfilingMeter(Meter):
         with record_function(step_name(arguments)):
             return self._inner.run(step, arguments, readings)
 
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        return self._inner.fetch(tokens, readings)
+    def copy(self, tokens: Tensor) -> Copied:
+        return self._inner.copy(tokens)
+
+    def fetch(self, copied: Copied, readings: Readings) -> list[int]:
+        return self._inner.fetch(copied, readings)
 
     def end(self) -> None:
         if not self._ended:

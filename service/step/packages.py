@@ -114,7 +114,8 @@ def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple
     package may hold them packed.
     """
     device = arguments[0].device
-    gpu = torch.cuda.get_device_name, torch.cuda.get_device_capability
+    # With its number, which is written into the code of operators that are not compiled.
+    gpu = str, torch.cuda.get_device_name, torch.cuda.get_device_capability
     parts = [
         torch.__version__,
         sys.version,

@@ -15,8 +15,9 @@ import tempfile
 import warnings
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -28,7 +29,7 @@ from service.records import Phase
 from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
 from service.step.compile_cache import warn
-from service.step.meters import Meter, ProfilingMeter
+from service.step.meters import Meter, ProfilingMeter, step_name
 from service.step.trace import (
     LEAD_MARK,
     STEP_MARK,
@@ -103,6 +104,9 @@ PROFILED_STEPS = 5
 
 INTERVAL_STEPS = 8
 """Alike steps in a session whose median is to have an interval: two more than it needs, as some are lost."""
+
+FEW_STEPS = 3
+"""Alike steps whose median needs no interval: where one loses kernels, the other two agree."""
 
 TRACES_KEPT = 20
 TRACE = ".trace.json.gz"
@@ -196,14 +200,19 @@ class Profiler:
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
     """Profile a warm step a few times, without keeping a trace; returns the one of median kernel time."""
-    return typical_step(profile_steps(step, buffers.arguments(phase), PROFILED_STEPS))
+    return typical_step(profile_steps(step, [(buffers.arguments(phase), PROFILED_STEPS)]))
 
 
-def profile_steps(step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
-    """Profile a warm step `count` times in one session, each alone on the device."""
-    device = arguments[0].device
-    step(*arguments)
-    events = record_steps(device, lambda: step(*arguments), count)
+def profile_steps(step: Step, plan: Sequence[tuple[Arguments, int]]) -> list[ProfiledStep]:
+    """Profile a warm step in one session, each call alone on the device: with each of the arguments in `plan`
+    as often as it says.
+    """
+    device = plan[0][0][0].device
+    calls: list[MarkedCall] = []
+    for arguments, count in plan:
+        step(*arguments)
+        calls += [(step_name(arguments), partial(step, *arguments))] * count
+    events = chrome_events(record_session(device, calls, Separator(device)))
     return read_steps(events, device.type == "cuda")
 
 
@@ -224,20 +233,22 @@ def attach_profiler(device: torch.device) -> None:
 
 def record_steps(device: torch.device, call: Callable[[], object], steps: int) -> list[dict[str, Any]]:
     """The events of a session of `steps` marked calls of `call`, each fenced and followed by a separator."""
-    return chrome_events(record_session(device, call, steps, Separator(device)))
+    return chrome_events(record_session(device, [(STEP_MARK, call)] * steps, Separator(device)))
 
 
-def record_session(
-    device: torch.device, call: Callable[[], object], steps: int, separator: Separator
-) -> profile:
+MarkedCall = tuple[str, Callable[[], object]]
+"""The name of a step's mark, and the call in it."""
+
+
+def record_session(device: torch.device, calls: Iterable[MarkedCall], separator: Separator) -> profile:
     """That session itself, which has ended, for who asks the profiler's own tables as well."""
     separator.launch()  # loads its kernel
     separator.wait()
     session = new_session(device)
     with session:
         separator.lead()
-        for _ in range(steps):
-            with record_function(STEP_MARK):
+        for name, call in calls:
+            with record_function(name):
                 call()
             separator.launch()
             separator.wait()

@@ -14,11 +14,14 @@ two steps (a copy of tokens, say), whose ids are right: on one stream what was l
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from service.records import Phase
 
 Event = dict[str, Any]
 
@@ -36,8 +39,28 @@ GRAPH_LAUNCH_CALLS = frozenset({"cudaGraphLaunch", "cuGraphLaunch"})
 
 STEP_MARK = "launchbound::step"
 
+SHAPED_MARK = re.compile(rf"{STEP_MARK} \w+ (\d+)/(\d+)")
+
 LEAD_MARK = "launchbound::lead"
 """The mark around discarded work at the begin of a session."""
+
+
+class StepShape(NamedTuple):
+    """Tokens per row that a step computes, and positions of the cache that its attention reads."""
+
+    row_tokens: int
+    attended_tokens: int
+
+
+def mark_name(phase: Phase, shape: StepShape) -> str:
+    """The name of a step's mark, so that steps of one name are alike: `launchbound::step decode 1/64`."""
+    return f"{STEP_MARK} {phase} {shape.row_tokens}/{shape.attended_tokens}"
+
+
+def marked_shape(mark: Event) -> StepShape | None:
+    """The shape that a step's mark has in its name; None where it has none."""
+    found = SHAPED_MARK.fullmatch(mark["name"])
+    return StepShape(int(found[1]), int(found[2])) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +70,11 @@ class ProfiledStep:
     `operators` counts the calls that the step made into the dispatcher, not those made by other operators.
     `kernel_seconds` is the union of the kernels' intervals, `kernel_sum_seconds` the sum of their durations.
     `matched` is how the work was found to be the step's. Where that is None on CUDA, so are kernels and their
-    times, for the reason in `unknown`.
+    times, for the reason in `unknown`. `shape` is None where the mark does not name it.
     """
 
     operators: int
+    shape: StepShape | None = None
     kernels: int | None = None
     launches: int | None = None
     graph_launches: int | None = None
@@ -101,6 +125,15 @@ def typical_step(steps: Sequence[ProfiledStep]) -> ProfiledStep:
     return known[(len(known) - 1) // 2] if known else steps[0]
 
 
+def seconds_by_shape(steps: Iterable[ProfiledStep]) -> dict[StepShape, list[float]]:
+    """Kernel seconds by shape, of the steps of which both are known."""
+    found: dict[StepShape, list[float]] = defaultdict(list)
+    for step in steps:
+        if step.shape is not None and step.kernel_seconds is not None:
+            found[step.shape].append(step.kernel_seconds)
+    return found
+
+
 def operator_calls(events: Iterable[Event]) -> list[Event]:
     """Calls into the dispatcher; compiled regions leave marks of the same category, without a namespace."""
     return [e for e in events if e.get("cat") == "cpu_op" and e.get("ph") == "X" and "::" in e["name"]]
@@ -148,7 +181,7 @@ def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None 
     complete = complete_events(events)
     marks = step_marks(complete)
     operators = outermost(operator_calls(complete))
-    steps = [ProfiledStep(len(inside(operators, mark))) for mark in marks]
+    steps = [ProfiledStep(len(inside(operators, mark)), marked_shape(mark)) for mark in marks]
     if not cuda:
         return steps
     found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
@@ -188,6 +221,7 @@ def _refuse_unusual(steps: list[ProfiledStep], names: list[str], counts: KernelC
         if step.kernels is None or step.kernels == usual[name]
         else ProfiledStep(
             step.operators,
+            step.shape,
             launches=step.launches,
             graph_launches=step.graph_launches,
             unknown=f"{step.kernels} kernels, where {usual[name]} are usual",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
@@ -21,7 +22,7 @@ from service.modes import MODES
 from service.records import Job, Token
 from service.step.buffers import Buffers, allocate
 from service.step.callables import Step, build_step
-from service.step.meters import HostMeter, Readings
+from service.step.meters import Copied, HostMeter, Readings
 
 PROMPT = "def mean(values):\n"
 LONG = "import os\n" * 40
@@ -100,6 +101,19 @@ def test_a_seed_gives_the_same_text_in_every_bucket_and_other_seeds_others(engin
     assert sampled[0] == sampled[1] != sampled[2]
 
 
+@pytest.mark.parametrize("limits", [{}, {"top_k": 20, "top_p": 0.9}])
+def test_nothing_between_the_steps_of_a_sampled_request_reads_a_value_back(
+    engine: Engine, limits: dict[str, Any]
+) -> None:
+    """On CUDA each such reading waits for the device; the tokens themselves come by the meter."""
+    job = local_job("a", "inference_mode", [PROMPT], 3, ignore_eos=True, temperature=0.8, seed=1, **limits)
+    with profile(activities=[ProfilerActivity.CPU]) as session:
+        engine(job, Client())
+    names = [event.name for event in session.events()]
+    assert names.count("aten::exponential_") == 3
+    assert "aten::_local_scalar_dense" not in names
+
+
 def test_top_k_of_one_and_top_p_near_0_are_greedy_and_top_p_of_1_is_no_limit(engine: Engine) -> None:
     for limit in ({"top_k": 1}, {"top_p": 1e-9}):
         assert ids(engine, [PROMPT], temperature=2.0, seed=1, **limit) == ids(engine, [PROMPT])
@@ -174,3 +188,23 @@ def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(
         feed.put(tokens, [0] * 4, readings)
         feed.advance(readings)
     assert readings.feed == [10, 20, 20]
+
+
+def test_steps_that_are_launched_before_tokens_arrive_write_the_same_text(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA. Where a stop string ends the text, one more step was on its way."""
+    options: list[dict[str, Any]] = [{}, {"stop": ["e"]}, {"temperature": 0.8, "seed": 3}]
+    jobs = [local_job("a", "eager", [PROMPT, "x"], 24, **{"ignore_eos": True, **one}) for one in options]
+
+    def run() -> list[tuple[Any, int]]:
+        results = [engine(job, Client()) for job in jobs]
+        return [(one.rows.outputs(), one.decode.steps) for one in results if one.rows is not None]
+
+    waited = run()
+    monkeypatch.setattr(generation.DecodeSteps, "on_cuda", True)
+    monkeypatch.setattr(HostFeed, "put", lambda feed, tokens, *_: feed.buffers.token_row.copy_(tokens))
+    monkeypatch.setattr(HostMeter, "copy", lambda _, tokens: Copied(tokens.clone()))
+    (text, steps), (stopped, fewer), (sampled, _) = waited
+    assert fewer < steps == 23
+    assert run() == [(text, steps), (stopped, fewer + 1), (sampled, steps)]

@@ -17,7 +17,6 @@ from torch import nn
 from torch._dynamo import config as dynamo_config
 
 from models.checkpoint import build
-from service.engine import warmup
 from service.engine.compiler import ColdStarts, CompileCounts, unlike
 from service.engine.step_shares import StepShares
 from service.engine.warmup import PHASES, ConfiguredMode, Warmup, verify_graph_replay
@@ -25,57 +24,43 @@ from service.modes import MODES, Mode
 from service.records import ModeStatus
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, allocate
 from service.step.callables import Step
-from service.step.trace import NOTHING_RECORDED, ProfiledStep
 from tests.engine.serving import serve
 
-REPLAYED = ProfiledStep(operators=0, kernels=90, launches=1, graph_launches=1)
-ISSUED = ProfiledStep(operators=0, kernels=90, launches=90, graph_launches=0)
-NOTHING = ProfiledStep(operators=0, unknown=NOTHING_RECORDED)
-
-
 SKIPPED = "CUDA graphs were skipped: "
-UNPROVED = f"graph replay is not proved per decode step at batch 1: {NOTHING_RECORDED}"
 
 
 @pytest.mark.parametrize(
-    ("seen", "skips", "effective", "reason", "phases"),
+    ("mode", "decode", "prefill", "skips", "effective", "reason"),
     [
-        # An empty trace is taken again, and the second one counts.
-        ([NOTHING, REPLAYED, REPLAYED], 0, "reduce-overhead", None, ["decode", "decode", "prefill"]),
-        ([NOTHING, NOTHING, REPLAYED], 0, "reduce-overhead", UNPROVED, ["decode", "decode", "prefill"]),
-        ([ISSUED], 0, "compiled", SKIPPED + "0 graph launches per decode step at batch 1", ["decode"]),
-        (
-            [REPLAYED, ISSUED], 0, "compiled", SKIPPED + "0 graph launches per prefill step at batch 1",
-            ["decode", "prefill"],
-        ),
-        ([], 2, "compiled", SKIPPED + "torch gave them up for 2 compiled callables", []),
+        ("reduce-overhead", 1, 1, 0, "reduce-overhead", None),
+        ("reduce-overhead", 0, 1, 0, "compiled", SKIPPED + "0 replays per decode step at batch 1"),
+        ("reduce-overhead", 1, 2, 0, "compiled", SKIPPED + "2 replays per prefill step at batch 1"),
+        ("reduce-overhead", 1, 1, 2, "compiled", SKIPPED + "torch gave them up for 2 compiled callables"),
+        # What the service captures it replays itself, or raises.
+        ("cuda-graph", 0, 0, 0, "cuda-graph", None),
     ],
-)  # fmt: skip
-def test_a_mode_keeps_its_name_unless_it_was_seen_to_replay_no_graph(
+)
+def test_a_mode_keeps_its_name_where_each_step_replays_one_graph(
     monkeypatch: pytest.MonkeyPatch,
-    seen: list[ProfiledStep],
+    mode: str,
+    decode: int,
+    prefill: int,
     skips: int,
     effective: str,
     reason: str | None,
-    phases: list[str],
 ) -> None:
-    looked_at: list[str] = []
-    steps = iter(seen)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: None)
 
-    def profiled(step: Any, _: Any, phase: str) -> ProfiledStep:
-        assert step == phase
-        looked_at.append(phase)
-        return next(steps)
+    def replaying(count: int) -> Any:
+        return lambda *_: [torch.cuda.CUDAGraph.replay(cast("Any", None)) for _ in range(count)]
 
-    monkeypatch.setattr(warmup, "profile_step", profiled)
-    monkeypatch.setattr(warmup, "prepare", lambda _: None)
-    mode = MODES["reduce-overhead"]
-    status = ModeStatus(mode=mode.name, removes=mode.removes, state="warming", effective=mode.cuda.name)
-    one = ConfiguredMode(mode, status)
-    one.steps.update({(phase, 1): cast("Any", phase) for phase in PHASES})
-    verify_graph_replay(one, cast("Any", {1: None}), skips)
+    row = MODES[mode]
+    status = ModeStatus(mode=mode, removes=row.removes, state="warming", effective=row.cuda.name)
+    one = ConfiguredMode(row, status)
+    one.steps.update({("decode", 1): replaying(decode), ("prefill", 1): replaying(prefill)})
+    buffers = allocate(build("tiny", max_batch=1), [1], prefill_chunk=32)
+    verify_graph_replay(one, buffers, skips)
     assert (one.status.effective, one.status.reason) == (effective, reason)
-    assert looked_at == phases
 
 
 COMPILED = CompileCounts(graphs=4, wrappers=4)

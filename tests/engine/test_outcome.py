@@ -8,10 +8,11 @@ import pytest
 
 from service.engine.generation import JobResult
 from service.engine.inbox import local_job
-from service.engine.outcome import StepEstimates, timings
+from service.engine.outcome import BatchStep, StepEstimates, shared_timings, timings
 from service.records import Outcome, PhaseTimings, SampleCounts, SharedWork, Timings
 from service.statistics.boundedness import dispatch_share
 from service.step.meters import Readings
+from service.step.trace import StepShape
 from tests.engine import merging
 from tests.engine.merging import Served, TinyEngine
 
@@ -69,15 +70,24 @@ def test_without_enough_samples_nothing_is_claimed(own: SampleCounts | None) -> 
     assert whole.dispatch_source is whole.kernel_source is None
 
 
-def of_cuda(result: JobResult, kernel: float | None = None) -> Timings:
-    estimates = StepEstimates(True, {}, {"prefill": None, "decode": kernel}, "sampled")
-    return timings(result, estimates, done_ns=0)
+SHORT, LONG = StepShape(1, 64), StepShape(1, 128)
+
+
+def by_shape(**decode: float) -> StepEstimates:
+    shapes = {"short": SHORT, "long": LONG}
+    known = {shapes[name]: seconds for name, seconds in decode.items()}
+    return StepEstimates(True, {}, {"decode": known}, "sampled")
+
+
+def of_cuda(result: JobResult, **decode: float) -> Timings:
+    return timings(result, by_shape(**decode), done_ns=0)
 
 
 def on_cuda() -> JobResult:
     """One prefill step and two of decode, in microseconds after an arbitrary instant of 500."""
     us = 1_000
     prefill = Readings(begin=[500 * us], call=[40 * us], feed=[6 * us], wait=[100 * us], span=[150 * us])
+    prefill.shapes = [StepShape(16, 64)]
     decode = Readings(
         begin=[700 * us, 1_000 * us],
         call=[30 * us, 34 * us],
@@ -85,6 +95,7 @@ def on_cuda() -> JobResult:
         sampling=[5 * us, 5 * us],
         wait=[200 * us, 202 * us],
         span=[210 * us, 214 * us],
+        shapes=[SHORT, LONG],
     )
     return JobResult(prefill=prefill, decode=decode, ended_ns=1_310 * us)
 
@@ -122,11 +133,25 @@ def test_a_choice_of_tokens_is_of_the_last_chunk_and_a_step_that_failed_after_it
     assert decode.steps == len(decode.dispatch_steps_seconds) == len(decode.period_steps_seconds) == 2
 
 
-def test_kernel_seconds_are_steps_times_what_was_learnt_and_sampled_or_unknown() -> None:
-    found = of_cuda(on_cuda(), kernel=150e-6)
-    assert found.decode.kernel_seconds == pytest.approx(300e-6)
+def test_kernel_seconds_are_those_of_each_steps_own_size_or_unknown() -> None:
+    found = of_cuda(on_cuda(), short=150e-6, long=190e-6)
+    assert found.decode.kernel_seconds == pytest.approx(340e-6)
     assert found.prefill.kernel_seconds is None
-    assert of_cuda(on_cuda()).decode.kernel_seconds is None
+    assert of_cuda(on_cuda(), short=150e-6).decode.kernel_seconds is None
+
+
+@pytest.mark.parametrize(("known", "expected"), [({"long": 3e-4}, 1e-4 + 3 * 3e-4), ({}, None)])
+def test_merged_steps_have_the_kernel_seconds_of_their_bucket_and_size(
+    known: dict[str, float], expected: float | None
+) -> None:
+    costs = {1: by_shape(short=1e-4), 2: by_shape(short=2e-4, **known)}
+    steps = [
+        BatchStep("decode", bucket, bucket, Readings(begin=[n], call=[1], shapes=[shape]))
+        for n, (bucket, shape) in enumerate([(1, SHORT), (2, LONG), (2, LONG), (2, LONG)])
+    ]
+    found = shared_timings(JobResult(bucket=2), 1, steps, costs.__getitem__, 0, 0)
+    assert found.decode.kernel_seconds == (expected and pytest.approx(expected))
+    assert found.decode.steps == 4
 
 
 LONG = "import os\n" * 40

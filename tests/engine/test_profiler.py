@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,73 +16,40 @@ from models.checkpoint import build
 from service.engine import profiler
 from service.engine.generation import JobResult
 from service.engine.inbox import local_job
-from service.engine.outcome import totals
+from service.engine.kernel_process import KernelProcess, Profiled
+from service.engine.outcome import timings, totals
 from service.engine.warmup import ConfiguredMode
 from service.modes import MODES
 from service.records import ModeStatus
 from service.step.buffers import Buffers, allocate
 from service.step.meters import HostMeter, Meter, Readings
-from service.step.profiling import INTERVAL_STEPS
-from service.step.trace import ProfiledStep
+from service.step.profiling import FEW_STEPS, INTERVAL_STEPS
+from service.step.trace import ProfiledStep, StepShape
+from tests.engine.serving import settings
 from tests.support.fake_cuda import FakeDevice
 
 PLAIN = local_job("plain", "eager", ["x"], 4)
 ASKED = local_job("asked", "eager", ["x"], 4, profile=True)
 
 
-class Turns:
-    """Which requests are due, in an engine whose profiler has run; `now` is its clock in seconds."""
-
-    def __init__(self, every: int | None, device: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        patch.setattr(profiler, "perf_counter_ns", lambda: round(self.now * 1e9))
-        patch.setattr(profiler, "Profiler", lambda *_: self)
-        self.requests = profiler.RequestProfiler(torch.device(device), every, folder)
-        self.requests.used = True
-
-    def run(self, *_: object) -> list[ProfiledStep]:
-        self.now += 0.25
-        return []
-
-    def due(self, requests: int) -> list[int]:
-        return [number for number in range(1, requests + 1) if self.requests.is_due(PLAIN)]
-
-
-@pytest.mark.parametrize(
-    ("every", "device", "expected"),
-    [
-        (None, "cpu", []),
-        (None, "cuda", [profiler.DEFAULT_EVERY, 2 * profiler.DEFAULT_EVERY]),
-        (0, "cuda", []),
-        (150, "cpu", [150, 300, 450]),
-    ],
-)
+@pytest.mark.parametrize(("every", "expected"), [(0, []), (150, [150, 300, 450])])
 def test_one_request_in_so_many_is_due_and_any_that_asks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, every: int | None, device: str, expected: list[int]
+    tmp_path: Path, every: int, expected: list[int]
 ) -> None:
-    turns = Turns(every, device, tmp_path, monkeypatch)
-    assert turns.due(2 * profiler.DEFAULT_EVERY + 50) == expected
-    assert turns.requests.is_due(ASKED)
+    requests = profiler.RequestProfiler(torch.device("cpu"), every, tmp_path)
+    assert [number for number in range(1, 500) if requests.is_due(PLAIN)] == expected
+    assert requests.is_due(ASKED)
 
 
-@pytest.mark.parametrize(("every", "early"), [(None, []), (profiler.DEFAULT_EVERY, [profiler.DEFAULT_EVERY])])
-def test_by_default_profiling_takes_no_more_than_its_share_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, every: int | None, early: list[int]
-) -> None:
-    turns = Turns(every, "cuda", tmp_path, monkeypatch)
-    turns.requests.profile(ASKED, JobResult(), HostMeter(), lambda _: None)
-    turns.now += 0.25 / profiler.MOST_SHARE - 1e-6
-    assert turns.due(profiler.DEFAULT_EVERY) == early
-    turns.now += 1e-6
-    assert turns.due(profiler.DEFAULT_EVERY) == [profiler.DEFAULT_EVERY]
+PREFILL, SHORT, LONG = StepShape(16, 64), StepShape(1, 64), StepShape(1, 128)
 
 
 @pytest.mark.parametrize(
-    ("found", "source", "per_step", "kernels"),
+    ("found", "source", "seconds", "kernels"),
     [
-        ((9e-4, 2e-4, 2e-4, 3e-4), "profiled", {"prefill": 9e-4, "decode": 7e-4 / 3}, 4 * 90),
-        # One step of decode lost its kernels, so that decode's are those that were learnt before.
-        ((9e-4, 2e-4, None, 3e-4), "sampled", {"prefill": 9e-4, "decode": 1e-4}, None),
+        ((9e-4, 2e-4, 2e-4, 3e-4), "profiled", (9e-4, 7e-4), 4 * 90),
+        # One step of decode lost its kernels, so that the short ones are as those that were learnt before.
+        ((9e-4, 2e-4, None, 3e-4), "sampled", (9e-4, 2 * 1e-4 + 3e-4), None),
     ],
 )
 def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_called_exact_nor_counted(
@@ -89,30 +57,44 @@ def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_call
     tmp_path: Path,
     found: tuple[float | None, ...],
     source: str,
-    per_step: dict[str, float],
+    seconds: tuple[float, float],
     kernels: int | None,
 ) -> None:
     class FakeProfiler:
-        """Finds one prefill step and three of decode."""
+        """Finds one prefill step and three of decode, the last of which reads further."""
 
         def run(self, _: str, about: Any, meter: Any, action: Callable[[Meter], None]) -> list[ProfiledStep]:
             action(meter)
             counts = [seconds and 90 for seconds in found]
             return [
-                ProfiledStep(1, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
-                for count, seconds in zip(counts, found, strict=True)
+                ProfiledStep(1, shape, kernels=count, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
+                for shape, count, seconds in zip(shapes, counts, found, strict=True)
             ]
 
     monkeypatch.setattr(profiler, "Profiler", lambda *_: FakeProfiler())
-    one = profiler.RequestProfiler(torch.device("cuda"), None, tmp_path)
-    one.kernel_times.add("eager", "decode", 4, [1e-4] * 8)
-    result = JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
-    assert one.estimates(PLAIN, result, {}).kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
+    one = profiler.RequestProfiler(torch.device("cuda"), 0, tmp_path)
+    one.kernel_times.add(("eager", "decode", 4), SHORT, [1e-4] * 8)
+    shapes = [PREFILL, SHORT, SHORT, LONG]
+    prefill, decode = Readings(call=[1], shapes=shapes[:1]), Readings(call=[1] * 3, shapes=shapes[1:])
+    result = JobResult(bucket=4, prefill=prefill, decode=decode)
+    assert one.estimates(PLAIN, result, {}).kernel_per_step_seconds == {
+        "prefill": {},
+        "decode": {SHORT: 1e-4},
+    }
+    assert not one.estimates(PLAIN, result, {}).attached
+    before: list[bool] = []
+    one.before_first = lambda: before.append(one.used)
     result.profile = one.profile(ASKED, result, HostMeter(), lambda _: None)
+    assert before == [False]
     estimates = one.estimates(ASKED, result, {})
+    assert estimates.attached
     assert estimates.kernel_source == source
-    assert estimates.kernel_per_step_seconds == pytest.approx(per_step)
+    whole = timings(result, estimates, done_ns=0)
+    assert whole.dispatch_source == "attached"
+    assert (whole.prefill.kernel_seconds, whole.decode.kernel_seconds) == pytest.approx(seconds)
     assert totals(result) == (kernels, 4 * 90)
+    learnt = one.estimates(PLAIN, JobResult(bucket=4), {}).kernel_per_step_seconds
+    assert learnt == {"prefill": {PREFILL: 9e-4}, "decode": {SHORT: 1e-4, LONG: 3e-4}}
 
 
 BUCKETS = (1, 4)
@@ -124,7 +106,7 @@ def buffers() -> dict[int, Buffers]:
 
 
 class FakeWarmup:
-    """Two modes with a step per phase and bucket, which run on `device`; the second has failed, later."""
+    """Three modes, of which the first is ready; its steps run on `device`."""
 
     def __init__(self, device: FakeDevice) -> None:
         self.sent: list[ModeStatus] = []
@@ -142,6 +124,25 @@ class FakeWarmup:
         self.sent.append(configured.status)
 
 
+class FakeProcess:
+    """Finds in every step kernels of 1 µs per attended position, unless it `fails`."""
+
+    fails: str | None = None
+    open = True
+
+    def profiled(self, mode: str) -> Generator[None, None, list[Profiled]]:
+        assert mode == "eager"
+        yield
+        if self.fails:
+            raise RuntimeError(self.fails)
+        shapes = [StepShape(1, 64)] * INTERVAL_STEPS + [StepShape(1, 128)] * FEW_STEPS
+        steps = [ProfiledStep(1, one, 90, kernel_seconds=1e-6 * one.attended_tokens) for one in shapes]
+        return [Profiled("decode", 4, steps)]
+
+    def close(self) -> None:
+        self.open = False
+
+
 class Measured:
     """Measurements over fakes, and what came of them."""
 
@@ -150,7 +151,10 @@ class Measured:
         self.warmup: Any = FakeWarmup(device)
         self.profiler: Any = SimpleNamespace(kernel_times=profiler.KernelTimes(), used=False)
         self.profiler.warm = lambda: setattr(self.profiler, "used", True)
-        self.made = profiler.DeviceMeasurements(self.warmup, buffers, self.profiler, device)
+        self.process: Any = FakeProcess()
+        self.made = profiler.DeviceMeasurements(
+            self.warmup, buffers, self.profiler, device, lambda: self.process
+        )
 
 
 @pytest.fixture
@@ -158,52 +162,53 @@ def measured(buffers: dict[int, Buffers]) -> Measured:
     return Measured(buffers)
 
 
-def test_every_step_of_every_ready_mode_has_both_measurements(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[int] = []
-
-    def profile(step: Any, arguments: Any, count: int) -> list[ProfiledStep]:
-        counts.append(count)
-        return [ProfiledStep(operators=1, kernel_seconds=90e-6)] * count
-
-    monkeypatch.setattr(profiler, "profile_steps", profile)
-    assert len(list(measured.made.learn())) == 4
-    (status,) = measured.warmup.sent
+def test_every_step_of_every_ready_mode_is_queued_and_profiled_elsewhere(measured: Measured) -> None:
+    assert len(list(measured.made.learn())) == 5
+    status = measured.warmup.sent[-1]
     expected = {(phase, batch) for phase in ("decode", "prefill") for batch in BUCKETS}
+    usual = {"decode": (1, 64), "prefill": (32, 64)}
     assert {(one.phase, one.batch) for one in status.device_times} == expected
-    assert {(one.phase, one.batch) for one in status.kernel_times} == expected
+    assert all((one.row_tokens, one.attended_tokens) == usual[one.phase] for one in status.device_times)
     assert all(one.seconds == pytest.approx(100e-6) for one in status.device_times)
-    assert all((one.low, one.high) == (90e-6, 90e-6) for one in status.kernel_times)
-    assert counts == [INTERVAL_STEPS] * 4
+    short, long = status.kernel_times
+    assert (short.attended_tokens, short.seconds, short.low, short.high) == (64, 64e-6, 64e-6, 64e-6)
+    assert (long.attended_tokens, long.seconds, long.low, long.samples) == (128, 128e-6, None, FEW_STEPS)
+    (profile,) = status.profiles
+    assert (profile.phase, profile.steps, profile.kernels) == ("decode", INTERVAL_STEPS, 90)
+    assert profile.kernel_seconds == pytest.approx(64e-6)
     assert measured.made.missing is None
+    assert not measured.process.open
+    assert not measured.profiler.used
 
 
-def test_a_profiler_that_fails_costs_the_numbers_and_says_why_unless_the_device_is_lost(
+def test_a_process_that_fails_costs_the_kernel_times_and_says_why(measured: Measured) -> None:
+    measured.process.fails = "the process that profiles ended with code 1"
+    list(measured.made.learn())
+    assert measured.made.missing == "kernel times are not known: the process that profiles ended with code 1"
+    (status,) = measured.warmup.sent
+    assert (len(status.device_times), status.kernel_times) == (4, [])
+    assert not measured.process.open
+
+
+def test_a_profiler_that_fails_costs_its_price_unless_the_device_is_lost(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Any:
         raise error
 
     error = RuntimeError("CUPTI_ERROR_NOT_INITIALIZED")
-    monkeypatch.setattr(profiler, "profile_steps", fail)
     monkeypatch.setattr(profiler, "decode_dispatch", fail)
-    assert [*measured.made.learn(), *measured.made.attach()] == []
-    why = "RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
-    assert measured.made.missing == why
-    assert measured.made.profiler_note == f"what the profiler costs is not known: {why}"
-    assert measured.warmup.sent == []
+    measured.made.attach()
+    assert "what that costs is not known: RuntimeError: CUPTI_ERROR" in (measured.made.profiler_note or "")
     error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-    for work in (measured.made.learn(), measured.made.attach()):
-        with pytest.raises(torch.AcceleratorError):
-            list(work)
+    with pytest.raises(torch.AcceleratorError):
+        measured.made.attach()
 
 
-@pytest.mark.parametrize(("slowdown", "matters"), [(1.0, False), (1.04, False), (1.2, True)])
-def test_every_captured_mode_is_measured_before_the_profilers_first_session_and_after_it(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch, slowdown: float, matters: bool
+@pytest.mark.parametrize("slowdown", [1.0, 1.2])
+def test_every_ready_mode_is_measured_before_the_profilers_first_session_and_after_it(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch, slowdown: float
 ) -> None:
-    """A slow-down that is beyond doubt is in the note with the remedy."""
     taken: list[bool] = []
 
     def dispatch(step: Any, buffers: Buffers) -> float:
@@ -212,29 +217,45 @@ def test_every_captured_mode_is_measured_before_the_profilers_first_session_and_
         return (1 + 0.001 * (len(taken) % 3)) * (slowdown if measured.profiler.used else 1.0)
 
     monkeypatch.setattr(profiler, "decode_dispatch", dispatch)
-    for _ in measured.made.attach():
-        assert measured.warmup.sent == []
-    assert taken == [False] * 2 * profiler.ROUNDS + [True] * 2 * profiler.ROUNDS
-    costs = {status.mode: status.profiler_cost for status in measured.warmup.sent}
-    assert costs.keys() == {"eager", "no_grad"}
-    for cost in costs.values():
-        assert cost is not None
-        assert cost.ratio == pytest.approx(slowdown, abs=0.003)
-        assert cost.low < cost.ratio < cost.high
-        assert (cost.rounds, cost.matters) == (profiler.ROUNDS, matters)
+    measured.made.attach()
+    assert taken == [False] * profiler.ROUNDS + [True] * profiler.ROUNDS
+    (status,) = measured.warmup.sent
+    cost = status.profiler_cost
+    assert cost.ratio == pytest.approx(slowdown, abs=0.003)
+    assert cost.low < cost.ratio < cost.high
     note = measured.made.profiler_note
-    assert (note is not None) == matters
-    if note is not None:
-        assert "eager 1.20 (95 % interval 1." in note
-        assert note.endswith(profiler.REMEDY)
-        assert "not proved on this GPU: compare the parity" in note
+    assert note is not None
+    assert f"eager {cost.ratio:.2f} ({cost.low:.2f} to {cost.high:.2f})" in note
+    assert "sources.dispatch: attached" in note
 
 
-def test_where_a_request_was_profiled_first_the_cost_is_said_to_be_unknown(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_another_process_profiles_every_shape_of_a_mode_and_fails_one_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(profiler, "decode_dispatch", lambda *_: 1e-3)
-    measured.profiler.warm()
-    list(measured.made.attach())
-    assert measured.made.profiler_note == profiler.UNKNOWN
-    assert measured.warmup.sent == []
+    process = KernelProcess(settings(tmp_path, modes=["eager", "no_grad"], batch_sizes=[1, 2]))
+    try:
+        decode, prefill, *others = result_of(process.profiled("eager"))
+        with pytest.raises(RuntimeError, match="KeyError: 'absent'"):
+            result_of(process.profiled("absent"))
+        assert len(result_of(process.profiled("no_grad"))) == 4
+        process._process.kill()
+        with pytest.raises(RuntimeError, match="ended with code -9"):
+            result_of(process.profiled("eager"))
+    finally:
+        process.close()
+    assert {(decode.batch, prefill.batch), *((one.batch,) for one in others)} == {(2, 2), (1,)}
+    counts = Counter(step.shape for step in decode.steps)
+    assert counts == {(1, 64): INTERVAL_STEPS, **{(1, reach): FEW_STEPS for reach in (128, 256, 512)}}
+    assert decode.steps[0].shape == (1, 64)
+    assert {step.shape.row_tokens for step in prefill.steps if step.shape} == {16, 32, 64}
+    assert all(step.operators > 50 for step in decode.steps)
+
+
+def result_of(work: Generator[None, None, list[Profiled]]) -> list[Profiled]:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: list[Profiled] = end.value
+            return found

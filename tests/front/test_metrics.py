@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -407,14 +408,14 @@ def test_the_device_bound_index_is_by_the_newest_samples_of_decode_and_on_cuda_b
         assert cpu.get_sample_value(name, labels) == pytest.approx(1 - share)
 
 
-def test_what_a_gpus_steps_cost_is_gauges_where_it_was_measured() -> None:
-    kernel = KernelTime(phase="decode", batch=4, seconds=1e-4, low=None, high=None, samples=3)
+def test_what_a_gpus_steps_cost_is_gauges_of_one_size_where_it_was_measured() -> None:
+    step: dict[str, Any] = {"phase": "decode", "batch": 4, "row_tokens": 1, "attended_tokens": 64}
+    kernel = KernelTime(**step, seconds=1e-4, low=None, high=None, samples=3)
+    longer = msgspec.structs.replace(kernel, seconds=9e-4, attended_tokens=512)
     cost = ProfilerCost(ratio=1.1, low=1.0, high=1.2, rounds=8, before_seconds=1e-4, after_seconds=1.1e-4)
-    device = DeviceTime(
-        phase="decode", batch=4, seconds=2e-4, low=2e-4, high=2e-4, samples=11, queued=16, upper_bound=False
-    )
+    device = DeviceTime(**step, seconds=2e-4, low=2e-4, high=2e-4, samples=11, queued=16, upper_bound=False)
     (metrics, measured), (unmeasured, bound) = recorder(), recorder()
-    metrics.mode(status(device_times=[device], kernel_times=[kernel], profiler_cost=cost))
+    metrics.mode(status(device_times=[device], kernel_times=[kernel, longer], profiler_cost=cost))
     unmeasured.mode(status(device_times=[msgspec.structs.replace(device, upper_bound=True)]))
     for name, labels, value in (
         ("step_device_seconds", LABELS, 2e-4),

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
+import msgspec
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
 from models.config import CONFIGS
 from models.transformer import Transformer
+from service.engine.inbox import local_job
 from service.modes import MODES
-from service.records import Phase
+from service.records import EngineSettings, Phase
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
+from service.step.loaded_model import load_model
 from service.step.meters import CudaMeter, Readings
+from service.step.sampling import Sampler
 from tests.gpu import NEEDS_CUDA
 
 pytestmark = NEEDS_CUDA
@@ -59,19 +64,58 @@ def test_a_copied_result_survives_the_next_replay(model: Transformer, buffers: B
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("mode", ["eager", "inference_mode", "reduce-overhead", "cuda-graph"])
+@pytest.mark.parametrize(
+    "mode", ["eager", "inference_mode", "reduce-overhead", "cuda-graph", "compiled-captured"]
+)
 def test_a_step_waits_for_the_device_only_in_fetch(model: Transformer, buffers: Buffers, mode: str) -> None:
     step, meter, readings = build_step(MODES[mode], model), CudaMeter(4), Readings()
     with torch.no_grad():
         for _ in range(4):
             prepare(buffers)
-            meter.fetch(meter.run(step, buffers.arguments("decode"), readings)[1], readings)
+            meter.fetch(meter.copy(meter.run(step, buffers.arguments("decode"), readings)[1]), readings)
         torch.cuda.set_sync_debug_mode("error")
         try:
             _, greedy = meter.run(step, buffers.arguments("decode"), readings)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        tokens = meter.fetch(greedy, readings)
+        tokens = meter.fetch(meter.copy(greedy), readings)
     assert len(tokens) == 4
     assert len(readings.call) == len(readings.span) == len(readings.wait) == 5
     assert all(span > 0 for span in readings.span)
+
+
+@pytest.mark.parametrize("limits", [{}, {"top_k": 7}, {"top_p": 0.8}, {"top_k": 40, "top_p": 0.9}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sampling_does_not_wait_and_a_seed_repeats_its_tokens(
+    dtype: torch.dtype, limits: dict[str, Any]
+) -> None:
+    logits = torch.randn(4, 4096, device="cuda").to(dtype)
+    logits[:, ::2] = -torch.inf
+    greedy, drawn = logits.argmax(dim=-1), []
+    job = local_job("a", "eager", ["x"] * 3, 9, temperature=0.8, seed=1, **limits)
+    for _ in range(3):  # the first loads kernels
+        torch.cuda.set_sync_debug_mode("error" if drawn else "default")
+        try:
+            drawn.append(Sampler(job, torch.device("cuda")).choose(logits, greedy, Readings()))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    first, *later = (tokens.tolist() for tokens in drawn)
+    assert later == [first, first]
+    assert all(token % 2 for token in first)
+    assert first[3] == greedy[3]
+
+
+def test_a_gpu_by_its_number_is_the_current_one_and_one_too_many_is_refused(tmp_path: Path) -> None:
+    count, before, threads = torch.cuda.device_count(), torch.cuda.current_device(), torch.get_num_threads()
+    settings = EngineSettings(
+        address="", device=f"cuda:{count - 1}", modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path)
+    )
+    try:
+        loaded = load_model(settings)
+        assert torch.cuda.current_device() == count - 1
+        assert next(loaded.model.parameters()).device == loaded.device == torch.device(settings.device)
+        with pytest.raises(ValueError, match=f"device 'cuda:{count}': torch sees {count} CUDA device"):
+            load_model(msgspec.structs.replace(settings, device=f"cuda:{count}"))
+    finally:
+        torch.cuda.set_device(before)
+        torch.set_num_threads(threads)

@@ -10,6 +10,7 @@ from service.measure.step_costs import kernel_table, measure_roof
 from service.records import EngineSettings
 from service.statistics.intervals import Interval
 from service.step.device_time import CudaQueue, device_time
+from service.step.meters import step_shape
 from service.step.roofs import memory_bandwidth
 from tests.gpu import NEEDS_CUDA
 
@@ -35,7 +36,7 @@ def test_a_small_buffer_is_copied_no_slower_than_a_large_one() -> None:
 
 def test_kernels_of_a_replay_take_no_longer_than_the_replay(bench: Bench) -> None:
     case = bench.case(MODE, 4)
-    queued = device_time(CudaQueue(), case.call, "decode", 4)
+    queued = device_time(CudaQueue(), case.call, "decode", 4, step_shape(case.arguments))
     assert not queued.upper_bound
     table = kernel_table(bench, case, lambda line: None)
     assert table is not None
@@ -47,7 +48,7 @@ def test_kernels_of_a_replay_take_no_longer_than_the_replay(bench: Bench) -> Non
 
 def test_no_step_moves_its_bytes_many_times_faster_than_memory(bench: Bench) -> None:
     case = bench.case(MODE, 4)
-    seconds = device_time(CudaQueue(), case.call, "decode", 4).seconds
+    seconds = device_time(CudaQueue(), case.call, "decode", 4, step_shape(case.arguments)).seconds
     found = measure_roof(bench).over(4, Interval(seconds, seconds, seconds, 1))
     assert found is not None
     assert 0 < found.share.value < 2

@@ -77,17 +77,30 @@ def test_it_is_one_graph_launch_per_step_of_as_many_kernels_as_inference_mode_la
     assert plain.kernels == plain.launches == replayed.kernels
 
 
+@pytest.mark.parametrize("mode", ["cuda-graph", "compiled-captured"])
 @torch.no_grad()
 def test_every_shape_has_a_graph_and_all_share_their_memory(
-    served: tuple[Transformer, dict[int, Buffers]],
+    served: tuple[Transformer, dict[int, Buffers]], mode: str
 ) -> None:
     model, buffers = served
-    step: Step = build_step(MODES["cuda-graph"], model)
+    step: Step = build_step(MODES[mode], model)
     shapes = list(buffers[4].shapes("prefill"))
     prepare(buffers[4])
     results = [step(*arguments)[0].clone() for arguments in shapes]
     again = [step(*arguments)[0].clone() for arguments in reversed(shapes)]
     assert all(torch.equal(*pair) for pair in zip(results, reversed(again), strict=True))
+
+
+@torch.no_grad()
+def test_compiled_code_is_replayed_as_one_graph_and_computes_what_it_computes_without(
+    served: tuple[Transformer, dict[int, Buffers]],
+) -> None:
+    model, buffers = served
+    compiled, captured = (build_step(MODES[name], model) for name in ("compiled", "compiled-captured"))
+    expected, found = (forced_logits(one, one, buffers[4], CONFIG.vocabulary) for one in (compiled, captured))
+    assert torch.equal(expected, found)
+    seen = profile_step(captured, buffers[4])
+    assert (seen.launches, seen.graph_launches) == (1, 1)
 
 
 @torch.no_grad()

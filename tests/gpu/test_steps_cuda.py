@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -14,15 +15,17 @@ from service.records import EngineSettings
 from tests.gpu import NEEDS_CUDA
 
 pytestmark = NEEDS_CUDA
-MODES = ["eager", "inference_mode", "reduce-overhead"]
+MODES = ["eager", "inference_mode", "reduce-overhead", "compiled-captured"]
+LAST = ("profiled", "later")
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> LocalInbox:
-    """Two requests per mode, of an engine of its own."""
+    """Two requests per mode, then one that is profiled and another, of an engine of its own."""
     cache: Path = tmp_path_factory.mktemp("cache")
     prompts = ["import os"] * 4
     jobs = [local_job(f"{m}-{n}", m, prompts, 16, ignore_eos=True) for m in MODES for n in range(2)]
+    jobs += [local_job(f"{one}-last", "eager", prompts, 16, profile=one == "profiled") for one in LAST]
     inbox = LocalInbox(jobs)
     settings = partial(EngineSettings, address="", device="cuda", batch_sizes=[1, 4], linears="aten")
     Engine(settings(modes=MODES, cache_folder=str(cache)), inbox).run()
@@ -35,19 +38,27 @@ def test_warm_up_has_learnt_the_device_time_of_every_step_by_both_ways(served: L
     status = served.modes[mode]
     steps = {(phase, batch) for phase in ("decode", "prefill") for batch in (1, 4)}
     assert {(one.phase, one.batch) for one in status.device_times} == steps
-    assert {(one.phase, one.batch) for one in status.kernel_times} == steps
+    shapes = {("decode", 1): 4, ("prefill", 16): 4, ("prefill", 32): 4, ("prefill", 64): 4}
+    found = Counter((one.phase, one.row_tokens, one.batch) for one in status.kernel_times)
+    assert found == {(*step, batch): reaches for step, reaches in shapes.items() for batch in (1, 4)}
+    kernels = {(one.phase, one.batch, one.row_tokens, one.attended_tokens) for one in status.kernel_times}
+    assert {(o.phase, o.batch, o.row_tokens, o.attended_tokens) for o in status.device_times} <= kernels
     assert not any(one.upper_bound for one in status.device_times)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_profiler_costs_is_known(served: LocalInbox, mode: str) -> None:
+def test_a_request_that_is_profiled_attaches_the_profiler_and_what_that_costs_is_known(
+    served: LocalInbox, mode: str
+) -> None:
     cost = served.modes[mode].profiler_cost
     assert cost is not None
     assert 0 < cost.low <= cost.ratio <= cost.high
+    sources = [one.timings.dispatch_source for one in served.outcomes if one.timings]
+    assert sources == ["measured"] * 2 * len(MODES) + ["attached"] * 2
 
 
 def test_a_request_has_kernel_times_and_periods_that_hold_all_its_parts(served: LocalInbox) -> None:
-    for outcome in served.outcomes:
+    for outcome in served.outcomes[: -len(LAST)]:
         assert outcome.timings is not None
         assert outcome.timings.kernel_source == "sampled"
         for phase in (outcome.timings.prefill, outcome.timings.decode):
@@ -57,3 +68,12 @@ def test_a_request_has_kernel_times_and_periods_that_hold_all_its_parts(served: 
             assert phase.period_seconds == pytest.approx(sum(phase.period_steps_seconds))
             assert len(phase.dispatch_steps_seconds) == len(phase.period_steps_seconds) == phase.steps
         assert outcome.timings.decode.wall_seconds < outcome.timings.decode.period_seconds
+
+
+@pytest.mark.parametrize("modes", [MODES[:2], MODES[2:]])
+def test_modes_of_the_same_kernels_write_the_same_text(served: LocalInbox, modes: list[str]) -> None:
+    """Though steps are launched before the tokens of the one before have arrived."""
+    outputs = [
+        [one.token_ids for one in outcome.outputs] for outcome in served.outcomes if outcome.mode in modes
+    ]
+    assert all(one == outputs[0] for one in outputs)

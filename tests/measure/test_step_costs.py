@@ -36,6 +36,13 @@ def test_rows_are_per_step_and_the_longest_first() -> None:
     assert found.busy_seconds == pytest.approx(36e-6)
 
 
+def test_kernels_whose_long_names_differ_only_at_the_end_are_told_apart() -> None:
+    common = "void at::native::vectorized_elementwise_kernel<4, " + "std::array<char*, 3ul>, " * 10
+    first, second = (step(*lengths, name=common + end) for lengths, end in (((4, 4), "Add>"), ((2,), "Mul>")))
+    found = table([first + second])
+    assert [(row.name.removeprefix(common), row.per_step) for row in found.rows] == [("Add>", 2), ("Mul>", 1)]
+
+
 def test_steps_that_lost_kernels_are_left_out_and_counted() -> None:
     found = table([step(8, 8), step(8, 8, 8), step(8, 8, 8), []])
     assert (found.steps, found.left_out, found.kernels) == (2, 2, 3)

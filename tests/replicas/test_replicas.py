@@ -78,6 +78,7 @@ def test_serve_is_told_the_number_the_cores_and_the_time_of_the_longest_request(
         ("auto", None, 2, {"CPU": 16.0}, (2, False)),
         ("auto", None, 2, {"CPU": 16.0, "GPU": 2.0}, (2, True)),
         ("cuda", None, 2, {"CPU": 2.0}, "Ray has 0 GPUs: ask for fewer, or serve with --device cpu"),
+        ("cuda:1", None, 1, {"CPU": 2.0, "GPU": 2.0}, "Ray chooses each replica's GPU; use --device cuda"),
         ("cpu", None, 3, {"CPU": 2.0}, "there are 2: ask for fewer by --replicas or --replica-cpus"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which errors end the engine, which only their request or mode, and what they leave allocated."""
+"""Which device is used, and which errors end the engine, which only their request or mode."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import weakref
 import pytest
 import torch
 
-from service.step.device import free_memory, is_device_lost, is_out_of_memory, root_cause
+from service.records import EngineSettings
+from service.step import loaded_model
+from service.step.device import choose_device, free_memory, is_device_lost, is_out_of_memory, root_cause
 from service.step.graphs import CaptureError
+from tests.support.fake_cuda import pretend_devices
 
 
 def accelerator_error(message: str, code: int | None = None) -> torch.AcceleratorError:
@@ -83,3 +86,63 @@ def test_tensors_of_the_frames_that_failed_are_freed_while_the_error_lives() -> 
     assert len(kept) == 2
     assert all(reference() is None for reference in kept)
     assert str(root_cause(raised.value)) == "the first"
+
+
+@pytest.mark.parametrize(
+    ("count", "devices"),
+    [
+        (0, {"auto": "cpu", "cpu": "cpu"}),
+        (1, {"auto": "cuda", "cpu": "cpu", "cuda": "cuda", "cuda:0": "cuda:0"}),
+        (12, {"auto": "cuda", "cuda": "cuda", "cuda:1": "cuda:1", "cuda:11": "cuda:11"}),
+    ],
+)
+def test_a_device_is_chosen_by_its_name_and_number(
+    monkeypatch: pytest.MonkeyPatch, count: int, devices: dict[str, str]
+) -> None:
+    pretend_devices(monkeypatch, count)
+    assert {name: str(choose_device(name)) for name in devices} == devices
+
+
+@pytest.mark.parametrize(
+    ("count", "requested", "remedy"),
+    [
+        (0, "cuda", "device 'cuda': torch sees no CUDA device here; use --device cpu"),
+        (0, "cuda:1", "device 'cuda:1': torch sees no CUDA device here; use --device cpu"),
+        (1, "cuda:1", "device 'cuda:1': torch sees 1 CUDA device, cuda:0, here"),
+        (
+            4,
+            "cuda:4",
+            "device 'cuda:4': torch sees 4 CUDA devices, cuda:0 to cuda:3, here; choose one of these",
+        ),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, count: int, requested: str, remedy: str
+) -> None:
+    pretend_devices(monkeypatch, count)
+    with pytest.raises(ValueError, match=remedy):
+        choose_device(requested)
+
+
+@pytest.mark.parametrize(("requested", "current"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
+def test_a_gpu_with_a_number_is_the_current_one_before_the_model_is_opened(
+    monkeypatch: pytest.MonkeyPatch, requested: str, current: list[str]
+) -> None:
+    class Opened(Exception):
+        pass
+
+    def opened(_: object, __: object, device: torch.device, *___: object) -> None:
+        assert str(device) == requested
+        raise Opened
+
+    made: list[str] = []
+    threads = torch.get_num_threads()
+    pretend_devices(monkeypatch, 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: made.append(str(device)))
+    monkeypatch.setattr(loaded_model, "open_model", opened)
+    settings = EngineSettings(
+        address="", device=requested, modes=[], batch_sizes=[1], cache_folder="", threads=threads
+    )
+    with pytest.raises(Opened):
+        loaded_model.load_model(settings)
+    assert made == current

@@ -58,12 +58,13 @@ def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_ho
         device.call()
         return torch.empty(1), torch.tensor([7])
 
-    for _ in range(2):
-        _, tokens = meter.run(step, ARGUMENTS, readings)
-        assert meter.fetch(tokens, readings) == [7]
+    for given in (arguments(1, 64), arguments(16, 128)):
+        _, tokens = meter.run(step, given, readings)
+        assert meter.fetch(meter.copy(tokens), readings) == [7]
     assert readings.call == [300, 300]
     assert readings.wait == [900, 900]
     assert readings.span == [1_200, 1_200]
+    assert readings.shapes == [(1, 64), (16, 128)]
     assert readings.periods(device.clock()) == [1_200, 1_200]
 
 

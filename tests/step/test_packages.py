@@ -126,17 +126,18 @@ def test_a_package_is_found_again_and_not_for_other_weights(monkeypatch: pytest.
 def test_a_package_is_not_found_for_another_gpu(
     monkeypatch: pytest.MonkeyPatch, other: tuple[str, tuple[int, int]]
 ) -> None:
-    def identity(name: str, capability: tuple[int, int]) -> str:
+    def identity(name: str, capability: tuple[int, int], number: int = 0) -> str:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda", number):
+            row = torch.zeros(2, dtype=torch.int64)
+            on_cuda = row.view(2, 1), row, row, ((torch.zeros(2, 64, 2, 8),) * 2,)
         return package_identity(model, {}, on_cuda)
 
     model = made()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        row = torch.zeros(2, dtype=torch.int64, device="cuda")
-        on_cuda = row.view(2, 1), row, row, ((torch.zeros(2, 64, 2, 8, device="cuda"),) * 2,)
     first = identity("NVIDIA H100", (9, 0))
     assert identity(*other) != first
+    assert identity("NVIDIA H100", (9, 0), number=1) != first
     assert identity("NVIDIA H100", (9, 0)) == first
 
 

@@ -74,6 +74,19 @@ def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
     assert SEPARATING not in named
 
 
+def test_steps_of_several_shapes_share_a_session_and_keep_their_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions: list[torch.device] = []
+    new_session = profiling.new_session
+    monkeypatch.setattr(
+        profiling, "new_session", lambda device: sessions.append(device) or new_session(device)
+    )
+    found = profiling.profile_steps(step, [(arguments(1, 64), 2), (arguments(16, 64), 1)])
+    assert [one.shape for one in found] == [(1, 64), (1, 64), (16, 64)]
+    assert sessions == [CPU]
+
+
 def test_the_notes_of_a_trace_count_the_steps_whose_kernels_are_unknown_by_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

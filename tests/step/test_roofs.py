@@ -11,6 +11,7 @@ from service.records import DeviceTime
 from service.step import roofs
 from service.step.buffers import allocate
 from service.step.device_time import MOST_HOLD_SECONDS, SAMPLES, device_time
+from service.step.trace import StepShape
 from tests.support.fake_cuda import FakeDevice, pretend_graphs
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=128, context=64)
@@ -103,7 +104,7 @@ def test_a_capture_that_fails_leaves_the_value_out_with_its_reason_unless_the_de
 
 
 def measured(device: FakeDevice) -> DeviceTime:
-    return device_time(device, device.call, "decode", 4, device.clock)
+    return device_time(device, device.call, "decode", 4, StepShape(1, 64), device.clock)
 
 
 def test_a_replay_is_queued_far_ahead_and_takes_what_the_device_takes() -> None:
@@ -111,6 +112,7 @@ def test_a_replay_is_queued_far_ahead_and_takes_what_the_device_takes() -> None:
     assert found.seconds == pytest.approx(100e-6)
     assert (found.low, found.high) == pytest.approx((100e-6, 100e-6))
     assert (found.phase, found.batch, found.queued, found.samples) == ("decode", 4, 16, SAMPLES)
+    assert (found.row_tokens, found.attended_tokens) == (1, 64)
     assert not found.upper_bound
 
 

@@ -48,6 +48,7 @@ TWO_STEPS = [
 
 def test_operators_are_outermost_calls_into_the_dispatcher() -> None:
     first, second = trace.read_steps(TWO_STEPS, cuda=True)
+    assert (first.shape, second.shape) == ((16, 64), (1, 64))
     assert first.operators == 2
     assert second.operators == 0
 
@@ -197,6 +198,7 @@ def test_steps_of_another_name_may_have_another_number_of_kernels() -> None:
     ]
     steps = trace.read_steps(sum(decode, prefill), cuda=True)
     assert [step.kernels for step in steps] == [3, 4, 4, 4]
+    assert trace.seconds_by_shape(steps) == {(16, 64): [60e-6], (1, 64): [80e-6] * 3}
 
 
 def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_in_their_sum() -> None:

@@ -89,6 +89,12 @@ def pretend_graphs(monkeypatch: pytest.MonkeyPatch, timed: ModuleType, device: F
     monkeypatch.setattr(timed, "perf_counter_ns", device.clock)
 
 
+def pretend_devices(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """As many devices as `count`, of which none can be used."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
 Result = tuple[Tensor, Tensor]
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 

@@ -430,7 +430,7 @@ def device_work(bench: Bench, case: Case) -> DeviceWork | None:
         return None
     attach_profiler(bench.device)
     bench.synchronise()
-    steps = profile_steps(case.step, case.arguments, INTERVAL_STEPS)
+    steps = profile_steps(case.step, [(case.arguments, INTERVAL_STEPS)])
     known = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
     return DeviceWork(typical_step(steps), median_interval(known) if known else None)
 

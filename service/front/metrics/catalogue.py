@@ -170,10 +170,12 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _step("step_batch_rows", "summary", "mode batch", "always",
         "Sequences per decode step by batch bucket, the rest of which is padding: exact sums for means."),
     _row("gauge", "step_device_seconds", "mode phase batch", "once measured",
-        "One step on the device, by calls queued back to back at warm-up, without the profiler. Absent where "
+        "One step on the device, by calls queued back to back at warm-up, without the profiler: a decode "
+        "step that reads 64 positions, a prefill of 32 tokens per row, or as many as there are. Absent where "
         "the host could not queue ahead."),
     _row("gauge", "step_kernel_seconds", "mode phase batch", "once measured",
-        "Kernel time of one step, by steps profiled at warm-up and by profiled requests."),
+        "Kernel time of one step of the size that step_device_seconds is of, by steps profiled at warm-up "
+        "and by profiled requests."),
     _row("gauge", "profiler_dispatch_ratio", "mode", "once measured",
         "Dispatch of a decode step since the profiler's first session over before it, at the smallest "
         "batch."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter, time
 
 from prometheus_client import CollectorRegistry
@@ -15,7 +15,17 @@ from service.front.metrics.series import Labels, Series
 from service.front.request_timing import RequestTiming
 from service.front.settings import model_name
 from service.modes import FALLBACK, MODES
-from service.records import SIDES, EngineStatus, ModeStatus, Outcome, StepGroup, StepProfile, Timings
+from service.records import (
+    SIDES,
+    DeviceTime,
+    EngineStatus,
+    KernelTime,
+    ModeStatus,
+    Outcome,
+    StepGroup,
+    StepProfile,
+    Timings,
+)
 from service.statistics.boundedness import device_bound_index
 
 REQUEST_PARTS = {
@@ -68,7 +78,7 @@ class Metrics(Listener):
             for name, seconds in self._request_seconds(timing):
                 self._series.write(name, seconds, mode)
             for group in groups:
-                self._observe_phase(group, mode)
+                self._observe_phase(group, mode, timing.engine.dispatch_source == "attached")
         self._series.write("instrumentation_seconds_total", perf_counter() - began)
 
     def failed(self, mode: str, outcome: str) -> None:
@@ -125,7 +135,7 @@ class Metrics(Listener):
             write("warmup_seconds", status.warmup_seconds, name, status.cache or "none")
         if status.parity is not None:
             write("mode_parity_max_abs_logit_difference", status.parity.max_abs_logit_difference, name)
-        self._step_times(status)
+        self._step_times(status, before)
 
     def engine_lost(self) -> None:
         """The engine ended: no mode is ready, and the next engine counts from zero."""
@@ -148,7 +158,7 @@ class Metrics(Listener):
         self._series.write("queue_depth", waiting)
         return self._series.render(accept, fresh)
 
-    def _step_times(self, status: ModeStatus) -> None:
+    def _step_times(self, status: ModeStatus, before: ModeStatus | None) -> None:
         """What a step of a mode takes: by samples, and on a GPU as measured, which an upper bound is not."""
         name, write = status.mode, self._series.write
         for split in status.splits:
@@ -160,8 +170,12 @@ class Metrics(Listener):
         for device in status.device_times:
             if not device.upper_bound:
                 write("step_device_seconds", device.seconds, name, device.phase, str(device.batch))
+        usual = {_step_of(device) for device in status.device_times}
         for kernel in status.kernel_times:
-            write("step_kernel_seconds", kernel.seconds, name, kernel.phase, str(kernel.batch))
+            if _step_of(kernel) in usual:
+                write("step_kernel_seconds", kernel.seconds, name, kernel.phase, str(kernel.batch))
+        if status.profiles and not (before and before.profiles):
+            self._step_contents(status.profiles, name)
         if status.profiler_cost is not None:
             write("profiler_dispatch_ratio", status.profiler_cost.ratio, name)
 
@@ -209,7 +223,7 @@ class Metrics(Listener):
         if per_token is not None:
             yield "time_per_output_token_seconds", per_token
 
-    def _observe_phase(self, group: StepGroup, mode: str) -> None:
+    def _observe_phase(self, group: StepGroup, mode: str, attached: bool) -> None:
         phase, name, batch = group.timings, group.phase, str(group.batch)
         if phase.steps == 0:
             return
@@ -224,16 +238,19 @@ class Metrics(Listener):
             for seconds in getattr(phase, f"{part}_steps_seconds"):
                 writer(f"step_{part}_seconds", mode, name)(seconds)
         index = device_bound_index(phase.kernel_seconds, phase.dispatch_seconds)
-        if name == "decode" and index is not None and self._device_type == "cuda":
+        if name == "decode" and index is not None and self._device_type == "cuda" and not attached:
             self._series.write("device_bound_index", index, mode, batch)
 
-    def _observe_profile(self, timing: RequestTiming, profile: list[StepProfile], mode: str) -> None:
-        """Set what a step consists of, and let the histograms that do not count the request point to it."""
-        for entry in profile:
+    def _step_contents(self, profiles: Iterable[StepProfile], mode: str) -> None:
+        for entry in profiles:
             for what in ("operators", "kernels", "launches"):
                 count = getattr(entry, what)
                 if count is not None:
                     self._series.write(f"step_{what}", count, mode, entry.phase)
+
+    def _observe_profile(self, timing: RequestTiming, profile: list[StepProfile], mode: str) -> None:
+        """Set what a step consists of, and let the histograms that do not count the request point to it."""
+        self._step_contents(profile, mode)
         at = time()
         for name, seconds in self._request_seconds(timing):
             self._series.exemplify(name, timing.job.id, seconds, at, mode)
@@ -249,6 +266,10 @@ def _measurable(status: EngineStatus) -> tuple[Start, ...]:
 
 def _declaration(status: ModeStatus) -> Labels:
     return status.mode, status.effective, status.reason or ""
+
+
+def _step_of(time: DeviceTime | KernelTime) -> tuple[object, ...]:
+    return time.phase, time.batch, time.row_tokens, time.attended_tokens
 
 
 def _counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:

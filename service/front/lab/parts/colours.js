@@ -2,7 +2,7 @@
 
 const OWN = [
   "eager", "no_grad", "inference_mode", "compiled", "reduce-overhead",
-  "cuda-graph", "max-autotune", "aot-inductor", "fallback",
+  "cuda-graph", "compiled-captured", "max-autotune", "aot-inductor", "fallback",
 ];
 const PALETTE = 6;
 

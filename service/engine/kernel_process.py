@@ -1,0 +1,177 @@
+"""A second process that profiles the steps of a CUDA engine, so that the engine itself is not slowed down.
+
+The profiler's library, CUPTI, stays attached to a process from its first session on and slows every launch
+that follows. This process loads the same model and the same compiled code, and reports as JSON lines.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from time import monotonic, sleep
+
+import msgspec
+import torch
+
+from service.engine.parts import build_parts
+from service.engine.warmup import ConfiguredMode
+from service.parent_death import owned
+from service.records import EngineSettings, Phase
+from service.step.buffers import Buffers, measured_arguments, set_positions
+from service.step.callables import Step
+from service.step.device import reason
+from service.step.meters import step_shape
+from service.step.process_state import prepare_process
+from service.step.profiling import FEW_STEPS, INTERVAL_STEPS, profile_steps
+from service.step.trace import ProfiledStep
+
+POLL_SECONDS = 0.02
+CHUNK_BYTES = 1 << 20
+
+MOST_SECONDS = 60.0
+"""Profiling one mode keeps requests waiting for seconds; after so many the process hangs."""
+
+ROOM = 1.2
+"""So many times what the engine has reserved must be free on the device for another copy of it."""
+
+
+class Profiled(msgspec.Struct, frozen=True):
+    """The steps of one callable that were profiled: each shape several times, the usual one first."""
+
+    phase: Phase
+    batch: int
+    steps: list[ProfiledStep]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`profiled` is what was found, `failed` why nothing was; neither: the process waits for the device."""
+
+    profiled: list[Profiled] | None = None
+    failed: str | None = None
+
+
+class KernelProcess:
+    """The process, for an engine of these `settings`. It ends with the engine, or at `close`."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        chosen = msgspec.json.encode(msgspec.structs.replace(settings, discard_compiled=False)).decode()
+        command = [sys.executable, "-m", "service.engine.kernel_process", chosen]
+        self._process = subprocess.Popen(owned(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._reports = self._process.stdin, self._process.stdout
+        os.set_blocking(self._reports.fileno(), False)
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def profiled(self, mode: str) -> Generator[None, None, list[Profiled]]:
+        """Have `mode` profiled: yields while its steps are captured there, then waits until it is done.
+
+        Raises RuntimeError, with the reason, where it cannot be done.
+        """
+        self._send(mode)
+        while (report := self._read()) is None:
+            sleep(POLL_SECONDS)
+            yield
+        if report.failed is None:
+            self._send("")
+            report = self._wait()
+        if report.failed is not None:
+            raise RuntimeError(report.failed)
+        return report.profiled or []
+
+    def close(self) -> None:
+        """End it: its copy of the model leaves the device."""
+        self._process.kill()
+        self._process.wait()
+        self._requests.close()
+        self._reports.close()
+
+    def _wait(self) -> Report:
+        until = monotonic() + MOST_SECONDS
+        while monotonic() < until:
+            if (report := self._read()) is not None:
+                return report
+            sleep(POLL_SECONDS)
+        return Report(failed=f"the process that profiles has not answered for {MOST_SECONDS:.0f} s")
+
+    def _send(self, line: str) -> None:
+        try:
+            self._requests.write(f"{line}\n".encode())
+            self._requests.flush()
+        except BrokenPipeError:
+            pass  # it has ended, which the next read says
+
+    def _read(self) -> Report | None:
+        """The next report; None: there is none yet."""
+        try:
+            found = os.read(self._reports.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        if not found:
+            return Report(failed=f"the process that profiles ended with code {self._process.wait()}")
+        line, end, rest = (self._rest + found).partition(b"\n")
+        self._rest = rest if end else line
+        return msgspec.json.decode(line, type=Report) if end else None
+
+
+def kernel_process(settings: EngineSettings) -> KernelProcess:
+    """Start it. Raises RuntimeError where the device has no room for another copy of the engine's memory."""
+    needed = ROOM * torch.cuda.memory_reserved()
+    free, _ = torch.cuda.mem_get_info()
+    if free < needed:
+        raise RuntimeError(
+            f"profiling needs a second copy of the model, of {needed / 2**30:.1f} GiB, and the device has "
+            f'{free / 2**30:.1f} GiB free: send a request with "profile": true instead'
+        )
+    return KernelProcess(settings)
+
+
+def main(arguments: list[str]) -> int:
+    """Profile each mode whose name is read, once the line behind it says that the device is free."""
+    settings = msgspec.json.decode(arguments[0], type=EngineSettings)
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library or a compiler prints is no report
+
+    def report(found: Report) -> None:
+        print(msgspec.json.encode(found).decode(), file=reports, flush=True)
+
+    prepare_process(settings.cache_folder, settings.model)
+    parts = build_parts(settings, lambda _: None)
+    with torch.no_grad():
+        for line in sys.stdin:
+            try:
+                configured = parts.warmup.modes[line.strip()]
+                for _ in parts.warmup.serving(configured):
+                    pass
+                report(Report())
+                sys.stdin.readline()
+                report(Report(profiled=profile_mode(configured, parts.buffers)))
+            except Exception as error:  # noqa: BLE001 - it fails this mode alone
+                report(Report(failed=reason(error)))
+    return 0
+
+
+def profile_mode(configured: ConfiguredMode, buffers: Mapping[int, Buffers]) -> list[Profiled]:
+    """Profile every callable of a captured mode, in every shape."""
+    return [
+        Profiled(phase, bucket, _profile(step, buffers[bucket], phase))
+        for (phase, bucket), step in configured.steps.items()
+    ]
+
+
+def _profile(step: Step, buffers: Buffers, phase: Phase) -> list[ProfiledStep]:
+    """All shapes in one session, the usual one often enough for an interval."""
+    set_positions(buffers, phase)
+    arguments = measured_arguments(buffers, phase)
+    others = [one for one in buffers.shapes(phase) if step_shape(one) != step_shape(arguments)]
+    return profile_steps(step, [(arguments, INTERVAL_STEPS), *((one, FEW_STEPS) for one in others)])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
