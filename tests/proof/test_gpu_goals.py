@@ -245,9 +245,10 @@ REPLAY = "reduce-overhead"
 STEP_BYTES = {"weights": 2.5e8, "cache_per_position": 0, "activations_per_row": 0}
 
 
-def served(
-    model: str, device: float, wall: float, card: str = "NVIDIA H100 80GB HBM3"
-) -> list[dict[str, Any]]:
+Served = list[dict[str, Any]]
+
+
+def served(model: str, device: float, wall: float, card: str = "NVIDIA H100 80GB HBM3") -> Served:
     """The records of a section that served one mode at batch 1, whose steps read 250 MB."""
     ended = msgspec.to_builtins(outcome(REPLAY, 1, 1, wall))
     time = {"phase": "decode", "batch": 1, "seconds": device, "upper_bound": False}
@@ -255,13 +256,7 @@ def served(
     return [
         {"kind": "plan", "model": model, "modes": [REPLAY], "batches": [1], "positions": 61},
         {**mode(REPLAY), "device_times": [{**time, "phase": "prefill", "seconds": 9.0}, time]},
-        {
-            "kind": "engine",
-            "dtype": "bfloat16",
-            "device_name": card,
-            "step_bytes": STEP_BYTES,
-            "memory_bandwidth": copied,
-        },
+        {"kind": "engine", "dtype": "bfloat16", "device_name": card, **sizes},
         {**ended, "kind": "job", "outcome": ended["kind"]},
     ]
 
