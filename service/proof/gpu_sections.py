@@ -324,7 +324,7 @@ def gpu_tests(records: Records) -> None:
 
 
 # Sections `small`, `base` and `batches`: what a served token takes of models with seeded weights. A process
-# each: after an engine's warm-up the profiler is attached, and slows what the next one launches.
+# each: the profiler, which comes last, stays attached, and would slow what another engine launches.
 
 SIZES_ROUNDS = 6
 KERNELS_KEPT = 12
