@@ -111,8 +111,8 @@ docs: $(READY) ## the pages as a site for a browser: build/site/index.html, whic
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict && echo build/site/index.html
 
 # Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
-# After it PART=2: larger models and the studies; PART=3: the selftest's CUDA rows and the quick sweep.
-gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (8 minutes; then PART=2, PART=3)
+# After it PART=2: larger models; 3: the selftest's CUDA rows and the quick sweep; 4: modes that tune; 5: the studies.
+gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (8 minutes; then PART=2 to 5)
 	@$(PYTHON) -m service.proof.gpu_check --part $(PART)
 
 up: ## the compose stack: service, Prometheus, Grafana

@@ -1,4 +1,4 @@
-"""`make gpu-check`: `python -m service.proof.gpu_check [--part 1|2|3] [--only SECTION,…]`.
+"""`make gpu-check`: `python -m service.proof.gpu_check [--part 1|2|3|4|5] [--only SECTION,…]`.
 
 The CUDA path examined in sections, each a process of its own with a time limit: what it wrote is kept,
 whatever becomes of it. The process that runs them makes no CUDA context.
@@ -86,7 +86,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
     """The sections of every part, by its number, in the order of what they decide.
 
     1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
-    models, and the studies. 3, into `folder`: the selftest's rows for CUDA, and a sweep.
+    models. 3, into `folder`: the selftest's rows for CUDA, and a sweep. 4: modes that tune. 5: the studies.
     """
     timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
     selftest = ("selftest", "--only", "cuda,instrumentation", "--out", f"{folder}/selftest")
@@ -102,18 +102,20 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _own("tests", 150, "tests/gpu"),
         ),
         2: (
-            _own("tuned", 150, "parity of max-autotune and aot-inductor"),
-            _own("small", 75, "a served token of small, batch 1", "sizes", "small", "1"),
-            _own("base", 75, "a served token of base, batch 1", "sizes", "base", "1"),
-            _own("batches", 60, "a served token of small, batch 8 and 64", "sizes", "small", "8,64"),
-            _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
-            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
-            _verb("budget", 90, "dispatch, kernels, roofline by batch", "anatomy", "--budget", "--json"),
-            _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
+            _own("small", 130, "a served token of small, batch 1", "sizes", "small", "1"),
+            _own("base", 130, "a served token of base, batch 1", "sizes", "base", "1"),
+            _own("batches", 190, "a served token of small, batch 8 and 64", "sizes", "small", "8,64"),
         ),
         3: (
             _verb("selftest", 130, "the selftest's rows for CUDA", *selftest),
             _verb("sweep", 350, "the quick sweep", *sweep),
+        ),
+        4: (_own("tuned", MOST_SECONDS_COLD, "parity of max-autotune and aot-inductor"),),
+        5: (
+            _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
+            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
+            _verb("budget", 90, "dispatch, kernels, roofline by batch", "anatomy", "--budget", "--json"),
+            _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
         ),
     }
 
@@ -145,9 +147,8 @@ def main(arguments: list[str]) -> int:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
-    parser.add_argument(
-        "--part", type=int, choices=(1, 2, 3), default=1, help="2: sizes and studies; 3: selftest, sweep"
-    )
+    about = "2: larger models; 3: selftest, sweep; 4: modes that tune; 5: studies"
+    parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
     parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
     return parser.parse_args(arguments)
 

@@ -324,7 +324,7 @@ def gpu_tests(records: Records) -> None:
 
 
 # Sections `small`, `base` and `batches`: what a served token takes of models with seeded weights. A process
-# each: after an engine's warm-up the profiler is attached, and slows what the next one launches.
+# each: the profiler, which comes last, stays attached, and would slow what another engine launches.
 
 SIZES_ROUNDS = 6
 KERNELS_KEPT = 12
@@ -351,7 +351,7 @@ def _kernels(buffers: Buffers, step: Step) -> dict[str, object] | None:
     call = partial(step, *measured_arguments(buffers, "decode"))
     events = complete_events(record_steps(buffers.token.device, call, STEPS))
     table = table_of([work.kernels for work in match_work(events, step_marks(events))])
-    return table and {**msgspec.to_builtins(table), "rows": msgspec.to_builtins(table.rows[:KERNELS_KEPT])}
+    return {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]} if table else None
 
 
 SECTIONS: dict[str, Callable[..., None]] = {

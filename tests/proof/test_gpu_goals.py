@@ -245,9 +245,10 @@ REPLAY = "reduce-overhead"
 STEP_BYTES = {"weights": 2.5e8, "cache_per_position": 0, "activations_per_row": 0}
 
 
-def served(
-    model: str, device: float, wall: float, card: str = "NVIDIA H100 80GB HBM3"
-) -> list[dict[str, Any]]:
+Served = list[dict[str, Any]]
+
+
+def served(model: str, device: float, wall: float, card: str = "NVIDIA H100 80GB HBM3") -> Served:
     """The records of a section that served one mode at batch 1, whose steps read 250 MB."""
     ended = msgspec.to_builtins(outcome(REPLAY, 1, 1, wall))
     time = {"phase": "decode", "batch": 1, "seconds": device, "upper_bound": False}
@@ -255,13 +256,7 @@ def served(
     return [
         {"kind": "plan", "model": model, "modes": [REPLAY], "batches": [1], "positions": 61},
         {**mode(REPLAY), "device_times": [{**time, "phase": "prefill", "seconds": 9.0}, time]},
-        {
-            "kind": "engine",
-            "dtype": "bfloat16",
-            "device_name": card,
-            "step_bytes": STEP_BYTES,
-            "memory_bandwidth": copied,
-        },
+        {"kind": "engine", "dtype": "bfloat16", "device_name": card, **sizes},
         {**ended, "kind": "job", "outcome": ended["kind"]},
     ]
 
@@ -302,3 +297,18 @@ def test_goals_of_larger_models_are_of_device_and_wall_and_only_inform(
     assert [goal.verdict for goal in goals] == verdicts
     assert [(goal.note or "").startswith(note) for goal, note in zip(goals, notes, strict=True)] == [True] * 3
     assert all(goal.holds for goal in goals)
+
+
+def test_the_summary_of_part_2_has_the_sizes_and_their_goals(tmp_path: Path) -> None:
+    file = gpu_goals.Records(tmp_path / "check" / "base.jsonl")
+    file.path.parent.mkdir()
+    for row in served("base", 1.2e-4, 2e-4):
+        file.write(**{name: value for name, value in row.items() if name != "at"})
+    checked = Checked(0.0, 1.0, True, [Ended("base", "done", "", 1.0, 4)], None)
+    out = io.StringIO()
+    assert conclude(checked, tmp_path / "check", 2, Console(file=out, width=250)) == 0
+    summary = json.loads((tmp_path / "check" / "summary.json").read_text())
+    (size,) = summary["sizes"]
+    assert (size["model"], size["tokens_per_second"]) == ("base", pytest.approx(5000))
+    assert [goal["verdict"] for goal in summary["goals"]] == [UNKNOWN, UNKNOWN, "pass"]
+    assert "62%; 83% of the measured copy bandwidth" in out.getvalue()

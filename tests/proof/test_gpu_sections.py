@@ -182,21 +182,20 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, d
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     monkeypatch.setattr(gpu_sections, "ladder_modes", lambda: ["eager", "inference_mode"])
     monkeypatch.setattr(gpu_sections, "LADDER_BATCHES", [1, 2])
-    monkeypatch.setattr(gpu_sections, "LADDER_ROUNDS", 6)
     monkeypatch.setattr(gpu_sections, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU
     found = rows_of(tmp_path, lambda rows: gpu_sections.ladder(rows, dtype))
     assert {row["mode"] for row in found["mode"] if row["state"] == "ready"} == {"eager", "inference_mode"}
     if dtype == "float32":
         assert list(found) == ["plan", "mode"]
         return
-    assert len(found["job"]) == found["plan"][0]["jobs"] == 7 * 2 * 2
+    assert len(found["job"]) == found["plan"][0]["jobs"] == 9 * 2 * 2
     assert {row["outcome"] for row in found["job"]} == {"ok"}
     cells = cells_of([row for rows in found.values() for row in rows])
     assert [(row["mode"], row["batch"], row["rounds"]) for row in cells] == [
-        ("eager", 1, 6),
-        ("eager", 2, 6),
-        ("inference_mode", 1, 6),
-        ("inference_mode", 2, 6),
+        ("eager", 1, 8),
+        ("eager", 2, 8),
+        ("inference_mode", 1, 8),
+        ("inference_mode", 2, 8),
     ]
     assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)
 
