@@ -157,7 +157,9 @@ LADDER: tuple[Mode, ...] = (
     ),
     Mode(
         "max-autotune", "inference_mode", "untuned kernels: products are tuned when compiled, weights packed",
-        cuda=Effect("max-autotune", {**_FULL, "mode": "max-autotune"}, graph_replay=True),
+        cuda=Effect(
+            "max-autotune", {**_FULL, "mode": "max-autotune-no-cudagraphs"}, graph_replay=True, captured=True
+        ),
         cpu=Effect("max-autotune", {**_FULL, "options": {**_TUNED, "cpp_wrapper": True}}, freezes=True),
         default=False,
     ),

@@ -54,6 +54,8 @@ SUMMARY_FILE = "summary.json"
 LEAST_SECONDS = 5.0
 """A section that had less time than this is not begun."""
 
+POLL_SECONDS = 0.05
+
 GRACE_SECONDS = 10.0
 """After SIGTERM, for a section to end what it has started."""
 
@@ -64,7 +66,7 @@ class Section(NamedTuple):
     """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out.
 
     It has longer where earlier sections left some of their time. `records` False: its output, NAME.out, is
-    its result.
+    its result. `timed` False: it may run beside others that are not timed.
     """
 
     name: str
@@ -72,10 +74,12 @@ class Section(NamedTuple):
     about: str
     command: tuple[str, ...]
     records: bool = True
+    timed: bool = True
 
 
-def _own(name: str, seconds: float, about: str, *arguments: str) -> Section:
-    return Section(name, seconds, about, ("-m", "service.proof.gpu_sections", *(arguments or (name,))))
+def _own(name: str, seconds: float, about: str, *arguments: str, timed: bool = True) -> Section:
+    command = "-m", "service.proof.gpu_sections", *(arguments or (name,))
+    return Section(name, seconds, about, command, timed=timed)
 
 
 def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
@@ -98,8 +102,8 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
             _own("profiler", 55, "kernels by id, by window and by queued replays"),
             _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
-            _own("float32", 85, "parity in float32", "ladder", "float32"),
-            _own("tests", 150, "tests/gpu"),
+            _own("float32", 85, "parity in float32", "ladder", "float32", timed=False),
+            _own("tests", 150, "tests/gpu", timed=False),
         ),
         2: (
             _own("small", 130, "a served token of small, batch 1", "sizes", "small", "1"),
@@ -193,26 +197,39 @@ def run_sections(
     environment = _environment(cache)
     command, unwatched = clocks_query()
     ended = []
-    for place, section in enumerate(sections):
+    for group in groups(sections):
         left = until - monotonic()
         if left < LEAST_SECONDS:
             why = f"the {total_seconds:.0f} s of all sections were over"
-            ended.append(Ended(section.name, "not begun", why, 0.0, 0))
+            ended += [Ended(one.name, "not begun", why, 0.0, 0) for one in group]
             continue
-        print(f"{section.name}: {section.about}", flush=True)
-        with watched(command, folder / f"{section.name}.clocks.csv"):
-            one = run_section(section, folder, environment, limit_seconds(sections, place, left))
-        ended.append(one)
-        text = f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}"
-        print(text.rstrip(), flush=True)
+        for section in group:
+            print(f"{section.name}: {section.about}", flush=True)
+        later = sections[sections.index(group[-1]) + 1 :]
+        with watched(command, folder / f"{group[0].name}.clocks.csv"):
+            found = run_group(group, folder, environment, limits_seconds(group, later, left))
+        ended += found
+        for one in found:
+            text = f"{one.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}"
+            print(text.rstrip(), flush=True)
     return Checked(started, time.time() - started, cold, ended, unwatched)
 
 
-def limit_seconds(sections: Sequence[Section], place: int, left_seconds: float) -> float:
-    """How long the section at `place` may run: its limit, and what is left that no later one is to have."""
-    section, *later = sections[place:]
-    spare = left_seconds - sum(one.seconds for one in later)
-    return min(left_seconds, max(section.seconds, spare))
+def groups(sections: Sequence[Section]) -> list[list[Section]]:
+    """What runs at a time: a section that is timed alone, those in a row that are not together."""
+    found: list[list[Section]] = []
+    for section in sections:
+        if found and not section.timed and not found[-1][-1].timed:
+            found[-1].append(section)
+        else:
+            found.append([section])
+    return found
+
+
+def limits_seconds(group: Sequence[Section], later: Sequence[Section], left_seconds: float) -> list[float]:
+    """How long each of `group` may run: its limit, and what is left that no later one is to have."""
+    spare = left_seconds - sum(max(one.seconds for one in other) for other in groups(later))
+    return [min(left_seconds, max(section.seconds, spare)) for section in group]
 
 
 def _environment(cache: Path) -> Mapping[str, str]:
@@ -227,17 +244,43 @@ def _environment(cache: Path) -> Mapping[str, str]:
     }
 
 
-def run_section(
-    section: Section,
+def run_group(
+    group: Sequence[Section],
     folder: Path,
     environment: Mapping[str, str],
-    limit_seconds: float,
+    limits: Sequence[float],
     grace_seconds: float = GRACE_SECONDS,
-) -> Ended:
-    """Run `section` for at most `limit_seconds`.
+) -> list[Ended]:
+    """Run the sections of `group` beside each other, each for at most its limit in seconds."""
+    running: list[_Running] = []
+    try:
+        running += (_start(section, folder, environment) for section in group)
+        took: dict[int, float] = {}
+        while len(took) < len(running):
+            for place, (one, limit) in enumerate(zip(running, limits, strict=True)):
+                if place not in took and (one.child.poll() is not None or one.seconds >= limit):
+                    took[place] = one.seconds
+            time.sleep(POLL_SECONDS)
+        return [_finish(one, took[place], grace_seconds) for place, one in enumerate(running)]
+    finally:
+        for one in running:
+            _end_session(one.child, grace_seconds)
 
-    Its rows go to NAME.jsonl in `folder`, its output to NAME.out and NAME.log. It has a session of its own,
-    which is ended with it: compile workers too, and a service that it started.
+
+class _Running(NamedTuple):
+    section: Section
+    child: subprocess.Popen[bytes]
+    files: Mapping[str, Path]
+    began: float
+
+    @property
+    def seconds(self) -> float:
+        return monotonic() - self.began
+
+
+def _start(section: Section, folder: Path, environment: Mapping[str, str]) -> _Running:
+    """Its rows go to NAME.jsonl in `folder`, its output to NAME.out and NAME.log. It has a session of its
+    own, which is ended with it: compile workers too, and a service that it started.
     """
     began = monotonic()
     files = {end: folder / f"{section.name}.{end}" for end in ("jsonl", "out", "log")}
@@ -251,19 +294,20 @@ def run_section(
             env={**environment, PATH_VARIABLE: str(files["jsonl"].resolve())},
             start_new_session=True,
         )
-        timed_out = False
-        try:
-            child.wait(limit_seconds)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            _end_session(child, grace_seconds)
+    return _Running(section, child, files, began)
+
+
+def _finish(running: _Running, seconds: float, grace_seconds: float) -> Ended:
+    """End what is left of a section that ran for `seconds`, and say how it ended."""
+    section, child, files, _ = running
+    timed_out = child.poll() is None
+    _end_session(child, grace_seconds)
     lines = [line.strip() for line in files["log"].read_text(errors="replace").splitlines() if line.strip()]
     last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
-    rows, seconds, code = len(read_records(files["jsonl"])), monotonic() - began, child.returncode
+    rows, code = len(read_records(files["jsonl"])), child.returncode
     if timed_out or code is None:
         lives = "; it could not be killed" if code is None else ""
-        detail = f"still running after {limit_seconds:.0f} s{lives}{last}"
+        detail = f"still running after {seconds:.0f} s{lives}{last}"
         return Ended(section.name, "timed out", detail, seconds, rows)
     if code < 0:
         return Ended(section.name, "killed", f"by {signal.Signals(-code).name}{last}", seconds, rows)

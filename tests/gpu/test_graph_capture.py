@@ -99,6 +99,7 @@ def test_compiled_code_is_replayed_as_one_graph_and_computes_what_it_computes_wi
     compiled, captured = (build_step(MODES[name], model) for name in ("compiled", "compiled-captured"))
     expected, found = (forced_logits(one, one, buffers[4], CONFIG.vocabulary) for one in (compiled, captured))
     assert torch.equal(expected, found)
+    prepare(buffers[4])
     seen = profile_step(captured, buffers[4])
     assert (seen.launches, seen.graph_launches) == (1, 1)
 

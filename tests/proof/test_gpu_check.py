@@ -98,7 +98,8 @@ def section(name: str, code: str) -> gpu_check.Section:
 
 
 def run(folder: Path, name: str, code: str, limit: float = 60.0, grace: float = 5.0) -> gpu_check.Ended:
-    return gpu_check.run_section(section(name, code), folder, dict(os.environ), limit, grace)
+    (ended,) = gpu_check.run_group([section(name, code)], folder, dict(os.environ), [limit], grace)
+    return ended
 
 
 @pytest.mark.slow
@@ -174,6 +175,24 @@ def test_a_runner_that_is_told_to_end_ends_its_section(tmp_path: Path) -> None:
 def checked(folder: Path, codes: dict[str, str], total_seconds: float = 120.0) -> gpu_check.Checked:
     sections = [section(name, code) for name, code in codes.items()]
     return gpu_check.run_sections(sections, folder, folder / "cache", total_seconds)
+
+
+@pytest.mark.slow
+def test_sections_that_are_not_timed_run_beside_each_other_and_end_apart(tmp_path: Path) -> None:
+    """Each waits for what the other does."""
+    wait = "import pathlib, sys, time; mine, other = map(pathlib.Path, sys.argv[1:]); mine.touch()\n"
+    wait += f"while not other.exists(): time.sleep(0.01)\n{WRITE}"
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    both = [section(name, wait)._replace(timed=False) for name in ("first", "second")]
+    both = [
+        one._replace(command=(*one.command, *ends))
+        for one, ends in zip(both, (paths, paths[::-1]), strict=True)
+    ]
+    hanging = section("third", HANG)._replace(timed=False, seconds=LIMIT)
+    alone = section("fourth", FINE)
+    assert [len(group) for group in gpu_check.groups([*both, hanging, alone])] == [3, 1]
+    found = gpu_check.run_sections([*both, hanging, alone], tmp_path, tmp_path / "cache", 2 * LIMIT)
+    assert [one.how for one in found.ended] == ["done", "done", "timed out", "done"]
 
 
 def concluded(found: gpu_check.Checked, folder: Path) -> tuple[int, str]:
