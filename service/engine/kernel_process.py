@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Iterator, Mapping
 from time import monotonic, sleep
 
 import msgspec
@@ -27,6 +27,7 @@ from service.step.process_state import prepare_process
 from service.step.profiling import FEW_STEPS, INTERVAL_STEPS, profile_steps
 from service.step.trace import ProfiledStep
 
+CAPTURE, PROFILE = "capture", "profile"
 POLL_SECONDS = 0.02
 CHUNK_BYTES = 1 << 20
 
@@ -46,9 +47,9 @@ class Profiled(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """`profiled` is what was found, `failed` why nothing was; neither: the process waits for the device."""
+    """The answer to one request: what was `profiled`, or why the request `failed`."""
 
-    profiled: list[Profiled] | None = None
+    profiled: list[Profiled] = []
     failed: str | None = None
 
 
@@ -69,21 +70,28 @@ class KernelProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def profiled(self, mode: str) -> Generator[None, None, list[Profiled]]:
-        """Have `mode` profiled: yields while its steps are captured there, then waits until it is done.
+    def capture(self, mode: str) -> None:
+        """Have the steps of `mode` captured there, whose code is in the compile cache."""
+        self._send(CAPTURE, mode)
 
-        Raises RuntimeError, with the reason, where it cannot be done.
+    def captured(self) -> Iterator[None]:
+        """Wait until the next of the modes to capture is, yielding meanwhile. Raises RuntimeError with the
+        reason where it is not.
         """
-        self._send(mode)
         while (report := self._read()) is None:
             sleep(POLL_SECONDS)
             yield
-        if report.failed is None:
-            self._send("")
-            report = self._wait()
-        if report.failed is not None:
-            raise RuntimeError(report.failed)
-        return report.profiled or []
+        _raise_failure(report)
+
+    def profiled(self, mode: str) -> list[Profiled]:
+        """Have the steps of `mode`, which is captured, profiled, and wait for that: the device is to be free.
+
+        Raises RuntimeError with the reason where it cannot be done.
+        """
+        self._send(PROFILE, mode)
+        report = self._wait()
+        _raise_failure(report)
+        return report.profiled
 
     def close(self) -> None:
         """End it: its copy of the model leaves the device."""
@@ -100,9 +108,9 @@ class KernelProcess:
             sleep(POLL_SECONDS)
         return Report(failed=f"the process that profiles has not answered for {MOST_SECONDS:.0f} s")
 
-    def _send(self, line: str) -> None:
+    def _send(self, request: str, mode: str) -> None:
         try:
-            self._requests.write(f"{line}\n".encode())
+            self._requests.write(f"{request} {mode}\n".encode())
             self._requests.flush()
         except BrokenPipeError:
             pass  # it has ended, which the next read says
@@ -120,6 +128,11 @@ class KernelProcess:
         return msgspec.json.decode(line, type=Report) if end else None
 
 
+def _raise_failure(report: Report) -> None:
+    if report.failed is not None:
+        raise RuntimeError(report.failed)
+
+
 def kernel_process(settings: EngineSettings) -> KernelProcess:
     """Start it. Raises RuntimeError where the device has no room for another copy of the engine's memory."""
     needed = ROOM * torch.cuda.memory_reserved()
@@ -133,32 +146,31 @@ def kernel_process(settings: EngineSettings) -> KernelProcess:
 
 
 def main(arguments: list[str]) -> int:
-    """Profile each mode whose name is read, once the line behind it says that the device is free."""
+    """Capture or profile the mode of each line that is read, and answer it."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library or a compiler prints is no report
-
-    def report(found: Report) -> None:
-        print(msgspec.json.encode(found).decode(), file=reports, flush=True)
 
     prepare_process(settings.cache_folder, settings.model)
     parts = build_parts(settings, lambda _: None)
     with torch.no_grad():
         for line in sys.stdin:
+            request, _, mode = line.strip().partition(" ")
             try:
-                configured = parts.warmup.modes[line.strip()]
-                for _ in parts.warmup.serving(configured):
-                    pass
-                report(Report())
-                sys.stdin.readline()
-                report(Report(profiled=profile_mode(configured, parts.buffers)))
+                configured, report = parts.warmup.modes[mode], Report()
+                if request == PROFILE:
+                    report = Report(profiled=_profile_mode(configured, parts.buffers))
+                else:
+                    for _ in parts.warmup.serving(configured):
+                        pass
             except Exception as error:  # noqa: BLE001 - it fails this mode alone
-                report(Report(failed=reason(error)))
+                report = Report(failed=f"{mode}: {reason(error)}")
+            print(msgspec.json.encode(report).decode(), file=reports, flush=True)
     return 0
 
 
-def profile_mode(configured: ConfiguredMode, buffers: Mapping[int, Buffers]) -> list[Profiled]:
-    """Profile every callable of a captured mode, in every shape."""
+def _profile_mode(configured: ConfiguredMode, buffers: Mapping[int, Buffers]) -> list[Profiled]:
+    """Every callable of a captured mode, in every shape; none of one that is not captured."""
     return [
         Profiled(phase, bucket, _profile(step, buffers[bucket], phase))
         for (phase, bucket), step in configured.steps.items()

@@ -122,6 +122,7 @@ class Engine:
         start = chain(warmup.run(), self._settle())
         for _ in announced(start, warmup, self._inbox):
             self._busy_until_ns = perf_counter_ns()
+            self._device.follow()
             self._serve_waiting()
             self.parts.shares.rest()
             self._wait_while_paused()

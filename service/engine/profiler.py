@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -190,7 +190,8 @@ class DeviceMeasurements:
     On a CPU `queue` is None, and nothing is measured. A step's device time is measured twice, by the
     profiler's kernels, in a process of its own, and by queued calls between two events: they agree where the
     device is always busy. `missing`: why they could not be taken. `profiler_note`: that the profiler, which a
-    request wanted, is attached to this process, and what that costs.
+    request wanted, is attached to this process, and what that costs. `followed`: modes that the process that
+    profiles was to capture.
     """
 
     warmup: Warmup
@@ -200,6 +201,8 @@ class DeviceMeasurements:
     start_process: Callable[[], KernelProcess]
     missing: str | None = None
     profiler_note: str | None = None
+    process: KernelProcess | None = None
+    followed: list[str] = field(default_factory=list)
 
     def attach(self) -> None:
         """Attach the profiler, and measure dispatch of every ready mode before and after.
@@ -242,42 +245,72 @@ class DeviceMeasurements:
                 found[name].append(decode_dispatch(steps[name], buffers))
         return found
 
+    def follow(self) -> None:
+        """Have modes that have become ready captured in the process that profiles, while others warm up."""
+        if self.queue is None or self.missing is not None:
+            return
+        try:
+            for name in self.warmup.ready():
+                if name not in self.followed:
+                    self.process = self.process or self.start_process()
+                    self.process.capture(name)
+                    self.followed.append(name)
+        except RuntimeError as error:
+            self.missing = f"kernel times are not known: {error}"
+
     def learn(self) -> Iterator[None]:
         """Take the device's times of all steps of the ready modes; yields between two steps."""
         queue = self.queue
         if queue is None:
             return
+        self.follow()
+        failed = yield from self._await_captures()
         for configured in self.warmup.ready().values():
             device_times: list[DeviceTime] = []
             for (phase, bucket), step in configured.steps.items():
                 device_times.append(self._queued(queue, step, phase, bucket))
                 yield
             self.warmup.update(configured, device_times=device_times)
-        try:
-            yield from self._learn_kernels()
-        except RuntimeError as error:
-            if is_device_lost(error):
-                raise
-            self.missing = f"kernel times are not known: {error}"
+        if self.process is not None:
+            failed += yield from self._learn_kernels(self.process)
+            self.process.close()
+        if failed:
+            self.missing = f"kernel times are not known: {'; '.join(dict.fromkeys(failed))}"
+
+    def _await_captures(self) -> Generator[None, None, list[str]]:
+        """Leaves in `followed` the modes that were captured; returns why others were not."""
+        names, failed = self.followed, list[str]()
+        self.followed = []
+        for name in names if self.process is not None else []:
+            try:
+                yield from self.process.captured()
+                self.followed.append(name)
+            except RuntimeError as error:
+                failed.append(str(error))
+        return failed
 
     def _queued(self, queue: CudaQueue, step: Step, phase: Phase, bucket: int) -> DeviceTime:
         set_positions(self.buffers[bucket], phase)
         arguments = measured_arguments(self.buffers[bucket], phase)
         return device_time(queue, partial(step, *arguments), phase, bucket, step_shape(arguments))
 
-    def _learn_kernels(self) -> Iterator[None]:
-        process = self.start_process()
-        try:
-            for name, configured in self.warmup.ready().items():
-                found = yield from process.profiled(name)
-                for one in found:
-                    for shape, seen in seconds_by_shape(one.steps).items():
-                        self.profiler.kernel_times.add((name, one.phase, one.batch), shape, seen)
-                profiles = [summary(one.phase, one.steps[:INTERVAL_STEPS]) for one in found]
-                kernel_times = self.profiler.kernel_times.of_mode(name)
-                self.warmup.update(configured, kernel_times=kernel_times, profiles=profiles)
-        finally:
-            process.close()
+    def _learn_kernels(self, process: KernelProcess) -> Generator[None, None, list[str]]:
+        """Kernel times of the modes that are captured there; returns why those of others are not known."""
+        failed: list[str] = []
+        for name in self.followed:
+            try:
+                found = process.profiled(name)
+            except RuntimeError as error:
+                failed.append(str(error))
+                continue
+            for one in found:
+                for shape, seen in seconds_by_shape(one.steps).items():
+                    self.profiler.kernel_times.add((name, one.phase, one.batch), shape, seen)
+            profiles = [summary(one.phase, one.steps[:INTERVAL_STEPS]) for one in found]
+            kernel_times = self.profiler.kernel_times.of_mode(name)
+            self.warmup.update(self.warmup.modes[name], kernel_times=kernel_times, profiles=profiles)
+            yield
+        return failed
 
 
 def decode_dispatch(step: Step, buffers: Buffers) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,17 +127,28 @@ class FakeWarmup:
 class FakeProcess:
     """Finds in every step kernels of 1 µs per attended position, unless it `fails`."""
 
-    fails: str | None = None
-    open = True
+    def __init__(self) -> None:
+        self.fails: dict[str, str] = {}
+        self.open = True
+        self.asked: list[str] = []
 
-    def profiled(self, mode: str) -> Generator[None, None, list[Profiled]]:
-        assert mode == "eager"
+    def capture(self, mode: str) -> None:
+        self.asked.append(mode)
+
+    def captured(self) -> Iterator[None]:
         yield
-        if self.fails:
-            raise RuntimeError(self.fails)
+        self._answer("capture")
+
+    def profiled(self, mode: str) -> list[Profiled]:
+        assert mode == "eager"
+        self._answer("profile")
         shapes = [StepShape(1, 64)] * INTERVAL_STEPS + [StepShape(1, 128)] * FEW_STEPS
         steps = [ProfiledStep(1, one, 90, kernel_seconds=1e-6 * one.attended_tokens) for one in shapes]
         return [Profiled("decode", 4, steps)]
+
+    def _answer(self, request: str) -> None:
+        if request in self.fails:
+            raise RuntimeError(self.fails[request])
 
     def close(self) -> None:
         self.open = False
@@ -163,7 +174,10 @@ def measured(buffers: dict[int, Buffers]) -> Measured:
 
 
 def test_every_step_of_every_ready_mode_is_queued_and_profiled_elsewhere(measured: Measured) -> None:
-    assert len(list(measured.made.learn())) == 5
+    measured.made.follow()
+    measured.made.follow()
+    assert len(list(measured.made.learn())) == 6
+    assert measured.process.asked == ["eager"]
     status = measured.warmup.sent[-1]
     expected = {(phase, batch) for phase in ("decode", "prefill") for batch in BUCKETS}
     usual = {"decode": (1, 64), "prefill": (32, 64)}
@@ -181,8 +195,9 @@ def test_every_step_of_every_ready_mode_is_queued_and_profiled_elsewhere(measure
     assert not measured.profiler.used
 
 
-def test_a_process_that_fails_costs_the_kernel_times_and_says_why(measured: Measured) -> None:
-    measured.process.fails = "the process that profiles ended with code 1"
+@pytest.mark.parametrize("request_", ["capture", "profile"])
+def test_a_process_that_fails_costs_the_kernel_times_and_says_why(measured: Measured, request_: str) -> None:
+    measured.process.fails[request_] = "the process that profiles ended with code 1"
     list(measured.made.learn())
     assert measured.made.missing == "kernel times are not known: the process that profiles ended with code 1"
     (status,) = measured.warmup.sent
@@ -235,13 +250,17 @@ def test_another_process_profiles_every_shape_of_a_mode_and_fails_one_alone(
 ) -> None:
     process = KernelProcess(settings(tmp_path, modes=["eager", "no_grad"], batch_sizes=[1, 2]))
     try:
-        decode, prefill, *others = result_of(process.profiled("eager"))
-        with pytest.raises(RuntimeError, match="KeyError: 'absent'"):
-            result_of(process.profiled("absent"))
-        assert len(result_of(process.profiled("no_grad"))) == 4
+        for name in ("eager", "absent", "no_grad"):
+            process.capture(name)
+        list(process.captured())
+        with pytest.raises(RuntimeError, match="absent: KeyError: 'absent'"):
+            list(process.captured())
+        list(process.captured())
+        decode, prefill, *others = process.profiled("eager")
+        assert len(process.profiled("no_grad")) == 4
         process._process.kill()
         with pytest.raises(RuntimeError, match="ended with code -9"):
-            result_of(process.profiled("eager"))
+            process.profiled("eager")
     finally:
         process.close()
     assert {(decode.batch, prefill.batch), *((one.batch,) for one in others)} == {(2, 2), (1,)}
@@ -250,12 +269,3 @@ def test_another_process_profiles_every_shape_of_a_mode_and_fails_one_alone(
     assert decode.steps[0].shape == (1, 64)
     assert {step.shape.row_tokens for step in prefill.steps if step.shape} == {16, 32, 64}
     assert all(step.operators > 50 for step in decode.steps)
-
-
-def result_of(work: Generator[None, None, list[Profiled]]) -> list[Profiled]:
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: list[Profiled] = end.value
-            return found
