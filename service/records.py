@@ -325,7 +325,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
     `blas` names the libraries that multiply matrices, and the vector
     instructions of torch's own kernels. `no_samples` and `no_device_times` are why
-    these were not measured; `profiler_note` says where the profiler slows all later steps.
+    these were not measured; `profiler_note` says where the profiler slows all later steps, `sharing_note`
+    which other processes use the GPU now.
     """
 
     pid: int
@@ -358,6 +359,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     attention: list[Attention] = []
     no_samples: str | None = None
     profiler_note: str | None = None
+    sharing_note: str | None = None
     no_device_times: str | None = None
     batching: Batching = "off"
     warm: bool = False

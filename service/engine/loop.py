@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from service.engine.warmup import Warmup
 from service.machine import pin
 from service.records import PHASES, Doing, EngineSettings, Job, Phase
 from service.step.compile_cache import code_of, discard
-from service.step.device import is_device_lost, memory
+from service.step.device import is_device_lost, memory, sharing_note
 from service.step.device_time import CudaQueue
 from service.step.graphs import forbid_recompilation
 from service.step.meters import new_meter
@@ -48,6 +49,9 @@ IDLE_WAIT_MILLISECONDS = 250
 
 NEWS_SECONDS = 1.0
 """Least time between two announcements of what has changed."""
+
+SHARING_SECONDS = 10.0
+"""Least time between two looks at who else uses the device: one takes the driver up to milliseconds."""
 
 
 def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
@@ -107,7 +111,7 @@ class Engine:
         self._device = DeviceMeasurements(warmup, parts.buffers, self._profiler, queue, start)
         self._profiler.before_first = self._device.attach
         self._merges = settings.batching != "off"
-        self._busy_until_ns = self._announced_ns = perf_counter_ns()
+        self._busy_until_ns = self._announced_ns = self._looked_ns = perf_counter_ns()
         self._status = parts.status()
 
     @torch.no_grad()
@@ -148,6 +152,7 @@ class Engine:
         self._status = msgspec.structs.replace(
             self.parts.status(measured),
             profiler_note=self._device.profiler_note,
+            sharing_note=sharing_note(self.parts.loaded.device, os.getpid()),
             no_device_times=self._device.missing,
         )
         self._inbox.send(self._status)
@@ -199,17 +204,22 @@ class Engine:
         return self._profiler.usual_estimates(mode, bucket, newest)
 
     def _announce_news(self) -> None:
-        """Send what changed of splits and of a device's memory, at most once in NEWS_SECONDS."""
+        """Send what changed of splits, and of a device's memory and users, at most once in NEWS_SECONDS."""
         now_ns = perf_counter_ns()
         if not self._status.warm or now_ns - self._announced_ns < NEWS_SECONDS * 1e9:
             return
         self._announced_ns = now_ns
         self.parts.shares.collect()
         self.parts.warmup.announce_splits()
+        device, note = self.parts.loaded.device, self._status.sharing_note
+        if now_ns - self._looked_ns >= SHARING_SECONDS * 1e9:
+            self._looked_ns = now_ns
+            note = sharing_note(device, os.getpid())
         status = msgspec.structs.replace(
             self._status,
-            memory=memory(self.parts.loaded.device),
+            memory=memory(device),
             profiler_note=self._device.profiler_note,
+            sharing_note=note,
         )
         if status != self._status:
             self._status = status

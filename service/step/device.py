@@ -1,10 +1,14 @@
-"""The device of an engine: choice, name and memory, and which errors lose it."""
+"""The device of an engine: choice, name, memory and who shares it, and which errors lose it."""
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
+import psutil
 import torch
 
 from service.machine import processor_name
@@ -43,6 +47,56 @@ def memory(device: torch.device) -> dict[str, int] | None:
         for moment in ("current", "peak")
     }
     return sizes | {event: stats.get(f"num_{event}", 0) for event in ("alloc_retries", "ooms")}
+
+
+def sharing_note(device: torch.device, engine: int) -> str | None:
+    """Which processes use `device` beside the service of the process `engine`, which uses it itself.
+
+    None where there are none, on a CPU, and where the driver or a container does not say.
+    """
+    used = _memory_by_pid(device) if device.type == "cuda" else {}
+    # Inside a container the driver may number processes as the host does: then `engine` is not among them.
+    others = {pid: size for pid, size in used.items() if engine in used and not _is_ours(pid, engine)}
+    if not others:
+        return None
+    listed = [
+        f"pid {pid} ({'memory not known' if size is None else f'{size / 2**20:,.0f} MiB'})"
+        for pid, size in sorted(others.items())
+    ]
+    return (
+        f"other processes use this GPU: {', '.join(listed)}; what is measured here shares the device with "
+        "them: end them, or choose another GPU by --device cuda:N"
+    )
+
+
+def _memory_by_pid(device: torch.device) -> dict[int, int | None]:
+    """Bytes of `device` of each process that computes on it; empty where NVML (nvidia-ml-py) is missing."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return {}
+    try:
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(_nvml_handle(nvml, device))
+    except nvml.NVMLError:
+        return {}
+    return {process.pid: process.usedGpuMemory for process in running}
+
+
+@cache
+def _nvml_handle(nvml: Any, device: torch.device) -> Any:  # noqa: ANN401 - an optional package, without types
+    """By its UUID: CUDA may number devices otherwise than the driver."""
+    nvml.nvmlInit()
+    return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+
+
+def _is_ours(pid: int, engine: int) -> bool:
+    """Whether `pid` is the process `engine`, one that it started, or the studies' of the same front."""
+    try:
+        process, parent = psutil.Process(pid), psutil.Process(engine).ppid()
+        studies = process.ppid() == parent and "service.anatomy.process" in process.cmdline()
+        return studies or engine in {pid, *(one.pid for one in process.parents())}
+    except psutil.Error:
+        return False
 
 
 _OUT_OF_MEMORY_CODE, _CAPTURE_CODES = 2, range(900, 909)

@@ -105,8 +105,8 @@ PROFILED_STEPS = 5
 INTERVAL_STEPS = 8
 """Alike steps in a session whose median is to have an interval: two more than it needs, as some are lost."""
 
-FEW_STEPS = 3
-"""Alike steps whose median needs no interval: where one loses kernels, the other two agree."""
+FEW_STEPS = 2
+"""Alike steps of which no interval is wanted: where one loses kernels, the other shows it."""
 
 TRACES_KEPT = 20
 TRACE = ".trace.json.gz"

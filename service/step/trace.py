@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,17 @@ def inside(events: Iterable[Event], mark: Event) -> list[Event]:
     return [event for event in events if begin <= event["ts"] < end]
 
 
+def by_mark(events: Iterable[Event], marks: Sequence[Event]) -> list[list[Event]]:
+    """`inside` for each of `marks`, which are in order of time and do not overlap."""
+    begins = [mark["ts"] for mark in marks]
+    found: list[list[Event]] = [[] for _ in marks]
+    for event in events:
+        place = bisect_right(begins, event["ts"]) - 1
+        if place >= 0 and event["ts"] < begins[place] + marks[place]["dur"]:
+            found[place].append(event)
+    return found
+
+
 def clock_behind(items: Iterable[tuple[Event | None, Event]]) -> float:
     """Microseconds by which the device's clock is at least behind: no work begins before its call."""
     delays = (call["ts"] - item["ts"] for call, item in items if call is not None)
@@ -181,7 +193,8 @@ def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None 
     complete = complete_events(events)
     marks = step_marks(complete)
     operators = outermost(operator_calls(complete))
-    steps = [ProfiledStep(len(inside(operators, mark)), marked_shape(mark)) for mark in marks]
+    within = by_mark(operators, marks)
+    steps = [ProfiledStep(len(own), marked_shape(mark)) for own, mark in zip(within, marks, strict=True)]
     if not cuda:
         return steps
     found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
@@ -301,7 +314,7 @@ def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | N
     """
     calls = [event for event in events if event.get("cat") in RUNTIME]
     work = sorted((e for e in events if e.get("cat") in DEVICE_WORK), key=lambda item: float(item["ts"]))
-    within = [inside(calls, mark) for mark in marks]
+    within = by_mark(calls, marks)
     if not work:
         return [StepWork(own, unknown=NOTHING_RECORDED) for own in within]
     ids = _Ids(calls, work)
@@ -328,9 +341,11 @@ def _windows(marks: Sequence[Event], ids: _Ids) -> list[Window | None]:
     """The window of each step; None without a separator on both sides."""
     gaps: list[list[Event]] = [[] for _ in range(len(marks) + 1)]
     starting = [call for call in ids.calls.values() if call["name"] in LAUNCH_CALLS or _copies(call)]
+    begins = [mark["ts"] for mark in marks]
     for call in sorted(starting, key=lambda call: float(call["ts"])):
-        if not any(mark["ts"] <= call["ts"] < mark["ts"] + mark["dur"] for mark in marks):
-            gaps[sum(mark["ts"] <= call["ts"] for mark in marks)].append(call)
+        place = bisect_right(begins, call["ts"])
+        if not place or call["ts"] >= begins[place - 1] + marks[place - 1]["dur"]:
+            gaps[place].append(call)
     found: list[Window | None] = []
     for before, after in pairwise(gaps):
         begin = ids.separates(before[-1]) if before else None

@@ -22,7 +22,7 @@ from service.engine.parts import build_parts
 from service.engine.warmup import ConfiguredMode
 from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.modes import MODES
-from service.records import Job, ModeStatus, StepProfile, Timings
+from service.records import EngineStatus, Job, ModeStatus, StepProfile, Timings
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = pytest.mark.usefixtures("restored_globals")
@@ -108,6 +108,27 @@ def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_pa
     assert warm.memory_bandwidth is not None
     assert warm.memory_bandwidth.buffer_bytes == warm.step_bytes.weights
     assert f"ATen {torch.backends.cpu.get_cpu_capability()}" in (warm.blas or "")
+
+
+@pytest.mark.slow
+def test_who_else_uses_the_device_is_said_when_the_engine_is_warm_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = iter([None, "a", "a", "b"])
+    monkeypatch.setattr(engine_run, "sharing_note", lambda *_: next(notes, None))
+    monkeypatch.setattr(engine_run, "NEWS_SECONDS", 0.0)
+    monkeypatch.setattr(engine_run, "SHARING_SECONDS", 0.0)
+    said: list[str | None] = []
+
+    def watch(message: object) -> None:
+        if isinstance(message, EngineStatus) and message.warm:
+            said.append(message.sharing_note)
+
+    jobs = [local_job(name, "inference_mode", [PROMPT], 2) for name in "abcd"]
+    engine_run.Engine(
+        settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), LocalInbox(jobs, watch)
+    ).run()
+    assert said == [None, "a", "b", None]
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +20,7 @@ from service.modes import MODES
 from service.records import EngineSettings, Phase
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
+from service.step.device import _nvml_handle, sharing_note
 from service.step.loaded_model import load_model
 from service.step.meters import CudaMeter, Readings
 from service.step.sampling import Sampler
@@ -119,3 +122,23 @@ def test_a_gpu_by_its_number_is_the_current_one_and_one_too_many_is_refused(tmp_
     finally:
         torch.cuda.set_device(before)
         torch.set_num_threads(threads)
+
+
+def test_another_process_on_the_gpu_is_named_and_one_of_the_engine_is_not() -> None:
+    """Where the driver lists processes: not in every container."""
+    uses = "import torch; held = torch.ones(1, device='cuda'); print(float(held), flush=True); input()"
+    device, own, nvml = torch.device("cuda"), os.getpid(), pytest.importorskip("pynvml")
+    assert nvml.nvmlDeviceGetName(_nvml_handle(nvml, device)) == torch.cuda.get_device_name(device)
+    held = torch.ones(1, device=device)
+    with subprocess.Popen(
+        [sys.executable, "-c", uses], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1.0\n"
+        seen_by_child, seen_by_this = sharing_note(device, child.pid), sharing_note(device, own)
+        child.kill()
+    del held
+    if seen_by_child is None:
+        pytest.skip("the driver does not list the processes of this container")
+    assert f"pid {own} (" in seen_by_child
+    assert f"pid {child.pid} (" not in (seen_by_this or "")

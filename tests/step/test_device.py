@@ -1,15 +1,29 @@
-"""Which device is used, and which errors end the engine, which only their request or mode."""
+"""Which device is used, and by whom; which errors end the engine, and which only their request or mode."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import weakref
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from service.records import EngineSettings
 from service.step import loaded_model
-from service.step.device import choose_device, free_memory, is_device_lost, is_out_of_memory, root_cause
+from service.step.device import (
+    choose_device,
+    free_memory,
+    is_device_lost,
+    is_out_of_memory,
+    root_cause,
+    sharing_note,
+)
 from service.step.graphs import CaptureError
 from tests.support.fake_cuda import pretend_devices
 
@@ -146,3 +160,85 @@ def test_a_gpu_with_a_number_is_the_current_one_before_the_model_is_opened(
     with pytest.raises(Opened):
         loaded_model.load_model(settings)
     assert made == current
+
+
+Users = dict[int, int | None]
+Driver = Callable[[Users | Exception], None]
+
+
+class NVMLError(Exception):
+    pass
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Have NVML say who uses the GPU of torch, as the driver's number 3."""
+
+    def by_uuid(uuid: str) -> int:
+        assert uuid == "GPU-0a-1b"
+        return 3
+
+    def says(users: Users | Exception) -> None:
+        def running(number: int) -> list[Any]:
+            assert number == 3
+            if isinstance(users, Exception):
+                raise users
+            return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in users.items()]
+
+        nvml: Any = ModuleType("pynvml")
+        nvml.NVMLError, nvml.nvmlInit = NVMLError, lambda: None
+        nvml.nvmlDeviceGetHandleByUUID, nvml.nvmlDeviceGetComputeRunningProcesses = by_uuid, running
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="0a-1b"))
+    return says
+
+
+@pytest.fixture
+def service() -> Iterator[list[int]]:
+    """The pids of an engine, of a process that it has started, and of the studies of the same front."""
+    engine = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    studies = [sys.executable, "-c", "input()", "service.anatomy.process"]
+    with (
+        subprocess.Popen(engine, stdout=subprocess.PIPE, start_new_session=True) as first,
+        subprocess.Popen(studies, stdin=subprocess.PIPE) as second,
+    ):
+        assert first.stdout is not None
+        yield [first.pid, int(first.stdout.readline()), second.pid]
+        os.killpg(first.pid, signal.SIGKILL)
+        second.kill()
+
+
+GPU = torch.device("cuda")
+ME = os.getpid()
+
+
+def test_other_processes_on_the_gpu_are_named_with_their_memory_and_the_services_own_are_not(
+    driver: Driver, service: list[int]
+) -> None:
+    engine, *_ = service
+    driver(dict.fromkeys(service, 2**30))
+    assert sharing_note(GPU, engine) is None
+    ended = 2**30
+    driver(dict.fromkeys(service, 2**30) | {ended: None, ME: 5000 * 2**20})
+    assert sharing_note(GPU, engine) == (
+        f"other processes use this GPU: pid {ME} (5,000 MiB), pid {ended} (memory not known); what is "
+        "measured here shares the device with them: end them, or choose another GPU by --device cuda:N"
+    )
+
+
+@pytest.mark.parametrize("users", [{}, {17: 2**30}, NVMLError("Driver Not Loaded")], ids=str)
+def test_where_the_driver_does_not_list_the_engine_itself_nothing_is_said(
+    driver: Driver, users: Users | Exception
+) -> None:
+    """As in a container, where it numbers processes as the host does, or lists none."""
+    driver(users)
+    assert sharing_note(GPU, ME) is None
+    driver({ME: 2**30, 17: 2**30})
+    assert sharing_note(GPU, ME) is not None
+    assert sharing_note(torch.device("cpu"), ME) is None
+
+
+def test_without_the_package_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert sharing_note(GPU, ME) is None
