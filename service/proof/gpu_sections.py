@@ -122,7 +122,7 @@ STEPS_PER_ROUND = 20
 def profiler(records: Records) -> None:
     """Profile the same step again and again, and write a record after each session."""
     settings = _settings([PROFILED_MODE], [PROFILED_BATCH])
-    prepare_process(settings.cache_folder)
+    prepare_process(settings.cache_folder, settings.model)
     bench = Bench(settings)
     case = bench.case(PROFILED_MODE, PROFILED_BATCH)
     _unprofiled(records, bench, case, "before the first session")
@@ -238,7 +238,7 @@ def tuned(records: Records) -> None:
 
 def serve(records: Records, settings: EngineSettings, rounds: Iterable[int]) -> Engine:
     """Warm an engine up and have it serve `rounds` of jobs. A record per job and change of a mode."""
-    prepare_process(settings.cache_folder)
+    prepare_process(settings.cache_folder, settings.model)
     work = [job for number in rounds for job in jobs(settings, number)]
     records.write(
         "plan",
@@ -320,6 +320,7 @@ def gpu_tests(records: Records) -> None:
     """Raises SystemExit with pytest's exit code."""
     import pytest
 
+    prepare_process(os.environ["LAUNCHBOUND_CACHE_FOLDER"], "tiny")  # what they compile, the ladder shares
     raise SystemExit(int(pytest.main([*PYTEST, "tests/gpu"], plugins=[RecordPerTest(records)])))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ import torch
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.records import EngineSettings
+from service.step.process_state import prepare_process
 from tests.gpu import NEEDS_CUDA
 
 pytestmark = NEEDS_CUDA
@@ -22,13 +23,14 @@ LAST = ("profiled", "later")
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> LocalInbox:
     """Two requests per mode, then one that is profiled and another, of an engine of its own."""
-    cache: Path = tmp_path_factory.mktemp("cache")
+    cache = os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or str(tmp_path_factory.mktemp("cache"))
+    prepare_process(cache, "tiny")  # so that the process that profiles finds what is compiled here
     prompts = ["import os"] * 4
     jobs = [local_job(f"{m}-{n}", m, prompts, 16, ignore_eos=True) for m in MODES for n in range(2)]
     jobs += [local_job(f"{one}-last", "eager", prompts, 16, profile=one == "profiled") for one in LAST]
     inbox = LocalInbox(jobs)
     settings = partial(EngineSettings, address="", device="cuda", batch_sizes=[1, 4], linears="aten")
-    Engine(settings(modes=MODES, cache_folder=str(cache)), inbox).run()
+    Engine(settings(modes=MODES, cache_folder=cache), inbox).run()
     torch.compiler.set_stance("default")
     return inbox
 
