@@ -138,8 +138,8 @@ def _static(tensor: Tensor) -> Tensor:
 def _sized(tensor: Tensor, sizes: list[int]) -> Tensor:
     """`tensor` at a static address, its second dimension symbolic where it has several `sizes`."""
     if len(sizes) > 1 and tensor.shape[1] > 1:
-        # On CUDA Inductor guards, before attention, that strides are multiples of 8. All of our sizes have
-        # them, but no range of sizes does, and an enforced mark would refuse the guard.
+        # On CUDA Inductor guards, before attention, that strides are multiples of 8. Powers of two have them,
+        # but no range of sizes does, and an enforced mark would refuse the guard.
         make_symbolic(tensor, sizes, enforced=not tensor.is_cuda)
     return _static(tensor)
 

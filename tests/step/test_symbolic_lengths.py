@@ -23,8 +23,8 @@ from tests.support.small_models import CONFIG
 
 pytestmark = pytest.mark.compiles
 
-LENGTHS = replace(CONFIG, context=512)
-"""Attention over 64 to 512 positions."""
+CONTEXT = 512
+"""Of a model whose attention reads 64 to 512 positions."""
 
 CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
@@ -32,7 +32,11 @@ EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
 def lower(
-    monkeypatch: pytest.MonkeyPatch, operator: Callable[..., Any], phase: Phase, batch: int
+    monkeypatch: pytest.MonkeyPatch,
+    operator: Callable[..., Any],
+    phase: Phase,
+    batch: int,
+    context: int = CONTEXT,
 ) -> tuple[Lowering, int]:
     """Call a step of `compiled` in all its shapes; what was lowered, and how many shapes there are."""
 
@@ -44,7 +48,7 @@ def lower(
     lowering = Lowering()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=lowering))
     with fake_cuda(monkeypatch):
-        model = bfloat16_model(LENGTHS, batch)
+        model = bfloat16_model(replace(CONFIG, context=context), batch)
         step = build_step(MODES["compiled"], model)
         shapes = list(allocate(model, [batch], prefill_chunk=64)[batch].shapes(phase))
         for arguments in shapes:
@@ -68,6 +72,12 @@ def test_batch_1_has_no_guard_on_the_length(monkeypatch: pytest.MonkeyPatch) -> 
     lowering, _ = lower(monkeypatch, CUDNN, "decode", 1)
     (guards,) = lowering.guards
     assert not any("Mod" in guard for guard in guards)
+
+
+def test_a_context_that_is_no_multiple_of_8_is_compiled_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowering, called = lower(monkeypatch, CUDNN, "decode", 8, context=500)
+    assert called == 4
+    assert len(lowering.guards) == 2
 
 
 def test_an_enforced_mark_refuses_what_inductor_guards(monkeypatch: pytest.MonkeyPatch) -> None:
