@@ -117,15 +117,19 @@ class KernelProcess:
 
     def _read(self) -> Report | None:
         """The next report; None: there is none yet."""
-        try:
-            found = os.read(self._reports.fileno(), CHUNK_BYTES)
-        except BlockingIOError:
+        if b"\n" not in self._rest:
+            try:
+                found = os.read(self._reports.fileno(), CHUNK_BYTES)
+            except BlockingIOError:
+                return None
+            if not found:
+                return Report(failed=f"the process that profiles ended with code {self._process.wait()}")
+            self._rest += found
+        line, end, rest = self._rest.partition(b"\n")
+        if not end:
             return None
-        if not found:
-            return Report(failed=f"the process that profiles ended with code {self._process.wait()}")
-        line, end, rest = (self._rest + found).partition(b"\n")
-        self._rest = rest if end else line
-        return msgspec.json.decode(line, type=Report) if end else None
+        self._rest = rest
+        return msgspec.json.decode(line, type=Report)
 
 
 def _raise_failure(report: Report) -> None:
