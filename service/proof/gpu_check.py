@@ -144,7 +144,9 @@ def main(arguments: list[str]) -> int:
         return 2
     folder.mkdir(parents=True)
     cache = Path(os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or ".cache/gpu-check")
-    checked = run_sections([one for name, one in sections.items() if name in chosen], folder, cache)
+    checked = run_sections(
+        [one for name, one in sections.items() if name in chosen], folder, cache, options.seconds
+    )
     judged = None if options.part == 1 and options.only else options.part
     return conclude(checked, folder, judged, Console(width=150))
 
@@ -154,6 +156,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     about = "2: larger models; 3: selftest, sweep; 4: modes that tune; 5: studies"
     parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
     parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
+    about = "of all sections together; those that find no time are not begun"
+    parser.add_argument("--seconds", type=float, default=MOST_SECONDS_COLD, help=about)
     return parser.parse_args(arguments)
 
 
