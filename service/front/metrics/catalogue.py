@@ -180,11 +180,11 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Dispatch of a decode step since the profiler's first session over before it, at the smallest "
         "batch."),
     _row("gauge", "step_operators", "mode phase", "once measured",
-        "Top-level dispatcher calls of a step, from the last profiled request."),
+        "Top-level dispatcher calls of a step, from the newest that was profiled."),
     _row("gauge", "step_kernels", "mode phase", "once measured",
-        "Kernels per step, from the last profiled request."),
+        "Kernels per step, from the newest that was profiled."),
     _row("gauge", "step_launches", "mode phase", "once measured",
-        "Launch calls per step, from the last profiled request; a graph replay is one."),
+        "Launch calls per step, from the newest that was profiled; a graph replay is one."),
     _row("gauge", "device_bound_index", "mode batch", "once measured",
         "Kernel share of decode, kernel / (kernel + dispatch): by the newest samples; on CUDA of the newest "
         "request, where < 0.2 is launch-bound, >= 0.5 kernel-bound."),
