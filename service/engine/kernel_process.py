@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from time import monotonic, sleep
+from typing import Literal, cast
 
 import msgspec
 import torch
@@ -27,7 +28,6 @@ from service.step.process_state import prepare_process
 from service.step.profiling import FEW_STEPS, INTERVAL_STEPS, profile_steps
 from service.step.trace import ProfiledStep
 
-CAPTURE, PROFILE = "capture", "profile"
 POLL_SECONDS = 0.02
 CHUNK_BYTES = 1 << 20
 
@@ -46,9 +46,14 @@ class Profiled(msgspec.Struct, frozen=True):
     steps: list[ProfiledStep]
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The answer to one request: what was `profiled`, or why the request `failed`."""
+Request = Literal["capture", "profile"]
 
+
+class Report(msgspec.Struct, frozen=True):
+    """The answer to one request about a mode: what was `profiled`, or why the request `failed`."""
+
+    request: Request
+    mode: str
     profiled: list[Profiled] = []
     failed: str | None = None
 
@@ -65,20 +70,18 @@ class KernelProcess:
         self._requests, self._reports = self._process.stdin, self._process.stdout
         os.set_blocking(self._reports.fileno(), False)
         self._rest = b""
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._answers: dict[tuple[Request, str], Report] = {}
+        self._ended: str | None = None
 
     def capture(self, mode: str) -> None:
         """Have the steps of `mode` captured there, whose code is in the compile cache."""
-        self._send(CAPTURE, mode)
+        self._send("capture", mode)
 
-    def captured(self) -> Iterator[None]:
-        """Wait until the next of the modes to capture is, yielding meanwhile. Raises RuntimeError with the
-        reason where it is not.
+    def captured(self, mode: str) -> Iterator[None]:
+        """Wait until the steps of `mode` are captured, yielding meanwhile. Raises RuntimeError with the
+        reason where they cannot be.
         """
-        while (report := self._read()) is None:
+        while (report := self._answer("capture", mode)) is None:
             sleep(POLL_SECONDS)
             yield
         _raise_failure(report)
@@ -88,8 +91,12 @@ class KernelProcess:
 
         Raises RuntimeError with the reason where it cannot be done.
         """
-        self._send(PROFILE, mode)
-        report = self._wait()
+        self._send("profile", mode)
+        until = monotonic() + MOST_SECONDS
+        while (report := self._answer("profile", mode)) is None:
+            if monotonic() > until:
+                raise RuntimeError(f"the process that profiles has not answered for {MOST_SECONDS:.0f} s")
+            sleep(POLL_SECONDS)
         _raise_failure(report)
         return report.profiled
 
@@ -100,36 +107,32 @@ class KernelProcess:
         self._requests.close()
         self._reports.close()
 
-    def _wait(self) -> Report:
-        until = monotonic() + MOST_SECONDS
-        while monotonic() < until:
-            if (report := self._read()) is not None:
-                return report
-            sleep(POLL_SECONDS)
-        return Report(failed=f"the process that profiles has not answered for {MOST_SECONDS:.0f} s")
-
-    def _send(self, request: str, mode: str) -> None:
+    def _send(self, request: Request, mode: str) -> None:
+        self._answers.pop((request, mode), None)
         try:
             self._requests.write(f"{request} {mode}\n".encode())
             self._requests.flush()
         except BrokenPipeError:
             pass  # it has ended, which the next read says
 
-    def _read(self) -> Report | None:
-        """The next report; None: there is none yet."""
-        if b"\n" not in self._rest:
-            try:
-                found = os.read(self._reports.fileno(), CHUNK_BYTES)
-            except BlockingIOError:
-                return None
-            if not found:
-                return Report(failed=f"the process that profiles ended with code {self._process.wait()}")
-            self._rest += found
-        line, end, rest = self._rest.partition(b"\n")
-        if not end:
-            return None
-        self._rest = rest
-        return msgspec.json.decode(line, type=Report)
+    def _answer(self, request: Request, mode: str) -> Report | None:
+        """The answer to that request; None: there is none yet."""
+        self._read()
+        if self._ended is not None:
+            return self._answers.get((request, mode), Report(request, mode, failed=self._ended))
+        return self._answers.get((request, mode))
+
+    def _read(self) -> None:
+        try:
+            found = os.read(self._reports.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not found:
+            self._ended = f"the process that profiles ended with code {self._process.wait()}"
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        for line in lines:
+            report = msgspec.json.decode(line, type=Report)
+            self._answers[report.request, report.mode] = report
 
 
 def _raise_failure(report: Report) -> None:
@@ -160,16 +163,19 @@ def main(arguments: list[str]) -> int:
     with torch.no_grad():
         for line in sys.stdin:
             request, _, mode = line.strip().partition(" ")
+            found: list[Profiled] = []
+            failed = None
             try:
-                configured, report = parts.warmup.modes[mode], Report()
-                if request == PROFILE:
-                    report = Report(profiled=_profile_mode(configured, parts.buffers))
+                configured = parts.warmup.modes[mode]
+                if request == "profile":
+                    found = _profile_mode(configured, parts.buffers)
                 else:
                     for _ in parts.warmup.serving(configured):
                         pass
             except Exception as error:  # noqa: BLE001 - it fails this mode alone
-                report = Report(failed=f"{mode}: {reason(error)}")
-            print(msgspec.json.encode(report).decode(), file=reports, flush=True)
+                failed = f"{mode}: {reason(error)}"
+            answer = msgspec.json.encode(Report(cast("Request", request), mode, found, failed))
+            print(answer.decode(), file=reports, flush=True)
     return 0
 
 

@@ -272,21 +272,21 @@ class DeviceMeasurements:
                 yield
             self.warmup.update(configured, device_times=device_times)
         if self.process is not None:
-            failed += yield from self._learn_kernels(self.process)
+            captured = [name for name in self.followed if name not in failed]
+            failed |= yield from self._learn_kernels(self.process, captured)
             self.process.close()
         if failed:
-            self.missing = f"kernel times are not known: {'; '.join(dict.fromkeys(failed))}"
+            self.missing = f"kernel times are not known: {'; '.join(dict.fromkeys(failed.values()))}"
 
-    def _await_captures(self) -> Generator[None, None, list[str]]:
-        """Leaves in `followed` the modes that were captured; returns why others were not."""
-        names, failed = self.followed, list[str]()
-        self.followed = []
-        for name in names if self.process is not None else []:
+    def _await_captures(self) -> Generator[None, None, dict[str, str]]:
+        """By mode, why it could not be captured there."""
+        failed: dict[str, str] = {}
+        for name in self.followed:
             try:
-                yield from self.process.captured()
-                self.followed.append(name)
+                if self.process is not None:
+                    yield from self.process.captured(name)
             except RuntimeError as error:
-                failed.append(str(error))
+                failed[name] = str(error)
         return failed
 
     def _queued(self, queue: CudaQueue, step: Step, phase: Phase, bucket: int) -> DeviceTime:
@@ -294,14 +294,16 @@ class DeviceMeasurements:
         arguments = measured_arguments(self.buffers[bucket], phase)
         return device_time(queue, partial(step, *arguments), phase, bucket, step_shape(arguments))
 
-    def _learn_kernels(self, process: KernelProcess) -> Generator[None, None, list[str]]:
-        """Kernel times of the modes that are captured there; returns why those of others are not known."""
-        failed: list[str] = []
-        for name in self.followed:
+    def _learn_kernels(
+        self, process: KernelProcess, names: Iterable[str]
+    ) -> Generator[None, None, dict[str, str]]:
+        """Kernel times of the modes that are captured there; by mode, why they are not known."""
+        failed: dict[str, str] = {}
+        for name in names:
             try:
                 found = process.profiled(name)
             except RuntimeError as error:
-                failed.append(str(error))
+                failed[name] = str(error)
                 continue
             for one in found:
                 for shape, seen in seconds_by_shape(one.steps).items():
