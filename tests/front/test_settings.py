@@ -108,7 +108,7 @@ def test_requests_cannot_be_profiled_by_turns_where_they_are_merged() -> None:
         Settings(batching="continuous", profile_every=100)
     merging, alone = (Settings(batching=one).engine_settings("") for one in ("continuous", "off"))
     assert (merging.batching, merging.profile_every) == ("continuous", 0)
-    assert (alone.batching, alone.profile_every) == ("off", None)
+    assert (alone.batching, alone.profile_every) == ("off", 0)
 
 
 def test_the_documented_default_of_the_precision_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

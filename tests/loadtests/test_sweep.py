@@ -126,9 +126,7 @@ def test_everything_that_is_wrong_in_a_sweep_fails_its_gate(
     assert len({(row["mode"], row["text_digest"]) for row in raw_rows(tmp_path)}) == 3
     sent = sum(row.mode == "eager" for row in rows)
     assert f"eager: {sent} rows, {sent + 1} counted" in details[counted]
-    # The profiled pass of warming up is no latency.
     assert result.run.client.warmup_passes >= 3
-    assert {row.round for row in rows if row.profiled} == {0}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,6 +230,25 @@ def test_the_rest_runs_whatever_becomes_of_a_section(
         names = archive.getnames()
     assert {f"results/{name}.jsonl" for name in ("first", "second", "third", "fourth")} <= set(names)
     assert "results/summary.json" in names
+
+
+RECORDED = gpu_check.ROOT / "benchmarks" / "20261127-h200-a419d888-gpu-check"
+
+
+def test_rows_of_an_h200_are_judged_and_fail_by_its_two_failed_goals(tmp_path: Path) -> None:
+    names = ("device", "profiler", "ladder", "float32", "tests")
+    for name in names[:2] + names[3:]:
+        shutil.copy(RECORDED / f"{name}.jsonl", tmp_path)
+    (tmp_path / "ladder.jsonl").write_bytes(gzip.decompress((RECORDED / "ladder.jsonl.gz").read_bytes()))
+    ended = [gpu_check.Ended(name, "done", "", 1.0, 1) for name in names]
+    found = gpu_check.Checked(started=0.0, seconds=300.0, cold=False, ended=ended, unwatched=None)
+    out = io.StringIO()
+    assert gpu_check.conclude(found, tmp_path, part=1, console=Console(file=out, width=150)) == 1
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    fails = {goal["name"] for goal in summary["goals"] if goal["decides"] and goal["verdict"] != "pass"}
+    assert fails == {"first result on disk", "tests/gpu", "instrumentation full / off, decode step"}
+    fastest = max(summary["cells"], key=lambda cell: cell["speedup"])
+    assert (fastest["mode"], fastest["kernels"], fastest["launches"]) == ("compiled-captured", 64, 1)
 
 
 @pytest.mark.slow

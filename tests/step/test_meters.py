@@ -51,6 +51,7 @@ def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_ho
     device, zeros = FakeDevice(issue_seconds=300e-9, step_seconds=900e-9, host_ns=1_000), torch.zeros
     monkeypatch.setattr(meters, "perf_counter_ns", device.clock)
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing=False: device.event())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(torch, "zeros", lambda *size, pin_memory=False, **rest: zeros(*size, **rest))
     readings, meter = meters.Readings(), meters.CudaMeter(4)
 

@@ -66,7 +66,7 @@ class FakeEvent:
     device: FakeDevice
     reached_ns: float = 0.0
 
-    def record(self) -> None:
+    def record(self, stream: object = None) -> None:
         self.reached_ns = max(self.device.free_ns, self.device.host_ns)
 
     def query(self) -> bool:
