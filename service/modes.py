@@ -76,7 +76,8 @@ class Effect:
 class Mode:
     """One mode: how grad mode is set, how it is compiled per device, and what the mode removes.
 
-    `default`: served and swept unless other modes are named; `swept`: swept only, by a service of its own.
+    `default`: served and swept unless other modes are named; `swept`: the devices on which it is swept only,
+    by a service of its own, because it can win there and is ready in time.
     """
 
     name: str
@@ -85,7 +86,7 @@ class Mode:
     cuda: Effect
     cpu: Effect
     default: bool = True
-    swept: bool = False
+    swept: tuple[str, ...] = ()
 
     def effect(self, device_type: str) -> Effect:
         """What this row does on `device_type` ('cpu' or 'cuda')."""
@@ -153,7 +154,7 @@ LADDER: tuple[Mode, ...] = (
         "compiled-captured", "inference_mode", "guards and graph trees: one replay of what compiled runs",
         cuda=Effect("compiled-captured", _FULL, graph_replay=True, captured=True),
         cpu=Effect("compiled", _FULL, reason="a CPU has no CUDA graphs; the same code runs as in compiled"),
-        default=False,
+        default=False, swept=("cuda",),
     ),
     Mode(
         "max-autotune", "inference_mode", "untuned kernels: products are tuned when compiled, weights packed",
@@ -167,7 +168,7 @@ LADDER: tuple[Mode, ...] = (
         "aot-inductor", "inference_mode", "Python: guards and wrapper; a package compiled ahead of time runs",
         cuda=Effect("aot-inductor", package={"max_autotune": True}),
         cpu=Effect("aot-inductor", package=_TUNED, freezes=True),
-        default=False, swept=True,
+        default=False, swept=("cpu",),
     ),
 )  # fmt: skip
 
@@ -189,9 +190,9 @@ def default_modes() -> list[str]:
     return [name for name, mode in MODES.items() if mode.default]
 
 
-def swept_modes() -> list[str]:
+def swept_modes(device_type: str) -> list[str]:
     """The modes of a sweep's own service where none are named: the default ones, and each that can win."""
-    return [name for name, mode in MODES.items() if mode.default or mode.swept]
+    return [name for name, mode in MODES.items() if mode.default or device_type in mode.swept]
 
 
 def doubles(names: Iterable[str], device_type: str) -> dict[str, str]:

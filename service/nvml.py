@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
+from importlib.metadata import version
 from itertools import count
 from time import monotonic, sleep
 from typing import Any
@@ -50,6 +51,20 @@ def opened() -> Iterator[Any]:
         yield nvml
     except nvml.NVMLError as error:
         raise Unavailable(f"NVML does not answer: {error}") from error
+
+
+def expected_device(requested: str) -> str:
+    """'cuda' or 'cpu': what `requested` will be in an engine here, without importing torch."""
+    if requested != "auto":
+        return requested.partition(":")[0]
+    try:
+        if "+cpu" in version("torch"):
+            return "cpu"
+        with opened() as nvml:
+            handles(nvml)
+    except Unavailable:
+        return "cpu"
+    return "cuda"
 
 
 def handles(nvml: Any) -> list[Any]:  # noqa: ANN401 - the package has no types

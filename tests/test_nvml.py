@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service import nvml
+from service.modes import default_modes, swept_modes
 from tests.support import fake_nvml
 
 
@@ -95,3 +96,23 @@ def test_without_a_driver_or_a_gpu_a_sentence_says_so(
         with pytest.raises(SystemExit) as ended:
             nvml.main(arguments)
         assert ended.value.code == said
+
+
+@pytest.mark.parametrize(
+    ("requested", "torch", "gpus", "expected"),
+    [
+        ("auto", "2.13.0", 1, "cuda"),
+        ("auto", "2.13.0", 0, "cpu"),
+        ("auto", "2.13.0+cpu", 1, "cpu"),
+        ("cuda:1", "2.13.0", 0, "cuda"),
+        ("cpu", "2.13.0", 1, "cpu"),
+    ],
+)
+def test_what_an_engine_will_run_on_decides_which_modes_a_sweep_adds(
+    monkeypatch: pytest.MonkeyPatch, requested: str, torch: str, gpus: int, expected: str
+) -> None:
+    monkeypatch.setattr(nvml, "version", lambda _: torch)
+    monkeypatch.setattr(fake_nvml, "nvmlDeviceGetCount", lambda: gpus)
+    assert nvml.expected_device(requested) == expected
+    added = {"cpu": ["aot-inductor"], "cuda": ["compiled-captured"]}[expected]
+    assert [name for name in swept_modes(expected) if name not in default_modes()] == added

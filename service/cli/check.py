@@ -20,6 +20,7 @@ from service.cli.options import (
     split_list,
 )
 from service.modes import swept_modes
+from service.nvml import expected_device
 
 if TYPE_CHECKING:
     from service.records import EngineSettings, ToFront
@@ -85,7 +86,7 @@ def selftest(
     Complete, and so shown by reports, only with every check, the default model and dtype, the modes of a
     sweep, and no uncommitted change.
     """
-    swept = modes or ",".join(swept_modes())
+    swept = modes or ",".join(swept_modes(expected_device(device or "auto")))
     settings = settings_from(model=model, device=device, dtype=dtype, modes=swept)
     from service.proof.runner import main
 

@@ -47,7 +47,7 @@ def fleet(
     try:
         if resume is not None:
             address = address or read_fleet(resume).address
-        chosen = chosen_plan(PlanOptions(file=plan, preset=preset))
+        chosen = chosen_plan(PlanOptions(file=plan, preset=preset), own_device="cpu")
         choice = chosen, split_list(models) or [], split_list(dtypes) or []
         interrupted = _on_cluster(folder, address, None if resume else choice, dry_run)
         raise typer.Exit(0 if dry_run else pictured(picture_of_fleet, folder, interrupted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from service.cli.options import (
     split_list,
 )
 from service.cli.report import conclude, last_line, without_report
+from service.nvml import expected_device
 
 if TYPE_CHECKING:
     from loadtests.plan.cells import Plan
@@ -67,7 +69,8 @@ def sweep(
     options = {"model": model, "device": device, "dtype": dtype}
     served = {name: value for name, value in options.items() if value is not None}
     try:
-        chosen = chosen_plan(named, own_service=url is None)
+        wanted = device or os.environ.get("LAUNCHBOUND_DEVICE", "auto")
+        chosen = chosen_plan(named, None if url else expected_device(wanted))
     except ValueError as error:
         bad_input(error)
     if resume is not None:
@@ -107,12 +110,12 @@ class ChosenPlan:
     from_file: bool
 
 
-def chosen_plan(named: PlanOptions, own_service: bool = True) -> ChosenPlan:
+def chosen_plan(named: PlanOptions, own_device: str | None = None) -> ChosenPlan:
     """The plan of a file or preset with the options over it; by default, of the preset `quick`.
 
-    Where no modes are named they are those that a service serves by default, and in one of the sweep's own
-    those too that are worth the time. Raises PlanError where it cannot be run, and ValueError where an option
-    cannot be read.
+    Where no modes are named they are those that a service serves by default, and in one of the sweep's own,
+    on `own_device` ('cpu' or 'cuda'), those too that are worth the time. Raises PlanError where it cannot be
+    run, and ValueError where an option cannot be read.
     """
     from loadtests.plan.plan_file import plan_of, read_plan_file
     from loadtests.plan.presets import overridden, preset_document
@@ -129,7 +132,8 @@ def chosen_plan(named: PlanOptions, own_service: bool = True) -> ChosenPlan:
         if getattr(document, name) != getattr(written, name)
     }
     if document.modes is None:
-        document = msgspec.structs.replace(document, modes=swept_modes() if own_service else default_modes())
+        modes = swept_modes(own_device) if own_device else default_modes()
+        document = msgspec.structs.replace(document, modes=modes)
     plan = plan_of(document)
     # The default modes by name: they may be others where the plan is read again.
     document = msgspec.structs.replace(document, modes=plan.modes)

@@ -25,6 +25,7 @@ from service.front.launch import LaunchError
 from service.front.settings import Settings
 from service.machine import processor_features, processor_name
 from service.modes import swept_modes
+from service.nvml import expected_device
 from service.parent_death import owned
 from service.proof import over_http
 from service.proof.rows import STYLES, Event, Row, Verdict, broken, run_check
@@ -209,7 +210,7 @@ def why_incomplete(
     for name in ("modes", *MEASURED_AS_DEFAULT):
         value = getattr(settings, name)
         default = Settings.model_fields[name].get_default(call_default_factory=True)
-        if value != (swept_modes() if name == "modes" else default):
+        if value != (swept_modes(expected_device(settings.device)) if name == "modes" else default):
             shown = ",".join(map(str, value)) if isinstance(value, list) else value
             reasons.append(f"{name} is {shown}")
     if facts.get("dtype") != facts.get("default_dtype"):

@@ -111,8 +111,8 @@ def sweep(*options: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_preset_written_as_a_plan_file_is_the_same_plan(preset: str, changed: bool, tmp_path: Path) -> None:
     options = {"seed": 7, "modes": "eager,no_grad", "batch_sizes": "2,8"} if changed else {}
-    chosen = chosen_plan(PlanOptions(preset=preset, **options))  # type: ignore[arg-type]
-    own = (7, ["eager", "no_grad"], [2, 8]) if changed else (0, swept_modes())
+    chosen = chosen_plan(PlanOptions(preset=preset, **options), own_device="cpu")  # type: ignore[arg-type]
+    own = (7, ["eager", "no_grad"], [2, 8]) if changed else (0, swept_modes("cpu"))
     plan = make_plan(preset, *own)  # type: ignore[arg-type]
     read = read_plan_file(written(tmp_path, toml_of(chosen.document)))
     assert plan == chosen.plan == plan_of(read)

@@ -25,7 +25,7 @@ FACTS: dict[str, str | int] = {
 }  # fmt: skip
 
 
-SETTINGS = Settings(modes=swept_modes())
+SETTINGS = Settings(modes=swept_modes("cpu"))
 GIT: Mapping[str, object] = {"commit": "0123456789ab", "dirty": False}
 
 
@@ -163,7 +163,7 @@ def test_anything_but_all_checks_at_the_defaults_of_a_clean_commit_is_partial_an
     not_run: list[str],
     reason: str | None,
 ) -> None:
-    chosen = Settings.model_validate({"modes": swept_modes(), **settings})
+    chosen = Settings.model_validate({"modes": swept_modes("cpu"), **settings})
     reasons = runner.why_incomplete(chosen, {**FACTS, **facts}, {**GIT, **git}, not_run)
     assert reasons == ([reason] if reason else [])
 
