@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Literal, cast
 
@@ -104,16 +105,15 @@ class KernelProcess:
         """End it: its copy of the model leaves the device."""
         self._process.kill()
         self._process.wait()
-        self._requests.close()
+        with suppress(BrokenPipeError):  # of a request that it did not live to read
+            self._requests.close()
         self._reports.close()
 
     def _send(self, request: Request, mode: str) -> None:
         self._answers.pop((request, mode), None)
-        try:
+        with suppress(BrokenPipeError):  # it has ended, which the next read says
             self._requests.write(f"{request} {mode}\n".encode())
             self._requests.flush()
-        except BrokenPipeError:
-            pass  # it has ended, which the next read says
 
     def _answer(self, request: Request, mode: str) -> Report | None:
         """The answer to that request; None: there is none yet."""

@@ -255,15 +255,26 @@ class DeviceMeasurements:
                     self.process = self.process or self.start_process()
                     self.process.capture(name)
                     self.followed.append(name)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             self.missing = f"kernel times are not known: {error}"
 
     def learn(self) -> Iterator[None]:
         """Take the device's times of all steps of the ready modes; yields between two steps."""
-        queue = self.queue
-        if queue is None:
+        if self.queue is None:
             return
-        self.follow()
+        try:
+            self.follow()
+            yield from self._learn(self.queue)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            # What fails to be measured costs its numbers, not the engine.
+            self.missing = f"device times are not all known: {reason(error)}"
+            free_memory(error)
+        if self.process is not None:
+            self.process.close()
+
+    def _learn(self, queue: CudaQueue) -> Iterator[None]:
         failed = yield from self._await_captures()
         for configured in self.warmup.ready().values():
             device_times: list[DeviceTime] = []
@@ -274,7 +285,6 @@ class DeviceMeasurements:
         if self.process is not None:
             captured = [name for name in self.followed if name not in failed]
             failed |= yield from self._learn_kernels(self.process, captured)
-            self.process.close()
         if failed:
             self.missing = f"kernel times are not known: {'; '.join(dict.fromkeys(failed.values()))}"
 

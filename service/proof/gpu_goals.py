@@ -97,7 +97,10 @@ def _outcome(record: Record) -> Outcome | None:
     """The engine's, without its texts; None for anything but a job that ended well and took steps."""
     if record["kind"] != "job" or record["outcome"] != "ok":
         return None
-    outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
+    try:
+        outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
+    except msgspec.ValidationError:
+        return None  # one broken record costs the others no cell
     return outcome if outcome.timings and outcome.timings.decode.steps else None
 
 

@@ -226,6 +226,16 @@ def test_rounds_are_paired_by_their_number_whichever_is_missing(tmp_path: Path) 
     assert (row["low"], row["high"]) == (None, None)
 
 
+@pytest.mark.parametrize("broken", [{"steps": 0}, {"steps": None}])
+def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
+    tmp_path: Path, broken: dict[str, Any]
+) -> None:
+    cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
+    rows = gpu_goals.read_records(tmp_path / "ladder.jsonl")
+    rows[-1]["timings"]["decode"] |= broken
+    assert [cell["mode"] for cell in gpu_goals.cells_of(rows)] == ["eager"]
+
+
 def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) -> None:
     folder = tmp_path / "check"
     folder.mkdir()
