@@ -220,15 +220,21 @@ def test_a_step_that_cannot_be_queued_costs_the_numbers_and_says_why_unless_the_
         list(measured.made.learn())
 
 
-def test_a_process_that_ended_before_a_request_says_so_and_is_closed_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "said"), [("raise SystemExit(3)", "ended with code 3"), ("input(); input()", "does not answer")]
+)
+def test_a_process_that_ended_or_hangs_says_so_and_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
 ) -> None:
-    monkeypatch.setattr(kernel_process, "owned", lambda _: [sys.executable, "-c", "raise SystemExit(3)"])
+    monkeypatch.setattr(kernel_process, "owned", lambda _: [sys.executable, "-c", code])
+    monkeypatch.setattr(kernel_process, "MOST_CAPTURE_SECONDS", 0.0)
     process = KernelProcess(settings(tmp_path, modes=["eager"]))
-    process._process.wait()
+    if "Exit" in code:
+        process._process.wait()
     process.capture("eager")
-    with pytest.raises(RuntimeError, match="ended with code 3"):
-        list(process.captured("eager"))
+    for wait in (lambda: list(process.captured("eager")), lambda: process.profiled("eager")):
+        with pytest.raises(RuntimeError, match=said):
+            wait()
     process.close()
 
 
