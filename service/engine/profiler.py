@@ -33,7 +33,7 @@ from service.statistics.intervals import Interval, median_interval, unpaired_rat
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost, reason
-from service.step.device_time import CudaQueue, device_time
+from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Meter, step_shape
 from service.step.profiling import INTERVAL_STEPS, Profiler
 from service.step.trace import ProfiledStep, StepShape, seconds_by_shape
@@ -302,7 +302,18 @@ class DeviceMeasurements:
     def _queued(self, queue: CudaQueue, step: Step, phase: Phase, bucket: int) -> DeviceTime:
         set_positions(self.buffers[bucket], phase)
         arguments = measured_arguments(self.buffers[bucket], phase)
-        return device_time(queue, partial(step, *arguments), phase, bucket, step_shape(arguments))
+        seconds, queued, upper_bound = queued_time(queue, partial(step, *arguments))
+        return DeviceTime(
+            phase=phase,
+            batch=bucket,
+            **step_shape(arguments)._asdict(),
+            seconds=seconds.value,
+            low=seconds.low,
+            high=seconds.high,
+            samples=seconds.samples,
+            queued=queued,
+            upper_bound=upper_bound,
+        )
 
     def _learn_kernels(
         self, process: KernelProcess, names: Iterable[str]

@@ -99,7 +99,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
     sweep = ("sweep", "--preset", "quick", "--modes", modes, "--out", f"{folder}/sweep")
     return {
         1: (
-            _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
+            _own("device", 25, "versions, clocks, copy bandwidth"),
             _own("profiler", 55, "kernels by id, by window and by queued replays"),
             _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
             _own("float32", 85, "parity in float32", "ladder", "float32", timed=False),

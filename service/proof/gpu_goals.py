@@ -188,7 +188,6 @@ def goals_of(records: BySection, started: float, seconds: float, cold: bool) -> 
         _graph_launches(records),
         _other_launches(records),
         *_sessions(records),
-        _attached(records),
         _instrumentation(records),
     ]
 
@@ -301,15 +300,15 @@ OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=
 
 
 def _sessions(records: BySection) -> Iterator[Goal]:
-    """Kernels by window against queued replays, and against ids, which only inform: CUPTI has a defect.
+    """Kernels by window against queued replays.
 
     A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
     which lengthens the gaps between a graph's nodes: by how much only informs.
     """
     written = {record["session"]: record for record in _of_kind(records, "profiler", "session")}
-    windows, spans, by_id = (
+    windows, spans = (
         [_of_session(written.get(number, {}).get(field, [])) for number in range(1, SESSIONS + 1)]
-        for field in ("busy_seconds_by_window", "span_seconds_by_window", "busy_seconds_by_id")
+        for field in ("busy_seconds_by_window", "span_seconds_by_window")
     )
     yield _alike("kernels by window, sessions over the first", windows[:1], windows, decides=True)
     unprofiled = _of_kind(records, "profiler", "unprofiled")[:1]
@@ -318,19 +317,11 @@ def _sessions(records: BySection) -> Iterator[Goal]:
     yield _at_most("a step's kernels by window over queued replays", windows, queued)
     yield _at_most("queued replays over a step's span by window", queued, spans)
     yield _alike("a step's span by window over queued replays", queued, spans)
-    for number, (by_window, own) in enumerate(zip(windows, by_id, strict=True), 1):
-        yield _alike(f"kernels by id over those by window, session {number}", [by_window], [own])
 
 
 def _of_session(values: list[float | None]) -> float | None:
     """The median of a session's steps; None without any, and where one of them had no kernels."""
     return None if None in values else _median(values)
-
-
-def _attached(records: BySection) -> Goal:
-    """Whether CUPTI, which stays attached after a first session, slows what comes after (pytorch #146604)."""
-    dispatch = [record["dispatch_seconds"] for record in _of_kind(records, "profiler", "unprofiled")]
-    return _alike("dispatch after profiler sessions over before", dispatch[:1], dispatch[1:])
 
 
 def _alike(

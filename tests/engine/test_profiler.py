@@ -211,7 +211,7 @@ def test_a_step_that_cannot_be_queued_costs_the_numbers_and_says_why_unless_the_
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = Mock(side_effect=torch.OutOfMemoryError("no room"))
-    monkeypatch.setattr(profiler, "device_time", failing)
+    monkeypatch.setattr(profiler, "queued_time", failing)
     list(measured.made.learn())
     assert measured.made.missing == "device times are not all known: OutOfMemoryError: no room"
     assert not measured.process.open
