@@ -161,27 +161,6 @@ def test_before_the_engine_is_warm_every_step_has_a_split_and_a_sampled_request_
     assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)
 
 
-class EarlyInbox(LocalInbox):
-    """Hands out its jobs as soon as the first mode is ready."""
-
-    @property
-    def next_job(self) -> Job | None:
-        ready = FIRST in self.modes and self.modes[FIRST].state == "ready"
-        return self._jobs[0] if ready and self._jobs else None
-
-
-def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_source(tmp_path: Path) -> None:
-    inbox = EarlyInbox([local_job("early", FIRST, [PROMPT], 3, ignore_eos=True)])
-    Engine(settings(tmp_path), inbox).run()
-    early = inbox.outcomes[0].timings
-    assert early is not None
-    for phase in (early.prefill, early.decode):
-        assert phase.wall_seconds is not None
-        assert phase.dispatch_seconds is phase.kernel_seconds is phase.dispatch_low_seconds is None
-        assert phase.kernel_samples is phase.host_samples is None
-    assert early.dispatch_source is early.kernel_source is None
-
-
 def test_a_mode_that_replays_graphs_is_ready_only_when_that_is_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

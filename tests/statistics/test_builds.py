@@ -101,14 +101,6 @@ def pair_in_turn(random: Random, sweeps: int, ratio: float) -> tuple[Sweeps, Swe
     return drifted[0], drifted[1]
 
 
-@pytest.mark.parametrize(("before", "after", "known"), [(5, 5, NONE), (5, 1, NONE), (1, 1, Scatter(0.05))])
-def test_equal_builds_are_called_alike_and_covered(before: int, after: int, known: Scatter) -> None:
-    random, seeds = Random("equal"), 1000
-    found = [difference(build(random, before), build(random, after), known).interval() for _ in range(seeds)]
-    assert sum(word_of(one) == SAME for one in found) >= 0.93 * seeds
-    assert 0.93 * seeds <= sum(one.low <= 1 <= one.high for one in found) <= 0.97 * seeds
-
-
 @pytest.mark.parametrize(("before", "after"), [(5, 5), (8, 1)])
 def test_a_difference_of_the_smallest_detectable_size_is_found_four_times_in_five(
     before: int, after: int
