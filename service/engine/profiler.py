@@ -151,7 +151,6 @@ class KernelTimes:
         )
 
     def add(self, key: Key, shape: StepShape, seconds: Iterable[float]) -> None:
-        """Add samples, at least one."""
         samples = self._samples[key, shape]
         samples.extend(seconds)
         self.medians[key][shape] = median(samples)

@@ -205,8 +205,7 @@ def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, besid
     slot.work = inside
     slot.seconds.clear()
     found = sampled(sampler, case, SAMPLED_SECONDS, beside)
-    steps = found.sampled_seconds
-    return Injected(found.counts, fmean(steps), fmean(slot.seconds[-len(steps) :]))
+    return Injected(found.counts, found.sampled_seconds, fmean(slot.seconds[-found.sampled :]))
 
 
 def judge_injected(found: Mapping[Variant, list[Injected]]) -> list[Row]:

@@ -136,7 +136,7 @@ def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> l
 
 
 def _slowed(steps: SampledSteps) -> float:
-    return fmean(steps.sampled_seconds) / steps.step_seconds
+    return steps.sampled_seconds / steps.step_seconds
 
 
 def beyond_none(shares: Mapping[int, float]) -> float:

@@ -27,7 +27,7 @@ Beside = Callable[[], object] | None
 
 def of_share(kernel: float, seconds: float = 1e-3) -> SampledSteps:
     counts = SampleCounts(kernel=round(1e6 * kernel), host=round(1e6 * (1 - kernel)))
-    return SampledSteps(counts, seconds, [seconds] * 2)
+    return SampledSteps(counts, seconds, seconds, 2)
 
 
 @pytest.mark.parametrize("check", SPLIT_CHECKS)
