@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from service.engine import warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.engine.step_shares import StepShares
 from service.modes import Effect
 from service.records import EngineStatus, Job, ModeStatus, ToFront
 from service.step import parity
@@ -88,23 +86,6 @@ def test_settings_that_cannot_work_are_refused_with_a_remedy(
         pytest.skip("there is a CUDA device here")
     with pytest.raises(ValueError, match=remedy):
         Engine(settings(tmp_path, **change), LocalInbox([]))
-
-
-def test_a_mode_whose_step_fails_while_it_is_sampled_fails_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    burst, sampled = StepShares.burst, count()
-
-    def failing(self: StepShares, *arguments: Any) -> Iterator[None]:
-        if next(sampled) == 1:  # no_grad, the second of the ladder
-            raise RuntimeError("no memory for this step")
-        yield from burst(self, *arguments)
-
-    monkeypatch.setattr(StepShares, "burst", failing)
-    modes = ["eager", "no_grad", "inference_mode"]
-    inbox = serve(tmp_path, [local_job("after", "eager", [PROMPT], 2)], modes=modes, batch_sizes=[1])
-    assert [inbox.modes[name].state for name in modes] == ["ready", "failed", "ready"]
-    assert "no memory for this step" in (inbox.modes["no_grad"].detail or "")
 
 
 def test_a_hand_captured_mode_serves_on_a_cpu_and_says_what_it_runs_as(tmp_path: Path) -> None:
