@@ -270,8 +270,9 @@ class DeviceMeasurements:
             # What fails to be measured costs its numbers, not the engine.
             self.missing = f"device times are not all known: {reason(error)}"
             free_memory(error)
-        if self.process is not None:
-            self.process.close()
+        finally:
+            if self.process is not None:
+                self.process.close()
 
     def _learn(self, queue: CudaQueue) -> Iterator[None]:
         failed = yield from self._await_captures()

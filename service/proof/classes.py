@@ -332,10 +332,7 @@ UNKNOWN = Property("samples in code of no class", "≤ 2% of any step", most=0.0
 
 
 def measure_unclassified(bench: Bench, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
-    """How many samples were where, by round, in every mode's steps, in both phases at every bucket.
-
-    Raises NotMeasurableError as `sampler_of`.
-    """
+    """How many samples were where, by round, in every mode's steps, in both phases at every bucket."""
     sampler = sampler_of(bench)
     variants: dict[ServedStep, Callable[[], Counter[Place]]] = {}
     for mode in bench.modes:

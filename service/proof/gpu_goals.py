@@ -176,11 +176,10 @@ def _goal(
     return Goal(name=name, bound=bound, verdict=verdict, note=found, decides=decides)
 
 
-def goals_of(records: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
-    """Those of part 1, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
+def goals_of(records: BySection, started: float) -> list[Goal]:
+    """Those of part 1, of a check that `started` at that instant, in Unix seconds."""
     return [
         _first_record(records, started),
-        _length(seconds, cold),
         *(_parity(records, section) for section in ("ladder", "float32")),
         _tests(records),
         _jobs(records),
@@ -194,7 +193,7 @@ def goals_of(records: BySection, started: float, seconds: float, cold: bool) -> 
 
 GRAPHS = "reduce-overhead"
 FIRST_SECONDS = 60.0
-MOST_SECONDS_COLD, MOST_SECONDS_WARM = 480.0, 300.0
+MOST_SECONDS = 480.0
 """Of one part, all sections together: a GPU is lent for minutes. The limits of a part sum up to no more."""
 
 
@@ -204,12 +203,6 @@ def _first_record(records: BySection, started: float) -> Goal:
     seconds = min(instants, default=float("inf")) - started
     found = f"{seconds:.0f} s" if instants else "none"
     return _goal("first result on disk", f"≤ {FIRST_SECONDS:.0f} s", seconds <= FIRST_SECONDS, found)
-
-
-def _length(seconds: float, cold: bool) -> Goal:
-    most = MOST_SECONDS_COLD if cold else MOST_SECONDS_WARM
-    name = f"all sections, compile cache {'cold' if cold else 'warm'}"
-    return _goal(name, f"≤ {most:.0f} s", seconds <= most, f"{seconds:.0f} s", decides=False)
 
 
 def _parity(records: BySection, section: str) -> Goal:

@@ -216,8 +216,10 @@ def test_a_step_that_cannot_be_queued_costs_the_numbers_and_says_why_unless_the_
     assert measured.made.missing == "device times are not all known: OutOfMemoryError: no room"
     assert not measured.process.open
     failing.side_effect = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    measured.process.open = True
     with pytest.raises(torch.AcceleratorError):
         list(measured.made.learn())
+    assert not measured.process.open
 
 
 @pytest.mark.parametrize(

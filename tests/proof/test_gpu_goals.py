@@ -65,7 +65,7 @@ GOOD: Rows = {
 def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, gpu_goals.Goal]:
     rows = deepcopy(GOOD)
     change(rows)
-    return {goal.name: goal for goal in gpu_goals.goals_of(rows, STARTED, seconds=450.0, cold=True)}
+    return {goal.name: goal for goal in gpu_goals.goals_of(rows, STARTED)}
 
 
 def test_good_rows_meet_every_goal() -> None:
